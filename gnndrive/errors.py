@@ -1,0 +1,53 @@
+"""Every error a caller can meet, each saying what to do about it.
+
+A bad argument or a budget that cannot work is a `ConfigError`, a store that is not what it claims
+to be a
+`StoreError`, a row that could not be read a `ReadError`. All are `GNNDriveError`.
+"""
+
+from __future__ import annotations
+
+import errno as errno_names
+import os
+
+
+class GNNDriveError(Exception):
+    """The base of all errors that gnndrive raises on purpose."""
+
+
+class ConfigError(GNNDriveError, ValueError):
+    """An argument, or a combination of them, that cannot work. The message names the fix."""
+
+
+class StoreError(GNNDriveError):
+    """A store is missing, damaged or from another version. The message names the file."""
+
+
+class ReadError(GNNDriveError, OSError):
+    """A row could not be read from disk.
+
+    Attributes:
+        path: the file.
+        offset: where the failing read starts in it, in bytes.
+        errno: the operating system's error number (`errno.EIO`, …).
+    """
+
+    def __init__(self, path: str | os.PathLike[str], offset: int, errno: int) -> None:
+        self.path = os.fspath(path)
+        self.offset = offset
+        name = errno_names.errorcode.get(errno, str(errno))
+        super().__init__(
+            errno,
+            f"reading {self.path} at byte {offset} failed: {name} ({os.strerror(errno)}); "
+            f"check the disk (dmesg) and the store (gnndrive verify)",
+        )
+
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+    def __reduce__(self) -> tuple[type[ReadError], tuple[str, int, int]]:
+        return (type(self), (self.path, self.offset, self.errno or 0))
+
+
+class ClosedError(GNNDriveError, RuntimeError):
+    """The loader, iterator or engine was closed while it was still wanted."""

@@ -1,0 +1,39 @@
+"""Find a plug-in by its kind and name: `find("engines", "uring")` is the class in
+gnndrive/engines/uring.py.
+
+A new engine, policy, layout, sampler, schedule, topology, tier or device is one new file in the
+folder of its kind,
+holding one class whose `name` is the file's name (with "-" for "_"). Nothing is registered
+anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+from gnndrive.errors import ConfigError
+
+
+def names(kind: str) -> list[str]:
+    """The names of all plug-ins of a kind, sorted."""
+    package = importlib.import_module(f"gnndrive.{kind}")
+    files = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name.replace("_", "-") for name in files if name != "base" and name[0] != "_")
+
+
+def find(kind: str, name: str) -> Any:
+    """The class of plug-in `name` of `kind`.
+
+    Raises:
+        ConfigError: there is none of that name; the message lists those there are.
+    """
+    known = names(kind)
+    if name not in known:
+        raise ConfigError(f"no {kind[:-1]} is called {name!r}; there are: {', '.join(known)}")
+    module = importlib.import_module(f"gnndrive.{kind}.{name.replace('-', '_')}")
+    for value in vars(module).values():
+        if isinstance(value, type) and vars(value).get("name") == name:
+            return value
+    raise ConfigError(f"gnndrive/{kind}/{name.replace('-', '_')}.py holds no class named {name!r}")

@@ -1,0 +1,207 @@
+/* gnndrive.h: the C core's whole interface. Mechanism only: what happens per node, per row, per
+ * read.
+ *
+ * build_ext.py hands this file to cffi without its preprocessor lines, so it is the single source
+ * of the declarations: plain C, no macros. Functions that can fail return -errno. No function calls
+ * Python; cffi drops the GIL around each of them. Unless a comment says otherwise an object is used
+ * by one thread at a time.
+ */
+#ifndef GNNDRIVE_H
+#define GNNDRIVE_H
+#include <stdint.h>
+#include <stddef.h>
+
+/* ---- standby.c: retired slots by key; the smallest is given up first, equal ones oldest first */
+typedef struct gd_standby gd_standby;
+/* NULL: out of memory */
+gd_standby *gd_standby_new(int64_t slots);
+void gd_standby_free(gd_standby *s);
+/* The slot must not be in it */
+void gd_standby_push(gd_standby *s, int32_t slot, int64_t key);
+/* The slot must be in it */
+void gd_standby_remove(gd_standby *s, int32_t slot);
+/* The slot given up, or -1: empty */
+int32_t gd_standby_pop(gd_standby *s);
+int64_t gd_standby_count(const gd_standby *s);
+int gd_standby_holds(const gd_standby *s, int32_t slot);
+/* Only for a slot that it holds */
+int64_t gd_standby_key(const gd_standby *s, int32_t slot);
+
+/* ---- buffer.c: mapping table, reverse map, ref counts, states, standby ---- */
+enum { GD_FREE = 0, GD_LOADING = 1, GD_VALID = 2, GD_FAILED = 3 };
+typedef struct gd_buffer gd_buffer;
+typedef struct gd_admission {
+    int64_t hits;    /* distinct rows found valid */
+    int64_t waits;   /* distinct rows that another lease is loading */
+    int64_t loads;   /* distinct rows that are this lease's to load */
+    int64_t pending; /* entries written to `pending`: loads + waits */
+    int64_t deficit; /* when refused: how many more slots it would have needed */
+} gd_admission;
+typedef struct gd_buffer_stats {
+    int64_t rows, slots, free, standby, loading, failed, referenced;
+    int64_t admitted, refused, hits, waits, loads, evictions, commits, failures, releases;
+} gd_buffer_stats;
+/* NULL: out of memory; 4 B a row, 37 B a slot under LRU */
+gd_buffer *gd_buffer_new(int64_t rows, int64_t slots);
+void gd_buffer_free(gd_buffer *b);
+/* Would `ids` be admitted now? Fills `a`, changes nothing. 0: yes; -EAGAIN: not now; -ENOSPC:
+ * never, it has more distinct rows than there are slots (a->deficit says by how many); -ERANGE: an
+ * id out of range. */
+int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a);
+/* Probe, then admit the whole batch or nothing. `keys` (n, or NULL: LRU by release tick) are
+ * standby keys set at admission. Writes alias[n] (the slot of each id), pending[] (slots not valid
+ * yet, each once), load_rows[] and load_slots[] (what is this lease's to load). Every output has
+ * room for n. */
+int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+                    int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
+                    gd_admission *a);
+/* Loading -> valid; -EINVAL: was not loading */
+int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
+/* Loading -> failed, unmapped at once */
+int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n);
+/* One reference each; -EINVAL: had none */
+int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
+/* Advance *position past slots of `pending` that are no longer loading; 1 when all are settled,
+ * else 0. */
+int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position);
+/* Its index, or -1 */
+int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n);
+int gd_buffer_rekey(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n);
+/* Free + standby */
+int64_t gd_buffer_available(const gd_buffer *b);
+/* -1: not mapped */
+int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row);
+/* -1: holds none */
+int64_t gd_buffer_row_of(const gd_buffer *b, int32_t slot);
+int gd_buffer_state_of(const gd_buffer *b, int32_t slot);
+int32_t gd_buffer_references(const gd_buffer *b, int32_t slot);
+void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out);
+/* 0, or the number (< 0) of the broken invariant */
+int gd_buffer_verify(const gd_buffer *b);
+/* rows[i] = slots[alias[i]] for i < n; the feature buffer's rows are `stride` bytes apart. */
+void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
+               int64_t row_bytes, uint8_t *rows);
+
+/* ---- plan.c, reads.c: missing rows become extents, extents a state machine without I/O ---- */
+typedef struct gd_geometry {
+    int64_t data_offset; /* where row 0 starts in the file, bytes */
+    int64_t row_bytes;   /* rows lie this far apart in the file, without holes */
+    int64_t row_count;
+    int64_t sector; /* alignment of a direct read: offset, length and memory, a power of two */
+    int64_t extent_bytes_max; /* no extent is longer, unless one row rounded out to sectors is */
+    int64_t gap_bytes_max; /* two rows at most this far apart are read as one; 0: only what shares a
+                              sector or touches */
+    uint8_t *slots;        /* the landing: slot s starts at slots + s * slot_stride */
+    int64_t slot_stride;
+    int32_t land_direct; /* 1: a lone row of whole aligned sectors is read into its slot without
+                            staging */
+} gd_geometry;
+typedef struct gd_request {
+    int64_t offset;
+    int64_t length;
+    uint8_t *into;
+} gd_request;
+typedef struct gd_failure {
+    int32_t slot;
+    int32_t error;
+    int64_t offset;
+} gd_failure; /* error: positive errno */
+enum { GD_AGAIN = 0, GD_WHOLE = 1, GD_BROKEN = 2 };
+typedef struct gd_reads gd_reads;
+/* Plan reads for n rows (any order; each row once) into their slots. *error: -ENOMEM, -ERANGE or
+ * -EINVAL when NULL. */
+gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t *slots, int64_t n,
+                        int *error);
+/* Only when finished, or never enqueued */
+void gd_reads_free(gd_reads *r);
+int64_t gd_reads_rows(const gd_reads *r);
+int64_t gd_reads_extents(const gd_reads *r);
+/* The sum of the extents' lengths */
+int64_t gd_reads_bytes(const gd_reads *r);
+/* The longest extent: a staging block has at least this */
+int64_t gd_reads_block_bytes(const gd_reads *r);
+/* The next extent to start, or -1: none (thread-safe) */
+int64_t gd_reads_take(gd_reads *r);
+/* What to ask of the device for extent e now: all of it, or after a short read the rest. `block` is
+ * the extent's staging until it is whole or broken. */
+void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *out);
+/* A completion of extent e: res bytes, or -errno. GD_AGAIN: request it again; GD_WHOLE: its rows
+ * are landed and logged; GD_BROKEN: its rows are logged as failed. Thread-safe for different
+ * extents. */
+int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block);
+/* Extents not taken yet will not be: they fail with ECANCELED (thread-safe) */
+void gd_reads_cancel(gd_reads *r);
+/* The log, from any thread: slots landed so far (in *slots, valid until free); failures likewise.
+ */
+int64_t gd_reads_landed(gd_reads *r, const int32_t **slots);
+int64_t gd_reads_failures(gd_reads *r, const gd_failure **failures);
+/* 1 when each row is landed or failed AND the engine has let go of it. Engines call gd_reads_let_go
+ * last. */
+int gd_reads_finished(gd_reads *r);
+void gd_reads_let_go(gd_reads *r);
+int64_t gd_reads_retries(const gd_reads *r);
+/* completions, the bytes they brought, and how often something was asked for again */
+typedef struct gd_reads_stats {
+    int64_t requests, bytes, retries;
+} gd_reads_stats;
+/* Any thread */
+void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out);
+
+/* ---- pread.c: the threads engine's inner loop; several threads may share r ---- */
+/* 0: none left to take; 1: a thousand rows or so were read, tell of them and call again; -EINVAL: a
+ * block is too small. */
+int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes);
+/* What fd asks of a direct read, in bytes: alignment of memory, of offset and length. -EOPNOTSUPP:
+ * it can do none. */
+int gd_dio_alignment(int fd, int64_t *memory, int64_t *offset);
+
+/* ---- ring.c: one io_uring kept full by a C thread ---- */
+typedef struct gd_ring gd_ring;
+typedef struct gd_ring_stats {
+    int64_t requests, bytes, submits, wakeups, retries, inflight_max, jobs, notifies;
+    int64_t latency_ns_sum, latency_ns_max;
+    int32_t fixed_staging, fixed_files, depth;
+} gd_ring_stats;
+/* 0, or why io_uring can't be used: -ENOSYS, -EPERM, -ENOMEM ... */
+int gd_ring_probe(void);
+/* notify_fd: an eventfd that is written when a job is finished or `report_rows` more rows have
+ * landed. */
+gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t report_rows,
+                     int *error);
+/* Hand over reads on an open O_DIRECT descriptor; the ring owns r's progress until
+ * gd_reads_finished. Any thread. */
+int gd_ring_enqueue(gd_ring *ring, gd_reads *r, int fd);
+/* Begin to stop; notify_fd tells of the end */
+void gd_ring_halt(gd_ring *ring);
+/* Cancel what is not submitted, drain the kernel, end the thread */
+int gd_ring_stop(gd_ring *ring);
+/* After stop */
+void gd_ring_free(gd_ring *ring);
+void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out);
+
+/* ---- sample.c: uniform neighbour sampling over CSC ---- */
+typedef struct gd_csc {
+    const int64_t *indptr; /* nodes + 1, non-decreasing (checked when the store is opened) */
+    const void *indices;   /* in-neighbours */
+    int32_t index_bytes;   /* 4 or 8 */
+    int64_t nodes, edges;
+} gd_csc;
+typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash table and result */
+gd_sampler *gd_sampler_new(void);
+void gd_sampler_free(gd_sampler *s);
+/* Sample `hops` hops from seeds (duplicates stay, as in PyG). fanout[h] = -1: all. key: everything
+ * the draw depends on beside the node. *stop != 0 ends it early with -ECANCELED. -ERANGE: a seed or
+ * neighbour out of range (its value in gd_sampler_culprit). The result stays in the sampler until
+ * the next call. */
+int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds,
+              const int64_t *fanout, int32_t hops, int32_t replace, uint64_t key,
+              const int32_t *stop);
+int64_t gd_sampler_nodes(const gd_sampler *s);
+int64_t gd_sampler_edges(const gd_sampler *s);
+int64_t gd_sampler_culprit(const gd_sampler *s);
+/* Copy the result out: node[nodes] global ids, seeds first then by hop; row[edges] the sampled
+ * neighbour and col[edges] the node it was sampled for, as positions in node; edge[edges] CSC
+ * positions; nodes_per_hop[hops + 1], edges_per_hop[hops]. Any output may be NULL. */
+void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *col,
+                       int64_t *edge, int64_t *nodes_per_hop, int64_t *edges_per_hop);
+#endif
