@@ -1,0 +1,158 @@
+"""Does LRU through the standby structure cost what a linked list costs?
+
+    PYTHONPATH=. python bench/standby.py [--rows N] [--slots N] [--batch N] [--rounds N]
+
+Three kinds of standby keys: LRU (none given), look-ahead (64 distinct ones) and random (each row
+its own: the worst case for the heap). First the structure alone beside a bare linked list, both in
+C: random slots are taken out and put back at the end. Then the whole feature buffer, full, where a
+batch is admitted, committed and released: either each row of it evicts one ("misses"), or each is
+found on standby and returns there ("hits"; measured first, so that the misses meet a list whose
+slots have lost their order).
+
+Reported: the median of the rounds, ns a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import tempfile
+from ctypes import CDLL, c_int32, c_int64, c_void_p
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive._ffi import check, ffi, lib, pointer
+
+Int64Array = npt.NDArray[np.int64]
+
+LOOPS = """
+#include "gnndrive.h"
+typedef struct node { int32_t next, previous; } node;
+void list_loop(node *a, int32_t end, const int32_t *slots, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        int32_t s = slots[i], p = a[s].previous, q = a[s].next;
+        a[p].next = q;
+        a[q].previous = p;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int32_t s = slots[i], p = a[end].previous;
+        a[p].next = s;
+        a[s] = (node){end, p};
+        a[end].previous = s;
+    }
+}
+void standby_loop(gd_standby *t, const int64_t *keys, const int32_t *slots, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (gd_standby_holds(t, slots[i])) gd_standby_remove(t, slots[i]);
+    for (int64_t i = 0; i < n; i++) gd_standby_push(t, slots[i], keys[i]);
+}
+"""
+NATIVE = Path(__file__).resolve().parent.parent / "native"
+
+
+def loops() -> CDLL:
+    """The two loops, compiled with native/standby.c."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "loops.c", Path(folder) / "loops.so"
+        source.write_text(LOOPS)
+        command = ["cc", "-O3", "-shared", "-fPIC", "-UNDEBUG", f"-I{NATIVE}"]
+        subprocess.run([*command, "-o", library, source, NATIVE / "standby.c"], check=True)
+        found = CDLL(str(library))
+    found.list_loop.argtypes = [c_void_p, c_int32, c_void_p, c_int64]
+    found.standby_loop.argtypes = [c_void_p, c_void_p, c_void_p, c_int64]
+    found.gd_standby_free.argtypes = [c_void_p]
+    found.gd_standby_new.restype, found.gd_standby_new.argtypes = c_void_p, [c_int64]
+    return found
+
+
+def draw_keys(random: np.random.Generator, kind: str, tick: int, n: int) -> Int64Array:
+    """Standby keys of a batch: `tick` for all of it, one of 64, or any."""
+    if kind == "LRU":
+        return np.full(n, tick, dtype=np.int64)
+    return random.integers(-64 if kind == "look-ahead" else -(2**40), 0, n)
+
+
+def alone(c: CDLL, kind: str, slots: int, batch: int, rounds: int) -> float:
+    """ns a row to take random slots out and put them back; kind: of keys, or "linked list"."""
+    random, times = np.random.default_rng(2), []
+    links = (np.arange(slots + 1)[:, None] + [1, -1]) % (slots + 1)
+    nodes, standby = links.astype(np.int32), c.gd_standby_new(slots)
+    if kind != "linked list":
+        full, keys = np.arange(slots, dtype=np.int32), draw_keys(random, kind, 0, slots)
+        c.standby_loop(standby, keys.ctypes.data, full.ctypes.data, slots)
+    for tick in range(1, rounds + 1):
+        chosen = random.permutation(slots)[:batch].astype(np.int32)
+        keys = draw_keys(random, kind, tick, batch)
+        start = perf_counter_ns()
+        if kind == "linked list":
+            c.list_loop(nodes.ctypes.data, slots, chosen.ctypes.data, batch)
+        else:
+            c.standby_loop(standby, keys.ctypes.data, chosen.ctypes.data, batch)
+        times.append((perf_counter_ns() - start) / batch)
+    c.gd_standby_free(standby)
+    return statistics.median(times)
+
+
+class Run:
+    """A full feature buffer and the output arrays of an admission."""
+
+    def __init__(self, rows: int, slots: int, batch: int, kind: str) -> None:
+        self.random, self.rows, self.batch, self.kind = np.random.default_rng(1), rows, batch, kind
+        self.c = ffi.gc(lib.gd_buffer_new(rows, slots), lib.gd_buffer_free)
+        self.slots = np.empty((2, max(batch, slots)), dtype=np.int32)
+        self.load_slots = np.empty(max(batch, slots), dtype=np.int32)
+        self.row_of = np.zeros(slots, dtype=np.int64)
+        self.load_rows = np.empty(max(batch, slots), dtype=np.int64)
+        for part in np.array_split(self.random.permutation(rows)[:slots], slots // batch + 1):
+            self.serve(np.ascontiguousarray(part))
+
+    def serve(self, ids: Int64Array) -> float:
+        """Admit, commit and release one batch; ns a row."""
+        n, a, keys = len(ids), ffi.new("gd_admission *"), None
+        if self.kind != "LRU":
+            keys = draw_keys(self.random, self.kind, 0, n)
+        given: Any = ffi.NULL if keys is None else pointer(keys)
+        alias, pending = pointer(self.slots[0]), pointer(self.slots[1])
+        rows, slots, wanted = pointer(self.load_rows), pointer(self.load_slots), pointer(ids)
+        start = perf_counter_ns()
+        code = lib.gd_buffer_admit(self.c, wanted, n, given, alias, pending, rows, slots, a)
+        check(code, "admit")
+        check(lib.gd_buffer_commit(self.c, slots, a.loads), "commit")
+        check(lib.gd_buffer_release(self.c, alias, n), "release")
+        end = perf_counter_ns()
+        self.row_of[self.load_slots[: a.loads]] = self.load_rows[: a.loads]
+        return (end - start) / n
+
+    def draw(self, present: bool) -> Int64Array:
+        """A batch of rows that all lie in the buffer, or none of them, in random order."""
+        found = np.zeros(self.rows, dtype=np.bool_)
+        found[self.row_of] = True
+        return self.random.permutation(np.flatnonzero(found == present))[: self.batch]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    for name, value in {"rows": 2_000_000, "slots": 1_000_000, "batch": 400_000}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--rounds", type=int, default=8)
+    o = parser.parse_args()
+    c = loops()
+    print(f"{o.batch:,} of {o.rows:,} rows a batch, {o.slots:,} slots; ns a row")
+    print(f"{'':12}{'standby alone':>15}{'buffer, hits':>14}{'buffer, misses':>16}")
+    for kind in ("linked list", "LRU", "look-ahead", "random"):
+        line = f"{kind:12}{alone(c, kind, o.slots, o.batch, o.rounds):15.1f}"
+        if kind != "linked list":
+            run = Run(o.rows, o.slots, o.batch, kind)
+            for present, width in ((True, 14), (False, 16)):
+                times = [run.serve(run.draw(present)) for _ in range(o.rounds)]
+                line += f"{statistics.median(times):{width}.1f}"
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

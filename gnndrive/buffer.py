@@ -1,0 +1,313 @@
+"""The feature buffer and its leases (GNNDrive §4.2), for one or several tables behind one gate.
+
+A `Lease` is the only way to touch rows. `FeatureBuffer.lease` draws a ticket in the step that calls
+it; the gate admits
+whole batches, first come first served, when the rows they miss fit into free and standby slots
+(rule 3). With the
+grant, in the same step, the missing rows' reads are enqueued: from then on they belong to the
+buffer and end whatever
+becomes of the batch (rule 5). A row becomes valid only after the device's commit of all of it (rule
+7).
+
+The books are C (`native/buffer.c`); Python sees batches and stretches, never rows. All of it runs
+in one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gnndrive._ffi import check, lib
+from gnndrive.books import Share, Table
+from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.records import Int32Array, Int64Array
+from gnndrive.tiers.base import Fetch
+
+
+class Lease:
+    """Rows held in the feature buffer for one batch: admitted, perhaps still loading, until
+    `release`.
+
+    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is.
+    """
+
+    def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
+        self._buffer = buffer
+        self._shares = shares
+        self._settled: asyncio.Future[None] | None = None
+        self.released = False
+
+    def alias(self, table: str) -> Int32Array:
+        """The slots of the table's rows, in the order they were asked for, int32 [n]."""
+        return self._shares[table].alias
+
+    async def ready(self) -> None:
+        """Wait until each row is valid.
+
+        Raises:
+            ReadError: a row could not be read; the lease is still to be released.
+            ClosedError: its reads were cancelled.
+        """
+        while not self._check():
+            self._buffer.raise_if_broken()
+            self._settled = asyncio.get_running_loop().create_future()
+            self._buffer.watch(self)
+            try:
+                await self._settled
+            finally:
+                self._settled = None
+                self._buffer.unwatch(self)
+        for share in self._shares.values():
+            if error := share.error():
+                raise error
+
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use."""
+        share = self._shares[table]
+        return share.table.memory.gather(share.alias, dtype, row_shape)
+
+    def release(self) -> None:
+        """Give the slots up: once, after the gather's fence (rule 9).
+
+        Raises:
+            RuntimeError: it was released before.
+        """
+        if self.released:
+            raise RuntimeError("a lease ends once")
+        self.released = True
+        for share in self._shares.values():
+            share.table.release(share.alias)
+        self._buffer.advance()
+
+    def _check(self) -> bool:
+        return all(share.settled() for share in self._shares.values())
+
+    def wake_if_settled(self) -> None:
+        """Called by the buffer after each commit: wake `ready` when nothing is pending any more."""
+        if self._settled is not None and not self._settled.done() and self._check():
+            self._settled.set_result(None)
+
+    def wake(self) -> None:
+        """Called by the buffer when it broke: `ready` looks at why."""
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """A place in the line before the gate."""
+
+    rows: Mapping[str, Int64Array]
+    granted: asyncio.Future[Lease]
+    awaited: dict[str, int] = field(default_factory=dict)  # table -> availability worth a try
+
+
+class FeatureBuffer:
+    """A gate over tables: admits whole batches and watches over their loads.
+
+    Args:
+        tables: by name; a lease names rows of some of them.
+    """
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self.tables = dict(tables)
+        self._line: deque[_Ticket] = deque()
+        self._watchers: dict[Lease, None] = {}
+        self._loads: dict[asyncio.Task[None], Fetch] = {}
+        self._broken: BaseException | None = None
+
+    # ---- leases ----
+
+    async def lease(self, rows: Mapping[str, Int64Array]) -> Lease:
+        """Join the line now and return the lease when the whole batch is admitted.
+
+        Up to its first wait this runs in the caller's step, so the order of calls is the order of
+        admission.
+
+        Args:
+            rows: table name → row ids, int64 [n], duplicates allowed.
+
+        Raises:
+            ConfigError: the batch has more distinct rows than the buffer has slots; names the least
+                that works.
+            IndexError: a row id is out of range.
+        """
+        self.raise_if_broken()
+        ticket = _Ticket(rows, asyncio.get_running_loop().create_future())
+        self._line.append(ticket)
+        self.advance()
+        try:
+            return await ticket.granted
+        except asyncio.CancelledError:
+            if ticket in self._line:
+                self._line.remove(ticket)
+                self.advance()  # the next in line may fit where this one did not
+            elif not ticket.granted.cancelled() and ticket.granted.exception() is None:
+                ticket.granted.result().release()  # granted, but nobody is there to take it
+            raise
+
+    def advance(self) -> None:
+        """Try the head of the line again: called at every gain of a slot (rule 4)."""
+        while self._line:
+            ticket = self._line[0]
+            if ticket.granted.done():  # cancelled while it waited
+                self._line.popleft()
+                continue
+            try:
+                lease = self._admit(ticket)
+            except Exception as error:
+                self._line.popleft()
+                ticket.granted.set_exception(error)
+                continue
+            if lease is None:
+                return
+            self._line.popleft()
+            ticket.granted.set_result(lease)
+
+    def _admit(self, ticket: _Ticket) -> Lease | None:
+        for name, worth in ticket.awaited.items():
+            if self.tables[name].available < worth:
+                return None
+        if len(ticket.rows) > 1:  # all or none over all tables: look before the first is changed
+            for name, rows in ticket.rows.items():
+                code, found = self.tables[name].probe(rows)
+                if not self._fits(ticket, name, code, found):
+                    return None
+        shares: dict[str, Share] = {}
+        for name, rows in ticket.rows.items():
+            code, found, share = self.tables[name].admit(rows)
+            if not self._fits(ticket, name, code, found):
+                return None
+            assert share is not None
+            shares[name] = share
+        for share in shares.values():
+            self._load(share)
+        return Lease(self, shares)
+
+    def _fits(self, ticket: _Ticket, name: str, code: int, found: Any) -> bool:
+        table = self.tables[name]
+        if code == -errno.EAGAIN:
+            # Nobody is admitted before this ticket, so its deficit shrinks only as slots become
+            # available.
+            ticket.awaited = {name: table.available + int(found.deficit)}
+            return False
+        if code == -errno.ENOSPC:
+            need = table.slots + int(found.deficit)
+            raise ConfigError(
+                f"the feature buffer holds {table.slots:,} rows of {name!r} "
+                f"({_mb(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
+                f'give it at least buffer="{_mb(need * table.row_bytes, up=True)}", '
+                "or a smaller batch_size or num_neighbors"
+            )
+        if code == -errno.ERANGE:
+            raise IndexError(f"a row id of table {name!r} is out of range")
+        check(code, "admission")
+        return True
+
+    # ---- loads ----
+
+    def _load(self, share: Share) -> None:
+        assert share.loads is not None
+        rows, slots = share.loads
+        share.loads = None
+        if len(rows) == 0:
+            return
+        try:
+            fetch = share.table.tier.fetch(rows, slots, share.table.memory.landing())
+        except Exception as error:
+            self._break(error)
+            raise
+        task = asyncio.get_running_loop().create_task(self._land(share.table, fetch))
+        self._loads[task] = fetch
+        task.add_done_callback(self._load_ended)
+
+    async def _land(self, table: Table, fetch: Fetch) -> None:
+        async for stretch in fetch:
+            await table.memory.commit(stretch)
+            table.commit(stretch)
+            for lease in list(self._watchers):
+                lease.wake_if_settled()
+            self.advance()
+
+    def _load_ended(self, task: asyncio.Task[None]) -> None:
+        self._loads.pop(task, None)
+        if task.cancelled():
+            self._break(ClosedError("a load was cancelled from outside"))
+        elif error := task.exception():
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """An engine or device failed in a way that leaves slots loading for ever: everybody is
+        told."""
+        self._broken = self._broken or error
+        for lease in list(self._watchers):
+            lease.wake()
+        for ticket in self._line:
+            if not ticket.granted.done():
+                ticket.granted.set_exception(error)
+        self._line.clear()
+
+    def raise_if_broken(self) -> None:
+        """Raise what broke the buffer, if anything did."""
+        if self._broken is not None:
+            raise self._broken
+
+    def watch(self, lease: Lease) -> None:
+        """Wake `lease` when its rows have settled."""
+        self._watchers[lease] = None
+
+    def unwatch(self, lease: Lease) -> None:
+        """Stop watching for `lease`."""
+        self._watchers.pop(lease, None)
+
+    # ---- the end ----
+
+    async def drain(self, cancel: bool = True) -> None:
+        """Wait until no read is under way; with `cancel`, those not yet started fail with
+        ECANCELED."""
+        while self._loads:
+            if cancel:
+                for fetch in self._loads.values():
+                    fetch.cancel()
+            await asyncio.wait(list(self._loads))
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is loading, leased or waiting."""
+        return not self._loads and not self._line and not self._watchers
+
+    def verify(self) -> None:
+        """Check every invariant of the books.
+
+        Raises:
+            AssertionError: one is broken; its number is in native/buffer.c.
+        """
+        for name, table in self.tables.items():
+            code = lib.gd_buffer_verify(table.books)
+            if code:
+                raise AssertionError(
+                    f"the feature buffer's books of {name!r} break invariant {code}"
+                )
+
+    def close(self) -> None:
+        """Free the slots' memory. Only after `drain` (rule 13).
+
+        Raises:
+            RuntimeError: reads are still under way.
+        """
+        if self._loads:
+            raise RuntimeError("drain the feature buffer before closing it")
+        for table in self.tables.values():
+            table.memory.close()
+
+
+def _mb(count: int, up: bool = False) -> str:
+    """Bytes as megabytes (10⁶), rounded up where a budget is named."""
+    return f"{-(-count // 1_000_000) if up else count / 1e6:.0f}MB"

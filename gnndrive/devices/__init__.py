@@ -1,0 +1,1 @@
+"""Devices: where the feature buffer lives."""

@@ -1,0 +1,73 @@
+"""The host device: the feature buffer in main memory, where engines put rows straight into their
+slots.
+
+For training on the CPU (GNNDrive §4.4). A landed row is where it will be gathered from, so a commit
+waits for nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import torch
+
+from gnndrive._ffi import ffi, lib, pointer
+from gnndrive.devices.base import Device, SlotMemory
+from gnndrive.errors import ConfigError
+from gnndrive.records import Int32Array, Landing, Stretch
+
+PAGE_BYTES = 4096
+
+
+class HostMemory(SlotMemory):
+    """Slots in one anonymous mapping, page by page touched as they are used."""
+
+    def __init__(self, slots: int, row_bytes: int) -> None:
+        self._row_bytes = row_bytes
+        try:
+            self._map = mmap.mmap(-1, max(slots * row_bytes, 1))
+        except (OSError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
+                f"({error}): ask for less with buffer= or memory="
+            ) from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = np.frombuffer(
+            self._map, np.uint8
+        )
+
+    def landing(self) -> Landing:
+        """The mapping itself: rows land where they stay."""
+        assert self._bytes is not None
+        return Landing(self._bytes.ctypes.data, self._row_bytes, direct=True)
+
+    async def commit(self, stretch: Stretch) -> None:
+        """Nothing to wait for."""
+
+    def gather(
+        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Copy rows into a new tensor, without the GIL."""
+        assert self._bytes is not None
+        rows = torch.empty((len(alias), *row_shape), dtype=dtype)
+        into = ffi.cast("uint8_t *", rows.data_ptr())
+        base = pointer(self._bytes)
+        lib.gd_gather(base, self._row_bytes, pointer(alias), len(alias), self._row_bytes, into)
+        return rows
+
+    def close(self) -> None:
+        """Unmap the slots."""
+        self._bytes = None
+        self._map.close()
+
+
+class Host(Device):
+    """Main memory."""
+
+    name = "host"
+
+    def allocate(self, slots: int, row_bytes: int) -> HostMemory:
+        """Slots in main memory; see `HostMemory`."""
+        return HostMemory(slots, row_bytes)

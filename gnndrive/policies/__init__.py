@@ -1,0 +1,1 @@
+"""Policies: what leaves the feature buffer."""

@@ -1,0 +1,367 @@
+/* buffer.c: the feature buffer's books (GNNDrive section 4.2, Algorithm 1), for a whole batch at a
+ * time.
+ *
+ * mapping table   row -> slot            int32 a row
+ * reverse map     slot -> row            int64 a slot
+ * ref counts      leases holding a slot  int32 a slot
+ * state           free, loading, valid, failed
+ * standby         valid slots that no lease holds, by key (standby.c)
+ *
+ * A slot is in exactly one place: free (holds nothing), standby (valid, no references), referenced
+ * (valid, loading or failed), or loading without references: nobody wants it any more, yet the
+ * kernel may still write it, so it stays out of use until its read has ended (DESIGN.md, law 3 and
+ * rule 6). Admission is all or nothing (rule 3). One thread, the pipeline's event loop, calls these
+ * functions, so there is no lock.
+ */
+#include "internal.h"
+
+#define AHEAD 16       /* how far the loops prefetch: the tables are far larger than the cache */
+#define SEEN 0x80      /* set in a state while a probe counts distinct rows */
+#define SEEN_MISS (-1) /* the same in the mapping table, where 0 is "not mapped" */
+#define KEY_AT_RELEASE INT64_MIN /* no key was given: LRU, the tick of the release */
+
+struct gd_buffer {
+    int64_t rows, slots;
+    int32_t *slot_of; /* mapping table: slot + 1, or 0 */
+    int64_t *row_of;  /* reverse map: row + 1, or 0 */
+    int32_t *references;
+    uint8_t *state;
+    int64_t *key;      /* standby key set at admission */
+    int32_t *returned; /* a stack of free slots that were used before; never used ones are [fresh,
+                          slots) */
+    int64_t returned_count, fresh;
+    gd_standby *standby;
+    int64_t tick;
+    gd_buffer_stats stats;
+};
+
+gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
+    if (rows < 0 || slots < 1 || slots >= INT32_MAX) return NULL;
+    gd_buffer *b = calloc(1, sizeof *b);
+    if (!b) return NULL;
+    b->rows = rows;
+    b->slots = slots;
+    b->slot_of = calloc((size_t)rows + 1, sizeof *b->slot_of);
+    b->row_of = calloc((size_t)slots, sizeof *b->row_of);
+    b->references = calloc((size_t)slots, sizeof *b->references);
+    b->state = calloc((size_t)slots, sizeof *b->state);
+    b->key = calloc((size_t)slots, sizeof *b->key);
+    b->returned = malloc((size_t)slots * sizeof *b->returned);
+    b->standby = gd_standby_new(slots);
+    if (b->slot_of && b->row_of && b->references && b->state && b->key && b->returned && b->standby)
+        return b;
+    gd_buffer_free(b);
+    return NULL;
+}
+
+void gd_buffer_free(gd_buffer *b) {
+    if (!b) return;
+    free(b->slot_of);
+    free(b->row_of);
+    free(b->references);
+    free(b->state);
+    free(b->key);
+    free(b->returned);
+    gd_standby_free(b->standby);
+    free(b);
+}
+
+static int64_t free_count(const gd_buffer *b) { return b->returned_count + b->slots - b->fresh; }
+
+int64_t gd_buffer_available(const gd_buffer *b) {
+    return free_count(b) + gd_standby_count(b->standby);
+}
+
+/* ---- probe: count distinct rows, leaving marks ---- */
+
+static int mark(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a, int64_t *own_standby,
+                int64_t *marked) {
+    int code = 0;
+    int64_t i = 0;
+    for (; i < n; i++) {
+        if (i + AHEAD < n && (uint64_t)ids[i + AHEAD] < (uint64_t)b->rows)
+            __builtin_prefetch(&b->slot_of[ids[i + AHEAD]], 1);
+        if ((uint64_t)ids[i] >= (uint64_t)b->rows) {
+            code = -ERANGE;
+            break;
+        }
+        int32_t *entry = &b->slot_of[ids[i]];
+        if (*entry == 0) {
+            *entry = SEEN_MISS;
+            a->loads++;
+        } else if (*entry > 0 && !(b->state[*entry - 1] & SEEN)) {
+            int32_t slot = *entry - 1;
+            if (b->state[slot] == GD_VALID) {
+                a->hits++;
+                *own_standby += b->references[slot] == 0;
+            } else {
+                a->waits++;
+            }
+            b->state[slot] |= SEEN;
+        }
+    }
+    *marked = i;
+    return code;
+}
+
+static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        int32_t *entry = &b->slot_of[ids[i]];
+        if (*entry == SEEN_MISS)
+            *entry = 0;
+        else if (*entry > 0)
+            b->state[*entry - 1] &= (uint8_t)~SEEN;
+    }
+}
+
+/* The verdict on a batch; when it is 0 the marks are left for admit to consume. */
+static int judge(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
+    int64_t own_standby = 0, marked = 0;
+    *a = (gd_admission){0};
+    int code = mark(b, ids, n, a, &own_standby, &marked);
+    if (code == 0) {
+        int64_t distinct = a->hits + a->waits + a->loads;
+        int64_t usable = gd_buffer_available(b) - own_standby;
+        if (distinct > b->slots) {
+            a->deficit = distinct - b->slots;
+            code = -ENOSPC;
+        } else if (a->loads > usable) {
+            a->deficit = a->loads - usable;
+            code = -EAGAIN;
+        }
+    }
+    a->pending = a->loads + a->waits;
+    if (code) unmark(b, ids, marked);
+    return code;
+}
+
+int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
+    int code = judge(b, ids, n, a);
+    if (code == 0) unmark(b, ids, n);
+    return code;
+}
+
+/* ---- admission ---- */
+
+/* INT64_MIN is taken as KEY_AT_RELEASE: a key that small means the smallest key there is. */
+static int64_t given_key(int64_t key) { return key == KEY_AT_RELEASE ? key + 1 : key; }
+
+/* The first pass takes every row that is there, out of standby too, so that the second cannot evict
+ * it. */
+static int64_t take_present(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+                            int32_t *alias, int32_t *pending) {
+    int64_t pending_count = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) __builtin_prefetch(&b->slot_of[ids[i + AHEAD]]);
+        int32_t entry = b->slot_of[ids[i]];
+        if (entry == SEEN_MISS) {
+            alias[i] = -1;
+            continue;
+        }
+        int32_t slot = entry - 1;
+        int first = b->state[slot] & SEEN;
+        b->state[slot] &= (uint8_t)~SEEN;
+        if (b->state[slot] == GD_LOADING) {
+            if (first) pending[pending_count++] = slot;
+        } else if (b->references[slot] == 0) {
+            gd_standby_remove(b->standby, slot);
+        }
+        b->references[slot]++;
+        b->key[slot] = keys ? given_key(keys[i]) : KEY_AT_RELEASE;
+        alias[i] = slot;
+    }
+    return pending_count;
+}
+
+static int32_t take_slot(gd_buffer *b) {
+    if (b->returned_count > 0) return b->returned[--b->returned_count];
+    if (b->fresh < b->slots) return (int32_t)b->fresh++;
+    int32_t slot = gd_standby_pop(b->standby);
+    assert(slot >= 0 && b->state[slot] == GD_VALID && b->references[slot] == 0);
+    b->slot_of[b->row_of[slot] - 1] = 0;
+    b->stats.evictions++;
+    return slot;
+}
+
+int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+                    int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
+                    gd_admission *a) {
+    int code = judge(b, ids, n, a);
+    if (code) {
+        b->stats.refused++;
+        return code;
+    }
+    int64_t pending_count = take_present(b, ids, n, keys, alias, pending), loads = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (alias[i] >= 0) continue;
+        int32_t *entry = &b->slot_of[ids[i]];
+        if (*entry == SEEN_MISS) {
+            int32_t slot = take_slot(b);
+            *entry = slot + 1;
+            b->row_of[slot] = ids[i] + 1;
+            b->references[slot] = 0;
+            b->state[slot] = GD_LOADING;
+            pending[pending_count++] = slot;
+            load_rows[loads] = ids[i];
+            load_slots[loads++] = slot;
+        }
+        alias[i] = *entry - 1;
+        b->references[alias[i]]++;
+        b->key[alias[i]] = keys ? given_key(keys[i]) : KEY_AT_RELEASE;
+    }
+    assert(loads == a->loads && pending_count == a->pending);
+    b->stats.admitted++;
+    b->stats.hits += a->hits;
+    b->stats.waits += a->waits;
+    b->stats.loads += a->loads;
+    return 0;
+}
+
+/* ---- the end of a load, the end of a lease ---- */
+
+static void to_standby(gd_buffer *b, int32_t slot) {
+    gd_standby_push(b->standby, slot, b->key[slot] == KEY_AT_RELEASE ? b->tick : b->key[slot]);
+}
+
+static void to_free(gd_buffer *b, int32_t slot) {
+    b->state[slot] = GD_FREE;
+    b->row_of[slot] = 0;
+    b->returned[b->returned_count++] = slot;
+}
+
+int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
+    b->tick++;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t slot = slots[i];
+        if (slot < 0 || slot >= b->slots || b->state[slot] != GD_LOADING) return -EINVAL;
+        b->state[slot] = GD_VALID;
+        b->stats.commits++;
+        if (b->references[slot] == 0) to_standby(b, slot);
+    }
+    return 0;
+}
+
+int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        int32_t slot = slots[i];
+        if (slot < 0 || slot >= b->slots || b->state[slot] != GD_LOADING) return -EINVAL;
+        b->slot_of[b->row_of[slot] - 1] = 0; /* the next lease that wants the row loads it anew */
+        b->row_of[slot] = 0;
+        b->state[slot] = GD_FAILED;
+        b->stats.failures++;
+        if (b->references[slot] == 0) to_free(b, slot);
+    }
+    return 0;
+}
+
+int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n) {
+    b->tick++;
+    b->stats.releases++;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) __builtin_prefetch(&b->references[alias[i + AHEAD]], 1);
+        int32_t slot = alias[i];
+        if (slot < 0 || slot >= b->slots || b->references[slot] < 1) return -EINVAL;
+        if (--b->references[slot] > 0) continue;
+        if (b->state[slot] == GD_VALID)
+            to_standby(b, slot);
+        else if (b->state[slot] == GD_FAILED)
+            to_free(b, slot);
+    }
+    return 0;
+}
+
+int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position) {
+    int64_t i = *position;
+    while (i < n && b->state[pending[i]] != GD_LOADING) i++;
+    *position = i;
+    return i == n;
+}
+
+int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (b->state[alias[i]] == GD_FAILED) return i;
+    return -1;
+}
+
+int gd_buffer_rekey(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if ((uint64_t)rows[i] >= (uint64_t)b->rows) return -ERANGE;
+        int32_t slot = b->slot_of[rows[i]] - 1;
+        if (slot < 0) continue;
+        b->key[slot] = given_key(keys[i]);
+        if (!gd_standby_holds(b->standby, slot)) continue;
+        gd_standby_remove(b->standby, slot);
+        gd_standby_push(b->standby, slot, b->key[slot]);
+    }
+    return 0;
+}
+
+/* ---- looking at it ---- */
+
+int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row) {
+    return (uint64_t)row < (uint64_t)b->rows ? b->slot_of[row] - 1 : -1;
+}
+
+int64_t gd_buffer_row_of(const gd_buffer *b, int32_t slot) { return b->row_of[slot] - 1; }
+int gd_buffer_state_of(const gd_buffer *b, int32_t slot) { return b->state[slot]; }
+int32_t gd_buffer_references(const gd_buffer *b, int32_t slot) { return b->references[slot]; }
+
+void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out) {
+    *out = b->stats;
+    out->rows = b->rows;
+    out->slots = b->slots;
+    out->free = free_count(b);
+    out->standby = gd_standby_count(b->standby);
+    for (int64_t slot = 0; slot < b->fresh; slot++) {
+        out->loading += b->state[slot] == GD_LOADING;
+        out->failed += b->state[slot] == GD_FAILED;
+        out->referenced += b->references[slot] > 0;
+    }
+}
+
+static int verify_slot(const gd_buffer *b, int32_t slot) {
+    int64_t row = b->row_of[slot] - 1;
+    int mapped = row >= 0 && row < b->rows && b->slot_of[row] == slot + 1;
+    int standby = gd_standby_holds(b->standby, slot), held = b->references[slot] > 0;
+    if (b->references[slot] < 0) return -1;
+    switch (b->state[slot]) {
+    case GD_FREE: return row < 0 && !standby && !held ? 0 : -2;
+    case GD_LOADING: return mapped && !standby ? 0 : -3;
+    case GD_VALID: return mapped && standby == !held ? 0 : -4;
+    case GD_FAILED: return row < 0 && !standby && held ? 0 : -5;
+    default: return -6;
+    }
+}
+
+int gd_buffer_verify(const gd_buffer *b) {
+    int64_t in_use = 0, mapped = 0, standby = 0;
+    for (int64_t slot = 0; slot < b->slots; slot++) {
+        int code = verify_slot(b, (int32_t)slot);
+        if (code) return code;
+        if (slot >= b->fresh && b->state[slot] != GD_FREE) return -7;
+        in_use += b->state[slot] != GD_FREE;
+        mapped += b->row_of[slot] > 0;
+        standby += gd_standby_holds(b->standby, (int32_t)slot);
+    }
+    for (int64_t row = 0; row < b->rows; row++) {
+        if (b->slot_of[row] < 0 || b->slot_of[row] > b->slots) return -8;
+        mapped -= b->slot_of[row] > 0;
+    }
+    if (mapped != 0) return -9;
+    if (in_use + free_count(b) != b->slots) return -10;
+    return standby == gd_standby_count(b->standby) ? 0 : -11;
+}
+
+/* ---- gather ---- */
+
+void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
+               int64_t row_bytes, uint8_t *rows) {
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            const uint8_t *soon = slots + alias[i + AHEAD] * stride;
+            for (int64_t at = 0; at < row_bytes && at < 512; at += 64)
+                __builtin_prefetch(soon + at);
+        }
+        memcpy(rows + i * row_bytes, slots + alias[i] * stride, (size_t)row_bytes);
+    }
+}

@@ -1,0 +1,215 @@
+"""The feature buffer against a model: a Hypothesis state machine, at least 100,000 steps.
+
+Each rule makes one change (or one that must change nothing), and after each one everything that
+can be seen of the C core is compared with the model, its statistics and `gd_buffer_verify` too.
+Ids and choices are drawn as bytes: one draw a list keeps 100,000 steps within a minute, and bytes
+still shrink well.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from .books import FAILED, LOADING, VALID, Books
+from .model import Lease, Model
+
+ROWS = 20
+LEASES_MAX = 6
+STEPS_MIN = 100_000
+STEPS_PER_EXAMPLE = 100
+EXAMPLES = 1_500  # about 85 steps each: Hypothesis ends some early
+
+IDS = st.binary(max_size=10)
+CHOICE = st.binary(max_size=4)
+# Few keys, so that many are equal; the ticks of releases without keys lie between them.
+KEYS = (-3, -2, -2, -1, 0, 5, 20, 40)
+
+OUT_OF_RANGE = (-1, ROWS, 2**40, -(2**63))
+
+steps: Counter[str] = Counter()
+happened: Counter[str] = Counter()
+
+
+def rows_of(ids: bytes) -> list[int]:
+    """Row ids in range, duplicates among them."""
+    return [byte % ROWS for byte in ids]
+
+
+def keys_of(ids: bytes) -> list[int]:
+    return [KEYS[byte // ROWS % len(KEYS)] for byte in ids]
+
+
+def pick(slots: set[int], choice: bytes) -> list[int]:
+    """Some of `slots`, in any order."""
+    left = sorted(slots)
+    return [left.pop(byte % len(left)) for byte in choice[: len(left)]]
+
+
+class FeatureBuffer(RuleBasedStateMachine):
+    """One feature buffer, its model, and the leases that are alive."""
+
+    @initialize(slots=st.sampled_from([8, 12, 5, 3, 1]))
+    def create(self, slots: int) -> None:
+        self.books, self.model = Books(ROWS, slots), Model(ROWS, slots)
+        self.leases: list[Lease] = []
+        steps["create"] += 1
+
+    def try_admit(self, rows: list[int], keys: list[int] | None) -> None:
+        model = self.model
+        expected = model.judge(rows)
+        own = model.present(rows, VALID) & model.standby.keys()
+        orphan = any(not model.references[slot] for slot in model.present(rows, LOADING))
+        evictions, usable = model.counts["evictions"], self.books.available()
+        answer = self.books.admit(rows, keys)
+        assert answer.verdict == expected.verdict
+        happened[errno.errorcode.get(-answer.code, "granted")] += 1
+        if answer.code:
+            model.counts["refused"] += 1
+            happened["refused for its own hits"] += expected.load_count <= usable and bool(own)
+            return
+        self.leases.append(model.admit(rows, keys, answer))
+        evicted = model.counts["evictions"] > evictions
+        happened["evicted"] += evicted
+        happened["evicted beside its own hits"] += evicted and bool(own)
+        happened["waits for an orphan"] += orphan
+        happened["duplicates"] += len(set(rows)) < len(rows)
+
+    @precondition(lambda self: len(self.leases) < LEASES_MAX)
+    @rule(ids=IDS)
+    def admit(self, ids: bytes) -> None:
+        steps["admit"] += 1
+        self.try_admit(rows_of(ids), None)
+
+    @precondition(lambda self: len(self.leases) < LEASES_MAX)
+    @rule(ids=IDS)
+    def admit_with_keys(self, ids: bytes) -> None:
+        steps["admit_with_keys"] += 1
+        self.try_admit(rows_of(ids), keys_of(ids))
+
+    @rule(ids=IDS)
+    def probe(self, ids: bytes) -> None:
+        steps["probe"] += 1
+        before = self.books.observe(), self.books.stats()
+        assert self.books.probe(rows_of(ids)).verdict == self.model.judge(rows_of(ids)).verdict
+        assert (self.books.observe(), self.books.stats()) == before
+
+    @precondition(lambda self: self.model.slots_in(LOADING))
+    @rule(choice=CHOICE)
+    def commit(self, choice: bytes) -> None:
+        steps["commit"] += 1
+        slots = pick(self.model.slots_in(LOADING), choice)
+        happened["commit of an orphan"] += any(not self.model.references[s] for s in slots)
+        assert self.books.commit(slots) == 0
+        self.model.commit(slots)
+
+    @precondition(lambda self: self.model.slots_in(LOADING))
+    @rule(choice=CHOICE)
+    def fail(self, choice: bytes) -> None:
+        steps["fail"] += 1
+        slots = pick(self.model.slots_in(LOADING), choice)
+        happened["failure of an orphan"] += any(not self.model.references[s] for s in slots)
+        happened["failure of a shared row"] += any(self.model.references[s] > 1 for s in slots)
+        assert self.books.fail(slots) == 0
+        self.model.fail(slots)
+
+    @precondition(lambda self: self.model.slots_in(LOADING))
+    @rule()
+    def commit_all(self) -> None:
+        steps["commit"] += 1
+        slots = sorted(self.model.slots_in(LOADING))
+        assert self.books.commit(slots) == 0
+        self.model.commit(slots)
+
+    @precondition(lambda self: self.leases)
+    @rule()
+    def release_oldest(self) -> None:
+        self.release(0)
+
+    @precondition(lambda self: self.leases)
+    @rule(which=st.integers(0, LEASES_MAX - 1))
+    def release_any(self, which: int) -> None:
+        self.release(which)
+
+    def release(self, which: int) -> None:
+        steps["release"] += 1
+        alias = self.leases.pop(which % len(self.leases)).alias
+        happened["release while loading"] += any(self.model.state[s] == LOADING for s in alias)
+        happened["release of a failed row"] += any(self.model.state[s] == FAILED for s in alias)
+        assert self.books.release(alias) == 0
+        self.model.release(alias)
+
+    @rule(ids=IDS)
+    def rekey(self, ids: bytes) -> None:
+        steps["rekey"] += 1
+        rows, keys = rows_of(ids), keys_of(ids)
+        happened["rekey in standby"] += any(
+            self.model.slot_of.get(row) in self.model.standby for row in rows
+        )
+        assert self.books.rekey(rows, keys) == 0
+        self.model.rekey(rows, keys)
+
+    @rule(ids=IDS, byte=st.integers(0, 255))
+    def misuse(self, ids: bytes, byte: int) -> None:
+        """An id out of range, or what a slot is not ready for, is refused and changes nothing."""
+        steps["misuse"] += 1
+        rows = rows_of(ids)
+        rows.insert(byte % 10, OUT_OF_RANGE[byte % len(OUT_OF_RANGE)])
+        assert self.books.probe(rows).code == -errno.ERANGE
+        self.try_admit(rows, None)
+        slot = (-1, self.model.slots, *range(self.model.slots))[byte % (self.model.slots + 2)]
+        if self.model.state.get(slot) != LOADING:
+            assert self.books.commit([slot]) == self.books.fail([slot]) == -errno.EINVAL
+            self.model.tick += 1
+        if not self.model.references.get(slot):
+            assert self.books.release([slot]) == -errno.EINVAL
+            self.model.tick += 1
+            self.model.counts["releases"] += 1
+
+    @invariant()
+    def same_as_the_model(self) -> None:
+        books, model = self.books, self.model
+        assert books.verify() == 0
+        assert books.observe() == model.observe()
+        assert books.stats() == model.stats()
+        for lease in self.leases:
+            states = [model.state[slot] for slot in lease.alias]
+            first = states.index(FAILED) if FAILED in states else -1
+            assert books.first_failed(lease.alias) == first
+            waiting = [i for i, slot in enumerate(lease.pending) if model.state[slot] == LOADING]
+            settled, position = books.settled(lease.pending, lease.position)
+            assert settled == (not waiting)
+            assert position == (waiting[0] if waiting else len(lease.pending))
+            lease.position = position
+
+
+def test_feature_buffer_equals_its_model() -> None:
+    steps.clear()
+    happened.clear()
+    run_state_machine_as_test(
+        FeatureBuffer,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS_PER_EXAMPLE,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert steps.total() - steps["create"] >= STEPS_MIN, steps
+    # A run that never met the hard cases would prove little.
+    rare = {name: count for name, count in happened.items() if count < 100}
+    assert len(happened) == 15, sorted(happened)
+    assert not rare
