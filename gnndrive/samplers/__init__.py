@@ -1,0 +1,1 @@
+"""Samplers: seeds become a sample."""

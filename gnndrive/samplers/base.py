@@ -1,0 +1,60 @@
+"""The Sampler interface: seeds become a `Sample`, synchronously, in a worker thread."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from gnndrive.records import Int64Array, Sample
+from gnndrive.topologies.base import Topology
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Sampler(ABC):
+    """Samples subgraphs; one object may be used by several threads at once.
+
+    What is sampled depends on the key, the seeds and the topology alone, never on threads or
+    arrival.
+    """
+
+    name: str
+
+    @abstractmethod
+    def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
+        """Sample around `seeds` (global ids, int64 [n], duplicates allowed).
+
+        Args:
+            seeds: the seed nodes.
+            key: 64 bits that stand for (seed, epoch, batch).
+            topology: whose neighbours.
+
+        Raises:
+            StoreError: the graph names a node that is not there.
+            ClosedError: `stop` was called.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Make running and later calls of `sample` end at once with ClosedError."""
+
+    @abstractmethod
+    def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
+        """The most distinct nodes and the most edges that a sample of `batch_size` seeds can
+        have."""
+
+
+def batch_key(seed: int, epoch: int, batch: int) -> int:
+    """64 bits that stand for (seed, epoch, batch): `Sampler.sample`'s key.
+
+    Each number is added to the state and the state mixed by SplitMix64's bijective finalizer, so
+    that for one seed and epoch no two batches share a key, and keys that differ in any one number
+    have nothing else in common.
+    """
+    state = 0
+    for part in (seed, epoch, batch):
+        state = (state + part + _GOLDEN) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state

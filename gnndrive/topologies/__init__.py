@@ -1,0 +1,1 @@
+"""Topologies: adjacency for the samplers."""

@@ -1,0 +1,397 @@
+/* sample.c: uniform neighbour sampling over CSC (GNNDrive §4.1, the sample stage).
+ *
+ * The result is PyG's: seeds first and in order, duplicates among them kept and each expanded;
+ * every other node once, in the order in which it was found; a node found again is the position
+ * where it stood first; hop h + 1 expands what hop h found. Each hop has two passes. draw_hop
+ * needs index pointers only and writes the CSC positions that were drawn; map_hop reads the
+ * neighbours there and gives each its place. They are apart so that addresses are known long
+ * before they are needed: a batch of a large graph is one cache miss, or with mapped indices one
+ * page fault, after another, and asking early for many at once is most of the speed.
+ */
+#define _GNU_SOURCE /* RUSAGE_THREAD */
+#include <sys/resource.h>
+#include <unistd.h>
+#include "draw.h"
+#include "places.h"
+
+enum {
+    CHUNK = 256,             /* neighbours whose cache lines are asked for at once */
+    AHEAD = 32,              /* how many nodes ahead index pointers and hash slots are asked for */
+    AHEAD_PAGES = 8192,      /* how many edges ahead pages are asked for, if from disk */
+    FAULTS_COLD = 8,         /* waits for the disk in one batch after which pages are asked for */
+    STOP_EVERY = 1024,       /* nodes expanded between two looks at *stop */
+};
+
+struct gd_sampler {
+    int64_t *node;           /* node[nodes] */
+    int64_t nodes, node_capacity;
+    int64_t *edge;           /* edge[edges], row[edges], col[edges] */
+    int32_t *row, *col;
+    int64_t edges, edge_capacity;
+    gd_places places;        /* node -> its first position */
+    int32_t cold;            /* the indices come from disk: ask for pages ahead */
+    int64_t faults;          /* major faults of this thread when the batch began */
+    int64_t asked;           /* edges whose pages were asked for */
+    gd_set drawn;            /* behind a large fanout */
+    int64_t *nodes_per_hop, *edges_per_hop;
+    int64_t hop_capacity;
+    int32_t hops;
+    int64_t culprit;
+};
+
+typedef struct job { /* what all hops of one call share */
+    const gd_csc *g;
+    const int32_t *stop;
+    uint64_t key;
+    int32_t replace;
+} job;
+
+static inline int stopped(const job *j)
+{
+    return j->stop && __atomic_load_n(j->stop, __ATOMIC_RELAXED) != 0;
+}
+
+/* ---- memory: everything is kept between calls and grows by doubling ---- */
+
+static int grow(void **array, int64_t count, size_t width)
+{
+    void *larger = realloc(*array, (size_t)count * width);
+    if (!larger)
+        return -ENOMEM;
+    *array = larger;
+    return 0;
+}
+
+static int reserve_edges(gd_sampler *s, int64_t more)
+{
+    if (more > INT32_MAX - s->edges)
+        return -EOVERFLOW;
+    if (s->edges + more <= s->edge_capacity)
+        return 0;
+    const int64_t capacity = gd_doubled(s->edge_capacity, s->edges + more);
+    if (grow((void **)&s->edge, capacity, sizeof *s->edge) ||
+        grow((void **)&s->row, capacity, sizeof *s->row) ||
+        grow((void **)&s->col, capacity, sizeof *s->col))
+        return -ENOMEM;
+    s->edge_capacity = capacity;
+    return 0;
+}
+
+/* Enter the nodes at positions [0, s->nodes); of equal nodes the first counts. */
+static void enter_nodes(gd_sampler *s)
+{
+    gd_places *const places = &s->places;
+    for (int64_t p = 0; p < s->nodes; p++) {
+        if (p + AHEAD < s->nodes)
+            __builtin_prefetch(&places->slot[gd_places_home(places, s->node[p + AHEAD])], 1);
+        const int64_t node = s->node[p];
+        uint64_t *slot = gd_places_find(places, s->node, node, gd_places_home(places, node));
+        if (*slot == 0)
+            *slot = gd_places_entry(node, p);
+    }
+}
+
+/* Room for `more` nodes, in the list and in the table. */
+static int reserve_nodes(gd_sampler *s, int64_t more)
+{
+    if (more > INT32_MAX - s->nodes)
+        return -EOVERFLOW;
+    const int64_t needed = s->nodes + more;
+    if (needed > s->node_capacity) {
+        const int64_t capacity = gd_doubled(s->node_capacity, needed);
+        if (grow((void **)&s->node, capacity, sizeof *s->node))
+            return -ENOMEM;
+        s->node_capacity = capacity;
+    }
+    if (2 * needed > s->places.slots) {
+        if (gd_places_clear(&s->places, gd_doubled(s->places.slots, 2 * needed)))
+            return -ENOMEM;
+        enter_nodes(s);
+    }
+    return 0;
+}
+
+/* ---- first pass: which of its in-edges a node draws ---- */
+
+/* Append what is drawn for the node at position p, whose in-edges are [begin, begin + degree). */
+static int draw_node(gd_sampler *s, const job *j, int64_t p, int64_t begin, int64_t degree,
+                     int64_t fanout)
+{
+    const int all = fanout < 0 || degree == 0 || (!j->replace && degree <= fanout);
+    const int64_t k = all ? degree : fanout;
+    const int rc = reserve_edges(s, k);
+    if (rc)
+        return rc;
+    int64_t *const out = s->edge + s->edges;
+    const uint64_t stream = gd_stream(j->key, s->node[p]);
+    if (all) {
+        for (int64_t n = 0; n < k; n++)
+            out[n] = begin + n;
+    } else if (j->replace) {
+        gd_draw_replaced(stream, begin, degree, k, out);
+    } else if (k <= GD_SCAN_MAX) {
+        gd_draw_few(stream, begin, degree, k, out);
+    } else if (gd_draw_many(&s->drawn, stream, begin, degree, k, out)) {
+        return -ENOMEM;
+    }
+    for (int64_t n = 0; n < k; n++)
+        s->col[s->edges + n] = (int32_t)p;
+    s->edges += k;
+    return 0;
+}
+
+/* Draw for the nodes at positions [first, last). */
+static int draw_hop(gd_sampler *s, const job *j, int64_t first, int64_t last, int64_t fanout)
+{
+    const int64_t *const indptr = j->g->indptr;
+    for (int64_t p = first; p < last; p++) {
+        if ((p - first) % STOP_EVERY == 0 && stopped(j))
+            return -ECANCELED;
+        if (p + AHEAD < last) {
+            const int64_t *ahead = &indptr[s->node[p + AHEAD]];
+            __builtin_prefetch(ahead);
+            __builtin_prefetch(ahead + 1);
+        }
+        const int64_t node = s->node[p], begin = indptr[node], end = indptr[node + 1];
+        if (begin < 0 || end < begin || end > j->g->edges) {
+            s->culprit = node;
+            return -ERANGE;
+        }
+        const int rc = draw_node(s, j, p, begin, end - begin, fanout);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- second pass: the neighbours at the drawn positions get their places ---- */
+
+static int64_t major_faults(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_majflt : 0;
+}
+
+/* Have the kernel start reading the pages of edges up to `until`, so that the disk sees many
+ * requests at once (a thread that page-faults has one). In memory it never comes to this; a
+ * refusal costs time. */
+static void ask_for_pages(gd_sampler *s, const gd_csc *g, int64_t until)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), indices = (uintptr_t)g->indices;
+    uintptr_t begin = 0, end = 0; /* the run of pages collected so far */
+    for (; s->asked < until; s->asked++) {
+        const uintptr_t at = indices + (uintptr_t)s->edge[s->asked] * (uintptr_t)g->index_bytes;
+        const uintptr_t start = at & ~(page - 1);
+        if (start >= begin && start < end)
+            continue;
+        if (start != end) {
+            if (end != begin)
+                madvise((void *)begin, end - begin, MADV_WILLNEED);
+            begin = start;
+        }
+        end = start + page;
+    }
+    if (end != begin)
+        madvise((void *)begin, end - begin, MADV_WILLNEED);
+}
+
+static void prefetch_neighbours(const gd_csc *g, const int64_t *edge, int64_t count)
+{
+    const uint8_t *const indices = g->indices;
+    for (int64_t n = 0; n < count; n++)
+        __builtin_prefetch(indices + edge[n] * g->index_bytes);
+}
+
+static void read_neighbours(const gd_csc *g, const int64_t *edge, int64_t count, int64_t *out)
+{
+    if (g->index_bytes == 4) {
+        for (int64_t n = 0; n < count; n++)
+            out[n] = ((const int32_t *)g->indices)[edge[n]];
+    } else {
+        for (int64_t n = 0; n < count; n++)
+            out[n] = ((const int64_t *)g->indices)[edge[n]];
+    }
+}
+
+/* Place the neighbours of edges [first, first + count), count <= CHUNK. */
+static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t first, int64_t count)
+{
+    int64_t neighbour[CHUNK];
+    uint64_t home[CHUNK];
+    assert(count <= CHUNK);
+    const int rc = reserve_nodes(s, count);
+    if (rc)
+        return rc;
+    read_neighbours(g, s->edge + first, count, neighbour);
+    for (int64_t n = 0; n < count; n++) {
+        if ((uint64_t)neighbour[n] >= (uint64_t)g->nodes) {
+            s->culprit = neighbour[n];
+            return -ERANGE;
+        }
+        home[n] = gd_places_home(&s->places, neighbour[n]);
+        __builtin_prefetch(&s->places.slot[home[n]], 1);
+    }
+    for (int64_t n = 0; n < count; n++) {
+        uint64_t *slot = gd_places_find(&s->places, s->node, neighbour[n], home[n]);
+        if (*slot == 0) {
+            *slot = gd_places_entry(neighbour[n], s->nodes);
+            s->node[s->nodes++] = neighbour[n];
+        }
+        s->row[first + n] = gd_places_position(*slot);
+    }
+    return 0;
+}
+
+static inline int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Place the neighbours of the edges from `first` on. */
+static int map_hop(gd_sampler *s, const job *j, int64_t first)
+{
+    int64_t count = least(s->edges - first, CHUNK);
+    prefetch_neighbours(j->g, s->edge + first, count);
+    s->asked = first;
+    while (count > 0) {
+        if (stopped(j))
+            return -ECANCELED;
+        if (!s->cold) {
+            s->cold = major_faults() - s->faults > FAULTS_COLD;
+            s->asked = first;
+        }
+        if (s->cold)
+            ask_for_pages(s, j->g, least(s->edges, first + AHEAD_PAGES));
+        const int64_t next = first + count, following = least(s->edges - next, CHUNK);
+        prefetch_neighbours(j->g, s->edge + next, following);
+        const int rc = map_chunk(s, j->g, first, count);
+        if (rc)
+            return rc;
+        first = next;
+        count = following;
+    }
+    return 0;
+}
+
+/* ---- the interface ---- */
+
+gd_sampler *gd_sampler_new(void)
+{
+    return calloc(1, sizeof(gd_sampler));
+}
+
+void gd_sampler_free(gd_sampler *s)
+{
+    if (!s)
+        return;
+    void *const arrays[] = {s->node, s->edge, s->row, s->col, s->places.slot, s->drawn.entry,
+                            s->nodes_per_hop, s->edges_per_hop, s};
+    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++)
+        free(arrays[n]);
+}
+
+static int valid_arguments(const gd_csc *g, int64_t n_seeds, const int64_t *fanout, int32_t hops)
+{
+    if (n_seeds < 0 || hops < 0 || g->nodes < 0 || g->edges < 0)
+        return 0;
+    for (int32_t h = 0; h < hops; h++)
+        if (fanout[h] < -1)
+            return 0;
+    return g->index_bytes == 4 || g->index_bytes == 8;
+}
+
+/* An empty result with room for `hops` hops, and a table about as large as the last batch needed.
+ * */
+static int begin_batch(gd_sampler *s, int32_t hops)
+{
+    const int64_t had = s->places.slots ? s->places.slots : GD_PLACES_MIN;
+    const int64_t slots = had > GD_PLACES_MIN && s->nodes < had / 8 ? had / 2 : had;
+    s->nodes = s->edges = s->culprit = 0;
+    s->hops = s->cold = 0;
+    s->faults = major_faults();
+    const int64_t capacity = (int64_t)hops + 1;
+    if (capacity > s->hop_capacity) {
+        if (grow((void **)&s->nodes_per_hop, capacity, sizeof *s->nodes_per_hop) ||
+            grow((void **)&s->edges_per_hop, capacity, sizeof *s->edges_per_hop))
+            return -ENOMEM;
+        s->hop_capacity = capacity;
+    }
+    s->nodes_per_hop[0] = 0;
+    return gd_places_clear(&s->places, slots);
+}
+
+static int take_seeds(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds)
+{
+    const int rc = reserve_nodes(s, n_seeds);
+    if (rc)
+        return rc;
+    for (int64_t n = 0; n < n_seeds; n++) {
+        if ((uint64_t)seeds[n] >= (uint64_t)g->nodes) {
+            s->culprit = seeds[n];
+            return -ERANGE;
+        }
+        s->node[n] = seeds[n];
+    }
+    s->nodes = s->nodes_per_hop[0] = n_seeds;
+    enter_nodes(s);
+    return 0;
+}
+
+int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds,
+              const int64_t *fanout, int32_t hops, int32_t replace, uint64_t key,
+              const int32_t *stop)
+{
+    if (!valid_arguments(g, n_seeds, fanout, hops))
+        return -EINVAL;
+    const job j = {g, stop, key, replace};
+    int rc = stopped(&j) ? -ECANCELED : begin_batch(s, hops);
+    if (rc == 0)
+        rc = take_seeds(s, g, seeds, n_seeds);
+    int64_t first = 0;
+    for (int32_t h = 0; rc == 0 && h < hops; h++) {
+        const int64_t last = s->nodes, drawn = s->edges;
+        rc = draw_hop(s, &j, first, last, fanout[h]);
+        if (rc == 0)
+            rc = map_hop(s, &j, drawn);
+        s->nodes_per_hop[h + 1] = s->nodes - last;
+        s->edges_per_hop[h] = s->edges - drawn;
+        first = last;
+    }
+    if (rc)
+        s->nodes = s->edges = 0;
+    else
+        s->hops = hops;
+    return rc;
+}
+
+int64_t gd_sampler_nodes(const gd_sampler *s)
+{
+    return s->nodes;
+}
+
+int64_t gd_sampler_edges(const gd_sampler *s)
+{
+    return s->edges;
+}
+
+int64_t gd_sampler_culprit(const gd_sampler *s)
+{
+    return s->culprit;
+}
+
+static void copy_out(void *out, const void *from, int64_t count, size_t width)
+{
+    if (out && count > 0)
+        memcpy(out, from, (size_t)count * width);
+}
+
+void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *col,
+                       int64_t *edge, int64_t *nodes_per_hop, int64_t *edges_per_hop)
+{
+    copy_out(node, s->node, s->nodes, sizeof *node);
+    copy_out(row, s->row, s->edges, sizeof *row);
+    copy_out(col, s->col, s->edges, sizeof *col);
+    copy_out(edge, s->edge, s->edges, sizeof *edge);
+    copy_out(nodes_per_hop, s->nodes_per_hop, s->hops + 1, sizeof *nodes_per_hop);
+    copy_out(edges_per_hop, s->edges_per_hop, s->hops, sizeof *edges_per_hop);
+}

@@ -1,0 +1,129 @@
+"""What PyG's users rely on, held against a plain-numpy reading of it and against PyG itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.utils import k_hop_subgraph
+
+from gnndrive import plugins
+from gnndrive._ffi import ffi, lib, pointer
+from gnndrive.errors import ConfigError
+from gnndrive.samplers.uniform import Uniform, edges_max, nodes_max
+from gnndrive.topologies.mapped import Mapped
+from tests.sampler.graphs import assert_contract, graph_of_degrees, random_graph, star
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[int], int, type, list[int], list[int], bool]:
+    degrees = draw(st.lists(st.integers(0, 12), min_size=1, max_size=30))
+    node = st.integers(0, len(degrees) - 1)
+    return (
+        degrees,
+        draw(st.integers(0, 2**64 - 1)),
+        draw(st.sampled_from([np.int32, np.int64])),
+        draw(st.lists(node, max_size=8)),
+        draw(st.lists(st.integers(-1, 6), max_size=4)),
+        draw(st.booleans()),
+    )
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(cases())
+def test_contract_on_small_graphs(
+    case: tuple[list[int], int, type, list[int], list[int], bool],
+) -> None:
+    degrees, key, dtype, seeds, fanout, replace = case
+    indptr, indices = graph_of_degrees(degrees, key % 2**32, dtype)
+    topology = Mapped(indptr, indices, "graph")
+    sample = Uniform(fanout, replace).sample(np.array(seeds, np.int64), key, topology)
+    assert_contract(sample, indptr, indices, seeds, fanout, replace)
+    if len(set(seeds)) == len(seeds):
+        nodes, edges = len(degrees), len(indices)
+        assert len(sample.node) <= nodes_max(len(seeds), fanout, nodes)
+        assert len(sample.edge) <= edges_max(len(seeds), fanout, nodes, edges, replace)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("fanout", [[10, 5, 5], [-1, 3], [40, 33], [0, 5], [1, -1, 1]])
+def test_contract_on_a_graph_with_hubs(dtype: type, replace: bool, fanout: list[int]) -> None:
+    indptr, indices = random_graph(2000, 20, seed=3, dtype=dtype)
+    seeds = [5, 1999, 5, 0, 17, 17, 800, *range(100, 300)]
+    sample = Uniform(fanout, replace).sample(np.array(seeds), 11, Mapped(indptr, indices, "graph"))
+    assert_contract(sample, indptr, indices, seeds, fanout, replace)
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2, 3])
+def test_all_neighbours_are_pygs_k_hop_neighbourhood(hops: int) -> None:
+    indptr, indices = random_graph(300, 2, seed=5)
+    target = np.repeat(np.arange(300), np.diff(indptr))
+    edge_index = torch.from_numpy(np.stack([indices, target]))
+    seeds = np.array([1, 50, 299])
+    topology = Mapped(indptr, indices, "graph")
+    sample = Uniform([-1] * hops).sample(seeds, 0, topology)
+    subset, *_ = k_hop_subgraph(torch.from_numpy(seeds), hops, edge_index, num_nodes=300)
+    assert sorted(sample.node.tolist()) == sorted(subset.tolist())
+    if hops:
+        inner, *_ = k_hop_subgraph(torch.from_numpy(seeds), hops - 1, edge_index, num_nodes=300)
+        into_inner = np.flatnonzero(np.isin(target, inner.numpy()))
+        assert sorted(sample.edge.tolist()) == into_inner.tolist()
+
+
+def test_duplicate_seeds_stay_and_are_each_expanded() -> None:
+    sample = Uniform([2]).sample(np.array([0, 0, 1, 0]), 4, star(2))
+    assert sample.node.tolist() == [0, 0, 1, 0, 2]
+    assert sample.row.tolist() == [2, 4, 2, 4, 2, 4]
+    assert sample.col.tolist() == [0, 0, 1, 1, 3, 3]
+    assert sample.num_sampled_nodes == (4, 1)
+    assert sample.num_sampled_edges == (6,)
+
+
+def test_no_seeds_and_no_hops() -> None:
+    empty = Uniform([3, -1]).sample(np.array([], np.int64), 0, star(4))
+    assert (empty.num_sampled_nodes, empty.num_sampled_edges) == ((0, 0, 0), (0, 0))
+    alone = Uniform([]).sample(np.array([2, 0]), 0, star(4))
+    assert alone.node.tolist() == [2, 0]
+    assert (alone.num_sampled_nodes, alone.num_sampled_edges) == ((2,), ())
+
+
+def test_nodes_equal_in_their_low_32_bits_stay_apart() -> None:
+    """Three thousand of them, so that they meet in the hash table, and each of them twice."""
+    wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
+    indptr = np.array([0, len(wide)], np.int64)  # only node 0 is expanded, so no more is read
+    graph = ffi.new("gd_csc *", [pointer(indptr), pointer(wide), 8, 2**48, len(wide)])
+    scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
+    seeds, fanout = np.array([0], np.int64), np.array([-1], np.int64)
+    arguments = (pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL)
+    assert lib.gd_sample(scratch, graph, *arguments) == 0
+    assert lib.gd_sampler_nodes(scratch) == 3001
+    row, node = np.empty(len(wide), np.int32), np.empty(3001, np.int64)
+    null = ffi.NULL
+    lib.gd_sampler_result(scratch, pointer(node), pointer(row), null, null, null, null)
+    np.testing.assert_array_equal(node, [0, *wide[:3000]])
+    np.testing.assert_array_equal(node[row], wide)
+
+
+@pytest.mark.parametrize("fanout", [[-2], [3, 2.5], ["10"], [None], [2**63]])
+def test_a_fanout_that_cannot_be(fanout: list[int]) -> None:
+    with pytest.raises(ConfigError, match="num_neighbors"):
+        Uniform(fanout)
+
+
+def test_bounds_for_the_plan() -> None:
+    assert nodes_max(1000, [10, 10, 10], 10**9) == 1000 + 10**4 + 10**5 + 10**6
+    assert nodes_max(1000, [10, 10, 10], 50_000) == 50_000
+    assert nodes_max(1000, [10, -1], 10**9) == 10**9
+    assert nodes_max(1000, [], 10**9) == 1000
+    assert edges_max(1000, [10, 10], 10**9, 10**9) == 10**4 + 10**5
+    assert edges_max(1000, [10, 10], 10**9, 20_000) == 20_000
+    assert edges_max(1000, [10, 10], 5000, 20_000, replace=True) == 10_000 + 50_000
+    assert edges_max(1000, [-1, 10], 5000, 20_000) == 20_000
+
+
+def test_found_by_name() -> None:
+    assert plugins.find("samplers", "uniform") is Uniform
+    assert plugins.find("topologies", "mapped") is Mapped
