@@ -1,0 +1,1 @@
+"""Layouts: where rows lie on disk."""

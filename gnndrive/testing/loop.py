@@ -1,0 +1,79 @@
+"""An event loop with a virtual clock, in which a deadlock is an exception instead of a hang.
+
+Time passes only when nothing else can happen, and then at once. When nothing is scheduled at all,
+nobody can ever wake
+anybody: `Deadlock` is raised out of `run`. For tests in which all I/O is simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+UNWIND_TURNS_MAX = 1000
+_stuck: list[asyncio.Task[Any]] = []
+
+
+class Deadlock(AssertionError):
+    """Every task waits and nothing is scheduled that could wake one."""
+
+
+class _Selector(selectors.DefaultSelector):
+    """Never blocks: tells the loop's clock how long it would have."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise Deadlock(f"{len(asyncio.all_tasks(self.loop))} tasks wait for one another")
+        if not ready and timeout is not None and timeout > 0:
+            self.loop.now += timeout
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A selector event loop whose clock is `now`, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        selector = _Selector()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        """The virtual time, in seconds."""
+        return self.now
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run `main` in a new `VirtualLoop`.
+
+    Raises:
+        Deadlock: nothing could happen any more.
+    """
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        _unwind(loop)
+        loop.close()
+
+
+def _unwind(loop: VirtualLoop) -> None:
+    """Cancel what still runs and let it end, so that no finalizer meets memory that is freed."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    for _ in range(UNWIND_TURNS_MAX):
+        if not asyncio.all_tasks(loop):
+            break
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    _stuck.extend(asyncio.all_tasks(loop))  # never finalized: what they hold stays as it is
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # retrieved: what ended the run is what counts

@@ -1,0 +1,248 @@
+"""The whole pipeline on a simulated disk, in one event loop with a virtual clock: what most tests
+run on.
+
+Everything that varies is drawn from a seed: samples, completions, faults, how many turns a worker
+or the consumer takes. A deadlock raises, a wrong row raises, and at the end every slot is accounted
+for. Rows tell their node: a row is a function of its number, so no copy of the table is needed to
+check it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.books import Table
+from gnndrive.buffer import FeatureBuffer
+from gnndrive.devices.host import Host
+from gnndrive.engines.simulated import Simulated
+from gnndrive.layouts.table import Table as TableLayout
+from gnndrive.metrics import Counters
+from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.train import HandoverEnded
+from gnndrive.pipeline.workers import Workers
+from gnndrive.policies.base import Policy
+from gnndrive.policies.lru import LRU
+from gnndrive.records import EngineSettings, Int64Array, Sample, Seeds, TableFile
+from gnndrive.samplers.base import Sampler
+from gnndrive.testing.loop import run
+from gnndrive.tiers.disk import Disk
+from gnndrive.topologies.base import Topology
+
+Result = TypeVar("Result")
+
+
+def told_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
+    """The content of rows that tell their number: uint8 [n, row_bytes]."""
+    place = np.arange(row_bytes, dtype=np.uint64)
+    mixed = (rows.astype(np.uint64)[:, None] + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = mixed ^ (place + np.uint64(1)) * np.uint64(0xC2B2AE3D27D4EB4F)
+    return (mixed >> np.uint64(40)).astype(np.uint8)
+
+
+def write_told_rows(path: Path, count: int, row_bytes: int) -> TableFile:
+    """A file of `count` rows that tell their number."""
+    path.write_bytes(told_rows(np.arange(count), row_bytes).tobytes())
+    return TableFile(str(path), 0, count, row_bytes, "uint8", (row_bytes,))
+
+
+class InlineWorkers(Workers):
+    """Runs functions in place, after a seeded number of turns of the event loop.
+
+    Args:
+        seed: what the turns are drawn from.
+        turns_max: the most turns.
+    """
+
+    def __init__(self, seed: int = 0, turns_max: int = 3) -> None:
+        self._random = random.Random(seed)
+        self._turns_max = turns_max
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """See `Workers.run`."""
+        for _ in range(self._random.randint(0, self._turns_max)):
+            await asyncio.sleep(0)
+        return function(*arguments)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class RandomSampler(Sampler):
+    """Adds random nodes to the seeds: between 0 and `extra_max` of them, drawn from the key."""
+
+    name = "random"
+
+    def __init__(self, num_nodes: int, extra_max: int) -> None:
+        self._num_nodes = num_nodes
+        self._extra_max = extra_max
+
+    def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
+        """See `Sampler.sample`; without edges."""
+        draw = np.random.default_rng(key)
+        count = min(int(draw.integers(0, self._extra_max + 1)), self._num_nodes)
+        extra = draw.choice(self._num_nodes, count, replace=False)
+        node = np.concatenate([seeds, extra[~np.isin(extra, seeds)]]).astype(np.int64)
+        nothing, none = np.empty(0, np.int32), np.empty(0, np.int64)
+        return Sample(node, nothing, nothing, none, (len(seeds), len(node) - len(seeds)), (0,))
+
+    def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
+        """See `Sampler.bounds`."""
+        return min(batch_size + self._extra_max, num_nodes), 0
+
+    def stop(self) -> None:
+        """Samples are made at once: nothing to stop."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a simulation runs.
+
+    Attributes:
+        file: rows that tell their number.
+        slots: of the feature buffer; 0: just enough for the largest batch.
+        batches, batch_size, extra_max: the epoch; a batch has at most batch_size + extra_max rows.
+        stages, faults, depth: see `Stages`, `Faults`, `EngineSettings`.
+        policy: what leaves the buffer.
+        consumer_turns_max: the most turns of the loop that the consumer takes for a batch.
+    """
+
+    file: TableFile
+    slots: int = 0
+    batches: int = 20
+    batch_size: int = 4
+    extra_max: int = 12
+    stages: Stages = field(default_factory=Stages)
+    faults: Any = None
+    depth: int = 8
+    policy: Policy = field(default_factory=LRU)
+    consumer_turns_max: int = 3
+
+    def seeds(self, seed: int) -> Iterator[Seeds]:
+        """The epoch's seeds, drawn from `seed`."""
+        draw = np.random.default_rng(seed)
+        for index in range(self.batches):
+            node = draw.choice(self.file.row_count, self.batch_size, replace=False)
+            yield Seeds(index, node.astype(np.int64), node.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A batch as the consumer got it: its index, its nodes and their rows (uint8 [n,
+    row_bytes])."""
+
+    index: int
+    node: Int64Array
+    rows: torch.Tensor
+
+
+class Simulation:
+    """One feature buffer on a simulated disk; made inside the loop it runs in."""
+
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        file = scenario.file
+        self.random = random.Random(seed)
+        self.engine = Simulated(
+            EngineSettings(scenario.depth, 4096 + file.row_bytes, seed, scenario.faults)
+        )
+        self.layout = TableLayout(file, extent_bytes_max=4096)
+        slots = scenario.slots or scenario.batch_size + scenario.extra_max
+        memory = Host().allocate(slots, file.row_bytes)
+        tier = Disk(self.layout, self.engine)
+        self.table = Table(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
+        self.buffer = FeatureBuffer({"x": self.table})
+        self.counters = Counters()
+
+    def epoch(self, number: int = 0) -> Epoch:
+        """A new epoch over the buffer."""
+        scenario = self.scenario
+        return Epoch(
+            number=number,
+            seed=self.seed,
+            seeds=scenario.seeds(self.seed),
+            sampler=RandomSampler(scenario.file.row_count, scenario.extra_max),
+            topology=None,  # type: ignore[arg-type]  # the random sampler has no use for it
+            buffer=self.buffer,
+            workers=InlineWorkers(self.seed + number),
+            collate=self.collate,
+            stages=scenario.stages,
+            counters=self.counters,
+        )
+
+    def collate(self, item: Extracted) -> Delivered:
+        """Gather a batch's rows."""
+        rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
+        return Delivered(item.seeds.index, item.sample.node, rows)
+
+    async def consume(self, epoch: Epoch, limit: int | None = None) -> list[Delivered]:
+        """Take batches from the epoch and check each row, until it ends or `limit` were taken."""
+        delivered: list[Delivered] = []
+        while limit is None or len(delivered) < limit:
+            try:
+                batch: Delivered = await epoch.handover.aget()
+            except HandoverEnded:
+                break
+            self.check(batch)
+            delivered.append(batch)
+            for _ in range(self.random.randint(0, self.scenario.consumer_turns_max)):
+                await asyncio.sleep(0)
+        return delivered
+
+    def check(self, batch: Delivered) -> None:
+        """Raise AssertionError if a row is not its node's."""
+        expected = told_rows(batch.node, self.scenario.file.row_bytes)
+        wrong = np.flatnonzero((batch.rows.numpy() != expected).any(axis=1))
+        assert not len(wrong), f"batch {batch.index}: wrong rows for nodes {batch.node[wrong]}"
+
+    def check_idle(self) -> None:
+        """Raise AssertionError unless every slot is free or on standby and the books are whole."""
+        self.buffer.verify()
+        stats = self.table.stats()
+        assert self.buffer.idle, "the buffer still has waiters or loads"
+        assert stats["free"] + stats["standby"] == stats["slots"], f"slots are missing: {stats}"
+
+    async def close(self) -> None:
+        """Check that every slot is accounted for and free everything."""
+        await self.buffer.drain()
+        await self.engine.aclose()
+        self.check_idle()
+        self.buffer.close()
+        self.layout.close()
+
+
+def simulate(scenario: Scenario, seed: int, epochs: int = 1) -> list[Delivered]:
+    """Run whole epochs and return what was delivered, every row checked.
+
+    Raises:
+        Deadlock: the pipeline stopped for ever.
+        ReadError: a batch failed.
+    """
+
+    async def main() -> list[Delivered]:
+        simulation = Simulation(scenario, seed)
+        delivered: list[Delivered] = []
+        try:
+            for number in range(epochs):
+                epoch = simulation.epoch(number)
+                running = asyncio.get_running_loop().create_task(epoch.run())
+                try:
+                    delivered += await simulation.consume(epoch)
+                finally:
+                    running.cancel()
+                    await asyncio.wait([running])
+        finally:
+            await simulation.close()
+        return delivered
+
+    return run(main())

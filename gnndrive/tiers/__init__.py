@@ -1,0 +1,1 @@
+"""Tiers: what lies below the feature buffer."""

@@ -1,0 +1,251 @@
+/* reads.c: planned reads as a state machine without I/O.
+ *
+ * An engine takes an extent, asks gd_reads_request what to read, and hands each completion to
+ * gd_reads_complete, which says whether to ask again. Rows are logged once they are whole in their
+ * slots, or once they have failed, each exactly once; the count is published after the entries, so
+ * any thread may read the log without the lock.
+ *
+ * An error that belongs to a sector (EIO, the end of a truncated file) is found again row by row,
+ * so that only the rows that touch the bad place fail. Nothing is tried for ever: GD_TRIES_MAX
+ * times without progress is an error.
+ */
+#include "reads.h"
+
+void gd_reads_free(gd_reads *r)
+{
+    if (!r || (atomic_load(&r->held) && !atomic_load(&r->let_go)))
+        return; /* an engine still works on it: leaking is the lesser evil */
+    pthread_mutex_destroy(&r->lock);
+    free(r->row);
+    free(r->pair);
+    free(r->first);
+    free(r->phase);
+    free(r->trouble);
+    free(r->failures);
+    free(r);
+}
+
+int64_t gd_reads_rows(const gd_reads *r) { return r->n; }
+int64_t gd_reads_extents(const gd_reads *r) { return r->extents; }
+int64_t gd_reads_bytes(const gd_reads *r) { return r->bytes; }
+int64_t gd_reads_block_bytes(const gd_reads *r) { return r->block_bytes; }
+int64_t gd_reads_retries(const gd_reads *r) { return atomic_load(&r->retries); }
+
+void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out)
+{
+    out->requests = atomic_load_explicit(&r->requests, memory_order_relaxed);
+    out->bytes = atomic_load_explicit(&r->bytes_read, memory_order_relaxed);
+    out->retries = atomic_load_explicit(&r->retries, memory_order_relaxed);
+}
+
+/* ---- the log ---- */
+static void log_landed(gd_reads *r, int64_t from, int64_t to)
+{
+    pthread_mutex_lock(&r->lock);
+    int64_t landed = atomic_load_explicit(&r->landed, memory_order_relaxed);
+    assert(landed + atomic_load(&r->failed) + to - from <= r->n);
+    memcpy(r->landed_slots + landed, r->slot + from, (size_t)(to - from) * sizeof *r->slot);
+    atomic_store_explicit(&r->landed, landed + to - from, memory_order_release);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* Under the lock. */
+static void append_failures(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset)
+{
+    int64_t failed = atomic_load_explicit(&r->failed, memory_order_relaxed);
+    assert(failed + atomic_load(&r->landed) + to - from <= r->n);
+    for (int64_t i = from; i < to; i++)
+        r->failures[failed + i - from] = (gd_failure){r->slot[i], error, offset};
+    atomic_store_explicit(&r->failed, failed + to - from, memory_order_release);
+}
+
+static void log_failed(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset)
+{
+    pthread_mutex_lock(&r->lock);
+    append_failures(r, from, to, error, offset);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int64_t gd_reads_landed(gd_reads *r, const int32_t **slots)
+{
+    if (slots)
+        *slots = r->landed_slots;
+    return atomic_load_explicit(&r->landed, memory_order_acquire);
+}
+
+int64_t gd_reads_failures(gd_reads *r, const gd_failure **failures)
+{
+    if (failures)
+        *failures = r->failures;
+    return atomic_load_explicit(&r->failed, memory_order_acquire);
+}
+
+/* ---- taking, cancelling, letting go ---- */
+int64_t gd_reads_take(gd_reads *r)
+{
+    int64_t e = -1;
+    pthread_mutex_lock(&r->lock);
+    if (r->next < r->extents) {
+        e = r->next++;
+        assert(r->phase[e] == GD_WAITING);
+        r->phase[e] = GD_TAKEN;
+        atomic_store(&r->held, 1);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return e;
+}
+
+void gd_reads_cancel(gd_reads *r)
+{
+    pthread_mutex_lock(&r->lock);
+    atomic_store(&r->cancelled, 1);
+    for (; r->next < r->extents; r->next++) {
+        int64_t from = r->first[r->next], to = r->first[r->next + 1];
+        assert(r->phase[r->next] == GD_WAITING);
+        r->phase[r->next] = GD_ENDED;
+        append_failures(r, from, to, ECANCELED, gd_span_of(r, from, to).offset);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+int gd_reads_finished(gd_reads *r)
+{
+    return atomic_load_explicit(&r->let_go, memory_order_acquire) && gd_reads_settled(r) == r->n;
+}
+
+void gd_reads_let_go(gd_reads *r)
+{
+    assert(gd_reads_settled(r) == r->n);
+    atomic_store_explicit(&r->let_go, 1, memory_order_release);
+}
+
+/* ---- one extent ---- */
+static int is_in_flight(const gd_reads *r, int64_t e)
+{
+    return e >= 0 && e < r->extents && (r->phase[e] == GD_TAKEN || r->phase[e] == GD_TROUBLED);
+}
+
+static gd_trouble trouble_of(const gd_reads *r, int64_t e)
+{
+    return r->phase[e] == GD_TROUBLED ? r->trouble[e] : (gd_trouble){0};
+}
+
+/* 0, or ENOMEM: there is no room for the first trouble of all. */
+static int set_trouble(gd_reads *r, int64_t e, gd_trouble t)
+{
+    pthread_mutex_lock(&r->lock);
+    if (!r->trouble)
+        r->trouble = calloc((size_t)r->extents, sizeof *r->trouble);
+    pthread_mutex_unlock(&r->lock);
+    if (!r->trouble)
+        return ENOMEM;
+    r->trouble[e] = t;
+    r->phase[e] = GD_TROUBLED;
+    return 0;
+}
+
+/* The rows [from, to) that extent e is being read for now: all of it, or one of it after an
+ * error. */
+static void present_rows(const gd_reads *r, int64_t e, const gd_trouble *t, int64_t *from,
+                         int64_t *to)
+{
+    *from = t->solo ? r->first[e] + t->solo - 1 : r->first[e];
+    *to = t->solo ? *from + 1 : r->first[e + 1];
+}
+
+void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *out)
+{
+    assert(is_in_flight(r, e));
+    gd_trouble t = trouble_of(r, e);
+    int64_t from, to;
+    present_rows(r, e, &t, &from, &to);
+    gd_span s = gd_span_of(r, from, to);
+    int direct = gd_extent_rows(r, e) == 1 && gd_lands_direct(r, from);
+    out->offset = s.offset + t.got;
+    out->length = s.length - t.got;
+    out->into = (direct ? gd_slot_of(r, from) : block) + t.got;
+}
+
+static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t *block)
+{
+    int64_t offset = gd_span_of(r, from, to).offset;
+    if (gd_extent_rows(r, e) > 1 || !gd_lands_direct(r, from))
+        for (int64_t i = from; i < to; i++)
+            memcpy(gd_slot_of(r, i), block + (gd_row_begin(r, i) - offset), (size_t)r->g.row_bytes);
+    log_landed(r, from, to);
+}
+
+/* 0: the span is whole; EAGAIN: ask again; else why it is broken. */
+static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector)
+{
+    int error = ENODATA; /* short for ever, or nothing more: the file ends before the row does */
+    if (res > 0) {
+        int64_t total = t->got + res;
+        assert(total <= s->length);
+        if (total >= s->need)
+            return 0;
+        int64_t whole = total & ~(sector - 1);
+        if (whole > t->got) {
+            t->got = (int32_t)whole;
+            t->tries = 0;
+            return EAGAIN;
+        }
+    } else if (res == 0) {
+        return ENODATA;
+    } else if (res == -EAGAIN || res == -EINTR || res == -EBUSY) {
+        error = res == -EAGAIN ? EBUSY : (int)-res; /* EAGAIN would mean "ask again" */
+    } else {
+        return (int)-res;
+    }
+    return ++t->tries < GD_TRIES_MAX ? EAGAIN : error;
+}
+
+static int belongs_to_a_sector(int error)
+{
+    return error == EIO || error == ENODATA || error == EILSEQ;
+}
+
+static int fail_rest(gd_reads *r, int64_t e, int64_t from, int64_t to, int error)
+{
+    log_failed(r, from, r->first[e + 1], error, gd_span_of(r, from, to).offset);
+    r->phase[e] = GD_ENDED;
+    return GD_BROKEN;
+}
+
+/* Ask again for extent e in the state t; when that cannot be, what is left of it has failed. */
+static int ask_again(gd_reads *r, int64_t e, gd_trouble t)
+{
+    int error = atomic_load(&r->cancelled) ? ECANCELED : set_trouble(r, e, t);
+    atomic_fetch_add_explicit(&r->retries, !error, memory_order_relaxed);
+    if (!error)
+        return GD_AGAIN;
+    int64_t from, to;
+    present_rows(r, e, &t, &from, &to);
+    return fail_rest(r, e, from, to, error);
+}
+
+int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block)
+{
+    assert(is_in_flight(r, e));
+    gd_trouble t = trouble_of(r, e);
+    int64_t from, to;
+    present_rows(r, e, &t, &from, &to);
+    gd_span s = gd_span_of(r, from, to);
+    atomic_fetch_add_explicit(&r->requests, 1, memory_order_relaxed);
+    if (res > 0)
+        atomic_fetch_add_explicit(&r->bytes_read, res, memory_order_relaxed);
+    int error = judge(&t, &s, res, r->g.sector);
+    if (error == EAGAIN)
+        return ask_again(r, e, t);
+    if (to - from > 1 && belongs_to_a_sector(error))
+        return ask_again(r, e, (gd_trouble){.solo = 1});
+    if (error)
+        log_failed(r, from, to, error, s.offset);
+    else
+        land(r, e, from, to, block);
+    t.lost |= error != 0;
+    if (to < r->first[e + 1])
+        return ask_again(r, e, (gd_trouble){.solo = t.solo + 1, .lost = t.lost});
+    r->phase[e] = GD_ENDED;
+    return t.lost ? GD_BROKEN : GD_WHOLE;
+}

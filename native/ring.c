@@ -1,0 +1,389 @@
+/* ring.c: one io_uring kept full by a C thread that never needs the GIL. It alone talks to the
+ * kernel; what a completion means is reads.c's business.
+ *
+ * A sliding window: up to `depth` reads in flight, refilled at every wake-up, the next job flowing
+ * in when the one before has nothing left to start. The thread sleeps in the kernel, for
+ * completions and for the eventfd by which other threads hand over jobs. The rings live as long as
+ * the loader, staging and files are registered.
+ */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+#include "ring.h"
+
+static int64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static void signal_fd(int fd)
+{
+    uint64_t one = 1;
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
+        ; /* EAGAIN: the counter is full, whoever reads it will wake all the same */
+}
+
+/* ---- setting up, in the thread: a single issuer is what lets the kernel leave us alone until
+ * we wait ---- */
+static int set_up(gd_ring *g)
+{
+    struct iovec staging = {g->staging, (size_t)g->depth * (size_t)g->block_bytes};
+    struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+                                         IORING_SETUP_SUBMIT_ALL};
+    int code = io_uring_queue_init_params((unsigned)g->depth + 1, &g->uring, &p);
+    if (code == -EINVAL) { /* before Linux 6.1 */
+        memset(&p, 0, sizeof p);
+        code = io_uring_queue_init_params((unsigned)g->depth + 1, &g->uring, &p);
+    }
+    if (code < 0)
+        return code;
+    g->stats.depth = g->depth;
+    /* what the limit on locked memory refuses is done without */
+    g->stats.fixed_staging = io_uring_register_buffers(&g->uring, &staging, 1) == 0;
+    g->stats.fixed_files = io_uring_register_files_sparse(&g->uring, FILES) == 0;
+    return 0;
+}
+
+/* ---- one turn of the thread ---- */
+/* Take over what others left under the lock. 0: stopped, and the kernel holds nothing of ours. */
+static int admit(gd_ring *g)
+{
+    pthread_mutex_lock(&g->lock);
+    gd_job *added = g->incoming.head;
+    if (added) {
+        *g->jobs.tail = added;
+        g->jobs.tail = g->incoming.tail;
+        g->incoming = (gd_jobs){NULL, &g->incoming.head};
+    }
+    int stopping = g->stopping;
+    pthread_mutex_unlock(&g->lock);
+    for (gd_job *job = added; job; job = job->next) {
+        job->file = file_open(g, job->fd);
+        g->stats.jobs++;
+    }
+    for (gd_job *job = g->jobs.head; stopping && job; job = job->next)
+        gd_reads_cancel(job->reads);
+    if (!stopping && !g->wake_posted) {
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
+        assert(sqe);
+        io_uring_prep_read(sqe, g->wake_fd, &g->wake_value, sizeof g->wake_value, 0);
+        io_uring_sqe_set_data64(sqe, WAKE);
+        g->wake_posted = 1;
+    }
+    return !stopping || g->jobs.head || g->wake_posted;
+}
+
+/* Let go of jobs that have ended; tell the notify_fd if there is enough to tell. */
+static void settle(gd_ring *g)
+{
+    gd_jobs ended = {NULL, &ended.head};
+    gd_job **link = &g->jobs.head;
+    while (*link) {
+        gd_job *job = *link;
+        int64_t settled = gd_reads_settled(job->reads);
+        g->untold += settled - job->told;
+        job->told = settled;
+        if (job->inflight || settled < gd_reads_rows(job->reads)) {
+            link = &job->next;
+            continue;
+        }
+        *link = job->next;
+        job->next = NULL;
+        *ended.tail = job;
+        ended.tail = &job->next;
+    }
+    g->jobs.tail = link;
+    if (!ended.head && g->untold < g->report_rows)
+        return;
+    g->untold = 0;
+    g->stats.notifies++;
+    pthread_mutex_lock(&g->lock);
+    g->published = g->stats;
+    pthread_mutex_unlock(&g->lock);
+    while (ended.head) {
+        gd_job *job = ended.head;
+        ended.head = job->next;
+        file_close(g, job->file);
+        gd_reads_let_go(job->reads); /* from here on it may be gone */
+        free(job);
+    }
+    signal_fd(g->notify_fd);
+}
+
+/* Ask for what block's extent needs now. */
+static void submit_block(gd_ring *g, int32_t block)
+{
+    gd_op *op = &g->ops[block];
+    uint8_t *memory = g->staging + block * g->block_bytes;
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
+    assert(sqe); /* the queue has room for one request a block and the wake-up */
+    gd_request q;
+    gd_reads_request(op->job->reads, op->extent, memory, &q);
+    int staged = q.into >= memory && q.into < memory + g->block_bytes;
+    int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
+    if (staged && g->stats.fixed_staging)
+        io_uring_prep_read_fixed(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset, 0);
+    else
+        io_uring_prep_read(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset);
+    if (op->job->file >= 0)
+        sqe->flags |= IOSQE_FIXED_FILE;
+    io_uring_sqe_set_data64(sqe, (uint64_t)block);
+    op->since_ns = g->now_ns;
+    g->stats.requests++;
+}
+
+static void feed(gd_ring *g)
+{
+    for (gd_job *job = g->jobs.head; job && g->idle_count; job = job->next) {
+        int64_t e;
+        while (g->idle_count && (e = gd_reads_take(job->reads)) >= 0) {
+            int32_t block = g->idle[--g->idle_count];
+            g->ops[block] = (gd_op){job, e, 0};
+            job->inflight++;
+            submit_block(g, block);
+        }
+    }
+    if (g->depth - g->idle_count > g->stats.inflight_max)
+        g->stats.inflight_max = g->depth - g->idle_count;
+}
+
+static void submit_and_sleep(gd_ring *g)
+{
+    g->stats.submits++;
+    int code = io_uring_submit_and_wait(&g->uring, 1);
+    g->stats.wakeups++;
+    if (code >= 0 || code == -EINTR)
+        return;
+    if (code != -EAGAIN && code != -EBUSY && code != -ENOMEM) {
+        fprintf(stderr, "gnndrive: io_uring_enter: %s; reads are in flight\n", strerror(-code));
+        abort(); /* the kernel may still write: there is no safe way on */
+    }
+    /* the kernel is short of memory; what was not submitted stays queued */
+    struct timespec pause = {0, BACK_OFF_NS};
+    nanosleep(&pause, NULL);
+}
+
+static void complete_block(gd_ring *g, int32_t block, int32_t res)
+{
+    gd_op *op = &g->ops[block];
+    int64_t latency = g->now_ns - op->since_ns;
+    g->stats.latency_ns_sum += latency;
+    if (latency > g->stats.latency_ns_max)
+        g->stats.latency_ns_max = latency;
+    if (res > 0)
+        g->stats.bytes += res;
+    uint8_t *memory = g->staging + block * g->block_bytes;
+    if (gd_reads_complete(op->job->reads, op->extent, res, memory) == GD_AGAIN) {
+        g->stats.retries++;
+        submit_block(g, block);
+        return;
+    }
+    op->job->inflight--;
+    op->job = NULL;
+    g->idle[g->idle_count++] = block;
+}
+
+static void reap(gd_ring *g)
+{
+    struct io_uring_cqe *cqe;
+    unsigned head, seen = 0;
+    g->now_ns = clock_ns();
+    io_uring_for_each_cqe(&g->uring, head, cqe) {
+        seen++;
+        if (cqe->user_data == WAKE)
+            g->wake_posted = 0;
+        else
+            complete_block(g, (int32_t)cqe->user_data, cqe->res);
+    }
+    io_uring_cq_advance(&g->uring, seen);
+}
+
+static void *ring_main(void *arg)
+{
+    gd_ring *g = arg;
+    int code = set_up(g);
+    pthread_mutex_lock(&g->lock);
+    g->verdict = code;
+    g->published = g->stats;
+    pthread_cond_signal(&g->started);
+    pthread_mutex_unlock(&g->lock);
+    if (code < 0)
+        return NULL;
+    while (admit(g)) {
+        g->now_ns = clock_ns();
+        feed(g);
+        settle(g);
+        if (g->idle_count < g->depth || g->wake_posted) /* else nothing would end the sleep */
+            submit_and_sleep(g);
+        reap(g);
+    }
+    assert(g->idle_count == g->depth);
+    io_uring_queue_exit(&g->uring);
+    return NULL;
+}
+
+/* ---- what other threads call ---- */
+int gd_ring_probe(void)
+{
+    struct io_uring uring;
+    struct io_uring_cqe *cqe;
+    int code = io_uring_queue_init(2, &uring, 0);
+    if (code < 0)
+        return code;
+    io_uring_prep_nop(io_uring_get_sqe(&uring));
+    code = io_uring_submit(&uring);
+    if (code >= 0)
+        code = io_uring_wait_cqe(&uring, &cqe);
+    if (code >= 0)
+        code = cqe->res;
+    io_uring_queue_exit(&uring);
+    return code < 0 ? code : 0;
+}
+
+static void free_memory(gd_ring *g)
+{
+    if (g->staging && g->staging != MAP_FAILED)
+        munmap(g->staging, (size_t)g->depth * (size_t)g->block_bytes);
+    if (g->wake_fd >= 0)
+        close(g->wake_fd);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->started);
+    free(g->ops);
+    free(g->idle);
+    free(g);
+}
+
+static int allocate(gd_ring *g)
+{
+    size_t bytes = (size_t)g->depth * (size_t)g->block_bytes;
+    g->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    g->ops = calloc((size_t)g->depth, sizeof *g->ops);
+    g->idle = malloc((size_t)g->depth * sizeof *g->idle);
+    if (g->staging == MAP_FAILED || !g->ops || !g->idle)
+        return -ENOMEM;
+    while (g->idle_count < g->depth) {
+        g->idle[g->idle_count] = g->depth - 1 - g->idle_count;
+        g->idle_count++;
+    }
+    g->wake_fd = eventfd(0, EFD_CLOEXEC); /* blocking, or the ring's read of it would end at once */
+    return g->wake_fd < 0 ? -errno : 0;
+}
+
+static int start(gd_ring *g)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are Python's main thread's */
+    int code = -pthread_create(&g->thread, NULL, ring_main, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code < 0)
+        return code;
+    pthread_setname_np(g->thread, "gd-ring");
+    pthread_mutex_lock(&g->lock);
+    while (g->verdict == STARTING)
+        pthread_cond_wait(&g->started, &g->lock);
+    code = g->verdict;
+    pthread_mutex_unlock(&g->lock);
+    if (code < 0)
+        pthread_join(g->thread, NULL);
+    return code;
+}
+
+gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t report_rows,
+                     int *error)
+{
+    gd_ring *g = NULL;
+    *error = -EINVAL;
+    if (depth < 1 || depth > DEPTH_MAX || report_rows < 1)
+        return NULL;
+    if (block_bytes < 1 || block_bytes > INT32_MAX)
+        return NULL;
+    *error = -ENOMEM;
+    g = calloc(1, sizeof *g);
+    if (!g)
+        return NULL;
+    g->depth = depth;
+    g->block_bytes = (block_bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
+    g->report_rows = report_rows;
+    g->notify_fd = notify_fd;
+    g->wake_fd = -1;
+    g->verdict = STARTING;
+    g->jobs.tail = &g->jobs.head;
+    g->incoming.tail = &g->incoming.head;
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->started, NULL);
+    *error = allocate(g);
+    if (!*error)
+        *error = start(g);
+    if (!*error)
+        return g;
+    free_memory(g);
+    return NULL;
+}
+
+int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd)
+{
+    if (gd_reads_block_bytes(r) > g->block_bytes)
+        return -EINVAL;
+    gd_job *job = calloc(1, sizeof *job);
+    if (!job)
+        return -ENOMEM;
+    job->reads = r;
+    job->fd = fd;
+    job->file = -1;
+    pthread_mutex_lock(&g->lock);
+    int stopping = g->stopping;
+    if (!stopping) {
+        atomic_store(&r->held, 1);
+        *g->incoming.tail = job;
+        g->incoming.tail = &job->next;
+    }
+    pthread_mutex_unlock(&g->lock);
+    if (stopping) {
+        free(job);
+        return -ESHUTDOWN;
+    }
+    signal_fd(g->wake_fd);
+    return 0;
+}
+
+void gd_ring_halt(gd_ring *g)
+{
+    pthread_mutex_lock(&g->lock);
+    g->stopping = 1;
+    pthread_mutex_unlock(&g->lock);
+    signal_fd(g->wake_fd);
+}
+
+int gd_ring_stop(gd_ring *g)
+{
+    pthread_mutex_lock(&g->lock);
+    int joined = g->joined;
+    g->joined = 1;
+    pthread_mutex_unlock(&g->lock);
+    if (joined)
+        return 0;
+    gd_ring_halt(g);
+    return -pthread_join(g->thread, NULL);
+}
+
+void gd_ring_free(gd_ring *g)
+{
+    if (!g)
+        return;
+    gd_ring_stop(g);
+    free_memory(g);
+}
+
+void gd_ring_get_stats(gd_ring *g, gd_ring_stats *out)
+{
+    pthread_mutex_lock(&g->lock);
+    *out = g->published;
+    pthread_mutex_unlock(&g->lock);
+}

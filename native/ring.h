@@ -1,0 +1,66 @@
+/* ring.h: the ring's books and its table of registered files, for ring.c alone. */
+#ifndef GNNDRIVE_RING_H
+#define GNNDRIVE_RING_H
+#include <liburing.h>
+#include "reads.h"
+
+enum { FILES = 64, DEPTH_MAX = 4096, PAGE = 4096, STARTING = 1, BACK_OFF_NS = 1000000 };
+#define WAKE UINT64_MAX /* user_data of the eventfd's read; the others carry a block's number */
+
+typedef struct gd_job {
+    struct gd_job *next;
+    gd_reads *reads;
+    int64_t inflight;      /* extents whose memory the kernel may write */
+    int64_t told;          /* settled rows already counted towards a notification */
+    int fd, file;          /* file: its place in the registered table, or -1 */
+} gd_job;
+
+typedef struct gd_op { gd_job *job; int64_t extent, since_ns; } gd_op;
+typedef struct gd_jobs { gd_job *head, **tail; } gd_jobs;
+
+struct gd_ring {
+    struct io_uring uring;                 /* from here on the thread's own */
+    gd_op *ops;                            /* one a block */
+    int32_t *idle;                         /* blocks that are not in use */
+    int32_t idle_count, depth;
+    uint8_t *staging;
+    int64_t block_bytes, report_rows, untold, now_ns;
+    gd_jobs jobs;
+    gd_ring_stats stats;
+    int file_fd[FILES], file_users[FILES];
+    int wake_fd, notify_fd, wake_posted;
+    uint64_t wake_value;
+    pthread_t thread;
+    pthread_mutex_t lock;                  /* guards all below */
+    pthread_cond_t started;
+    int verdict, stopping, joined;         /* verdict: STARTING, 0 or -errno */
+    gd_jobs incoming;
+    gd_ring_stats published;
+};
+
+/* ---- the registered file table: a descriptor is in it while some job uses it ---- */
+static inline int file_open(gd_ring *g, int fd)
+{
+    int empty = -1;
+    for (int i = FILES - 1; g->stats.fixed_files && i >= 0; i--) {
+        if (g->file_users[i] && g->file_fd[i] == fd) {
+            g->file_users[i]++;
+            return i;
+        }
+        if (!g->file_users[i])
+            empty = i;
+    }
+    if (empty < 0 || io_uring_register_files_update(&g->uring, (unsigned)empty, &fd, 1) != 1)
+        return -1;
+    g->file_fd[empty] = fd;
+    g->file_users[empty] = 1;
+    return empty;
+}
+
+static inline void file_close(gd_ring *g, int file)
+{
+    int none = -1;
+    if (file >= 0 && --g->file_users[file] == 0)
+        io_uring_register_files_update(&g->uring, (unsigned)file, &none, 1);
+}
+#endif

@@ -1,0 +1,185 @@
+"""The read planner against brute force, and the table layout around it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnndrive._ffi import ffi, lib, pointer
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.layouts.table import Table
+from gnndrive.records import Landing, TableFile
+
+
+def plan(rows, slots=None, **geometry):
+    """(reads or NULL, error)."""
+    options = {
+        "row_bytes": 100,
+        "row_count": 1000,
+        "sector": 512,
+        "extent_bytes_max": 65536,
+        "slot_stride": 1 << 30,
+        "slots": ffi.cast("uint8_t *", 1 << 20),
+    } | geometry
+    ids = np.array(rows, np.int64)
+    slots = np.arange(ids.size, dtype=np.int32) if slots is None else np.array(slots, np.int32)
+    error = ffi.new("int *")
+    reads = lib.gd_reads_plan(
+        ffi.new("gd_geometry *", options), pointer(ids), pointer(slots), ids.size, error
+    )
+    return (ffi.gc(reads, lib.gd_reads_free) if reads else reads), error[0]
+
+
+def extents_of(reads):
+    """[(offset, length)], by asking for each extent's first request; the reads are then used up."""
+    out, found = ffi.new("gd_request *"), []
+    while (extent := lib.gd_reads_take(reads)) >= 0:
+        lib.gd_reads_request(reads, extent, ffi.NULL, out)
+        found.append((out.offset, out.length))
+        lib.gd_reads_complete(reads, extent, -errno.EBADF, ffi.NULL)
+    lib.gd_reads_let_go(reads)
+    return found
+
+
+def brute_force(rows, data_offset, row_bytes, sector, extent_bytes_max, gap_bytes_max):
+    extents = []
+    for row in sorted(rows):
+        start = (data_offset + row * row_bytes) // sector * sector
+        stop = -(-(data_offset + (row + 1) * row_bytes) // sector) * sector
+        last = extents[-1] if extents else None
+        near = last is not None and start - last[1] <= gap_bytes_max
+        if near and stop - last[0] <= extent_bytes_max:
+            last[1] = stop
+        else:
+            extents.append([start, stop])
+    return [(start, stop - start) for start, stop in extents]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_extents_equal_brute_force(data):
+    row_count = data.draw(st.sampled_from([1, 50, 5000, 1 << 22, 1 << 40]))
+    base = data.draw(st.integers(0, row_count - 1))
+    near = st.integers(base, min(row_count - 1, base + 200))
+    rows = data.draw(st.lists(near | st.integers(0, row_count - 1), unique=True, max_size=80))
+    geometry = {
+        "data_offset": data.draw(st.sampled_from([0, 128, 4096, 5000])),
+        "row_bytes": data.draw(st.integers(1, 5000)),
+        "sector": data.draw(st.sampled_from([1, 512, 4096])),
+        "extent_bytes_max": data.draw(st.sampled_from([512, 4096, 65536])),
+        "gap_bytes_max": data.draw(st.sampled_from([0, 1, 512, 3000])),
+    }
+    expected = brute_force(rows, **geometry)
+    reads, error = plan(rows, row_count=row_count, **geometry)
+    assert error == 0
+    assert lib.gd_reads_rows(reads) == len(rows)
+    assert lib.gd_reads_bytes(reads) == sum(length for _, length in expected)
+    assert lib.gd_reads_block_bytes(reads) == max([length for _, length in expected], default=0)
+    found = extents_of(reads)
+    assert found == expected
+    for offset, length in found:
+        assert offset % geometry["sector"] == length % geometry["sector"] == 0
+    other, _ = plan(sorted(rows), row_count=row_count, **geometry)
+    assert extents_of(other) == expected
+
+
+@given(st.lists(st.integers(0, 10**12), unique=True, min_size=1, max_size=200))
+def test_each_row_keeps_its_slot(rows):
+    slots = np.random.default_rng(len(rows)).permutation(len(rows))
+    reads, _ = plan(rows, slots, row_count=10**12 + 1, row_bytes=512, slot_stride=512)
+    order = []
+    while (extent := lib.gd_reads_take(reads)) >= 0:
+        lib.gd_reads_complete(reads, extent, -errno.EBADF, ffi.NULL)
+    lib.gd_reads_let_go(reads)
+    out = ffi.new("const gd_failure **")
+    for i in range(lib.gd_reads_failures(reads, out)):
+        order.append(out[0][i].slot)
+    assert order == [slots[i] for i in np.argsort(rows)]
+
+
+def test_what_touches_is_read_as_one():
+    assert extents_of(plan([0, 1, 2])[0]) == [(0, 512)]  # share a sector
+    assert extents_of(plan([0, 1], row_bytes=512)[0]) == [(0, 1024)]  # touch
+    assert extents_of(plan([0, 9])[0]) == [(0, 1024)]  # their sectors touch
+    assert extents_of(plan([0, 2], row_bytes=512)[0]) == [(0, 512), (1024, 512)]
+    assert extents_of(plan([0, 2], row_bytes=512, gap_bytes_max=512)[0]) == [(0, 1536)]
+
+
+def test_a_row_longer_than_the_limit_has_an_extent_of_its_own():
+    found = extents_of(plan([0, 1, 2], row_bytes=5000, extent_bytes_max=4096)[0])
+    assert found == [(0, 5120), (4608, 5632), (9728, 5632)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "geometry", "error"),
+    [
+        ([1000], {}, errno.ERANGE),
+        ([-1], {}, errno.ERANGE),
+        ([5, 3, 5], {}, errno.EINVAL),
+        ([3, 5, 5], {}, errno.EINVAL),
+        ([1], {"sector": 500}, errno.EINVAL),
+        ([1], {"sector": 0}, errno.EINVAL),
+        ([1], {"row_bytes": 0}, errno.EINVAL),
+        ([1], {"row_bytes": 2**40}, errno.EINVAL),
+        ([1], {"row_count": 2**62, "row_bytes": 8}, errno.EINVAL),
+        ([1], {"extent_bytes_max": 0}, errno.EINVAL),
+        ([1], {"slot_stride": 99}, errno.EINVAL),
+        ([1], {"data_offset": -1}, errno.EINVAL),
+    ],
+)
+def test_what_cannot_be_is_refused(rows, geometry, error):
+    assert plan(rows, **geometry) == (ffi.NULL, -error)
+
+
+def test_a_negative_slot_is_refused():
+    assert plan([1, 2], [0, -1]) == (ffi.NULL, -errno.EINVAL)
+
+
+def test_the_table_names_what_is_wrong(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(1000))
+    file = TableFile(str(path), 0, 10, 100, "uint8", (100,))
+    landing = Landing(4096, 100, True)
+    table = Table(file)
+    slots = np.arange(2, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"row 10 of .*x\.bin, which has 10 rows"):
+        table.locate(np.array([3, 10]), slots, landing)
+    with pytest.raises(ValueError, match="a row twice"):
+        table.locate(np.array([3, 3]), slots, landing)
+    with pytest.raises(ValueError, match=r"must be \[n\] both"):
+        table.locate(np.array([3]), slots, landing)
+    table.close()
+    table.close()
+    with pytest.raises(ValueError, match="closed"):
+        table.locate(np.array([3, 4]), slots, landing)
+    with pytest.raises(StoreError, match="gone"):
+        Table(TableFile(str(tmp_path / "gone"), 0, 1, 1, "uint8", (1,)))
+    with pytest.raises(ConfigError, match="extent_bytes_max"):
+        Table(file, extent_bytes_max=0)
+
+
+def test_a_file_system_without_direct_io_is_read_buffered_with_a_warning(tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(1000))
+    file = TableFile(str(path), 0, 10, 100, "uint8", (100,))
+    real_open = os.open
+
+    def refuse(name, flags, *rest):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(name, flags, *rest)
+
+    monkeypatch.setattr("gnndrive.layouts.table.os.open", refuse)
+    with pytest.warns(RuntimeWarning, match="page cache"):
+        table = Table(file)
+    assert not table.direct
+    table.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table(file, direct=False).close()

@@ -1,0 +1,149 @@
+"""The ring itself: nothing leaks, whatever is refused, and the fall back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+from gnndrive import engines
+from gnndrive._ffi import ffi, lib
+from gnndrive.engines.threads import Threads
+from gnndrive.engines.uring import Uring
+from gnndrive.errors import ConfigError
+from gnndrive.records import EngineSettings
+
+from .conftest import drain
+
+
+def open_things():
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+async def test_a_hundred_rings_leak_nothing(rows_of):
+    rows = rows_of(512, 200)
+    slots = np.arange(200, dtype=np.int32)
+    before = open_things()
+    for _ in range(100):
+        engine = Uring(EngineSettings(depth=8))
+        await drain(engine, rows.table.locate(slots.astype(np.int64), slots, rows.landing))
+        await engine.aclose()
+    assert open_things() == before
+
+
+async def test_a_dropped_engine_ends_its_ring_and_its_reads(rows_of):
+    rows = rows_of(1024, 1000)
+    before = open_things()
+    engine = Uring(EngineSettings(depth=2))
+    picked = np.arange(0, 1000, 2)
+    iterator = engine.read(rows.table.locate(picked, picked.astype(np.int32), rows.landing))
+    del engine
+    gc.collect()
+    ended = [stretch async for stretch in iterator]
+    assert sum(len(s.slots) + len(s.failures) for s in ended) == 500
+    assert open_things() == before
+
+
+def test_an_engine_that_outlives_its_loop_is_freed(rows_of):
+    before = open_things()
+    made = []
+
+    async def make():
+        made.append(Uring(EngineSettings(depth=2)))
+
+    asyncio.run(make())
+    made.clear()
+    gc.collect()
+    assert open_things() == before
+
+
+async def test_the_window_is_kept_full_over_several_reads(rows_of):
+    rows = rows_of(1024, 2000)
+    engine = Uring(EngineSettings(depth=32))
+    picked = np.arange(0, 2000, 2)
+    reads = [
+        rows.table.locate(picked[i::4], picked[i::4].astype(np.int32), rows.landing)
+        for i in range(4)
+    ]
+    await asyncio.gather(*(drain(engine, read) for read in reads))
+    stats = engine.stats()
+    assert stats["inflight_max"] == 32
+    assert stats["requests"] == sum(read.requests for read in reads) == 1000
+    assert stats["bytes"] == sum(read.nbytes for read in reads)
+    assert stats["jobs"] == 4
+    assert stats["depth"] == 32
+    await engine.aclose()
+    assert engine.stats()["requests"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("depth", "block_bytes", "report_rows"), [(0, 4096, 1), (10**6, 4096, 1), (1, 0, 1), (1, 1, 0)]
+)
+def test_a_ring_that_cannot_be_is_refused(depth, block_bytes, report_rows):
+    error = ffi.new("int *")
+    assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, error) == ffi.NULL
+    assert error[0] == -errno.EINVAL
+
+
+async def test_the_engine_says_why_it_cannot_be(monkeypatch):
+    before = open_things()
+    with pytest.raises(ConfigError, match="depth may be 1 to 4096"):
+        Uring(EngineSettings(depth=10**6))
+    assert open_things() == before
+
+
+def test_stopping_twice_and_enqueueing_after_it(rows_of):
+    rows = rows_of(512, 10)
+    one = np.zeros(1, np.int64)
+    reads = rows.table.locate(one, one.astype(np.int32), rows.landing)
+    error = ffi.new("int *")
+    notify = os.eventfd(0)
+    ring = lib.gd_ring_new(2, 4096, notify, 1, error)
+    lib.gd_ring_halt(ring)
+    assert lib.gd_ring_stop(ring) == 0
+    assert lib.gd_ring_stop(ring) == 0
+    assert lib.gd_ring_enqueue(ring, reads.handle, reads.fd) == -errno.ESHUTDOWN
+    lib.gd_ring_free(ring)
+    os.close(notify)
+
+
+class _Refused:
+    """The C core where io_uring_setup fails."""
+
+    def __init__(self, code):
+        self._code = code
+
+    def gd_ring_probe(self):
+        return -self._code
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EPERM, "seccomp"),
+        (errno.ENOSYS, "kernel"),
+        (errno.ENOMEM, "ulimit -l"),
+        (99, "99|EA"),
+    ],
+)
+def test_falling_back_warns_once_and_names_the_remedy(monkeypatch, code, remedy):
+    monkeypatch.setattr(engines, "lib", _Refused(code))
+    monkeypatch.setattr(engines, "_warned", False)
+    with pytest.warns(RuntimeWarning, match=remedy):
+        assert engines.choose("auto") is Threads
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert engines.choose() is Threads
+        assert engines.choose("uring") is Uring
+
+
+def test_choosing():
+    assert engines.choose() is Uring
+    assert engines.choose("threads") is Threads
+    with pytest.raises(ConfigError, match="simulated, threads, uring"):
+        engines.choose("tape")
