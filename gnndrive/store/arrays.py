@@ -1,0 +1,100 @@
+"""Write arrays that are there already as a store: numpy, memory-mapped, torch, in one call.
+
+When not to use it: for arrays that do not exist anywhere yet and do not fit in memory;
+`StoreWriter` takes pieces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from gnndrive.errors import ConfigError
+from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of
+from gnndrive.store.format import ArrayInfo, Progress, index_dtype
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.writer import StoreWriter
+
+
+def write_store(
+    path: str | os.PathLike[str],
+    *,
+    indptr: ArrayLike,
+    indices: ArrayLike,
+    edge_id: ArrayLike | None = None,
+    nodes: Mapping[str, ArrayLike],
+    edges: Mapping[str, ArrayLike] | None = None,
+    splits: Mapping[str, ArrayLike] | None = None,
+    classes: Sequence[str] | None = None,
+    made_by: str = "gnndrive.write_store",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Store:
+    """Write arrays as a store, streaming them; large ones may be memory-mapped.
+
+    Args:
+        path: where the store shall be.
+        indptr: CSC index pointers, whole numbers [num_nodes + 1].
+        indices: the in-neighbours of node v are indices[indptr[v]:indptr[v + 1]]; [num_edges].
+        edge_id: for each position in `indices` the edge's number in the original order, a
+            permutation [num_edges]; None: the positions themselves.
+        nodes: per-node arrays [num_nodes, …] by name; "x" and "y" mean to gnndrive what they mean
+            to PyG.
+        edges: per-edge arrays [num_edges, …] by name, in the original order.
+        splits: node ids [n] or bool masks [num_nodes] by name.
+        classes: names of the classes of y.
+        made_by: how it was made, for people.
+        overwrite: replace a store that is at `path`.
+        progress: called as progress(what, bytes done, bytes in all).
+
+    Returns:
+        The store, open.
+
+    Raises:
+        ConfigError: arguments that do not fit together.
+        StoreError: an index out of range, or the disk is full. Nothing is left behind.
+    """
+    arrays = _graph_arrays(indptr, indices, edge_id)
+    num_nodes, num_edges = arrays["graph/indptr"].shape[0] - 1, arrays["graph/indices"].shape[0]
+    dtypes = {
+        "graph/indptr": "int64",
+        "graph/indices": index_dtype(num_nodes),
+        "graph/edge_id": index_dtype(num_edges),
+    }
+    for group, given in (("nodes", nodes), ("edges", edges or {})):
+        for name, rows in given.items():
+            arrays[f"{group}/{name}"] = as_rows(rows, f"{group}/{name}")
+    with StoreWriter(
+        path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
+    ) as writer:
+        infos = (
+            ArrayInfo(name, dtypes.get(name, dtype_of(array)), tuple(array.shape), "")
+            for name, array in arrays.items()
+        )
+        writer.reserve(sum(info.nbytes for info in infos))
+        for name, array in arrays.items():
+            writer.write(name, array, dtypes.get(name))
+        for name, ids in (splits or {}).items():
+            writer.split(name, ids)
+        if classes is not None:
+            writer.classes(classes)
+    return open_store(writer.path)
+
+
+def _graph_arrays(
+    indptr: ArrayLike, indices: ArrayLike, edge_id: ArrayLike | None
+) -> dict[str, Rows]:
+    graph = {
+        "graph/indptr": as_rows(indptr, "indptr"),
+        "graph/indices": as_rows(indices, "indices"),
+    }
+    if edge_id is not None:
+        graph["graph/edge_id"] = as_rows(edge_id, "edge_id")
+    for name, rows in graph.items():
+        dtype = dtype_of(rows)
+        if rows.ndim != 1 or ("int" not in dtype and len(rows)):
+            raise ConfigError(f"{name} is {dtype} {list(rows.shape)}: give whole numbers [n]")
+    if not len(graph["graph/indptr"]):
+        raise ConfigError("indptr is empty: it has one entry more than there are nodes")
+    return graph

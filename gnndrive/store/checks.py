@@ -1,0 +1,125 @@
+"""What the values of a store's arrays must be, checked in one pass over chunks.
+
+The writer feeds every chunk before it is written, `Store.verify` every chunk that it reads back:
+the same rules on both ways. The C samplers check each index once more when they use it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import StoreError
+
+
+class Check:
+    """Checks the values of one array of whole numbers, in order.
+
+    Args:
+        where: the file, for errors.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.position = 0
+
+    def feed(self, chunk: npt.NDArray[Any]) -> None:
+        """Check the next rows.
+
+        Raises:
+            StoreError: a value that must not be; the message says where.
+        """
+        self.position += len(chunk)
+
+    def finish(self) -> None:
+        """Check what only the end can tell.
+
+        Raises:
+            StoreError: as for `feed`.
+        """
+
+
+class Bounds(Check):
+    """Every value lies in [0, limit).
+
+    Args:
+        where: the file, for errors.
+        what: what one entry is, such as "edge".
+        limit: one more than the largest value.
+        things: what the values number, such as "nodes".
+    """
+
+    def __init__(self, where: str, what: str, limit: int, things: str) -> None:
+        super().__init__(where)
+        self.what, self.limit, self.things = what, limit, things
+
+    def feed(self, chunk: npt.NDArray[Any]) -> None:
+        """See `Check.feed`."""
+        if len(chunk) and (int(chunk.min()) < 0 or int(chunk.max()) >= self.limit):
+            bad = int(np.flatnonzero((chunk < 0) | (chunk >= self.limit))[0])
+            raise StoreError(
+                f"{self.where}: {self.what} {self.position + bad} names {int(chunk[bad])}, but "
+                "there are "
+                f"{self.limit} {self.things}, numbered from 0; correct the source and import it "
+                "again"
+            )
+        super().feed(chunk)
+
+
+class Pointers(Check):
+    """Index pointers: from 0, never decreasing, ending at the number of edges.
+
+    Args:
+        where: the file, for errors.
+        num_edges: the value of the last one.
+    """
+
+    def __init__(self, where: str, num_edges: int) -> None:
+        super().__init__(where)
+        self.num_edges, self.last = num_edges, 0
+
+    def feed(self, chunk: npt.NDArray[Any]) -> None:
+        """See `Check.feed`."""
+        if not len(chunk):
+            return
+        if self.position == 0 and chunk[0] != 0:
+            raise self._error(f"starts with {int(chunk[0])} instead of 0")
+        falls = np.flatnonzero(chunk[1:] < chunk[:-1]) + 1
+        if int(chunk[0]) < self.last:
+            falls = np.zeros(1, np.int64)
+        if len(falls):
+            raise self._error(f"decreases at node {self.position + int(falls[0])}")
+        self.last = int(chunk[-1])
+        super().feed(chunk)
+
+    def finish(self) -> None:
+        """See `Check.finish`."""
+        if self.position and self.last != self.num_edges:
+            raise self._error(f"ends with {self.last}, but there are {self.num_edges} edges")
+
+    def _error(self, problem: str) -> StoreError:
+        return StoreError(
+            f"{self.where} {problem}; index pointers must run from 0 to the number of edges"
+        )
+
+
+def check_for(name: str, where: str, num_nodes: int, num_edges: int) -> Check | None:
+    """The check that array `name` of a store must pass; None: its values may be anything.
+
+    Args:
+        name: "group/name".
+        where: its file, for errors.
+        num_nodes: of the store.
+        num_edges: of the store.
+    """
+    if name == "graph/indptr":
+        return Pointers(where, num_edges)
+    if name == "graph/indices":
+        return Bounds(where, "edge", num_nodes, "nodes")
+    if name == "graph/edge_id":
+        return Bounds(where, "edge", num_edges, "edges")
+    if name.startswith("splits/"):
+        return Bounds(where, "entry", num_nodes, "nodes")
+    return None

@@ -1,0 +1,143 @@
+"""Arrays of any kind as rows in a store's dtype: numpy, mapped, torch (bfloat16 too), lists.
+
+Conversion never changes a value silently: floats may lose precision on the way to a narrower float,
+but what does not fit at all (300 as uint8, 1e6 as float16, 0.5 as int64) is an error that says
+where.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.errors import ConfigError
+from gnndrive.store.format import dtype_name, storage_dtype
+
+Rows: TypeAlias = "npt.NDArray[Any] | torch.Tensor"
+"""What the functions here give back and slice: numpy or torch, rows first."""
+
+ArrayLike: TypeAlias = "Rows | npt.ArrayLike"
+"""What users may give: also lists."""
+
+
+def as_rows(array: ArrayLike, what: str) -> Rows:
+    """`array` as something with a shape and a dtype to slice; large arrays are not copied.
+
+    Raises:
+        ConfigError: it is sparse, has no dimension, or is of a dtype that a store cannot hold.
+    """
+    if isinstance(array, torch.Tensor):
+        if array.layout != torch.strided:
+            raise ConfigError(
+                f"{what} is a sparse tensor: call .to_dense() first, or import it as CSR"
+            )
+        rows: Rows = array.detach()
+    else:
+        if hasattr(array, "tocsr") or hasattr(array, "tocoo"):
+            raise ConfigError(
+                f"{what} is sparse: save it with scipy.sparse.save_npz and import that"
+            )
+        try:
+            rows = np.asarray(array)
+        except ValueError as error:
+            raise ConfigError(f"{what} is no array: {error}") from None
+    if rows.ndim == 0:
+        raise ConfigError(f"{what} is a single number: a store holds one row per node or edge")
+    try:
+        dtype_of(rows)
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from None
+    return rows
+
+
+def dtype_of(rows: Rows) -> str:
+    """The store's name of the rows' dtype."""
+    return dtype_name(rows.dtype)
+
+
+def to_storage(rows: Rows, dtype: str, what: str) -> npt.NDArray[Any]:
+    """Rows as a C-contiguous array in the numpy dtype that stores `dtype`.
+
+    Args:
+        rows: numpy or torch, any device.
+        dtype: the store's name of the target.
+        what: what they are, for errors.
+
+    Raises:
+        ConfigError: a value does not fit the target dtype.
+    """
+    if dtype == "bfloat16":
+        return _to_bfloat16(rows, what)
+    target = storage_dtype(dtype)
+    if isinstance(rows, torch.Tensor):
+        rows = rows.cpu()
+        rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
+    elif rows.dtype.name == "bfloat16":  # the ml_dtypes package's
+        rows = rows.astype(np.float32)
+    if rows.dtype == target:
+        return np.ascontiguousarray(rows)
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = np.ascontiguousarray(rows, dtype=target)
+    if not np.can_cast(rows.dtype, target, "safe"):
+        _check_fit(rows, converted, what)
+    return converted
+
+
+def _to_bfloat16(rows: Rows, what: str) -> npt.NDArray[Any]:
+    if isinstance(rows, np.ndarray):
+        if rows.dtype.name == "bfloat16":
+            return np.ascontiguousarray(rows).view(np.uint16)
+        if rows.dtype == np.uint16:
+            raise ConfigError(
+                f"{what}: uint16 for bfloat16 could be numbers or bits; give a torch.bfloat16 "
+                "tensor "
+                f"(from bits: torch.from_numpy(array).view(torch.bfloat16))"
+            )
+        wide = np.promote_types(rows.dtype, np.float32)
+        rows = torch.from_numpy(np.require(rows, wide, ["C", "W"]))
+    narrow = rows.cpu().to(torch.bfloat16).contiguous()
+    bits: npt.NDArray[Any] = narrow.view(torch.uint16).numpy()
+    return bits
+
+
+def _check_fit(rows: npt.NDArray[Any], converted: npt.NDArray[Any], what: str) -> None:
+    """Refuse a conversion that changed a value beyond rounding to a narrower float."""
+    if converted.dtype.kind == "f":
+        # Whole numbers and wider floats may round; only running out of range is a loss.
+        bad = np.isinf(converted) & np.isfinite(rows)
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):
+            bad = converted.astype(rows.dtype) != rows
+        if rows.dtype.kind in "iu":  # a wrapped number can come back as itself: -1, uint64, -1
+            bad |= (converted < 0) != (rows < 0)
+    if bad.any():
+        value = rows[bad].flat[0]
+        raise ConfigError(
+            f"{what}: {value} does not fit {converted.dtype.name}; choose a wider dtype, or "
+            "convert the "
+            f"array yourself if that is what you want"
+        )
+
+
+def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
+    """The ids of a split given as ids or as a bool mask.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    dtype = dtype_of(nodes)
+    if nodes.ndim != 1 or (dtype == "bool" and len(nodes) != num_nodes):
+        raise ConfigError(
+            f"split {name!r} has shape {list(nodes.shape)}: give node ids [n] or a bool mask "
+            f"[{num_nodes}]"
+        )
+    if dtype == "bool":
+        return np.flatnonzero(to_storage(nodes, "bool", name))
+    if len(nodes) and "int" not in dtype:
+        raise ConfigError(
+            f"split {name!r} holds {dtype}: give node ids as whole numbers, or a bool mask"
+        )
+    return nodes

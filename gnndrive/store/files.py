@@ -1,0 +1,81 @@
+"""The file operations that a store stands on: write all, sync a folder, open only plain files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from gnndrive.errors import StoreError
+
+
+def write_all(fd: int, view: memoryview) -> None:
+    """Write all of `view`, however many calls it takes.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    while len(view):
+        view = view[os.write(fd, view) :]
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def open_plain(store: Path, file: str) -> int:
+    """Open `store/file` for reading: a regular file, reached through no link inside the store.
+
+    A store from a stranger must not lead out of its folder, nor hang the process on a pipe.
+
+    Args:
+        store: the store's folder.
+        file: relative, at most one folder deep.
+
+    Returns:
+        A descriptor that the caller closes.
+
+    Raises:
+        StoreError: it is missing, unreadable or something else than a plain file.
+    """
+    path = store / file
+    try:
+        if not stat.S_ISDIR(os.lstat(path.parent).st_mode) and path.parent != store:
+            raise StoreError(
+                f"{path.parent} is no folder: copy the store again, with its own files in it"
+            )
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be opened ({error.strerror}): copy the store again with all its files, "
+            f"no links, or import it again"
+        ) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError(f"{path} is no plain file: copy the store again, with its own files in it")
+    return fd
+
+
+def read_at_most(fd: int, nbytes: int) -> bytes:
+    """The next `nbytes` of a file, fewer only at its end.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    parts = []
+    while nbytes > 0:
+        part = os.read(fd, min(nbytes, 1 << 24))
+        if not part:
+            break
+        parts.append(part)
+        nbytes -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,357 @@
+"""The store's format: store.json and .npy files whose data starts on a 4,096-byte boundary.
+
+`store.json` lists every array with its dtype, shape, size and sha256; nothing that it does not list
+is ever read. Each array `group/name` is the file `group/name.npy`: a header of exactly 4,096 bytes
+in numpy's own format, so that `numpy.load(mmap_mode="r")` opens it as it is and direct reads find
+the rows aligned, then the rows in C order. bfloat16, which numpy does not have, is stored as uint16
+and called bfloat16 in store.json. No pickle anywhere.
+
+The groups of version 1: `graph/indptr`, `graph/indices` and `graph/edge_id` (CSC), `nodes/*` with
+one row per node, `edges/*` with one row per edge in the order that edge_id refers to, `splits/*`
+with node ids.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.errors import ConfigError, StoreError
+
+FORMAT = "gnndrive-store"
+FORMAT_VERSION = 1
+DATA_OFFSET = 4096
+STORE_JSON = "store.json"
+JSON_BYTES_MAX = 64 << 20
+CHUNK_BYTES = 64 << 20
+
+Progress = Callable[[str, int, int], None]
+"""Called as progress(what, done, total), in bytes; total never changes for one `what`."""
+
+AnyDType: TypeAlias = "torch.dtype | npt.DTypeLike"
+"""A dtype of numpy or torch, or its name, "bfloat16" too."""
+
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_STORAGE: dict[str, np.dtype[Any]] = {
+    name: np.dtype(name) for name in ("bool", *_INTEGERS, "float16", "float32", "float64")
+} | {"bfloat16": np.dtype(np.uint16)}
+_NAME = re.compile(r"(graph|nodes|edges|splits)/[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_GRAPH = {"graph/indptr", "graph/indices", "graph/edge_id"}
+_COUNT_MAX = 1 << 48
+_DAMAGED = "the store is damaged: copy it again from where it came, or import it again"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """One array of a store.
+
+    Attributes:
+        name: "group/name", such as "nodes/x".
+        dtype: element type: a numpy name or "bfloat16".
+        shape: its shape, at least one dimension.
+        sha256: of the whole file, as `sha256sum` prints it.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """The file, relative to the store's folder."""
+        return f"{self.name}.npy"
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The numpy dtype in the file: uint16 for bfloat16."""
+        return storage_dtype(self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * self.storage.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file."""
+        return DATA_OFFSET + self.shape[0] * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """What store.json says.
+
+    Attributes:
+        num_nodes: number of nodes.
+        num_edges: number of directed edges.
+        num_classes: classes of `nodes/y`, 0 if there are none.
+        classes: the classes' names in the order of their ids, if they had names.
+        made_by: how the store was made, for people.
+        arrays: every array by name.
+        version: the format's version.
+    """
+
+    num_nodes: int
+    num_edges: int
+    num_classes: int
+    classes: tuple[str, ...] | None
+    made_by: str
+    arrays: Mapping[str, ArrayInfo]
+    version: int = FORMAT_VERSION
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays' files."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    @property
+    def num_features(self) -> int:
+        """Columns of `nodes/x`, 0 if there is none."""
+        x = self.arrays.get("nodes/x")
+        if x is None:
+            return 0
+        return x.shape[-1] if len(x.shape) > 1 else 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of store.json, for display and `--json`."""
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "made_by": self.made_by,
+            "num_nodes": self.num_nodes,
+            "num_edges": self.num_edges,
+            "num_classes": self.num_classes,
+            "classes": None if self.classes is None else list(self.classes),
+            "arrays": {
+                array.name: {
+                    "dtype": array.dtype,
+                    "shape": list(array.shape),
+                    "bytes": array.nbytes,
+                    "sha256": array.sha256,
+                }
+                for array in self.arrays.values()
+            },
+        }
+
+
+def storage_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype that stores elements called `name`.
+
+    Raises:
+        ConfigError: a store has no such dtype.
+    """
+    try:
+        return _STORAGE[name]
+    except KeyError:
+        raise ConfigError(
+            f"a store cannot hold dtype {name!r}: convert to one of {', '.join(_STORAGE)}"
+        ) from None
+
+
+def dtype_name(dtype: AnyDType) -> str:
+    """The store's name of a numpy or torch dtype, or of its name.
+
+    Raises:
+        ConfigError: a store has no such dtype.
+    """
+    if isinstance(dtype, torch.dtype):
+        name = str(dtype).removeprefix("torch.")
+    elif isinstance(dtype, str) and dtype in _STORAGE:
+        name = dtype
+    else:
+        try:
+            name = np.dtype(dtype).name
+        except (TypeError, ValueError):
+            name = str(dtype)
+    storage_dtype(name)
+    return name
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of elements called `name`."""
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def index_dtype(values: int) -> str:
+    """The dtype of indices into `values` things: int32 below 2**31 of them, else int64."""
+    return "int32" if values < 2**31 else "int64"
+
+
+def check_name(name: str) -> None:
+    """Refuse an array name that a store cannot have.
+
+    Raises:
+        ConfigError: it is not "group/name" of a known group in plain letters.
+    """
+    if not _NAME.fullmatch(name) or (name.startswith("graph/") and name not in _GRAPH):
+        raise ConfigError(
+            f"{name!r} is no name for an array: use nodes/NAME, edges/NAME, splits/NAME with "
+            "letters, "
+            f"digits, '_', '-' and '.', or one of {', '.join(sorted(_GRAPH))}"
+        )
+
+
+def npy_header(info: ArrayInfo) -> bytes:
+    """The file's first 4,096 bytes: a header in .npy format 1.0, padded with spaces."""
+    descr = info.storage.newbyteorder("<").str
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {info.shape!r}, }}"
+    body = text.encode("ascii").ljust(DATA_OFFSET - 11) + b"\n"
+    header = b"\x93NUMPY\x01\x00" + (DATA_OFFSET - 10).to_bytes(2, "little") + body
+    assert len(header) == DATA_OFFSET
+    return header
+
+
+def dump(info: StoreInfo) -> bytes:
+    """store.json's bytes."""
+    return (json.dumps(info.as_dict(), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def parse(content: bytes, where: str) -> StoreInfo:
+    """Read store.json.
+
+    Args:
+        content: its bytes, from anywhere: nothing in them is trusted.
+        where: its path, for errors.
+
+    Raises:
+        StoreError: it is not what this version writes, or contradicts itself.
+    """
+    try:
+        # parse_constant is called for NaN and Infinity, which are no JSON.
+        document = json.loads(content.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where} is not valid JSON ({error}): {_DAMAGED}") from None
+    top = _Record(document, where, "store.json")
+    if top.text("format") != FORMAT:
+        raise StoreError(f"{where} does not belong to a gnndrive store: choose another folder")
+    version = top.whole("version")
+    if version != FORMAT_VERSION:
+        raise StoreError(
+            f"{where} has format version {version} and this gnndrive reads {FORMAT_VERSION}: "
+            f"install the gnndrive that made the store, or import it again"
+        )
+    arrays = {}
+    listed = top.value("arrays", dict)
+    for name in listed:
+        arrays[name] = _parse_array(name, _Record(listed[name], where, f"arrays[{name!r}]"))
+    info = StoreInfo(
+        num_nodes=top.whole("num_nodes"),
+        num_edges=top.whole("num_edges"),
+        num_classes=top.whole("num_classes"),
+        classes=top.texts("classes"),
+        made_by=top.text("made_by"),
+        arrays=arrays,
+    )
+    _check_counts(info, where)
+    return info
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+class _Record:
+    """A JSON object whose fields are checked as they are taken."""
+
+    def __init__(self, fields: Any, where: str, what: str) -> None:
+        self.where, self.what = where, what
+        if not isinstance(fields, dict):
+            raise self.error("is not an object")
+        self.fields = fields
+
+    def error(self, problem: str) -> StoreError:
+        return StoreError(f"{self.where}: {self.what} {problem}; {_DAMAGED}")
+
+    def value(self, key: str, kind: type) -> Any:
+        if key not in self.fields:
+            raise self.error(f"has no {key!r}")
+        value = self.fields[key]
+        if type(value) is not kind:  # exactly: True is no whole number
+            raise self.error(f"has a {key!r} that is not {kind.__name__}")
+        return value
+
+    def whole(self, key: str) -> int:
+        value: int = self.value(key, int)
+        if not 0 <= value < _COUNT_MAX:
+            raise self.error(f"has a {key!r} out of range")
+        return value
+
+    def text(self, key: str) -> str:
+        value: str = self.value(key, str)
+        if not is_plain_text(value):
+            raise self.error(f"has a {key!r} with control characters in it")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        if key in self.fields and self.fields[key] is None:
+            return None
+        values = self.value(key, list)
+        if not all(isinstance(value, str) and is_plain_text(value) for value in values):
+            raise self.error(f"has {key!r} that are not all text")
+        return tuple(values)
+
+
+def is_plain_text(text: str) -> bool:
+    """Whether text can be printed: no control characters (terminals obey them) or surrogates."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+
+
+def _parse_array(name: str, record: _Record) -> ArrayInfo:
+    try:
+        check_name(name)
+        dtype = record.text("dtype")
+        storage_dtype(dtype)  # exactly these names; numpy's own parser takes far more
+    except ConfigError as error:
+        raise record.error(f"is refused: {error}") from None
+    shape = record.value("shape", list)
+    if not 1 <= len(shape) <= 8 or any(type(size) is not int or size < 0 for size in shape):
+        raise record.error("has a 'shape' that is not a list of 1 to 8 sizes")
+    if math.prod(max(size, 1) for size in shape) >= _COUNT_MAX:
+        raise record.error("has a 'shape' that is too large")
+    sha256 = record.text("sha256")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise record.error("has a 'sha256' that is not 64 hexadecimal digits")
+    info = ArrayInfo(name, dtype, tuple(shape), sha256)
+    if record.whole("bytes") != info.nbytes:
+        raise record.error(f"says 'bytes' {record.whole('bytes')}, its shape says {info.nbytes}")
+    return info
+
+
+def fits(array: ArrayInfo, num_nodes: int, num_edges: int) -> bool:
+    """Whether an array has a shape and dtype that its place in such a store allows."""
+    group = array.name.split("/")[0]
+    if group == "splits":
+        return len(array.shape) == 1 and array.dtype == "int64"
+    if group != "graph":
+        return array.shape[0] == (num_nodes if group == "nodes" else num_edges)
+    if array.name == "graph/indptr":
+        return array.shape == (num_nodes + 1,) and array.dtype == "int64"
+    values = num_nodes if array.name == "graph/indices" else num_edges
+    return array.shape == (num_edges,) and array.dtype in {index_dtype(values), "int64"}
+
+
+def _check_counts(info: StoreInfo, where: str) -> None:
+    """Hold the arrays' shapes and dtypes against the counts."""
+    for name in ("graph/indptr", "graph/indices"):
+        if name not in info.arrays:
+            raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
+    for name, array in info.arrays.items():
+        if not fits(array, info.num_nodes, info.num_edges):
+            raise StoreError(
+                f"{where}: {name} is {array.dtype} {list(array.shape)}, which does not fit "
+                f"{info.num_nodes} nodes and {info.num_edges} edges; {_DAMAGED}"
+            )
+    if info.classes is not None and info.num_classes < len(info.classes):
+        raise StoreError(f"{where}: 'num_classes' is less than there are 'classes'; {_DAMAGED}")

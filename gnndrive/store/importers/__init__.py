@@ -1,0 +1,15 @@
+"""Ways into a store: one file per kind of source, each streaming what is large."""
+
+from gnndrive.store.importers.csc import csc_from_edges, to_undirected
+from gnndrive.store.importers.pyg import from_data
+from gnndrive.store.importers.splits import RandomSplit, random_split
+from gnndrive.store.importers.tables import from_csv
+
+__all__ = [
+    "RandomSplit",
+    "csc_from_edges",
+    "from_csv",
+    "from_data",
+    "random_split",
+    "to_undirected",
+]

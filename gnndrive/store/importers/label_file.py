@@ -1,0 +1,162 @@
+"""Labels in CSV: text, whole numbers or other numbers, with node ids or in the nodes' order."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import StoreError
+from gnndrive.records import Int64Array
+from gnndrive.store.format import is_plain_text
+from gnndrive.store.importers.text import is_whole, open_text
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """One label per node.
+
+    Attributes:
+        values: int64 [num_nodes] (-1: no label) or float32 (nan: no label).
+        present: which nodes have a label in the file, bool [num_nodes].
+        classes: what the ids stand for, sorted, if labels were text.
+    """
+
+    values: npt.NDArray[Any]
+    present: npt.NDArray[np.bool_]
+    classes: tuple[str, ...] | None
+
+    def labelled(self) -> Int64Array:
+        """Ids of the nodes that have a label, int64 [n]; -1 and nan in the file are none."""
+        missing = np.isnan(self.values) if self.values.dtype.kind == "f" else self.values == -1
+        return np.flatnonzero(self.present & ~missing)
+
+
+def read_labels(path: Path, num_nodes: int | None) -> Labels:
+    """Read labels; see `from_csv` for what they may be.
+
+    Args:
+        path: the CSV file.
+        num_nodes: number of nodes; None: as many as there are labels.
+
+    Raises:
+        StoreError: a line is wrong; the message names it.
+    """
+    with open_text(path) as file:
+        try:
+            text = file.read().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise StoreError(
+                f"{path} is not text in UTF-8 (byte {error.start}): save it so"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"reading {path} failed ({error.strerror}): check the file") from None
+    lines = list(_fields(text, path))
+    width = len(lines[0][1]) if lines else 2
+    if lines and _is_header([fields for _, fields in lines[:2]]):
+        lines = lines[1:]
+    if num_nodes is None:
+        num_nodes = len(lines)
+    nodes: list[int] = []
+    labels: list[str] = []
+    numbers: list[int] = []
+    for number, fields in lines:
+        if len(fields) != width or width > 2:
+            raise StoreError(
+                f"{path}, line {number}: {fields} is not 'node,label' or one label; correct it"
+            )
+        nodes.append(_node(fields[0], num_nodes, path, number) if width == 2 else len(labels))
+        labels.append(fields[-1])
+        numbers.append(number)
+    if width == 1 and len(labels) != num_nodes:
+        raise StoreError(
+            f"{path} has {len(labels)} labels for {num_nodes} nodes: give node ids with them"
+        )
+    ids = np.array(nodes, np.int64)
+    _check_once(ids, numbers, path)
+    return _assemble(ids, labels, num_nodes, numbers, path)
+
+
+def _fields(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of each line that is not blank."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = next((sign for sign in ",;\t" if sign in first), None)
+    if delimiter is None:  # spaces: the label is what follows the first of them
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield number, line.split(None, 1)
+        return
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            if any(field.strip() for field in fields):
+                yield reader.line_num, [field.strip() for field in fields]
+    except csv.Error as error:
+        raise StoreError(f"{path}, line {reader.line_num}: {error}; correct it") from None
+
+
+def _is_header(lines: list[list[str]]) -> bool:
+    """Whether the first line is a header: no node id where the next line has one, or called so."""
+    first, width = lines[0], len(lines[0])
+    if width == 2:
+        return not is_whole(first[0]) and first[0][:1] not in "+-."
+    if first[0].lower() in ("label", "labels", "y", "class", "target"):
+        return True
+    return len(lines) > 1 and _number(first[0]) is None and _number(lines[1][0]) is not None
+
+
+def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
+    if not is_whole(text) or not 0 <= int(text) < num_nodes:
+        raise StoreError(
+            f"{path}, line {number}: {text!r} is no node id; there are {num_nodes} nodes, "
+            f"numbered from 0; correct the line"
+        )
+    return int(text)
+
+
+def _check_once(ids: Int64Array, numbers: list[int], path: Path) -> None:
+    order = np.argsort(ids, kind="stable")
+    again = np.flatnonzero(ids[order][1:] == ids[order][:-1])
+    if len(again):
+        second = int(order[again[0] + 1])
+        raise StoreError(
+            f"{path}, line {numbers[second]}: node {ids[second]} has a second label; leave one of "
+            "the two"
+        )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if "_" not in text else None
+    except ValueError:
+        return None
+
+
+def _assemble(
+    ids: Int64Array, labels: list[str], num_nodes: int, numbers: list[int], path: Path
+) -> Labels:
+    present = np.zeros(num_nodes, np.bool_)
+    present[ids] = True
+    if all(is_whole(label) for label in labels):
+        whole = np.full(num_nodes, -1, np.int64)
+        whole[ids] = np.array([int(label) for label in labels], np.int64)
+        return Labels(whole, present, None)
+    floats = [_number(label) for label in labels]
+    if None not in floats:
+        real = np.full(num_nodes, np.nan, np.float32)
+        real[ids] = np.array(floats, np.float32)
+        return Labels(real, present, None)
+    for label, number in zip(labels, numbers, strict=True):
+        if not label or not is_plain_text(label):
+            raise StoreError(f"{path}, line {number}: {label!r} is no name for a class; correct it")
+    names = sorted(set(labels))
+    place = {name: index for index, name in enumerate(names)}
+    classes = np.full(num_nodes, -1, np.int64)
+    classes[ids] = np.array([place[label] for label in labels], np.int64)
+    return Labels(classes, present, tuple(names))

@@ -1,0 +1,112 @@
+"""Splits for importers: drawn with a seed, or given as ids, masks or files of either."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.records import Int64Array
+from gnndrive.store.convert import ArrayLike
+from gnndrive.store.importers.text import read_ids
+
+
+@dataclass(frozen=True, slots=True)
+class RandomSplit:
+    """A random split of the labelled nodes into train, val and test.
+
+    Attributes:
+        train, val, test: fractions of the nodes; together at most 1.
+        seed: what it is drawn from; the same seed gives the same split.
+    """
+
+    train: float = 0.6
+    val: float = 0.2
+    test: float = 0.2
+    seed: int = 0
+
+
+SplitFile: TypeAlias = "str | os.PathLike[str]"
+SplitSpec: TypeAlias = (
+    "RandomSplit | tuple[str, float, float, float, int] | Mapping[str, SplitFile | ArrayLike] | "
+    "None"
+)
+"""What importers take as `splits`; ("random", train, val, test, seed) is a RandomSplit."""
+
+
+def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]:
+    """Draw train, val and test from `nodes`.
+
+    Args:
+        nodes: the ids to draw from, int64 [n].
+        split: the fractions and the seed.
+
+    Returns:
+        Disjoint sorted ids by name; the fractions of n, rounded, and when they add up to 1 every
+        node is in one.
+
+    Raises:
+        ConfigError: the fractions cannot be.
+    """
+    fractions = (split.train, split.val, split.test)
+    if not all(0 <= part <= 1 for part in fractions) or sum(fractions) > 1 + 1e-9:
+        raise ConfigError(
+            f"a random split into {fractions} cannot be: give parts of at most 1 in all"
+        )
+    if split.seed < 0:
+        raise ConfigError(f"a random split's seed is {split.seed}: give one from 0 upwards")
+    order = np.random.default_rng(split.seed).permutation(nodes)
+    ends = [round(sum(fractions[: part + 1]) * len(nodes)) for part in range(3)]
+    starts = [0, *ends[:2]]
+    names = ("train", "val", "test")
+    return {
+        name: np.sort(order[start:end])
+        for name, start, end in zip(names, starts, ends, strict=True)
+    }
+
+
+def resolve(splits: SplitSpec, labelled: Int64Array, num_nodes: int) -> dict[str, ArrayLike]:
+    """Ids or masks for what an importer was given as `splits`.
+
+    Args:
+        splits: see `SplitSpec`.
+        labelled: ids of the nodes that have a label, int64 [n].
+        num_nodes: number of nodes.
+
+    Raises:
+        ConfigError: `splits` is none of the things it may be.
+        StoreError: a file that cannot be read; the message names it and the line.
+    """
+    if splits is None:
+        return {}
+    if isinstance(splits, tuple):
+        if len(splits) != 5 or splits[0] != "random":
+            raise ConfigError(
+                f"splits {splits!r}: give ('random', train, val, test, seed), say 0.6, 0.2"
+            )
+        splits = RandomSplit(*splits[1:])
+    if isinstance(splits, RandomSplit):
+        return dict(random_split(labelled, splits))
+    if not isinstance(splits, Mapping):
+        raise ConfigError(f"splits {splits!r}: give a RandomSplit, or ids or files by name")
+    return {
+        name: _read(Path(value), num_nodes) if isinstance(value, str | os.PathLike) else value
+        for name, value in splits.items()
+    }
+
+
+def _read(path: Path, num_nodes: int) -> ArrayLike:
+    if path.suffix != ".npy":
+        return read_ids(path, num_nodes)
+    try:
+        ids: Int64Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise StoreError(
+            f"{path} cannot be read as .npy ({error}): save it with numpy.save"
+        ) from None
+    return ids

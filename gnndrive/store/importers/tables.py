@@ -1,0 +1,130 @@
+"""Import a graph from plain files: edges in CSV, features in .npy or .npz, labels in CSV.
+
+The edges pass through memory, the features do not. When not to use it: for edge lists larger than
+memory.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from gnndrive.errors import ConfigError
+from gnndrive.records import Int64Array
+from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name, index_dtype
+from gnndrive.store.importers.csc import EdgeEnds, csc_from_edges, to_undirected
+from gnndrive.store.importers.features import Features, open_features, rows_per_chunk
+from gnndrive.store.importers.label_file import Labels, read_labels
+from gnndrive.store.importers.splits import RandomSplit, SplitSpec, resolve
+from gnndrive.store.importers.text import read_edges
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.writer import StoreWriter
+
+File = str | os.PathLike[str]
+
+
+def from_csv(
+    edges: File,
+    features: File | None,
+    labels: File | None,
+    path: File,
+    *,
+    undirected: bool = False,
+    splits: SplitSpec = RandomSplit(),  # noqa: B008 - frozen
+    dtype: AnyDType = "float32",
+    made_by: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Store:
+    """Write a store from files.
+
+    Args:
+        edges: source and target ids a line, with or without a header, separated by a comma,
+            semicolon, tab or spaces.
+        features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. None:
+            no x.
+        labels: node id and label a line, or one label a line in the nodes' order; becomes y. Whole
+            numbers stay as they are (int64), other numbers become float32, text becomes class ids
+            in sorted order, the names kept. A node without a label has -1 (nan among floats). None:
+            no y.
+        path: where the store shall be.
+        undirected: add the other direction of every edge and drop repetitions, as PyG's
+            `to_undirected`.
+        splits: RandomSplit(train, val, test, seed) of the labelled nodes; or ("random", train, val,
+            test, seed); or by name ids, a bool mask, or a file: .npy, or text with an id a line.
+            None: no splits.
+        dtype: of x in the store; "bfloat16" too.
+        made_by: how it was made, for people; None: says the files.
+        overwrite: replace a store that is at `path`.
+        progress: called as progress(what, bytes done, bytes in all).
+
+    Returns:
+        The store, open. Its edge ids are positions in the list of edges, after `undirected`.
+
+    Raises:
+        ConfigError: arguments that do not fit together.
+        StoreError: a file is damaged; the message names it and the line. Nothing is left behind.
+    """
+    if features is None and labels is None:
+        raise ConfigError("no features, no labels: one of them must say how many nodes there are")
+    table = None if features is None else open_features(Path(features))
+    given = None if table is None else table.shape[0]
+    y = None if labels is None else read_labels(Path(labels), given)
+    num_nodes = given if given is not None else len(y.values) if y is not None else 0
+    labelled = np.arange(num_nodes) if y is None else y.labelled()
+    chosen = resolve(splits, labelled, num_nodes)
+    indptr, indices, edge_id = _read_graph(Path(edges), num_nodes, undirected, progress)
+    files = ", ".join(os.fspath(file) for file in (edges, features, labels) if file is not None)
+    made_by = made_by or f"gnndrive.from_csv({files}{', undirected' if undirected else ''})"
+    with StoreWriter(
+        path, num_nodes, len(indices), made_by=made_by, overwrite=overwrite, progress=progress
+    ) as writer:
+        if table is not None:
+            _reserve(writer, table, dtype_name(dtype))
+        writer.write("graph/indptr", indptr)
+        writer.write("graph/indices", indices, index_dtype(num_nodes))
+        writer.write("graph/edge_id", edge_id, index_dtype(len(indices)))
+        if y is not None:
+            _write_labels(writer, y)
+        for name, nodes in chosen.items():
+            writer.split(name, nodes)
+        if table is not None:
+            _write_features(writer, table, dtype_name(dtype), progress)
+    return open_store(writer.path)
+
+
+def _read_graph(
+    path: Path, num_nodes: int, undirected: bool, progress: Progress | None
+) -> tuple[Int64Array, EdgeEnds, Int64Array]:
+    ends = read_edges(path, num_nodes, progress)
+    src, dst = ends[:, 0], ends[:, 1]
+    if undirected:
+        src, dst = to_undirected(src, dst, num_nodes)
+    return csc_from_edges(src, dst, num_nodes)
+
+
+def _reserve(writer: StoreWriter, table: Features, dtype: str) -> None:
+    """Room for x and the graph; labels and splits are small beside them."""
+    x = ArrayInfo("nodes/x", dtype, table.shape, "")
+    writer.reserve(x.nbytes + 24 * writer.num_nodes + 16 * writer.num_edges)
+
+
+def _write_labels(writer: StoreWriter, y: Labels) -> None:
+    writer.write("nodes/y", y.values)
+    if y.classes is not None:
+        writer.classes(y.classes)
+
+
+def _write_features(
+    writer: StoreWriter, table: Features, dtype: str, progress: Progress | None
+) -> None:
+    x = writer.array("nodes/x", dtype, table.shape)
+    rows = rows_per_chunk(table.shape, max(x.info.storage.itemsize, table.dtype.itemsize, 4))
+    for chunk in table.chunks(rows):
+        x.write(chunk)
+        if progress is not None:
+            row_bytes = x.info.row_bytes
+            progress("nodes/x", x.rows_written * row_bytes, table.shape[0] * row_bytes)

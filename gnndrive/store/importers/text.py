@@ -1,0 +1,186 @@
+"""Read whole numbers from text, fast, with the line in every error.
+
+Blocks go through numpy's parser; only a block that it refuses, or that holds a number out of
+bounds, is read again line by line to say which line is wrong.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from gnndrive.errors import StoreError
+from gnndrive.records import Int64Array
+from gnndrive.store.format import Progress
+
+_BLOCK_BYTES = 16 << 20
+_LINE_BYTES_MAX = 1 << 20
+_SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> Int64Array:
+    """Edges from a text file.
+
+    Args:
+        path: two node ids a line, separated by a comma, semicolon, tab or spaces; a header line,
+            blank lines and what follows "#" are passed over.
+        num_nodes: ids must be below it.
+        progress: called as progress(file name, bytes done, bytes in all).
+
+    Returns:
+        int64 [edges, 2], in the file's order.
+
+    Raises:
+        StoreError: the file cannot be read, or a line is wrong; the message names the line.
+    """
+    return _read_table(path, 2, num_nodes, progress)
+
+
+def read_ids(path: Path, num_nodes: int) -> Int64Array:
+    """Node ids from a text file, one a line, as `read_edges` reads two.
+
+    Raises:
+        StoreError: as `read_edges`.
+    """
+    return _read_table(path, 1, num_nodes, None).reshape(-1)
+
+
+def open_text(path: Path) -> io.FileIO:
+    """Open a source file for reading bytes.
+
+    Raises:
+        StoreError: it cannot be opened.
+    """
+    try:
+        return io.FileIO(path, "r")
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be opened ({error.strerror}): give a file that is there"
+        ) from None
+
+
+def split_line(line: str) -> list[str]:
+    """The fields of a line without its comment; none for a blank one."""
+    line = line.split("#", 1)[0].strip(" \r\n")
+    return [field.strip() for field in _SEPARATOR.split(line)] if line else []
+
+
+def is_whole(text: str) -> bool:
+    """Whether a field is a whole number."""
+    return _WHOLE.fullmatch(text) is not None
+
+
+def _read_table(path: Path, columns: int, limit: int, progress: Progress | None) -> Int64Array:
+    narrow = np.int32 if limit < 2**31 else np.int64  # half the memory while blocks are collected
+    parts = []
+    line, done, headed = 1, 0, False
+    total = 0
+    with open_text(path) as file:
+        total = path.stat().st_size
+        for block in _blocks(file, path):
+            text = _decode(block, path, line)
+            if not headed and (header := _header_length(text)) is not None:
+                headed = True
+                text = "\n" * text[:header].count("\n") + text[header:]  # keeps the lines' numbers
+            table = _parse_fast(text, columns)
+            if table is None or (len(table) and (table.min() < 0 or table.max() >= limit)):
+                table = _parse_slow(text, columns, limit, path, line)
+            parts.append(table.astype(narrow))
+            line += text.count("\n")
+            done += len(block)
+            if progress is not None:
+                progress(path.name, done, max(done, total))
+    return np.concatenate([np.empty((0, columns), np.int64), *parts])
+
+
+def _blocks(file: io.FileIO, path: Path) -> Iterator[bytes]:
+    """The file in blocks of whole lines."""
+    rest = b""
+    while True:
+        try:
+            block = file.read(_BLOCK_BYTES)
+        except OSError as error:
+            raise StoreError(f"reading {path} failed ({error.strerror}): check the file") from None
+        if not block:
+            break
+        cut = block.rfind(b"\n") + 1
+        if cut == 0 and len(rest) + len(block) > _LINE_BYTES_MAX + _BLOCK_BYTES:
+            raise StoreError(
+                f"{path} has a line of more than {_LINE_BYTES_MAX} bytes: give a text file"
+            )
+        if cut:
+            yield rest + block[:cut]
+            rest = b""
+        rest += block[cut:]
+    if rest:
+        yield rest
+
+
+def _decode(block: bytes, path: Path, line: int) -> str:
+    try:
+        return block.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        bad = line + block.count(b"\n", 0, error.start)
+        raise StoreError(
+            f"{path}, line {bad}: not text in UTF-8; save the file as UTF-8 text"
+        ) from None
+
+
+def _header_length(text: str) -> int | None:
+    """How long blank lines, comments and a header are; None: nothing else in this text yet.
+
+    A header is a first line in which nothing is a number.
+    """
+    position = 0
+    for line in text.splitlines(keepends=True):
+        fields = split_line(line)
+        if fields:
+            no_number = not any(re.match(r"[+\-.]?[0-9]", field) for field in fields)
+            return position + len(line) if no_number and "" not in fields else position
+        position += len(line)
+    return None
+
+
+def _parse_fast(text: str, columns: int) -> Int64Array | None:
+    """What numpy makes of it; None: it refuses, or it is not `columns` wide."""
+    if not text.strip():
+        return np.empty((0, columns), np.int64)
+    first = next((line for line in text.splitlines() if split_line(line)), "")
+    delimiter = next((sign for sign in ",;\t" if sign in first), None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            table = np.loadtxt(io.StringIO(text), np.int64, delimiter=delimiter, ndmin=2)
+    except (ValueError, OverflowError, Warning):
+        return None
+    return table if table.shape[1] == columns else None
+
+
+def _parse_slow(text: str, columns: int, limit: int, path: Path, first_line: int) -> Int64Array:
+    """Line by line, to say which one is wrong; also reads what numpy is too strict for."""
+    rows = []
+    for number, line in enumerate(text.split("\n"), first_line):
+        fields = split_line(line)
+        if not fields:
+            continue
+        if len(fields) != columns or not all(is_whole(field) for field in fields):
+            wanted = "one node id" if columns == 1 else f"{columns} node ids"
+            raise StoreError(
+                f"{path}, line {number}: {line.strip()[:80]!r} is not {wanted}; correct it"
+            )
+        values = [int(field) for field in fields]
+        for value in values:
+            if not 0 <= value < limit:
+                raise StoreError(
+                    f"{path}, line {number}: node {value}, but there are {limit} nodes, numbered "
+                    "from 0; "
+                    f"correct the line, or give features and labels for all nodes"
+                )
+        rows.append(values)
+    return np.array(rows, np.int64).reshape(-1, columns)

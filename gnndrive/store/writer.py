@@ -1,0 +1,393 @@
+"""Make a store in a temporary folder beside it, fsync, rename: it exists whole or not at all.
+
+Arrays are streamed in chunks, checked and hashed while they are written, so a store can be far
+larger than memory. `StoreWriter` is for arrays that are made piece by piece, `write_store`
+(arrays.py) for those that are there already. When not to use them: to change a store. A store is
+never changed; write another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.store.checks import check_for
+from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, split_ids, to_storage
+from gnndrive.store.files import fsync_folder, write_all
+from gnndrive.store.format import (
+    CHUNK_BYTES,
+    DATA_OFFSET,
+    STORE_JSON,
+    AnyDType,
+    ArrayInfo,
+    Progress,
+    StoreInfo,
+    check_name,
+    dtype_name,
+    dump,
+    fits,
+    is_plain_text,
+    npy_header,
+    parse,
+)
+from gnndrive.store.labels import ClassCount
+
+_MARGIN_BYTES = 1 << 20  # folders, store.json, the file system's own books
+
+
+class ArrayWriter:
+    """One array of a store being written, in order; made by `StoreWriter.array`.
+
+    Attributes:
+        info: its name, dtype and shape.
+        rows_written: rows so far.
+    """
+
+    def __init__(self, store: StoreWriter, info: ArrayInfo, file: Path) -> None:
+        self.info, self.rows_written = info, 0
+        self._store, self._file = store, file
+        self._where = str(store.path / info.file)
+        self._check = check_for(info.name, self._where, store.num_nodes, store.num_edges)
+        self._classes = ClassCount() if info.name == "nodes/y" else None
+        self._hash = hashlib.sha256()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._fd = os.open(file, flags, 0o666)
+        self._put(memoryview(npy_header(info)))
+        if info.shape[0] == 0:
+            self._finish()
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the file so far."""
+        return DATA_OFFSET + self.rows_written * self.info.row_bytes
+
+    def write(self, rows: ArrayLike) -> None:
+        """Write the next rows.
+
+        Args:
+            rows: [n, *row_shape], numpy, torch or a list, of a dtype whose values fit the array's.
+
+        Raises:
+            ConfigError: wrong shape, too many rows, or a value that does not fit.
+            StoreError: an index out of range, or the disk is full.
+        """
+        self._store._assert_open()
+        chunk = as_rows(rows, self._where)
+        left = self.info.shape[0] - self.rows_written
+        if tuple(chunk.shape[1:]) != self.info.shape[1:] or len(chunk) > left:
+            raise ConfigError(
+                f"{self._where}: rows of shape {list(chunk.shape)} do not fit: it is "
+                f"{list(self.info.shape)}, of which {left} rows are not written yet"
+            )
+        if len(chunk) == 0:
+            return
+        if self._check is not None:  # before a narrower dtype could hide what is out of range
+            self._check.feed(self._whole_numbers(chunk))
+        values = to_storage(chunk, self.info.dtype, self._where)
+        if self._classes is not None:
+            self._classes.feed(chunk)
+        self._put(values.reshape(-1).view(np.uint8).data)
+        self.rows_written += len(chunk)
+        if self.rows_written == self.info.shape[0]:
+            self._finish()
+
+    def _whole_numbers(self, chunk: Rows) -> npt.NDArray[Any]:
+        dtype = dtype_of(chunk)
+        if "int" not in dtype:
+            raise ConfigError(f"{self._where} got {dtype}: give whole numbers")
+        return to_storage(chunk, dtype, self._where)
+
+    def _put(self, view: memoryview) -> None:
+        try:
+            write_all(self._fd, view)
+        except OSError as error:
+            raise self._store._failure(error, self._where) from error
+        self._hash.update(view)
+
+    def _finish(self) -> None:
+        if self._check is not None:
+            self._check.finish()
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._store._failure(error, self._where) from error
+        self.close()
+        done = ArrayInfo(self.info.name, self.info.dtype, self.info.shape, self._hash.hexdigest())
+        self._store._arrays[done.name] = done
+        if self._classes is not None:
+            self._store._num_classes = self._classes.result()
+
+    def close(self) -> None:
+        """Give the descriptor back; rows that are missing stay missing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class StoreWriter:
+    """Writes a store array by array; use it as a context manager.
+
+    Leaving the block without an exception makes the store appear at `path`; leaving it with one
+    removes every trace.
+
+    Args:
+        path: where the store shall be; its parent folder must exist.
+        num_nodes: number of nodes.
+        num_edges: number of directed edges.
+        made_by: how it was made, for people.
+        overwrite: replace a store that is at `path`; anything else there is never touched.
+        progress: told of the bytes written by `write`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        num_nodes: int,
+        num_edges: int,
+        *,
+        made_by: str = "gnndrive.StoreWriter",
+        overwrite: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.num_nodes, self.num_edges = num_nodes, num_edges
+        # File names may hold anything; what is printed later may not.
+        self._made_by = "".join(letter if is_plain_text(letter) else "?" for letter in made_by)
+        self._overwrite, self._progress = overwrite, progress
+        self._classes: tuple[str, ...] | None = None
+        self._num_classes = 0
+        self._arrays: dict[str, ArrayInfo] = {}
+        self._writers: dict[str, ArrayWriter] = {}
+        self._bytes_expected = 0
+        self._folder: Path | None = None
+
+    def __enter__(self) -> StoreWriter:
+        self._check_target()
+        folder = self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}.tmp"
+        try:
+            folder.mkdir()
+        except OSError as error:
+            raise self._failure(error, str(self.path)) from error
+        self._folder = folder
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._commit()
+        except OSError as failure:
+            raise self._failure(failure, str(self.path)) from failure
+        finally:
+            for writer in self._writers.values():
+                writer.close()
+            folder, self._folder = self._folder, None
+            if folder is not None:  # a commit that went through has taken it
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make sure, before hours are spent, that the disk has room for `nbytes` of arrays in all.
+
+        Raises:
+            StoreError: it has not; nothing was written.
+        """
+        self._bytes_expected = max(self._bytes_expected, nbytes)
+        written = sum(writer.bytes_written for writer in self._writers.values())
+        if max(0, nbytes - written) + _MARGIN_BYTES > _free_bytes(self.path.parent):
+            raise self._disk_full()
+
+    def array(self, name: str, dtype: AnyDType, shape: Sequence[int]) -> ArrayWriter:
+        """Begin an array; several may be written in turns.
+
+        Args:
+            name: "nodes/x", "edges/edge_attr", "graph/indptr", …
+            dtype: numpy or torch dtype, or its name; "bfloat16" too.
+            shape: the whole array's shape, rows first.
+
+        Raises:
+            ConfigError: the name, dtype or shape cannot be.
+            StoreError: the disk has no room for it.
+        """
+        folder = self._assert_open()
+        check_name(name)
+        if name in self._writers:
+            raise ConfigError(f"{name} is there already: a store holds one array of a name")
+        sizes = tuple(int(size) for size in shape)
+        if not 1 <= len(sizes) <= 8 or min(sizes) < 0:
+            raise ConfigError(
+                f"{name}: shape {list(sizes)} cannot be: give 1 to 8 sizes, rows first"
+            )
+        info = ArrayInfo(name, dtype_name(dtype), sizes, "")
+        if not fits(info, self.num_nodes, self.num_edges):
+            raise ConfigError(
+                f"{name} as {info.dtype} {list(sizes)} does not fit a store of {self.num_nodes} "
+                f"nodes and {self.num_edges} edges: indices are int64 (below 2**31 also int32), "
+                f"index pointers and splits int64, other arrays have a row for each node or edge"
+            )
+        self.reserve(sum(writer.info.nbytes for writer in self._writers.values()) + info.nbytes)
+        file = folder / info.file
+        try:
+            file.parent.mkdir(exist_ok=True)
+            writer = self._writers[name] = ArrayWriter(self, info, file)
+        except OSError as error:
+            raise self._failure(error, str(self.path / info.file)) from error
+        return writer
+
+    def write(self, name: str, array: ArrayLike, dtype: AnyDType | None = None) -> None:
+        """Write a whole array, about 64 MiB at a time.
+
+        Args:
+            name: as for `array`.
+            array: numpy (memory-mapped too), torch or a list.
+            dtype: as for `array`; None: the array's own.
+
+        Raises:
+            ConfigError, StoreError: as `array` and `ArrayWriter.write`.
+        """
+        rows = as_rows(array, name)
+        writer = self.array(name, dtype_of(rows) if dtype is None else dtype, rows.shape)
+        item_bytes = max(rows.dtype.itemsize, writer.info.storage.itemsize, 4)
+        step = max(1, CHUNK_BYTES // max(1, math.prod(rows.shape[1:]) * item_bytes))
+        total = rows.shape[0] * writer.info.row_bytes
+        for start in range(0, rows.shape[0], step):
+            writer.write(rows[start : start + step])
+            if self._progress is not None:
+                self._progress(name, writer.rows_written * writer.info.row_bytes, total)
+
+    def split(self, name: str, nodes: ArrayLike) -> None:
+        """Write a split.
+
+        Args:
+            name: "train", "val", …
+            nodes: node ids [n], kept in their order, or a bool mask [num_nodes].
+
+        Raises:
+            ConfigError: it is neither.
+            StoreError: an id out of range.
+        """
+        rows = as_rows(nodes, f"split {name!r}")
+        self.write(f"splits/{name}", split_ids(rows, self.num_nodes, name), "int64")
+
+    def classes(self, names: Sequence[str]) -> None:
+        """Name the classes of `nodes/y`, in the order of their ids.
+
+        Raises:
+            ConfigError: a name holds control characters.
+        """
+        for name in names:
+            if not is_plain_text(name):
+                raise ConfigError(f"class name {name!r} holds control characters: take them out")
+        self._classes = tuple(names)
+
+    def _assert_open(self) -> Path:
+        if self._folder is None:
+            raise ConfigError(
+                "a StoreWriter works inside its with block: with StoreWriter(…) as writer"
+            )
+        return self._folder
+
+    def _check_target(self) -> None:
+        if not self.path.parent.is_dir():
+            raise ConfigError(
+                f"the folder {self.path.parent} is not there: make it, or choose another"
+            )
+        if not os.path.lexists(self.path):
+            return
+        if not self._overwrite:
+            raise ConfigError(
+                f"{self.path} exists: choose another path, or overwrite=True (--overwrite)"
+            )
+        # Never delete what we would not know how to make again.
+        if not (self.path / STORE_JSON).is_file():
+            raise ConfigError(
+                f"{self.path} is not a store and is left as it is: choose another path"
+            )
+
+    def _commit(self) -> None:
+        """Check that all is there, write store.json, sync, rename."""
+        folder = self._assert_open()
+        for name, writer in self._writers.items():
+            if name not in self._arrays:
+                raise ConfigError(
+                    f"{name} has {writer.rows_written} of its {writer.info.shape[0]} rows: write "
+                    "the rest"
+                )
+        for name in ("graph/indptr", "graph/indices"):
+            if name not in self._arrays:
+                raise ConfigError(f"{name} is not written: a store has a graph")
+        classes = self._num_classes if self._classes is None else len(self._classes)
+        info = StoreInfo(
+            num_nodes=self.num_nodes,
+            num_edges=self.num_edges,
+            num_classes=max(classes, self._num_classes),
+            classes=self._classes,
+            made_by=self._made_by,
+            arrays={name: self._arrays[name] for name in self._writers},
+        )
+        content = dump(info)
+        if parse(content, STORE_JSON) != info:
+            raise AssertionError("store.json does not read back as it was written")
+        fd = os.open(
+            folder / STORE_JSON, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666
+        )
+        with contextlib.closing(os.fdopen(fd, "wb", buffering=0)):
+            write_all(fd, memoryview(content))
+            os.fsync(fd)
+        for group in {name.split("/")[0] for name in self._arrays}:
+            fsync_folder(folder / group)
+        fsync_folder(folder)
+        self._appear(folder)
+
+    def _appear(self, folder: Path) -> None:
+        """Rename the folder to where the store shall be, putting an old store aside first."""
+        self._check_target()
+        old = None
+        if self.path.exists():
+            old = folder.with_suffix(".old")
+            os.rename(self.path, old)
+        try:
+            os.rename(folder, self.path)
+            self._folder = None
+        except BaseException:
+            if old is not None and not self.path.exists():
+                os.rename(old, self.path)
+            raise
+        fsync_folder(self.path.parent)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _disk_full(self) -> StoreError:
+        return StoreError(
+            f"the disk is too full for {self.path}: the store needs {self._bytes_expected:,} bytes "
+            "and "
+            f"{_free_bytes(self.path.parent):,} are free; free some, or choose a path on another "
+            "disk"
+        )
+
+    def _failure(self, error: OSError, where: str) -> StoreError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self._disk_full()
+        return StoreError(
+            f"writing {where} failed: {error.strerror or error}; nothing was kept of it"
+        )
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,290 @@
+"""Files become a store, and a wrong line is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.store import Store
+from gnndrive.store.importers import RandomSplit, from_csv, random_split
+from gnndrive.store.importers import features as features_module
+from gnndrive.store.importers import text as text_module
+
+EDGES = [(0, 1), (2, 1), (3, 0), (2, 1), (4, 4)]
+
+
+def lines(separator: str = ",", header: str = "source,target") -> str:
+    body = "\n".join(f"{a}{separator}{b}" for a, b in EDGES)
+    return f"{header.replace(',', separator)}\n{body}\n" if header else body
+
+
+class Files:
+    """Source files in a folder, all good until one is replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.x = np.arange(15, dtype=np.float32).reshape(5, 3)
+        self.put("edges.csv", lines())
+        self.put("labels.csv", "node,label\n0,dog\n1,cat\n2,dog\n3,ant\n4,cat\n")
+        np.save(folder / "x.npy", self.x)
+
+    def put(self, name: str, content: str | bytes) -> None:
+        (self.folder / name).write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
+
+    def load(
+        self, features: str | None = "x.npy", labels: str | None = "labels.csv", **more
+    ) -> Store:
+        return from_csv(
+            self.folder / "edges.csv",
+            None if features is None else self.folder / features,
+            None if labels is None else self.folder / labels,
+            self.folder / "s",
+            overwrite=True,
+            **more,
+        )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def edges_of(store: Store) -> list[tuple[int, int]]:
+    """Edges in the original order."""
+    assert store.edge_id is not None
+    target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    pairs = np.empty((store.num_edges, 2), int)
+    pairs[store.edge_id] = np.stack([store.indices, target], 1)
+    return [tuple(pair) for pair in pairs.tolist()]
+
+
+def test_all_of_it(files: Files) -> None:
+    seen: list[tuple[str, int, int]] = []
+    store = files.load(progress=lambda *call: seen.append(call))
+    assert edges_of(store) == EDGES
+    assert torch.equal(store.tensor("x"), torch.from_numpy(files.x))
+    assert store.classes == ("ant", "cat", "dog")
+    assert store.tensor("y").tolist() == [2, 1, 2, 0, 1]
+    assert sum(len(store.split(name)) for name in store.split_names) == 5
+    assert "edges.csv" in store.info.made_by
+    assert {"edges.csv", "nodes/x"} <= {what for what, _, _ in seen}
+    assert all(0 < done <= total for _, done, total in seen)
+    store.verify()
+
+
+@pytest.mark.parametrize("separator", [",", "\t", " ", ";", ", ", "   "])
+@pytest.mark.parametrize("header", ["", "source,target", "# SNAP file\n#,again", "\n\nsrc,dst"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_dialects(files: Files, separator: str, header: str, end: str) -> None:
+    files.put("edges.csv", lines(separator, header).replace("\n", end))
+    assert edges_of(files.load()) == EDGES
+
+
+def test_byte_order_mark_and_blocks(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_module, "_BLOCK_BYTES", 7)
+    files.put("edges.csv", b"\xef\xbb\xbf" + lines().encode() + b"\n\n# end")
+    assert edges_of(files.load()) == EDGES
+    files.put("edges.csv", lines() + "\n\n7,1\n")
+    with pytest.raises(StoreError, match=r"edges.csv, line 9: node 7, but there are 5 nodes"):
+        files.load()
+
+
+def test_undirected(files: Files) -> None:
+    both = sorted(set(EDGES) | {(b, a) for a, b in EDGES})
+    assert edges_of(files.load(undirected=True)) == both
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("source,target\n0,1\n0,x\n", r"line 3: '0,x' is not 2 node ids"),
+        ("0,1\n\n# c\n1,2,3\n", r"line 4: '1,2,3' is not 2"),
+        ("0,1\n1\n", "line 2"),
+        ("0,1\n1,,2\n", "line 2"),
+        ("0 1\n1,\n", "line 2"),
+        ("0,1\n1.0,2\n", "line 2"),
+        ("0,1\n0,5\n", "line 2: node 5, but there are 5 nodes"),
+        ("a,b\n0,1\n-1,2\n", "line 3: node -1"),
+        ("0,1\n0,99999999999999999999\n", "line 2"),
+        ("0,1\na,b\n", "line 2: 'a,b'"),
+        (b"0,1\n0,\xff\n", "line 2: not text in UTF-8"),
+        (b"\x93NUMPY\x01\x00", "line 1: not text"),
+        ("0,\u0661\n", "line 1"),
+        ("0,1_0\n", "line 1"),
+    ],
+)
+def test_bad_edges_are_named(files: Files, content: str | bytes, match: str) -> None:
+    files.put("edges.csv", content)
+    with pytest.raises(StoreError, match=f"edges.csv, {match}"):
+        files.load()
+    assert not (files.folder / "s").exists()
+
+
+def test_no_edges(files: Files) -> None:
+    files.put("edges.csv", "source,target\n")
+    assert files.load(undirected=True).num_edges == 0
+    (files.folder / "edges.csv").unlink()
+    with pytest.raises(StoreError, match=r"edges.csv cannot be opened"):
+        files.load()
+
+
+@pytest.mark.parametrize(
+    ("content", "y", "classes"),
+    [
+        ("0,3\n1,0\n4,1\n3,2\n2,-1\n", [3, 0, -1, 2, 1], None),
+        ("node,label\n4,b\n0,a\n", [0, -1, -1, -1, 1], ("a", "b")),
+        ("0,1.5\n2,3\n", [1.5, "nan", 3.0, "nan", "nan"], None),
+        ("label\nx\ny\nx\nx\nz\n", [0, 1, 0, 0, 2], ("x", "y", "z")),
+        ("5\n6\n7\n8\n9\n", [5, 6, 7, 8, 9], None),
+        ("0 tv show\n1 film\n2 film\n3 film\n4 tv show\n", [1, 0, 0, 0, 1], ("film", "tv show")),
+        ('0,"a, b"\n1,c\n2,c\n3,c\n4,c\n', [0, 1, 1, 1, 1], ("a, b", "c")),
+        ("id\tlabel\n0\ta\n1\tb\n2\ta\n3\ta\n4\ta\n", [0, 1, 0, 0, 0], ("a", "b")),
+    ],
+)
+def test_labels(files: Files, content: str, y: list[object], classes) -> None:
+    files.put("labels.csv", content)
+    store = files.load()
+    assert [value if value == value else "nan" for value in store.tensor("y").tolist()] == y
+    assert store.classes == classes
+    labelled = {node for node, value in enumerate(y) if value not in (-1, "nan")}
+    assert set().union(*(store.split(name).tolist() for name in store.split_names)) == labelled
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("node,label\n0,a\n5,b\n", "line 3: '5' is no node id"),
+        ("0,a\n1,b\n1,c\n", "line 3: node 1 has a second label"),
+        ("0,a\n1,b,c\n", "line 2"),
+        ("0,a\nx,b\n", "line 2: 'x' is no node id"),
+        ("0,a\n1,\n", "line 2: '' is no name for a class"),
+        ("0,a\n1,\x1b[2J\n", "line 2"),
+        ('0,a\n1,"b\n', "line 2"),
+        ("a\nb\n", "has 2 labels for 5 nodes"),
+        (b"0,\xff\n", "not text in UTF-8"),
+    ],
+)
+def test_bad_labels_are_named(files: Files, content: str | bytes, match: str) -> None:
+    files.put("labels.csv", content)
+    with pytest.raises(StoreError, match=rf"labels.csv.* {match}"):
+        files.load()
+
+
+def test_features_in_every_form(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(features_module, "CHUNK_BYTES", 24)  # two rows
+    sparse = files.x * (files.x % 2)
+    np.savez(files.folder / "dense.npz", x=sparse)
+    np.savez_compressed(files.folder / "small.npz", sparse.astype(np.uint8))
+    np.save(files.folder / "fortran.npy", np.asfortranarray(sparse))
+    scipy.sparse.save_npz(files.folder / "csr.npz", scipy.sparse.csr_matrix(sparse))
+    twice = scipy.sparse.csr_matrix(sparse)
+    twice.data /= 2
+    twice.indices, twice.data = np.repeat(twice.indices, 2), np.repeat(twice.data, 2)
+    twice.indptr = twice.indptr * 2
+    scipy.sparse.save_npz(files.folder / "twice.npz", twice)
+    for name in ("dense.npz", "small.npz", "fortran.npy", "csr.npz", "twice.npz"):
+        for dtype in ("float32", torch.float16, "bfloat16", np.uint8, "float64"):
+            store = files.load(name, dtype=dtype)
+            assert np.array_equal(store.tensor("x").double().numpy(), sparse), (name, dtype)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["text.npy", "cut.npy", "pickle.npy", "cut.npz", "two.npz", "csc.npz", "bad.npz", "gone.npy"],
+)
+def test_bad_features_are_named(files: Files, name: str) -> None:
+    files.put("text.npy", "hello")
+    files.put("cut.npy", (files.folder / "x.npy").read_bytes()[:-4])
+    np.save(files.folder / "pickle.npy", np.array([{}, 1, 2, 3, 4], object), allow_pickle=True)
+    np.savez(files.folder / "two.npz", a=files.x, b=files.x)
+    files.put("cut.npz", (files.folder / "two.npz").read_bytes()[:100])
+    scipy.sparse.save_npz(files.folder / "csc.npz", scipy.sparse.csc_matrix(files.x))
+    wrong = scipy.sparse.csr_matrix(files.x)
+    wrong.indices[3] = 77
+    scipy.sparse.save_npz(files.folder / "bad.npz", wrong)
+    with pytest.raises(StoreError, match=name):
+        files.load(name)
+    assert not (files.folder / "s").exists()
+
+
+def test_damage_in_the_middle_of_features(files: Files) -> None:
+    x = np.random.default_rng(0).standard_normal((5, 4000))
+    np.savez_compressed(files.folder / "x.npz", x=x)
+    content = bytearray((files.folder / "x.npz").read_bytes())
+    content[80_000:80_010] = b"damaged..."
+    files.put("x.npz", bytes(content))
+    with pytest.raises(StoreError, match=r"x.npz cannot be read as features"):
+        files.load("x.npz")
+    assert not (files.folder / "s").exists()
+
+
+def test_without_features_or_labels(files: Files) -> None:
+    assert files.load(features=None).num_features == 0
+    assert files.load(labels=None).num_classes == 0
+    with pytest.raises(ConfigError, match="one of them must say how many nodes"):
+        files.load(None, None)
+
+
+def test_a_dtype_that_loses_values(files: Files) -> None:
+    np.save(files.folder / "x.npy", files.x + 250)
+    with pytest.raises(ConfigError, match="does not fit uint8"):
+        files.load(dtype="uint8")
+
+
+def test_random_splits() -> None:
+    nodes = np.arange(1003)
+    first = random_split(nodes, RandomSplit(seed=1))
+    again = random_split(nodes, RandomSplit(seed=1))
+    other = random_split(nodes, RandomSplit(seed=2))
+    assert {name: len(ids) for name, ids in first.items()} == {
+        "train": 602,
+        "val": 200,
+        "test": 201,
+    }
+    assert np.array_equal(np.sort(np.concatenate(list(first.values()))), nodes)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not np.array_equal(first["train"], other["train"])
+    few = random_split(nodes, RandomSplit(0.1, 0.0, 0.1))
+    assert [len(ids) for ids in few.values()] == [100, 0, 101]
+
+
+@pytest.mark.parametrize(
+    ("splits", "match"),
+    [
+        (("random", 0.6, 0.3, 0.2, 0), "parts of at most 1"),
+        (("random", 0.6, -0.1, 0.2, 0), "parts of at most 1"),
+        (("random", 0.6, 0.2, 0.2, -1), "seed"),
+        (("random", 0.6), "give \\('random'"),
+        (0.6, "give a RandomSplit"),
+        ({"train": np.zeros(4, bool)}, "bool mask"),
+    ],
+)
+def test_splits_that_cannot_be(files: Files, splits, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        files.load(splits=splits)
+
+
+def test_given_splits(files: Files) -> None:
+    files.put("train.txt", "node\n3\n1\n")
+    np.save(files.folder / "val.npy", np.array([False, False, True, False, False]))
+    splits = {
+        "train": files.folder / "train.txt",
+        "val": str(files.folder / "val.npy"),
+        "test": [0],
+    }
+    store = files.load(splits=splits)
+    assert [store.split(name).tolist() for name in ("train", "val", "test")] == [[3, 1], [2], [0]]
+    assert files.load(splits=None).split_names == ()
+    files.put("train.txt", "3\n5\n")
+    with pytest.raises(StoreError, match=r"train.txt, line 2: node 5"):
+        files.load(splits=splits)
+    files.put("val.npy", "no")
+    with pytest.raises(StoreError, match=r"val.npy cannot be read"):
+        files.load(splits={"val": files.folder / "val.npy"})

@@ -1,0 +1,129 @@
+"""A PyG Data becomes a store in which every edge and every attribute is found again by its id."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.store import Store
+from gnndrive.store.importers import csc_from_edges, from_data, to_undirected
+
+
+def make_data(seed: int, nodes: int = 50, edges: int = 300) -> Data:
+    torch.manual_seed(seed)
+    return Data(
+        x=torch.randn(nodes, 5),
+        y=torch.randint(0, 4, (nodes,)),
+        edge_index=torch.randint(0, nodes, (2, edges)),
+        edge_attr=torch.randn(edges, 2).bfloat16(),
+        edge_weight=torch.rand(edges),
+        train_mask=torch.arange(nodes) < 30,
+        val_mask=(torch.arange(nodes) >= 30) & (torch.arange(nodes) < 40),
+        test_mask=torch.arange(nodes) >= 40,
+    )
+
+
+def csc_edge_index(store: Store) -> torch.Tensor:
+    target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    return torch.from_numpy(np.stack([store.indices, target]).astype(np.int64))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_round_trip(tmp_path: Path, seed: int) -> None:
+    data = make_data(seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store = from_data(data, tmp_path / "s")
+    assert store.edge_id is not None
+    edge_id = torch.from_numpy(np.array(store.edge_id)).long()
+    assert torch.equal(data.edge_index[:, edge_id], csc_edge_index(store))
+    same_target = np.diff(csc_edge_index(store)[1]) == 0
+    assert (np.diff(edge_id)[same_target] > 0).all()
+    assert (store.num_nodes, store.num_edges) == (data.num_nodes, data.num_edges)
+    assert store.num_features == store.num_node_features == data.num_features
+    assert store.num_classes == len(data.y.unique())
+    for name in ("x", "y", "train_mask", "val_mask", "test_mask"):
+        assert torch.equal(store.tensor(name), data[name])
+    for name in ("edge_attr", "edge_weight"):
+        assert torch.equal(store.tensor(f"edges/{name}"), data[name])
+    assert store.split_names == ("train", "val", "test")
+    assert torch.equal(store.split("val"), torch.arange(30, 40))
+    store.verify()
+
+
+def test_what_belongs_to_the_whole_graph_is_left_out_and_named(tmp_path: Path) -> None:
+    data = make_data(0)
+    data.title, data.target, data.many = "a graph", torch.tensor(3.0), torch.zeros(7, 2)
+    with pytest.warns(UserWarning, match="left out: many, target, title"):
+        store = from_data(data, tmp_path / "s")
+    assert "many" not in store.node_names
+
+
+def test_splits_may_be_given(tmp_path: Path) -> None:
+    store = from_data(make_data(0), tmp_path / "s", splits={"train": torch.tensor([3, 1])})
+    assert store.split_names == ("train",)
+    assert store.split("train").tolist() == [3, 1]
+
+
+def test_masks_of_several_splits_are_named(tmp_path: Path) -> None:
+    data = make_data(0)
+    data.train_mask = torch.zeros(50, 10, dtype=torch.bool)
+    with pytest.warns(UserWarning, match=r"train_mask holds 10 splits .*data.train_mask\[:, 0\]"):
+        store = from_data(data, tmp_path / "s")
+    assert store.split_names == ("val", "test")
+
+
+def test_numpy_attributes_and_a_given_node_count(tmp_path: Path) -> None:
+    data = Data(edge_index=torch.tensor([[0], [1]], dtype=torch.int32), num_nodes=4)
+    data.z = np.arange(4)
+    store = from_data(data, tmp_path / "s")
+    assert store.num_nodes == 4
+    assert store.tensor("z").tolist() == [0, 1, 2, 3]
+    assert store.num_features == 0
+
+
+def test_refusals(tmp_path: Path) -> None:
+    with pytest.raises(NotImplementedError, match="HeteroData"):
+        from_data(HeteroData(), tmp_path / "s")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="torch_geometric Data, not a dict"):
+        from_data({}, tmp_path / "s")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no edge_index"):
+        from_data(Data(x=torch.ones(3, 1)), tmp_path / "s")
+    data = make_data(0)
+    data.z = torch.zeros(50, dtype=torch.complex64)
+    with pytest.raises(ConfigError, match=r"nodes/z: .*complex64"):
+        from_data(data, tmp_path / "s")
+    data = make_data(0)
+    data.edge_index[0, 9] = 50
+    with pytest.raises(StoreError, match="edge 9 names 50, but there are 50 nodes"):
+        from_data(data, tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.uint64])
+def test_csc_is_stable(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(0, 30, (2, 500)).astype(dtype)
+    indptr, indices, edge_id = csc_from_edges(src, dst, 31)
+    assert np.array_equal(edge_id, np.argsort(dst, kind="stable"))
+    assert np.array_equal(indices, src[edge_id])
+    assert np.array_equal(np.diff(indptr), np.bincount(dst.astype(int), minlength=31))
+
+
+def test_csc_of_nothing() -> None:
+    indptr, indices, edge_id = csc_from_edges(np.empty(0, int), np.empty(0, int), 3)
+    assert (indptr.tolist(), len(indices), len(edge_id)) == ([0, 0, 0, 0], 0, 0)
+
+
+def test_undirected_is_pygs() -> None:
+    from torch_geometric.utils import to_undirected as pygs
+
+    edge_index = np.random.default_rng(0).integers(0, 30, (2, 200))
+    mine = np.stack(to_undirected(edge_index[0], edge_index[1], 30))
+    assert np.array_equal(mine, pygs(torch.from_numpy(edge_index), num_nodes=30).numpy())
