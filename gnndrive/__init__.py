@@ -1,0 +1,35 @@
+"""gnndrive trains graph neural networks on graphs far larger than memory, from one SSD.
+
+    import gnndrive
+    from gnndrive import NeighborLoader     # was: from torch_geometric.loader import NeighborLoader
+
+    store = gnndrive.open("papers100M.gnn")
+    for batch in NeighborLoader(store, [10, 10, 10], store.split("train"), batch_size=1024):
+        ...
+
+It is GNNDrive's pipeline (ICPP 2024); docs/architecture.md says which file is which part of it.
+"""
+
+from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
+from gnndrive.loader import NeighborLoader
+from gnndrive.store.arrays import write_store
+from gnndrive.store.importers import from_csv, from_data
+from gnndrive.store.reader import Store, open
+from gnndrive.store.writer import StoreWriter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "GNNDriveError",
+    "NeighborLoader",
+    "ReadError",
+    "Store",
+    "StoreError",
+    "StoreWriter",
+    "from_csv",
+    "from_data",
+    "open",
+    "write_store",
+]

@@ -1,0 +1,96 @@
+"""Checks of a loader's arguments: each returns the argument in the form that the loader uses, or
+says what to give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gnndrive.errors import ConfigError
+from gnndrive.store.reader import Store
+
+UNBUILT = {
+    "input_time": None,
+    "subgraph_type": "directional",
+    "disjoint": False,
+    "temporal_strategy": "uniform",
+    "time_attr": None,
+    "weight_attr": None,
+    "transform_sampler_output": None,
+    "neighbor_sampler": None,
+    "directed": True,
+    "timeout": 0,
+    "worker_init_fn": None,
+    "multiprocessing_context": None,
+}  # arguments of PyG and torch that are not built yet, with the one value that they may have
+
+
+def refuse_unbuilt(arguments: Mapping[str, Any]) -> None:
+    """Raise NotImplementedError for the first argument that asks for something not built yet."""
+    for name, default in UNBUILT.items():
+        value = arguments.get(name)
+        value = getattr(value, "value", value)  # PyG's enumerations
+        if name == "timeout" and value is not None and value < 0:
+            continue  # torch's own check says it better
+        if value is not None and value != default:
+            raise NotImplementedError(f"{name}={value!r} is not built yet; leave it at {default!r}")
+
+
+def checked_fanout(num_neighbors: Any) -> list[int]:
+    """`num_neighbors` as a list of whole numbers of at least −1."""
+    if isinstance(num_neighbors, dict):
+        raise NotImplementedError("num_neighbors as a dict (heterogeneous graphs) is not built yet")
+    fanout = [int(count) for count in num_neighbors]
+    if any(count < -1 for count in fanout):
+        raise ConfigError(f"num_neighbors={fanout}: a hop samples 0 or more, or all with -1")
+    return fanout
+
+
+def positive(**argument: int) -> int:
+    """The one keyword argument's value, a whole number of at least 1."""
+    ((name, value),) = argument.items()
+    if not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
+    return value
+
+
+def device_name(device: str | torch.device) -> str:
+    """The device plug-in for a torch device."""
+    kind = torch.device(device).type
+    if kind != "cpu":
+        raise NotImplementedError(f"device={str(device)!r} is not built yet; use 'cpu'")
+    return "host"
+
+
+def feature_table(store: Store) -> str:
+    """The node attribute that goes through the feature buffer."""
+    if "x" not in store.node_names:
+        raise ConfigError(
+            f"{store.path} has no node features x; a loader without features is not built yet"
+        )
+    return "x"
+
+
+def checked_input_nodes(nodes: Any, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Seeds and their `input_id` as PyG has them: a mask gives global ids, anything else
+    positions."""
+    if nodes is None:
+        every = torch.arange(num_nodes)
+        return every, every
+    nodes = torch.as_tensor(nodes)
+    if nodes.dtype == torch.bool:
+        if nodes.shape != (num_nodes,):
+            raise ConfigError(
+                f"input_nodes is a mask of shape {tuple(nodes.shape)}; it needs one entry a node, "
+                f"({num_nodes},)"
+            )
+        nodes = nodes.nonzero().view(-1)
+        return nodes, nodes
+    if nodes.dim() != 1 or nodes.is_floating_point() or nodes.is_complex():
+        raise ConfigError("input_nodes must be a mask, or node ids as a 1-D tensor of integers")
+    nodes = nodes.to(torch.int64).contiguous().cpu()
+    if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):
+        raise ConfigError(f"input_nodes has ids outside 0 … {num_nodes - 1}")
+    return nodes, torch.arange(len(nodes))

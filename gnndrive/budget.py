@@ -1,0 +1,210 @@
+"""What will use how much memory, and why, before the first read: the plan behind `memory=` and
+`buffer=`.
+
+`memory=` counts everything that loading needs: the feature buffer and its books, staging, queued
+samples, samplers'
+scratch, index pointers and two live batches. Python, torch and the model are the user's. Where a
+batch's size is
+unknown, the largest that the fanout allows is counted, so the feature buffer gets what is left in
+the worst case.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gnndrive.errors import ConfigError
+from gnndrive.sizes import format_size
+
+SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
+MAPPING_BYTES = 4  # a row's entry in the mapping table
+SCRATCH_BYTES = 48  # a sampler's scratch for a node or edge: hash entry, result, room to grow
+DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One use of memory.
+
+    Attributes:
+        what: its name.
+        nbytes: bytes, an upper bound.
+        why: how it comes about.
+    """
+
+    what: str
+    nbytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a loader will use.
+
+    Attributes:
+        lines: each use of memory, the feature buffer first.
+        slots: rows that the feature buffer holds.
+        row_bytes: bytes of one row.
+        batch_rows_max: the most rows that one batch can have.
+        memory: the budget in bytes, or None.
+    """
+
+    lines: tuple[Line, ...]
+    slots: int
+    row_bytes: int
+    batch_rows_max: int
+    memory: int | None
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all lines."""
+        return sum(line.nbytes for line in self.lines)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of the feature buffer's slots."""
+        return self.slots * self.row_bytes
+
+    def __str__(self) -> str:
+        wide = max(len(line.what) for line in self.lines)
+        rows = [f"{x.what:<{wide}}  {format_size(x.nbytes):>8}  {x.why}" for x in self.lines]
+        total = f"{'total':<{wide}}  {format_size(self.total_bytes):>8}"
+        budget = "" if self.memory is None else f"  of memory={format_size(self.memory)}"
+        return "\n".join([*rows, total + budget])
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the plan depends on.
+
+    Attributes:
+        nodes: nodes of the graph.
+        row_bytes: bytes of a node's features.
+        other_node_bytes, other_edge_bytes: bytes of a node's and an edge's other attributes.
+        batch_rows_max, batch_edges_max: the largest batch.
+        batches_queued: samples that can be alive at once.
+        samplers: sampling threads.
+        staging_bytes: what the engine needs.
+        topology_bytes: what the topology keeps in memory.
+    """
+
+    nodes: int
+    row_bytes: int
+    other_node_bytes: int
+    other_edge_bytes: int
+    batch_rows_max: int
+    batch_edges_max: int
+    batches_queued: int
+    samplers: int
+    staging_bytes: int
+    topology_bytes: int
+
+
+def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
+    """Divide the memory.
+
+    Args:
+        demand: what there is to load.
+        memory: the budget for everything, bytes, or None.
+        buffer: the feature buffer's slots, bytes, or None: what the rest leaves, or without a
+            budget a quarter of
+            the memory available, in no case more than the table.
+
+    Raises:
+        ConfigError: the budget cannot hold the rest, or the buffer not a single row; names the
+            least.
+    """
+    rest = _rest(demand)
+    rest_bytes = sum(line.nbytes for line in rest)
+    per_slot = max(demand.row_bytes, 1) + SLOT_BOOKS_BYTES
+    if buffer is not None:
+        slots = buffer // max(demand.row_bytes, 1)
+        why = "as asked for with buffer="
+    elif memory is not None:
+        slots = (memory - rest_bytes) // per_slot
+        why = "what the rest leaves of memory="
+    else:
+        slots = int(DEFAULT_SHARE * available_memory()) // per_slot
+        why = "a quarter of the memory available; set memory= or buffer="
+    if memory is not None and slots < 1:
+        raise ConfigError(
+            f"memory={format_size(memory)} leaves no room for a feature buffer: "
+            f"everything else needs {format_size(rest_bytes)}; give more, or a smaller batch_size, "
+            "num_neighbors or queues\n"
+            + "\n".join(f"  {line.what}: {format_size(line.nbytes)} ({line.why})" for line in rest)
+        )
+    if slots < 1:
+        raise ConfigError(
+            f"buffer={buffer} holds no row: one row is {demand.row_bytes:,} bytes, "
+            f"and a batch needs up to {demand.batch_rows_max:,}"
+        )
+    if slots >= demand.nodes:
+        slots, why = demand.nodes, "the whole table fits"
+    lines = (
+        Line("feature buffer", slots * demand.row_bytes, f"{slots:,} rows: {why}"),
+        Line("slot books", slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list"),
+        *rest,
+    )
+    plan = Plan(lines, slots, demand.row_bytes, demand.batch_rows_max, memory)
+    if memory is not None and plan.total_bytes > memory:
+        raise ConfigError(
+            f"memory={format_size(memory)} is less than this loader can need, "
+            f"{format_size(plan.total_bytes)}; give that much or a smaller buffer=\n{plan}"
+        )
+    return plan
+
+
+def _rest(demand: Demand) -> tuple[Line, ...]:
+    rows, edges = demand.batch_rows_max, demand.batch_edges_max
+    sample = 8 * rows + 16 * edges
+    batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
+    batch += (24 + demand.other_edge_bytes) * edges
+    largest = f"a batch has at most {rows:,} nodes and {edges:,} edges"
+    return (
+        Line("mapping table", MAPPING_BYTES * demand.nodes, f"{demand.nodes:,} nodes"),
+        Line("index pointers", demand.topology_bytes, "the graph's, resident"),
+        Line("staging", demand.staging_bytes, "reads in flight"),
+        Line(
+            "queued samples", sample * demand.batches_queued, f"{demand.batches_queued}; {largest}"
+        ),
+        Line(
+            "sampler scratch", SCRATCH_BYTES * rows * demand.samplers, f"{demand.samplers} samplers"
+        ),
+        Line("live batches", 2 * batch, "one with you, one ready"),
+    )
+
+
+def available_memory() -> int:
+    """Bytes that this process may still use: the machine's available memory or its cgroup's limit,
+    if less."""
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            fields = dict(line.split(":", 1) for line in lines)
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    return min(available, _cgroup_limit())
+
+
+def _cgroup_limit() -> int:
+    limit = 2**63 - 1
+    try:
+        with open("/proc/self/cgroup", encoding="ascii") as lines:
+            groups = [line.rstrip("\n").split(":", 2) for line in lines]
+    except OSError:
+        return limit
+    for _, controllers, path in groups:
+        if controllers == "":
+            file = f"/sys/fs/cgroup{path}/memory.max"
+        elif "memory" in controllers.split(","):
+            file = f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"
+        else:
+            continue
+        try:
+            with open(file, encoding="ascii") as text:
+                limit = min(limit, int(text.read()))
+        except (OSError, ValueError):
+            continue  # no such file at the root, or "max"
+    return limit

@@ -1,0 +1,91 @@
+"""A sample and its rows become the `Data` that PyTorch Geometric's NeighborLoader would have
+yielded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+from gnndrive.records import Sample, Seeds
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+
+
+class Collate:
+    """Makes batches of one loader.
+
+    Args:
+        store: where attributes other than the features come from, through its memory maps.
+        features: names of node attributes that are given as rows.
+        transform: the user's, applied last.
+        pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        features: tuple[str, ...],
+        transform: Callable[[Data], Any] | None,
+        pin_memory: bool,
+    ) -> None:
+        self._store = store
+        self._features = features
+        self._transform = transform
+        self._pin_memory = pin_memory and torch.cuda.is_available()
+
+    def __call__(self, seeds: Seeds, sample: Sample, rows: Mapping[str, torch.Tensor]) -> Any:
+        """The batch.
+
+        Args:
+            seeds: the batch's seeds.
+            sample: what was sampled around them.
+            rows: the features by name, [nodes, *row].
+
+        Returns:
+            A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
+            e_id (int64),
+            num_sampled_nodes, num_sampled_edges, input_id, batch_size; or what the transform makes
+            of it.
+        """
+        batch = Data()
+        store = self._store
+        for name in store.node_names:
+            batch[name] = rows[name] if name in rows else self.node_rows(name, sample)
+        edge_index = np.empty((2, len(sample.row)), np.int64)
+        edge_index[0], edge_index[1] = sample.row, sample.col
+        batch.edge_index = torch.from_numpy(edge_index)
+        edge = sample.edge if store.edge_id is None else np.asarray(store.edge_id[sample.edge])
+        e_id = torch.from_numpy(edge.astype(np.int64, copy=False))
+        for name in store.edge_names:
+            batch[name] = store.tensor(f"edges/{name}")[e_id]
+        batch.n_id = torch.from_numpy(sample.node)
+        batch.e_id = e_id
+        batch.num_sampled_nodes = list(sample.num_sampled_nodes)
+        batch.num_sampled_edges = list(sample.num_sampled_edges)
+        batch.input_id = torch.from_numpy(seeds.input_id)
+        batch.batch_size = len(seeds.node)
+        if not store.node_names:
+            batch.num_nodes = len(sample.node)
+        if self._pin_memory:
+            batch = batch.pin_memory()
+        return batch if self._transform is None else self._transform(batch)
+
+    def row_type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
+        """The element type and shape of a row of node attribute `name`."""
+        tensor = self._store.tensor(f"nodes/{name}")
+        return tensor.dtype, tuple(tensor.shape[1:])
+
+    def node_rows(self, name: str, sample: Sample) -> torch.Tensor:
+        """Rows of a node attribute through its memory map, [nodes, *row]."""
+        return self._store.tensor(f"nodes/{name}")[torch.from_numpy(sample.node)]
+
+    def from_map(self, seeds: Seeds, sample: Sample) -> Any:
+        """The batch with its features read through the memory map: for one batch, without a
+        pipeline."""
+        rows = {name: self.node_rows(name, sample) for name in self._features}
+        return self(seeds, sample, rows)

@@ -1,0 +1,381 @@
+"""`NeighborLoader`: PyTorch Geometric's loader of that name, reading from a store on disk.
+
+It is a `torch.utils.data.DataLoader` with PyG's arguments, so that frameworks which rebuild or
+inspect loaders find
+what they expect, but it starts no worker processes: iterating runs GNNDrive's pipeline
+(`gnndrive/pipeline/`) in a
+thread of its own. Making one is cheap: rings, buffers and threads start at the first `iter`.
+
+When not to use it: the features fit in memory. Then PyG's own loader has less to do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+
+from gnndrive.arguments import (
+    checked_fanout,
+    checked_input_nodes,
+    device_name,
+    feature_table,
+    positive,
+    refuse_unbuilt,
+)
+from gnndrive.budget import Demand, Plan, make_plan
+from gnndrive.collate import Collate
+from gnndrive.errors import ClosedError
+from gnndrive.pipeline.batch import Extracted, Sampled
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.train import HandoverEnded
+from gnndrive.plugins import find
+from gnndrive.records import EngineSettings, Sample, Seeds
+from gnndrive.runtime import Running, Runtime, RuntimeSettings
+from gnndrive.samplers.base import Sampler, batch_key
+from gnndrive.schedules.base import Schedule
+from gnndrive.schedules.given import Given
+from gnndrive.sizes import parse_size
+from gnndrive.store.reader import Store
+from gnndrive.strategies import strategy as find_strategy
+
+BLOCK_BYTES = 65536  # the largest read, unless a row is larger
+SECTOR_BYTES_MAX = 4096
+PYG_ARGUMENTS = (
+    "input_nodes",
+    "input_time",
+    "subgraph_type",
+    "disjoint",
+    "temporal_strategy",
+    "time_attr",
+    "weight_attr",
+    "transform_sampler_output",
+    "is_sorted",
+    "filter_per_worker",
+    "neighbor_sampler",
+    "directed",
+)  # kept as attributes as they were given
+
+
+class NeighborLoader(torch.utils.data.DataLoader[Any]):
+    """Samples neighbourhoods of a stored graph and loads their features from disk.
+
+    The arguments up to `directed` and those in `kwargs` are PyG's and torch's; those that are not
+    built yet raise NotImplementedError with their name.
+
+    Args:
+        data: a store, from `gnndrive.open`.
+        num_neighbors: neighbours to sample for each node in each hop; -1: all.
+        input_nodes: seeds: ids (int64), a mask (bool [num_nodes]) or None for all nodes.
+        replace: whether to sample with replacement.
+        transform: applied to each batch.
+        memory: what loading may use in all, bytes or text ("8GB"); see `plan`.
+        buffer: the feature buffer's size, bytes or text; by default what `memory` leaves.
+        device: where the feature buffer and the batches live; "cpu".
+        strategy: the published design to run, see `gnndrive.strategies`.
+        engine: "uring", "threads" or "auto": io_uring where it is allowed.
+        io_depth: reads in flight at once.
+        samplers, extractors: tasks of the two stages; `num_workers`, if positive, sets `samplers`.
+        extracting_queue, training_queue: bounds of the two queues, in batches.
+        seed: makes every epoch's batches reproducible; by default drawn from `generator` at each
+            `iter`, as torch does.
+        **kwargs: torch's DataLoader arguments: batch_size, shuffle, drop_last, sampler, generator,
+            …
+
+    Raises:
+        ConfigError: an argument cannot work.
+        NotImplementedError: an argument that is not built yet; the message names it.
+    """
+
+    def __init__(
+        self,
+        data: Store,
+        num_neighbors: list[int],
+        input_nodes: Any = None,
+        input_time: Any = None,
+        replace: bool = False,
+        subgraph_type: str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Data], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: Any = None,
+        directed: bool = True,
+        *,
+        memory: str | int | None = None,
+        buffer: str | int | None = None,
+        device: str | torch.device = "cpu",
+        strategy: str = "gnndrive",
+        engine: str = "auto",
+        io_depth: int = 128,
+        samplers: int = 4,
+        extractors: int = 4,
+        extracting_queue: int = 6,
+        training_queue: int = 4,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name in PYG_ARGUMENTS}
+        refuse_unbuilt(given | kwargs)
+        if not isinstance(data, Store):
+            raise NotImplementedError(
+                f"data={type(data).__name__}: only a store is loaded from so far; make one with "
+                f"gnndrive.from_data(data, path), then gnndrive.open(path)"
+            )
+        self.__dict__.update(given)  # frameworks look for arguments under their own names
+        self.data = data
+        self.num_neighbors = checked_fanout(num_neighbors)
+        self.transform = transform
+        self.replace = replace
+        self.memory, self.buffer, self.device = memory, buffer, device
+        self.strategy, self.engine = strategy, engine
+        self.io_depth = positive(io_depth=io_depth)
+        self.samplers = kwargs.get("num_workers") or positive(samplers=samplers)
+        self.extractors = positive(extractors=extractors)
+        self.extracting_queue = positive(extracting_queue=extracting_queue)
+        self.training_queue = positive(training_queue=training_queue)
+        self.seed, self.epoch = seed, 0
+
+        self._features = feature_table(data)
+        self._strategy = find_strategy(strategy)
+        self._device = device_name(device)
+        self._seed_node, self._seed_input_id = checked_input_nodes(input_nodes, data.num_nodes)
+        self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+        self._shuffle = bool(kwargs.get("shuffle"))
+        kwargs.pop("dataset", None)
+        kwargs.pop("collate_fn", None)
+        positions: Any = range(len(self._seed_node))
+        super().__init__(positions, collate_fn=self.collate_fn, **kwargs)
+        if self.batch_sampler is None:
+            raise NotImplementedError("batch_size=None is not built: give a number of seeds")
+        self._collate = Collate(data, (self._features,), transform, self.pin_memory)
+        self._runtime: Runtime | None = None
+        self._closer: weakref.finalize[Any, Any] | None = None
+        self._closed = False
+
+    # ---- what the user asks ----
+
+    def plan(self) -> Plan:
+        """What will use how much memory and why; reads nothing.
+
+        Raises:
+            ConfigError: `memory` or `buffer` cannot work; the message names the least that does.
+        """
+        data, file = self.data, self.data.table(self._features)
+        memory = None if self.memory is None else parse_size(self.memory, "memory")
+        buffer = None if self.buffer is None else parse_size(self.buffer, "buffer")
+        seeds = self._batch_seeds_max()
+        rows, edges = self._make_sampler().bounds(seeds, data.num_nodes, data.num_edges)
+        demand = Demand(
+            nodes=data.num_nodes,
+            row_bytes=file.row_bytes,
+            other_node_bytes=sum(
+                data.table(name).row_bytes for name in data.node_names if name != self._features
+            ),
+            other_edge_bytes=sum(data.table(f"edges/{name}").row_bytes for name in data.edge_names),
+            batch_rows_max=rows,
+            batch_edges_max=edges,
+            batches_queued=self.extracting_queue + self.training_queue,
+            samplers=min(self.samplers, self.extracting_queue),
+            staging_bytes=self.io_depth * self._block_bytes(),
+            topology_bytes=8 * (data.num_nodes + 1),
+        )
+        return make_plan(demand, memory, buffer)
+
+    def stats(self) -> dict[str, float | str]:
+        """What happened since the first `iter`: counts, bytes, seconds, current occupancy of the
+        stages.
+
+        Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
+            the feature
+        buffer); requests, bytes_read, bytes_wanted, retries; sample_s, extract_s, gather_s (summed
+        over batches),
+        wait_s (yours, for a batch), elapsed_s; sampling, extracting, training (batches now);
+        buffer_slots,
+        buffer_bytes; engine. Empty before the first `iter`.
+        """
+        return {} if self._runtime is None else self._runtime.stats()
+
+    def close(self) -> None:
+        """End all iterators, wait for reads under way, free everything. Idempotent; the loader
+        cannot be used again."""
+        self._closed = True
+        if self._closer is not None:
+            self._closer()
+
+    def __enter__(self) -> NeighborLoader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> NeighborLoader:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- iterating ----
+
+    def __iter__(self) -> BatchIterator:  # type: ignore[override]
+        """A fresh epoch's batches; several iterators may live at once, each with a feature buffer
+        of its own."""
+        return self._begin()
+
+    def __aiter__(self) -> BatchIterator:
+        """The same for `async for`, in any event loop."""
+        return self._begin()
+
+    def _begin(self) -> BatchIterator:
+        if self._closed:
+            raise ClosedError("this loader was closed; make a new one")
+        number, self.epoch = self.epoch, self.epoch + 1
+        seed = self.seed
+        if seed is None:  # as torch's loaders draw their base seed
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            seed = int(drawn.item())
+        windows = self._schedule(seed).windows(number)
+        seeds = (batch for window in windows for batch in window)
+        sampler = self._make_sampler()
+        collate, features = self._collate, self._features
+        dtype, shape = collate.row_type(features)
+
+        def finish(item: Extracted) -> Any:
+            rows = item.lease.gather(features, dtype, shape)
+            return collate(item.seeds, item.sample, {features: rows})
+
+        runtime = self._start()
+        return BatchIterator(runtime, runtime.begin(seeds, seed, number, sampler, finish))
+
+    def _start(self) -> Runtime:
+        if self._runtime is None:
+            settings = RuntimeSettings(
+                strategy=self._strategy,
+                features=self._features,
+                plan=self.plan(),
+                stages=Stages(
+                    self.samplers,
+                    self.extractors,
+                    self.extracting_queue,
+                    self.training_queue,
+                    self.in_order,
+                ),
+                engine=self.engine,
+                engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
+                device=self._device,
+            )
+            self._runtime = Runtime(self.data, settings)
+            self._closer = weakref.finalize(self, self._runtime.close)
+        return self._runtime
+
+    def _schedule(self, seed: int) -> Schedule:
+        node, input_id = self._seed_node, self._seed_input_id
+        if not self._own_batches:
+            batches: Any = self.batch_sampler
+            return Given(node, input_id, batches)
+        schedule: Schedule = find("schedules", self._strategy.schedule)(
+            node, input_id, self.batch_size, self._shuffle, self.drop_last, seed
+        )
+        return schedule
+
+    def _make_sampler(self) -> Sampler:
+        kind = find("samplers", self._strategy.sampler)
+        sampler: Sampler = kind(self.num_neighbors, self.replace)
+        return sampler
+
+    def _batch_seeds_max(self) -> int:
+        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
+        return min(size or len(self._seed_node), max(len(self._seed_node), 1))
+
+    def _block_bytes(self) -> int:
+        row = self.data.table(self._features).row_bytes
+        whole = -(-row // SECTOR_BYTES_MAX) * SECTOR_BYTES_MAX + SECTOR_BYTES_MAX
+        return max(BLOCK_BYTES, whole)
+
+    # ---- PyG's public parts ----
+
+    def __call__(self, index: torch.Tensor | list[int]) -> Any:
+        """One batch around positions `index` of the input nodes, read without the pipeline."""
+        return self.filter_fn(self.collate_fn(index))
+
+    def collate_fn(self, index: Any) -> Sampled:
+        """Sample around positions `index` of the input nodes (int64 [n] or a list)."""
+        from gnndrive.topologies.mapped import Mapped
+
+        chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
+        seeds = Seeds(0, self._seed_node[chosen].numpy(), self._seed_input_id[chosen].numpy())
+        topology = Mapped(self.data.indptr, self.data.indices, str(self.data.indices_path))
+        key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if self.seed is not None:
+            key = batch_key(self.seed, self.epoch, 0)
+        sample: Sample = self._make_sampler().sample(seeds.node, key, topology)
+        return Sampled(seeds, sample)
+
+    def filter_fn(self, out: Sampled) -> Any:
+        """Join a sample with its features and attributes: a Data."""
+        return self._collate.from_map(out.seeds, out.sample)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class BatchIterator(Iterator[Any]):
+    """One epoch's batches, for `for` and `async for`; closing it, or dropping it, ends the
+    epoch."""
+
+    def __init__(self, runtime: Runtime, running: Running) -> None:
+        self._runtime = runtime
+        self._handover = running.epoch.handover
+        self._end = weakref.finalize(self, runtime.end, running)
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> Any:
+        started = perf_counter()
+        try:
+            return self._handover.get()
+        except HandoverEnded:
+            self.close()
+            raise StopIteration from None
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._runtime.counters.wait_s += perf_counter() - started
+
+    def __aiter__(self) -> BatchIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        started = perf_counter()
+        try:
+            return await self._handover.aget()
+        except HandoverEnded:
+            self.close()
+            raise StopAsyncIteration from None
+        finally:
+            self._runtime.counters.wait_s += perf_counter() - started
+
+    def close(self) -> None:
+        """End the epoch and wait until nothing of it is under way; idempotent."""
+        self._end()

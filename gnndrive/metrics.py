@@ -1,0 +1,26 @@
+"""Counters of what happened, cheap enough to be always on, and the one place that names them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(eq=False)
+class Counters:
+    """What an epoch's stages count; times are summed over tasks that run side by side.
+
+    Attributes:
+        batches, rows, edges: handed over.
+        bytes_wanted: bytes of the rows handed over.
+        sample_s, extract_s, gather_s: seconds that batches spent in the stages.
+        wait_s: seconds that the user waited for a batch.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    edges: int = 0
+    bytes_wanted: int = 0
+    sample_s: float = 0.0
+    extract_s: float = 0.0
+    gather_s: float = 0.0
+    wait_s: float = 0.0

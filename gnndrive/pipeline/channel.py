@@ -1,0 +1,119 @@
+"""A bounded channel between two stages, whose bound is a window taken before work starts.
+
+A queue that refuses a finished item can refuse the oldest batch while younger ones fill it, and
+then nothing moves. So
+a worker first reserves a place, then works, then puts: `put` never waits (rule 2). Items leave in
+index order, or, if
+not `ordered`, as they come. In order, places reserved and not yet taken are exactly the window that
+starts at the oldest
+batch not taken.
+
+All of it belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class ChannelEnded(Exception):
+    """Nothing more will come out of the channel."""
+
+
+class Channel(Generic[Item]):
+    """Hands numbered items from one stage to the next.
+
+    Args:
+        bound: places that may be reserved and not yet taken, at least 1; None: as many as come.
+        ordered: whether items leave strictly by index, from 0.
+    """
+
+    def __init__(self, bound: int | None, ordered: bool = True) -> None:
+        self.bound = bound
+        self.ordered = ordered
+        self.reserved = 0
+        self.taken = 0
+        self._items: list[
+            tuple[int, Item]
+        ] = []  # a heap by index; first come, first out if not ordered
+        self._arrivals = 0
+        self._total: int | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        """Items that are ready to be taken or waiting for an older one."""
+        return len(self._items)
+
+    @property
+    def under_way(self) -> int:
+        """Places reserved and not yet taken: work going on and items waiting."""
+        return self.reserved - self.taken
+
+    async def reserve(self) -> int:
+        """Take a place for an item that is yet to be made; returns how many were taken before.
+
+        Raises:
+            ChannelEnded: the channel's last item has been announced.
+        """
+        while self._total is None and self.bound is not None and self.under_way >= self.bound:
+            await self._change()
+        if self._total is not None:
+            raise ChannelEnded
+        self.reserved += 1
+        return self.reserved - 1
+
+    def put(self, index: int, item: Item) -> None:
+        """Put the item of batch `index` into the place reserved for it; never waits."""
+        rank = index if self.ordered else self._arrivals
+        self._arrivals += 1
+        heapq.heappush(self._items, (rank, item))
+        self._changed()
+
+    def end(self, total: int) -> None:
+        """Announce that items 0 … total − 1 are all there will ever be."""
+        self._total = total if self._total is None else min(total, self._total)
+        self._changed()
+
+    async def take(self) -> Item:
+        """The next item. It is taken in the step in which this returns: what the caller does before
+        its next wait
+        happens in the order of taking (rule 1).
+
+        Raises:
+            ChannelEnded: each item announced was taken.
+        """
+        while not self._ready():
+            if self._total is not None and self.taken >= self._total:
+                raise ChannelEnded
+            await self._change()
+        self.taken += 1
+        item = heapq.heappop(self._items)[1]
+        self._changed()
+        return item
+
+    def drain(self) -> list[Item]:
+        """What was put and never taken; for the end, when nobody takes any more."""
+        items = [item for _, item in self._items]
+        self._items.clear()
+        return items
+
+    def _ready(self) -> bool:
+        return bool(self._items) and (not self.ordered or self._items[0][0] == self.taken)
+
+    async def _change(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _changed(self) -> None:
+        # All look again: a waiter woken alone could be cancelled before it looks, and the wake-up
+        # would be lost.
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,0 +1,43 @@
+"""The sample stage: several tasks draw seeds in order and sample them in worker threads (GNNDrive
+§4.1)."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from gnndrive.pipeline.batch import Failed, Sampled
+from gnndrive.pipeline.channel import ChannelEnded
+from gnndrive.samplers.base import batch_key
+
+if TYPE_CHECKING:
+    from gnndrive.pipeline.epoch import Epoch
+
+
+async def sample_stage(epoch: Epoch) -> None:
+    """Sample batch after batch until the schedule ends."""
+    while True:
+        try:
+            await epoch.extracting.reserve()
+        except ChannelEnded:
+            return
+        # No wait between the place and the seeds: batch indices are drawn in the order of places.
+        try:
+            seeds = next(epoch.seeds, None)
+        except Exception as error:  # the user's own sampler, for instance
+            epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, error))
+            epoch.seeds_drawn += 1
+            seeds = None
+        if seeds is None:
+            epoch.extracting.end(epoch.seeds_drawn)
+            return
+        epoch.seeds_drawn += 1
+        key = batch_key(epoch.seed, epoch.number, seeds.index)
+        started = perf_counter()
+        try:
+            sample = await epoch.workers.run(epoch.sampler.sample, seeds.node, key, epoch.topology)
+        except Exception as error:
+            epoch.extracting.put(seeds.index, Failed(seeds.index, error))
+        else:
+            epoch.extracting.put(seeds.index, Sampled(seeds, sample))
+        epoch.counters.sample_s += perf_counter() - started

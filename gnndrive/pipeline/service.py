@@ -1,0 +1,74 @@
+"""The service: a thread with an event loop of its own, in which engines, feature buffers and epochs
+live.
+
+It is the loader's for as long as the loader lives, so rings are not made anew for every epoch, and
+it always runs
+beside the user's thread: a training step of seconds stops neither reads nor sampling. `for` and
+`async for` only
+await the hand-over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from gnndrive.errors import ClosedError
+
+Result = TypeVar("Result")
+
+
+class Service:
+    """An event loop in a daemon thread; `close` ends both."""
+
+    def __init__(self, name: str = "gnndrive") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._closing = threading.Lock()
+        self._closed = False
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    @property
+    def inside(self) -> bool:
+        """Whether the calling thread is the service's own (a finalizer may run anywhere)."""
+        return threading.current_thread() is self._thread
+
+    def start(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Run a coroutine in the service's loop.
+
+        Raises:
+            ClosedError: the service was closed.
+        """
+        if self._closed:
+            coroutine.close()
+            raise ClosedError("this loader was closed; make a new one")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the service's loop and wait for its result."""
+        return self.start(coroutine).result()
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Run a function in the service's loop, soon; nothing if it is closed."""
+        if not self._closed:
+            self._loop.call_soon_threadsafe(function)
+
+    def close(self) -> None:
+        """Stop the loop and wait for the thread. What runs in it must have been ended before."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        if not self.inside:
+            self._thread.join()

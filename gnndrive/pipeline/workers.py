@@ -1,0 +1,85 @@
+"""Where blocking work runs: worker threads, whose end is always waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Workers(ABC):
+    """Runs blocking functions for an event loop."""
+
+    @abstractmethod
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """`function(*arguments)`; when cancelled it still waits for the function's end, then
+        raises.
+
+        A thread cannot be cancelled. It may read slots or write memory, so nobody may go on as if
+        it had ended.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait for running functions and end the threads."""
+
+
+class ThreadWorkers(Workers):
+    """A pool of daemon threads.
+
+    concurrent.futures joins its threads before any exit handler runs, so a Ctrl-C would wait for
+    samples that nobody
+    told to stop. These threads are ended by `close`, which the loader's exit handler calls.
+
+    Args:
+        count: functions that run at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
+        self._work = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"gnndrive-worker-{i}", daemon=True)
+            for i in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self) -> None:
+        while (item := self._work.get()) is not None:
+            future, function, arguments = item
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+            del item, future, function, arguments  # keep no batch alive while waiting for work
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """See `Workers.run`."""
+        future: Future[Result] = Future()
+        self._work.put((future, function, arguments))
+        running = asyncio.wrap_future(future)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError:
+                    continue
+            if not running.cancelled():
+                running.exception()  # retrieved: nobody else will
+            raise
+
+    def close(self) -> None:
+        """See `Workers.close`."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()

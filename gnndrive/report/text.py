@@ -1,0 +1,144 @@
+"""The final report: what a run did, as an aligned text in the manner of fio, or as JSON.
+
+Both are made from the flat mapping that `loader.stats()` returns and nothing else, so that a report
+can be made again from the JSON that a run left behind. Counts are of distinct rows per batch; bytes
+read are what the device was asked for, bytes wanted what the rows themselves hold.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+Stats = Mapping[str, Any]
+
+
+def ratio(part: float, whole: float) -> float:
+    """`part / whole`, or 0 where nothing has happened yet."""
+    return part / whole if whole else 0.0
+
+
+def si(number: float) -> str:
+    """A count with a decimal prefix and three figures at most: 950, 12.3 k, 1.06 M."""
+    for prefix in ("", " k", " M", " G"):
+        if number < 999.5 or prefix == " G":
+            break
+        number /= 1000
+    digits = 0 if number >= 99.95 or (prefix == "" and number == int(number)) else 1
+    return f"{number:.{digits}f}{prefix}"
+
+
+def mib(count: float) -> str:
+    """Bytes in binary units: 512 B, 64.0 KiB, 256.0 MiB, 1.5 GiB."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1023.95 or unit == "GiB":
+            break
+    return f"{count:.1f} {unit}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share: 45.2 %."""
+    return f"{100 * ratio(part, whole):.1f} %"
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held at once, in bytes, mapped files included.
+
+    Linux's VmHWM where it can be read: unlike getrusage's figure, a process does not inherit it
+    from the one that started it.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:  # no /proc here
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def derived(stats: Stats) -> dict[str, float]:
+    """What follows from the counters: rates over `elapsed_s`, shares, sizes.
+
+    Args:
+        stats: what `loader.stats()` returned; counters that are absent count as 0.
+
+    Returns:
+        rows_per_s, requests_per_s, read_bytes_per_s, hit_rate, waited_rate (of the rows, those that
+        another batch was loading), wanted_rate (of the bytes read), bytes_per_request, s_per_batch.
+    """
+    elapsed, rows = stats.get("elapsed_s", 0), stats.get("rows", 0)
+    requests, read = stats.get("requests", 0), stats.get("bytes_read", 0)
+    return {
+        "rows_per_s": ratio(rows, elapsed),
+        "requests_per_s": ratio(requests, elapsed),
+        "read_bytes_per_s": ratio(read, elapsed),
+        "hit_rate": ratio(stats.get("rows_hit", 0), rows),
+        "waited_rate": ratio(stats.get("rows_waited", 0), rows),
+        "wanted_rate": ratio(stats.get("bytes_wanted", 0), read),
+        "bytes_per_request": ratio(read, requests),
+        "s_per_batch": ratio(elapsed, stats.get("batches", 0)),
+    }
+
+
+def final_report(
+    stats: Stats,
+    *,
+    title: str = "gnndrive",
+    results: Mapping[str, str] | None = None,
+    peak_memory: int | None = None,
+) -> str:
+    """The report that ends a run.
+
+    Args:
+        stats: what `loader.stats()` returned.
+        title: the first line's first word.
+        results: lines of the caller's own, such as accuracies, by name; they come last.
+        peak_memory: bytes; this process's peak where None.
+    """
+
+    def of(name: str) -> Any:
+        return stats.get(name, 0)
+
+    rates, rows, elapsed = derived(stats), of("rows"), of("elapsed_s")
+    peak = peak_memory_bytes() if peak_memory is None else peak_memory
+    lines = {
+        "rows": f"{si(rows)}, {si(rates['rows_per_s'])}/s; hit {percent(of('rows_hit'), rows)}, "
+        f"shared {percent(of('rows_waited'), rows)}, loaded {percent(of('rows_loaded'), rows)}",
+        "reads": f"IOPS={si(rates['requests_per_s'])}, BW={mib(rates['read_bytes_per_s'])}/s, "
+        f"{si(of('requests'))} requests of {mib(rates['bytes_per_request'])}, "
+        f"{si(of('retries'))} retries",
+        "bytes": f"{mib(of('bytes_read'))} read, {mib(of('bytes_wanted'))} wanted "
+        f"({100 * rates['wanted_rate']:.1f} %)",
+        "stages": f"sample {of('sample_s'):.1f} s, extract {of('extract_s'):.1f} s, "
+        f"gather {of('gather_s'):.1f} s, summed over workers",
+        "waiting": f"{of('wait_s'):.1f} s for batches, "
+        f"{percent(of('wait_s'), elapsed)} of the time",
+        "memory": f"peak {mib(peak)}, feature buffer {mib(of('buffer_bytes'))} "
+        f"({si(of('buffer_slots'))} slots)",
+        **(results or {}),
+    }
+    width = max(len(name) for name in lines)
+    head = (
+        f"{title}: {of('batches'):,} batches in {elapsed:.1f} s "
+        f"({rates['s_per_batch']:.3f} s each), engine={stats.get('engine', 'none')}"
+    )
+    return "\n".join([head, *(f"  {name:<{width}} : {text}" for name, text in lines.items())])
+
+
+def as_json(stats: Stats, *, peak_memory: int | None = None, **more: Any) -> str:
+    """The same as one JSON object: the counters, what follows from them, and `more`.
+
+    Args:
+        stats: what `loader.stats()` returned.
+        peak_memory: bytes; this process's peak where None.
+        more: entries of the caller's own; they must be JSON.
+    """
+    peak = peak_memory_bytes() if peak_memory is None else peak_memory
+    everything = {**stats, **derived(stats), "peak_memory_bytes": peak, **more}
+    return json.dumps(everything, indent=2, sort_keys=True, allow_nan=False)

@@ -1,0 +1,275 @@
+"""What runs behind a loader: the service's thread, engine, open layout and feature buffers, from
+first use to close.
+
+The first live iterator uses the loader's feature buffer, which stays warm from epoch to epoch. A
+second one at the same
+time gets a buffer of its own, for two iterators in one user's thread must never wait for each
+other's slots (rule 12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gnndrive.books import Table
+from gnndrive.budget import SLOT_BOOKS_BYTES, Plan
+from gnndrive.buffer import FeatureBuffer
+from gnndrive.engines import choose
+from gnndrive.engines.base import Engine
+from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.metrics import Counters
+from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.service import Service
+from gnndrive.pipeline.workers import ThreadWorkers, Workers
+from gnndrive.plugins import find
+from gnndrive.records import EngineSettings, Seeds
+from gnndrive.samplers.base import Sampler
+from gnndrive.sizes import format_size
+from gnndrive.strategies import Strategy
+from gnndrive.topologies.base import Topology
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Everything that a runtime is made of.
+
+    Attributes:
+        strategy: which plug-ins.
+        features: the table that goes through the feature buffer, a node attribute's name.
+        plan: how much memory for what.
+        stages: tasks and queues.
+        engine: an engine's name, or "auto".
+        engine_settings: depth, staging.
+        device: "host", later "cuda".
+    """
+
+    strategy: Strategy
+    features: str
+    plan: Plan
+    stages: Stages
+    engine: str
+    engine_settings: EngineSettings
+    device: str
+
+
+class Running:
+    """A running epoch, as its iterator sees it.
+
+    Attributes:
+        epoch: its stages; `epoch.handover` is where batches come from.
+        task: runs them, in the service's loop.
+        ended: set when nothing of the epoch is under way any more.
+    """
+
+    def __init__(self, epoch: Epoch, task: asyncio.Task[None]) -> None:
+        self.epoch = epoch
+        self.task = task
+        self.ended = threading.Event()
+        self.cancelled = False
+
+
+class Runtime:
+    """Owns what outlives an epoch; made at the first iteration, ended by `close`.
+
+    Args:
+        store: what to load from.
+        settings: see `RuntimeSettings`.
+        workers: where blocking work runs; threads, unless a test wants otherwise.
+    """
+
+    def __init__(
+        self, store: Store, settings: RuntimeSettings, workers: Workers | None = None
+    ) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self.started = perf_counter()
+        self._file = store.table(settings.features)
+        parts = settings.strategy
+        self.topology: Topology = find("topologies", parts.topology)(
+            store.indptr, store.indices, str(store.indices_path)
+        )
+        self._device = find("devices", settings.device)()
+        self._policy = find("policies", parts.policy)()
+        self._layout = find("layouts", parts.layout)(
+            self._file, extent_bytes_max=settings.engine_settings.block_bytes
+        )
+        self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
+        self._buffer: FeatureBuffer | None = None
+        self._buffer_used = False
+        self._retired: Counter[str] = Counter()  # what the books of closed buffers counted
+        self._running: dict[Running, None] = {}
+        self.service = Service()
+        self.engine: Engine = self.service.call(self._start_engine())
+
+    async def _start_engine(self) -> Engine:
+        return choose(self.settings.engine)(self.settings.engine_settings)
+
+    # ---- epochs ----
+
+    def begin(
+        self,
+        seeds: Iterator[Seeds],
+        seed: int,
+        number: int,
+        sampler: Sampler,
+        collate: Callable[[Extracted], Any],
+    ) -> Running:
+        """Start an epoch; its batches come out of the hand-over.
+
+        Raises:
+            ConfigError: a second buffer does not fit into memory=.
+            ClosedError: the runtime was closed.
+        """
+        return self.service.call(self._begin(seeds, seed, number, sampler, collate))
+
+    async def _begin(
+        self,
+        seeds: Iterator[Seeds],
+        seed: int,
+        number: int,
+        sampler: Sampler,
+        collate: Callable[[Extracted], Any],
+    ) -> Running:
+        epoch = Epoch(
+            number=number,
+            seed=seed,
+            seeds=seeds,
+            sampler=sampler,
+            topology=self.topology,
+            buffer=self._take_buffer(),
+            workers=self._workers,
+            collate=collate,
+            stages=self.settings.stages,
+            counters=self.counters,
+        )
+        running = Running(epoch, asyncio.get_running_loop().create_task(epoch.run()))
+        self._running[running] = None
+        running.task.add_done_callback(lambda _: self._ended(running))
+        return running
+
+    def _ended(self, running: Running) -> None:
+        """The epoch's task is over, or was cancelled before its first step."""
+        self._running.pop(running, None)
+        error = None if running.task.cancelled() else running.task.exception()
+        running.epoch.handover.finish(error)
+        self._give_buffer(running.epoch.buffer)
+        running.ended.set()
+
+    def end(self, running: Running) -> None:
+        """End an epoch, early if need be, and wait until nothing of it is under way."""
+        if not running.cancelled:
+            running.cancelled = True
+            running.epoch.sampler.stop()
+            running.epoch.handover.abandon()
+            self.service.soon(running.task.cancel)
+        if not self.service.inside:
+            running.ended.wait()
+
+    # ---- feature buffers ----
+
+    def _take_buffer(self) -> FeatureBuffer:
+        if self._buffer is None:
+            self._buffer = self._make_buffer(self.settings.plan.slots)
+        if not self._buffer_used:
+            self._buffer_used = True
+            return self._buffer
+        return self._make_buffer(self._second_buffer_slots())
+
+    def _give_buffer(self, buffer: FeatureBuffer) -> None:
+        if buffer is self._buffer:
+            self._buffer_used = False
+        else:
+            self._retired.update(buffer.tables[self.settings.features].stats())
+            buffer.close()
+
+    def _second_buffer_slots(self) -> int:
+        plan = self.settings.plan
+        slots = min(plan.slots, plan.batch_rows_max)
+        more = slots * (plan.row_bytes + SLOT_BOOKS_BYTES)
+        if plan.memory is not None and plan.total_bytes + more > plan.memory:
+            raise ConfigError(
+                "a second live iterator needs a feature buffer of its own, "
+                f"{format_size(more)}, and memory={format_size(plan.memory)} has "
+                f"{format_size(plan.memory - plan.total_bytes)} left: "
+                "give buffer= less, memory= more, or close the first iterator"
+            )
+        return slots
+
+    def _make_buffer(self, slots: int) -> FeatureBuffer:
+        tier = find("tiers", self.settings.strategy.tier)(self._layout, self.engine)
+        row_bytes = self._file.row_bytes
+        memory = self._device.allocate(slots, row_bytes)
+        table = Table(self._file.row_count, slots, row_bytes, memory, tier, self._policy)
+        return FeatureBuffer({self.settings.features: table})
+
+    # ---- numbers ----
+
+    def stats(self) -> dict[str, float | str]:
+        """Counters since the start; see `NeighborLoader.stats`."""
+        counters, engine = self.counters, self.engine.stats()
+        books = Counter(self._retired)
+        if self._buffer is not None:
+            books.update(self._buffer.tables[self.settings.features].stats())
+        epochs = [running.epoch for running in list(self._running)]
+        return {
+            "batches": counters.batches,
+            "rows": counters.rows,
+            "edges": counters.edges,
+            "rows_hit": books["hits"],
+            "rows_waited": books["waits"],
+            "rows_loaded": books["loads"],
+            "evictions": books["evictions"],
+            "requests": engine["requests"],
+            "bytes_read": engine["bytes"],
+            "bytes_wanted": counters.bytes_wanted,
+            "retries": engine["retries"],
+            "sample_s": counters.sample_s,
+            "extract_s": counters.extract_s,
+            "gather_s": counters.gather_s,
+            "wait_s": counters.wait_s,
+            "elapsed_s": perf_counter() - self.started,
+            "sampling": sum(e.extracting.under_way - len(e.extracting) for e in epochs),
+            "extracting": sum(e.training.under_way - len(e.training) for e in epochs),
+            "training": sum(len(e.training) for e in epochs),
+            "buffer_slots": self.settings.plan.slots,
+            "buffer_bytes": self.settings.plan.buffer_bytes,
+            "engine": self.engine.name,
+        }
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """End all epochs, wait for the kernel, free everything; idempotent (rule 13)."""
+        if (
+            self.service.inside
+        ):  # a garbage collection in the service's own thread, which cannot wait for itself
+            threading.Thread(target=self.close, name="gnndrive-close").start()
+            return
+        for running in list(self._running):
+            self.end(running)
+        try:
+            self.service.call(self._close())
+        except ClosedError:
+            return
+        self.service.close()
+        self._workers.close()
+
+    async def _close(self) -> None:
+        if self._buffer is not None:
+            await self._buffer.drain()
+        await self.engine.aclose()
+        if self._buffer is not None:
+            self._buffer.verify()
+            self._buffer.close()
+        self._layout.close()
+        await asyncio.sleep(0)

@@ -1,0 +1,1 @@
+"""Schedules: which seeds come next, in windows."""

@@ -1,0 +1,47 @@
+"""The batches of a batch sampler that the user gave, one window a batch, drawn as they are
+needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+
+import torch
+
+from gnndrive.records import Seeds
+from gnndrive.schedules.base import Schedule
+
+
+class Given(Schedule):
+    """Turns a batch sampler's positions into seeds.
+
+    Args:
+        node: input nodes, int64 [n].
+        input_id: PyG's `input_id` of each, int64 [n].
+        batches: yields lists of positions in `node`; iterated anew for each epoch, in the
+            pipeline's thread.
+    """
+
+    name = "given"
+
+    def __init__(
+        self, node: torch.Tensor, input_id: torch.Tensor, batches: Iterable[list[int]]
+    ) -> None:
+        self._node = node
+        self._input_id = input_id
+        self._batches = batches
+
+    def __len__(self) -> int:
+        """Batches in an epoch, where the batch sampler knows it.
+
+        Raises:
+            TypeError: it does not.
+        """
+        if not isinstance(self._batches, Sized):
+            raise TypeError(f"{type(self._batches).__name__} has no len()")
+        return len(self._batches)
+
+    def windows(self, epoch: int) -> Iterator[list[Seeds]]:
+        """The batches in the sampler's order."""
+        for index, positions in enumerate(self._batches):
+            chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
+            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].numpy())]

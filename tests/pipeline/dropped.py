@@ -1,0 +1,278 @@
+"""The protocol with one rule taken out: each `drop_…` patches the rule away."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive._ffi import lib, pointer
+from gnndrive.books import Share, Table
+from gnndrive.buffer import FeatureBuffer, Lease, _Ticket
+from gnndrive.engines.simulated import Simulated
+from gnndrive.pipeline import extract
+from gnndrive.pipeline.batch import Extracted, Failed
+from gnndrive.pipeline.channel import Channel, ChannelEnded
+from gnndrive.pipeline.epoch import Epoch
+from gnndrive.records import Stretch
+from tests.pipeline import scenarios
+
+Patch = pytest.MonkeyPatch
+
+
+def drop_order_of_tickets(patch: Patch) -> None:
+    """1: samples go to extractors as they come, while batches are handed over in order."""
+    made = Epoch.__post_init__
+
+    def unordered(epoch: Epoch) -> None:
+        made(epoch)
+        epoch.extracting.ordered = False
+
+    patch.setattr(Epoch, "__post_init__", unordered)
+
+
+def drop_ticket_in_the_same_step(patch: Patch) -> None:
+    """1: a pause between taking the sample and joining the line."""
+    join = FeatureBuffer.lease
+
+    async def late(buffer: FeatureBuffer, wanted: Any) -> Lease:
+        for _ in range(int(wanted["x"].sum()) % 7):
+            await asyncio.sleep(0)
+        return await join(buffer, wanted)
+
+    patch.setattr(FeatureBuffer, "lease", late)
+
+
+def drop_windows(patch: Patch) -> None:
+    """2: places are taken when work is finished, so a full queue refuses the oldest."""
+
+    async def reserve(channel: Channel[Any]) -> int:
+        channel.reserved += 1
+        return channel.reserved - 1
+
+    async def room(channel: Channel[Any]) -> None:
+        while channel.bound is not None and len(channel) >= channel.bound:
+            await channel._change()
+
+    async def extract_late(epoch: Epoch, item: Any) -> None:
+        lease = await epoch.buffer.lease({"x": item.sample.node})
+        await lease.ready()
+        await room(epoch.training)
+        epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, lease))
+
+    patch.setattr(Channel, "reserve", reserve_until_end(reserve))
+    patch.setattr(extract, "_extract", extract_late)
+
+
+def reserve_until_end(reserve: Any) -> Any:
+    async def reserving(channel: Channel[Any]) -> int:
+        if channel._total is not None:
+            raise ChannelEnded
+        return int(await reserve(channel))
+
+    return reserving
+
+
+def drop_all_or_none(patch: Patch) -> None:
+    """3: a batch takes its first half and waits for room for the second."""
+    join = FeatureBuffer.lease
+
+    async def halves(buffer: FeatureBuffer, wanted: Any) -> Any:
+        ids = wanted["x"]
+        half = len(ids) // 2
+        first = await join(buffer, {"x": ids[:half]})
+        second = await join(buffer, {"x": ids[half:]})
+        share = first._shares["x"]
+        rest = second._shares["x"]
+        share.alias = np.concatenate([share.alias, rest.alias])
+        share.pending = np.concatenate([share.pending, rest.pending])
+        return first
+
+    patch.setattr(FeatureBuffer, "lease", halves)
+
+
+def drop_first_come_first_served(patch: Patch) -> None:
+    """3: whoever fits goes first, whatever its place in the line."""
+
+    def anyone(buffer: FeatureBuffer) -> None:
+        for ticket in list(buffer._line):
+            if ticket.granted.done():
+                buffer._line.remove(ticket)
+            elif (lease := buffer._admit(ticket)) is not None:
+                buffer._line.remove(ticket)
+                ticket.granted.set_result(lease)
+
+    patch.setattr(FeatureBuffer, "advance", anyone)
+
+
+def drop_retry_on_completion(patch: Patch) -> None:
+    """4: the head of the line is tried at releases only, not when a late read gives a slot back."""
+    land = FeatureBuffer._land
+
+    async def silently(buffer: FeatureBuffer, table: Table, fetch: Any) -> None:
+        advance = buffer.advance
+        buffer.advance = lambda: None  # type: ignore[method-assign]
+        async for stretch in fetch:
+            table.commit(stretch)
+            for lease in list(buffer._watchers):
+                lease.wake_if_settled()
+        buffer.advance = advance  # type: ignore[method-assign]
+
+    assert land is not None
+    patch.setattr(FeatureBuffer, "_land", silently)
+
+
+def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
+    """5: a lease that ends early takes its reads with it."""
+    release, load = Lease.release, FeatureBuffer._load
+    fetches: dict[int, list[Any]] = {}
+
+    def loading(buffer: FeatureBuffer, share: Share) -> None:
+        before = set(buffer._loads.values())
+        load(buffer, share)
+        fetches[id(share)] = [f for f in buffer._loads.values() if f not in before]
+
+    def releasing(lease: Lease) -> None:
+        for share in lease._shares.values():
+            for fetch in fetches.pop(id(share), ()):
+                fetch.cancel()
+        release(lease)
+
+    patch.setattr(FeatureBuffer, "_load", loading)
+    patch.setattr(Lease, "release", releasing)
+
+
+def drop_orphans_wait(patch: Patch) -> None:
+    """6: a loading slot that nobody wants any more is free at once."""
+    release, commit = Table.release, Table.commit
+
+    def freeing(table: Table, alias: Any) -> None:
+        release(table, alias)
+        orphans = [
+            slot
+            for slot in set(alias.tolist())
+            if lib.gd_buffer_state_of(table.books, slot) == lib.GD_LOADING
+            and lib.gd_buffer_references(table.books, slot) == 0
+        ]
+        slots = np.array(orphans, np.int32)
+        lib.gd_buffer_fail(table.books, pointer(slots), len(slots))
+
+    def tolerant(table: Table, stretch: Stretch) -> None:
+        loading = [
+            s for s in stretch.slots if lib.gd_buffer_state_of(table.books, s) == lib.GD_LOADING
+        ]
+        commit(table, Stretch(np.array(loading, np.int32), stretch.failures))
+
+    patch.setattr(Table, "release", freeing)
+    patch.setattr(Table, "commit", tolerant)
+
+
+def drop_valid_after_commit(patch: Patch) -> None:
+    """7: a row is valid as soon as its read was submitted."""
+    load = FeatureBuffer._load
+
+    def hasty(buffer: FeatureBuffer, share: Share) -> None:
+        slots = share.loads[1].copy() if share.loads else np.empty(0, np.int32)
+        load(buffer, share)
+        lib.gd_buffer_commit(share.table.books, pointer(slots), len(slots))
+
+    patch.setattr(FeatureBuffer, "_load", hasty)
+    patch.setattr(Table, "commit", lambda table, stretch: None)
+
+
+def drop_failures_reach_waiters(patch: Patch) -> None:
+    """8: a failed completion is printed and forgotten."""
+    commit = Table.commit
+
+    def deaf(table: Table, stretch: Stretch) -> None:
+        commit(table, Stretch(stretch.slots, ()))
+
+    patch.setattr(Table, "commit", deaf)
+
+
+def drop_failed_rows_stay_invalid(patch: Patch) -> None:
+    """8: a failed row is marked valid all the same."""
+    commit = Table.commit
+
+    def careless(table: Table, stretch: Stretch) -> None:
+        failed = np.array([slot for slot, _, _ in stretch.failures], np.int32)
+        commit(table, Stretch(np.concatenate([stretch.slots, failed]), ()))
+
+    patch.setattr(Table, "commit", careless)
+
+
+def drop_release_behind_the_gather(patch: Patch) -> None:
+    """9: a lease ends when its rows are there, before they are gathered."""
+    ready, release = Lease.ready, Lease.release
+
+    async def ready_and_gone(lease: Lease) -> None:
+        await ready(lease)
+        release(lease)
+
+    patch.setattr(Lease, "ready", ready_and_gone)
+    patch.setattr(Lease, "release", lambda lease: None if lease.released else release(lease))
+
+
+def drop_cancelled_grants_come_back(patch: Patch) -> None:
+    """10: an await that was granted and cancelled keeps the lease for nobody."""
+
+    async def forgetful(buffer: FeatureBuffer, wanted: Any) -> Lease:
+        ticket = _Ticket(wanted, asyncio.get_running_loop().create_future())
+        buffer._line.append(ticket)
+        buffer.advance()
+        return await ticket.granted
+
+    patch.setattr(FeatureBuffer, "lease", forgetful)
+
+
+def drop_staging_whole_and_last(patch: Patch) -> None:
+    """11: reads take a first staging block when they are enqueued and a second when they start."""
+    fill, settle, schedule = Simulated._fill, Simulated._settle, Simulated._schedule
+    first: dict[Any, Any] = {}
+
+    def filling(engine: Simulated) -> None:
+        for reads in engine._active:
+            if engine._blocks and reads not in first:
+                first[reads] = engine._blocks.pop()
+        fill(engine)
+
+    def settling(engine: Simulated) -> None:
+        settle(engine)
+        for reads in [r for r in first if r not in engine._active]:
+            engine._blocks.append(first.pop(reads))
+
+    def scheduling(engine: Simulated) -> None:
+        if engine.inflight:  # else it would turn for ever: nothing can complete
+            schedule(engine)
+
+    patch.setattr(Simulated, "_fill", filling)
+    patch.setattr(Simulated, "_settle", settling)
+    patch.setattr(Simulated, "_schedule", scheduling)
+
+
+def drop_buffer_of_its_own(patch: Patch) -> None:
+    """12: a second live iterator uses the first one's buffer."""
+    patch.setattr(scenarios, "second_simulation", lambda one: one)
+
+
+def drop_drain_before_free(patch: Patch) -> None:
+    """13: memory is freed without waiting for the kernel."""
+
+    async def at_once(buffer: FeatureBuffer, cancel: bool = True) -> None:
+        buffer._loads.clear()
+
+    patch.setattr(FeatureBuffer, "drain", at_once)
+
+
+def drop_errors_in_turn(patch: Patch) -> None:
+    """14: an error reaches the user as soon as it is known."""
+    put, ready = Channel.put, Channel._ready
+
+    def rude(channel: Channel[Any], index: int, item: Any) -> None:
+        put(channel, index - 1000 if isinstance(item, Failed) else index, item)
+
+    def at_once(channel: Channel[Any]) -> bool:
+        return ready(channel) or (len(channel) > 0 and channel._items[0][0] < 0)
+
+    patch.setattr(Channel, "put", rude)
+    patch.setattr(Channel, "_ready", at_once)

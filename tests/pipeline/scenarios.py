@@ -1,0 +1,162 @@
+"""Scenarios for the protocol's rules: each raises when something goes wrong."""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from gnndrive.engines.simulated import Faults
+from gnndrive.pipeline import train
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.records import TableFile
+from gnndrive.samplers.base import batch_key
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import (
+    Delivered,
+    RandomSampler,
+    Scenario,
+    Simulation,
+    simulate,
+)
+
+SLOW = Faults(short=0.1, delay_turns_max=6)
+
+
+def epoch_ends_well(rows: TableFile, seed: int) -> None:
+    scenario = Scenario(rows, faults=SLOW, batches=16)
+    assert [batch.index for batch in simulate(scenario, seed)] == list(range(16))
+
+
+def narrow_queues_end_well(rows: TableFile, seed: int) -> None:
+    scenario = Scenario(rows, faults=SLOW, batches=16, slots=48, stages=Stages(4, 4, 2, 2))
+    assert [batch.index for batch in simulate(scenario, seed)] == list(range(16))
+
+
+def failing_epoch_ends(rows: TableFile, seed: int) -> None:
+    scenario = Scenario(rows, batches=8, slots=64, faults=replace(SLOW, eio_offsets=((0, 512),)))
+
+    async def main() -> None:
+        simulation = Simulation(scenario, seed)
+        epoch = simulation.epoch()
+        running = asyncio.ensure_future(epoch.run())
+        delivered, error = 0, None
+        try:
+            while True:
+                batch = await epoch.handover.aget()
+                simulation.check(batch)
+                assert not set(batch.node.tolist()) & set(range(8)), "a failed row was delivered"
+                delivered += 1
+        except OSError as caught:
+            error = caught
+        except train.HandoverEnded:
+            pass
+        await running
+        expected = next(
+            (i for i, nodes in expected_nodes(scenario, seed) if nodes & set(range(8))), 8
+        )
+        assert delivered == expected, "a batch before the failed one was lost"
+        assert (error is not None) == (expected < 8)
+        await simulation.close()
+
+    run(main())
+
+
+def expected_nodes(scenario: Scenario, seed: int) -> list[tuple[int, set[int]]]:
+    """What each batch holds, without the pipeline."""
+    sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
+    return [
+        (s.index, set(sampler.sample(s.node, batch_key(seed, 0, s.index), None).node.tolist()))
+        for s in scenario.seeds(seed)
+    ]
+
+
+def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24) -> None:
+    """Leases of overlapping rows, each row a read of its own; one is cancelled after some turns."""
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, slots=slots, depth=4, faults=SLOW), seed)
+
+        async def use(start: int) -> None:
+            ids = (start + 2 * np.arange(16, dtype=np.int64)) % 200
+            lease = await simulation.buffer.lease({"x": ids})
+            try:
+                await lease.ready()
+                row = lease.gather("x", torch.uint8, (rows.row_bytes,))
+                simulation.check(Delivered(0, ids, row))
+            finally:
+                lease.release()
+
+        users = [asyncio.ensure_future(use(start)) for start in (0, 16, 33, 6)]
+        for _ in range(seed):
+            await asyncio.sleep(0)
+        users[seed % 3].cancel()
+        await asyncio.wait(users)
+        for number, user in enumerate(users):
+            if number != seed % 3:
+                user.result()
+        await simulation.close()
+
+    run(main())
+
+
+def cancelled_leases_among_many_slots(rows: TableFile, seed: int) -> None:
+    """The same with room for all: leases wait for rows that a cancelled one was loading."""
+    cancelled_leases_come_back(rows, seed, slots=100)
+
+
+def few_staging_blocks_end_well(rows: TableFile, seed: int) -> None:
+    simulate(Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW), seed)
+
+
+def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
+    """A lease is granted by another's release and its task cancelled before it runs again."""
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, slots=16), seed)
+        first = await simulation.buffer.lease({"x": np.arange(16)})
+        await first.ready()
+        waiting = asyncio.ensure_future(simulation.buffer.lease({"x": np.arange(50, 66)}))
+        await asyncio.sleep(0)
+        first.release()  # grants it
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await simulation.close()
+
+    run(main())
+
+
+def two_epochs_in_one_task(rows: TableFile, seed: int) -> None:
+    """zip(loader, loader): each iterator's release waits on the same user."""
+
+    async def main() -> None:
+        one = Simulation(Scenario(rows, batches=8, faults=SLOW), seed)
+        two = second_simulation(one)
+        epochs = [one.epoch(0), two.epoch(1)]
+        running = [asyncio.ensure_future(epoch.run()) for epoch in epochs]
+        for _ in range(8):
+            for simulation, epoch in zip((one, two), epochs, strict=True):
+                simulation.check(await epoch.handover.aget())
+        await asyncio.wait(running)
+        for simulation in {one, two}:
+            await simulation.close()
+
+    run(main())
+
+
+def second_simulation(one: Simulation) -> Simulation:
+    """A simulation for a second live iterator: with a buffer of its own."""
+    return Simulation(one.scenario, one.seed)
+
+
+def closing_waits_for_the_kernel(rows: TableFile, seed: int) -> None:
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, faults=SLOW), seed)
+        lease = await simulation.buffer.lease({"x": np.arange(16)})
+        lease.release()
+        await simulation.buffer.drain()
+        assert not simulation.engine.inflight, "the kernel may still write"
+        simulation.buffer.close()
+        await simulation.engine.aclose()
+
+    run(main())

@@ -1,0 +1,92 @@
+"""The channel between stages: windows, order, ends."""
+
+import asyncio
+
+import pytest
+
+from gnndrive.pipeline.channel import Channel, ChannelEnded
+from gnndrive.testing.loop import Deadlock, run
+
+
+def test_items_leave_in_index_order() -> None:
+    async def main() -> list[str]:
+        channel: Channel[str] = Channel(3)
+        for _ in range(3):
+            await channel.reserve()
+        channel.put(2, "c")
+        channel.put(0, "a")
+        channel.put(1, "b")
+        return [await channel.take() for _ in range(3)]
+
+    assert run(main()) == ["a", "b", "c"]
+
+
+def test_unordered_items_leave_as_they_come() -> None:
+    async def main() -> list[str]:
+        channel: Channel[str] = Channel(3, ordered=False)
+        channel.put(2, "c")
+        channel.put(0, "a")
+        return [await channel.take() for _ in range(2)]
+
+    assert run(main()) == ["c", "a"]
+
+
+def test_the_window_counts_from_the_oldest_not_taken() -> None:
+    async def main() -> None:
+        channel: Channel[int] = Channel(2)
+        assert [await channel.reserve(), await channel.reserve()] == [0, 1]
+        third = asyncio.ensure_future(channel.reserve())
+        channel.put(1, 1)  # the younger is finished, the oldest is not: no room
+        await asyncio.sleep(0)
+        assert not third.done()
+        channel.put(0, 0)
+        assert await channel.take() == 0
+        assert await third == 2
+
+    run(main())
+
+
+def test_put_never_waits_for_what_was_reserved() -> None:
+    async def main() -> None:
+        channel: Channel[int] = Channel(1)
+        await channel.reserve()
+        channel.put(0, 0)  # not a coroutine: it cannot wait
+
+    run(main())
+
+
+def test_end_wakes_takers_and_reservers() -> None:
+    async def main() -> None:
+        channel: Channel[int] = Channel(1)
+        await channel.reserve()
+        taker, reserver = (asyncio.ensure_future(c) for c in (channel.take(), channel.reserve()))
+        await asyncio.sleep(0)
+        channel.put(0, 7)
+        channel.end(1)
+        assert await taker == 7
+        with pytest.raises(ChannelEnded):
+            await reserver
+        with pytest.raises(ChannelEnded):
+            await channel.take()
+
+    run(main())
+
+
+def test_a_cancelled_taker_loses_nothing() -> None:
+    async def main() -> None:
+        channel: Channel[int] = Channel(2)
+        first, second = (asyncio.ensure_future(channel.take()) for _ in range(2))
+        await asyncio.sleep(0)
+        channel.put(0, 0)  # wakes both; the one that would have had it is cancelled before it looks
+        first.cancel()
+        assert await second == 0
+
+    run(main())
+
+
+def test_waiting_for_nobody_is_a_deadlock() -> None:
+    async def main() -> None:
+        await Channel[int](1).take()
+
+    with pytest.raises(Deadlock):
+        run(main())
