@@ -37,6 +37,7 @@ class Collate:
         self._features = features
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
+        self._maps: dict[str, torch.Tensor] = {}
 
     def __call__(self, seeds: Seeds, sample: Sample, rows: Mapping[str, torch.Tensor]) -> Any:
         """The batch.
@@ -62,7 +63,7 @@ class Collate:
         edge = sample.edge if store.edge_id is None else np.asarray(store.edge_id[sample.edge])
         e_id = torch.from_numpy(edge.astype(np.int64, copy=False))
         for name in store.edge_names:
-            batch[name] = store.tensor(f"edges/{name}")[e_id]
+            batch[name] = self._map(f"edges/{name}")[e_id]
         batch.n_id = torch.from_numpy(sample.node)
         batch.e_id = e_id
         batch.num_sampled_nodes = list(sample.num_sampled_nodes)
@@ -77,15 +78,21 @@ class Collate:
 
     def row_type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """The element type and shape of a row of node attribute `name`."""
-        tensor = self._store.tensor(f"nodes/{name}")
+        tensor = self._map(f"nodes/{name}")
         return tensor.dtype, tuple(tensor.shape[1:])
 
     def node_rows(self, name: str, sample: Sample) -> torch.Tensor:
         """Rows of a node attribute through its memory map, [nodes, *row]."""
-        return self._store.tensor(f"nodes/{name}")[torch.from_numpy(sample.node)]
+        return self._map(f"nodes/{name}")[torch.from_numpy(sample.node)]
 
     def from_map(self, seeds: Seeds, sample: Sample) -> Any:
         """The batch with its features read through the memory map: for one batch, without a
         pipeline."""
         rows = {name: self.node_rows(name, sample) for name in self._features}
         return self(seeds, sample, rows)
+
+    def _map(self, name: str) -> torch.Tensor:
+        """The array as a mapped tensor, mapped once."""
+        if name not in self._maps:
+            self._maps[name] = self._store.tensor(name)
+        return self._maps[name]

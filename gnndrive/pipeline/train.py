@@ -48,6 +48,7 @@ async def train_stage(epoch: Epoch) -> None:
         epoch.counters.gather_s += perf_counter() - started
         epoch.count_batch(item)
         epoch.handover.put(batch)
+        del batch, item  # the user alone keeps it alive
     epoch.releasing.end(handed_over)
     epoch.handover.finish(None)
 
