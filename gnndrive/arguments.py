@@ -1,5 +1,6 @@
 """Checks of a loader's arguments: each returns the argument in the form that the loader uses, or
-says what to give."""
+says what to give.
+"""
 
 from __future__ import annotations
 

@@ -108,8 +108,7 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
         demand: what there is to load.
         memory: the budget for everything, bytes, or None.
         buffer: the feature buffer's slots, bytes, or None: what the rest leaves, or without a
-            budget a quarter of
-            the memory available, in no case more than the table.
+            budget a quarter of the memory available, in no case more than the table.
 
     Raises:
         ConfigError: the budget cannot hold the rest, or the buffer not a single row; names the
@@ -177,7 +176,8 @@ def _rest(demand: Demand) -> tuple[Line, ...]:
 
 def available_memory() -> int:
     """Bytes that this process may still use: the machine's available memory or its cgroup's limit,
-    if less."""
+    if less.
+    """
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:

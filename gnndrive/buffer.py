@@ -1,13 +1,10 @@
 """The feature buffer and its leases (GNNDrive §4.2), for one or several tables behind one gate.
 
 A `Lease` is the only way to touch rows. `FeatureBuffer.lease` draws a ticket in the step that calls
-it; the gate admits
-whole batches, first come first served, when the rows they miss fit into free and standby slots
-(rule 3). With the
-grant, in the same step, the missing rows' reads are enqueued: from then on they belong to the
-buffer and end whatever
-becomes of the batch (rule 5). A row becomes valid only after the device's commit of all of it (rule
-7).
+it; the gate admits whole batches, first come first served, when the rows they miss fit into free
+and standby slots (rule 3). With the grant, in the same step, the missing rows' reads are enqueued:
+from then on they belong to the buffer and end whatever becomes of the batch (rule 5). A row becomes
+valid only after the device's commit of all of it (rule 7).
 
 The books are C (`native/buffer.c`); Python sees batches and stretches, never rows. All of it runs
 in one event loop.
@@ -245,7 +242,8 @@ class FeatureBuffer:
 
     def _break(self, error: BaseException) -> None:
         """An engine or device failed in a way that leaves slots loading for ever: everybody is
-        told."""
+        told.
+        """
         self._broken = self._broken or error
         for lease in list(self._watchers):
             lease.wake()
@@ -271,7 +269,8 @@ class FeatureBuffer:
 
     async def drain(self, cancel: bool = True) -> None:
         """Wait until no read is under way; with `cancel`, those not yet started fail with
-        ECANCELED."""
+        ECANCELED.
+        """
         while self._loads:
             if cancel:
                 for fetch in self._loads.values():

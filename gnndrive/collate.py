@@ -1,5 +1,6 @@
 """A sample and its rows become the `Data` that PyTorch Geometric's NeighborLoader would have
-yielded."""
+yielded.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class Collate:
 
     def from_map(self, seeds: Seeds, sample: Sample) -> Any:
         """The batch with its features read through the memory map: for one batch, without a
-        pipeline."""
+        pipeline.
+        """
         rows = {name: self.node_rows(name, sample) for name in self._features}
         return self(seeds, sample, rows)
 

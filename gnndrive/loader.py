@@ -1,10 +1,9 @@
 """`NeighborLoader`: PyTorch Geometric's loader of that name, reading from a store on disk.
 
 It is a `torch.utils.data.DataLoader` with PyG's arguments, so that frameworks which rebuild or
-inspect loaders find
-what they expect, but it starts no worker processes: iterating runs GNNDrive's pipeline
-(`gnndrive/pipeline/`) in a
-thread of its own. Making one is cheap: rings, buffers and threads start at the first `iter`.
+inspect loaders find what they expect, but it starts no worker processes: iterating runs GNNDrive's
+pipeline (`gnndrive/pipeline/`) in a thread of its own. Making one is cheap: rings, buffers and
+threads start at the first `iter`.
 
 When not to use it: the features fit in memory. Then PyG's own loader has less to do.
 """
@@ -33,7 +32,7 @@ from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError
 from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.train import HandoverEnded
+from gnndrive.pipeline.handover import HandoverEnded
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
 from gnndrive.runtime import Running, Runtime, RuntimeSettings
@@ -207,7 +206,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
 
     def close(self) -> None:
         """End all iterators, wait for reads under way, free everything. Idempotent; the loader
-        cannot be used again."""
+        cannot be used again.
+        """
         self._closed = True
         if self._closer is not None:
             self._closer()
@@ -238,7 +238,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> BatchIterator:  # type: ignore[override]
         """A fresh epoch's batches; several iterators may live at once, each with a feature buffer
-        of its own."""
+        of its own.
+        """
         return self._begin()
 
     def __aiter__(self) -> BatchIterator:

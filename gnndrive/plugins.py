@@ -2,9 +2,8 @@
 gnndrive/engines/uring.py.
 
 A new engine, policy, layout, sampler, schedule, topology, tier or device is one new file in the
-folder of its kind,
-holding one class whose `name` is the file's name (with "-" for "_"). Nothing is registered
-anywhere.
+folder of its kind, holding one class whose `name` is the file's name (with "-" for "_"). Nothing is
+registered anywhere.
 """
 
 from __future__ import annotations

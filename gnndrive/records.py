@@ -1,8 +1,7 @@
 """The frozen records that cross rooms: what one part hands to the next, and nothing else.
 
 A batch is a list of seeds (`Seeds`), becomes a `Sample`, its missing rows become C reads whose
-progress comes
-back as `Stretch`es, and ends as a torch_geometric `Data`. Records know nobody.
+progress comes back as `Stretch`es, and ends as a torch_geometric `Data`. Records know nobody.
 """
 
 from __future__ import annotations

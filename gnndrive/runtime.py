@@ -2,9 +2,8 @@
 first use to close.
 
 The first live iterator uses the loader's feature buffer, which stays warm from epoch to epoch. A
-second one at the same
-time gets a buffer of its own, for two iterators in one user's thread must never wait for each
-other's slots (rule 12).
+second one at the same time gets a buffer of its own, for two iterators in one user's thread must
+never wait for each other's slots (rule 12).
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Epoch, Stages
 from gnndrive.pipeline.service import Service
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
@@ -109,7 +109,13 @@ class Runtime:
         self._retired: Counter[str] = Counter()  # what the books of closed buffers counted
         self._running: dict[Running, None] = {}
         self.service = Service()
-        self.engine: Engine = self.service.call(self._start_engine())
+        try:
+            self.engine: Engine = self.service.call(self._start_engine())
+        except BaseException:
+            self.service.close()
+            self._workers.close()
+            self._layout.close()
+            raise
 
     async def _start_engine(self) -> Engine:
         return choose(self.settings.engine)(self.settings.engine_settings)
@@ -152,7 +158,7 @@ class Runtime:
             stages=self.settings.stages,
             counters=self.counters,
         )
-        running = Running(epoch, asyncio.get_running_loop().create_task(epoch.run()))
+        running = Running(epoch, asyncio.get_running_loop().create_task(run_epoch(epoch)))
         self._running[running] = None
         running.task.add_done_callback(lambda _: self._ended(running))
         return running

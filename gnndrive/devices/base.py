@@ -1,8 +1,8 @@
 """The Device interface: where the feature buffer lives, how rows get into it and out of it.
 
 On the host a landed row is already in its slot, so a commit has nothing to wait for. A CUDA device
-takes rows in
-pinned staging beside the feature buffer and commits a stretch when the copy's event has fired.
+takes rows in pinned staging beside the feature buffer and commits a stretch when the copy's event
+has fired.
 """
 
 from __future__ import annotations

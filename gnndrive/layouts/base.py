@@ -1,5 +1,6 @@
 """The Layout interface, where rows lie on disk, and `Reads`, the planned reads that engines carry
-out."""
+out.
+"""
 
 from __future__ import annotations
 

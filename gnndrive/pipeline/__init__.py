@@ -1,2 +1,3 @@
 """The pipeline (GNNDrive §4.1): sample → extract → train → release, four kinds of tasks and three
-bounded channels."""
+bounded channels.
+"""

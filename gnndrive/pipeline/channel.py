@@ -1,12 +1,9 @@
 """A bounded channel between two stages, whose bound is a window taken before work starts.
 
 A queue that refuses a finished item can refuse the oldest batch while younger ones fill it, and
-then nothing moves. So
-a worker first reserves a place, then works, then puts: `put` never waits (rule 2). Items leave in
-index order, or, if
-not `ordered`, as they come. In order, places reserved and not yet taken are exactly the window that
-starts at the oldest
-batch not taken.
+then nothing moves. So a worker first reserves a place, then works, then puts: `put` never waits
+(rule 2). Items leave in index order, or, if not `ordered`, as they come. In order, places reserved
+and not yet taken are exactly the window that starts at the oldest batch not taken.
 
 All of it belongs to one event loop.
 """
@@ -81,8 +78,7 @@ class Channel(Generic[Item]):
 
     async def take(self) -> Item:
         """The next item. It is taken in the step in which this returns: what the caller does before
-        its next wait
-        happens in the order of taking (rule 1).
+        its next wait happens in the order of taking (rule 1).
 
         Raises:
             ChannelEnded: each item announced was taken.

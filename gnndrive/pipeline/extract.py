@@ -1,17 +1,15 @@
 """The extract stage: several tasks, each bringing one batch's rows into the feature buffer
-(GNNDrive §4.2)."""
+(GNNDrive §4.2).
+"""
 
 from __future__ import annotations
 
 import asyncio
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
-
-if TYPE_CHECKING:
-    from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch
 
 
 async def extract_stage(epoch: Epoch) -> None:

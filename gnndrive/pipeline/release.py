@@ -1,14 +1,11 @@
 """The release stage: one task gives leases back once their gather's fence is behind them (GNNDrive
-§4.1)."""
+§4.1).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gnndrive.pipeline.channel import ChannelEnded
-
-if TYPE_CHECKING:
-    from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch
 
 
 async def release_stage(epoch: Epoch) -> None:

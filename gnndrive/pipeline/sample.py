@@ -1,17 +1,15 @@
 """The sample stage: several tasks draw seeds in order and sample them in worker threads (GNNDrive
-§4.1)."""
+§4.1).
+"""
 
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
+from gnndrive.pipeline.epoch import Epoch
 from gnndrive.samplers.base import batch_key
-
-if TYPE_CHECKING:
-    from gnndrive.pipeline.epoch import Epoch
 
 
 async def sample_stage(epoch: Epoch) -> None:

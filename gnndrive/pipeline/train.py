@@ -1,29 +1,20 @@
-"""The train stage: the hand-over of finished batches to whoever trains (GNNDrive §4.1).
+"""The train stage: gathers batches and hands them over to whoever trains (GNNDrive §4.1).
 
 The stage gathers a batch's rows in a worker thread as soon as the hand-over has room for it, so one
-batch waits ready
-while the user computes on the one before, and its slots are free again. `Handover` is the only
-place where the
-pipeline's thread and the user's meet.
+batch waits ready while the user computes on the one before, and its slots are free again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
 from gnndrive.pipeline.batch import Failed
 from gnndrive.pipeline.channel import ChannelEnded
-
-if TYPE_CHECKING:
-    from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.epoch import Epoch
 
 
-class HandoverEnded(Exception):
-    """The epoch is over: no further batch."""
+class EpochFailed(Exception):
+    """Ends the pipeline's task group after an error was handed over; never leaves the pipeline."""
 
 
 async def train_stage(epoch: Epoch) -> None:
@@ -51,109 +42,3 @@ async def train_stage(epoch: Epoch) -> None:
         del batch, item  # the user alone keeps it alive
     epoch.releasing.end(handed_over)
     epoch.handover.finish(None)
-
-
-class EpochFailed(Exception):
-    """Ends the pipeline's task group after an error was handed over; never leaves the pipeline."""
-
-
-class Handover:
-    """Finished batches on their way from the pipeline's thread to the user's.
-
-    Args:
-        capacity: batches that may wait ready.
-    """
-
-    def __init__(self, capacity: int = 1) -> None:
-        self._capacity = capacity
-        self._lock = threading.Lock()
-        self._arrived = threading.Condition(self._lock)
-        self._ready: deque[Any] = deque()
-        self._ended = False
-        self._error: BaseException | None = None
-        self._listeners: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-
-    # ---- the pipeline's side ----
-
-    async def room(self) -> None:
-        """Wait until a batch may be made ready."""
-        while True:
-            with self._lock:
-                if len(self._ready) < self._capacity:
-                    return
-                listener = self._listen()
-            await listener
-
-    def put(self, batch: Any) -> None:
-        """Make a batch ready."""
-        with self._lock:
-            self._ready.append(batch)
-            self._tell()
-
-    def finish(self, error: BaseException | None) -> None:
-        """After the batches that are ready comes the end, or `error`; the first call counts."""
-        with self._lock:
-            if not self._ended:
-                self._ended, self._error = True, error
-            self._tell()
-
-    def abandon(self) -> None:
-        """Drop what is ready and end: nobody will take it."""
-        with self._lock:
-            self._ready.clear()
-            self._ended = True
-            self._tell()
-
-    # ---- the user's side ----
-
-    def get(self) -> Any:
-        """The next batch; blocks the calling thread, which signals still reach.
-
-        Raises:
-            HandoverEnded: there is none.
-        """
-        with self._lock:
-            while not self._ready and not self._ended:
-                self._arrived.wait()
-            return self._next()
-
-    async def aget(self) -> Any:
-        """The next batch, awaited in the caller's own event loop; cancelling it loses nothing.
-
-        Raises:
-            HandoverEnded: there is none.
-        """
-        while True:
-            with self._lock:
-                if self._ready or self._ended:
-                    return self._next()
-                listener = self._listen()
-            await listener
-
-    def _next(self) -> Any:
-        if self._ready:
-            batch = self._ready.popleft()
-            self._tell()
-            return batch
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        raise HandoverEnded
-
-    def _listen(self) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        listener: asyncio.Future[None] = loop.create_future()
-        self._listeners.append((loop, listener))
-        return listener
-
-    def _tell(self) -> None:
-        self._arrived.notify_all()
-        listeners, self._listeners = self._listeners, []
-        for loop, listener in listeners:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_wake, listener)
-
-
-def _wake(listener: asyncio.Future[None]) -> None:
-    if not listener.done():
-        listener.set_result(None)

@@ -34,8 +34,8 @@ class ThreadWorkers(Workers):
     """A pool of daemon threads.
 
     concurrent.futures joins its threads before any exit handler runs, so a Ctrl-C would wait for
-    samples that nobody
-    told to stop. These threads are ended by `close`, which the loader's exit handler calls.
+    samples that nobody told to stop. These threads are ended by `close`, which the loader's exit
+    handler calls.
 
     Args:
         count: functions that run at once.

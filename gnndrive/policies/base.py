@@ -15,4 +15,5 @@ class Policy(ABC):
     @abstractmethod
     def keys(self, rows: Int64Array) -> Int64Array | None:
         """Standby keys for a batch's rows, set at admission, int64 [n]; None: the release tick
-        (LRU)."""
+        (LRU).
+        """

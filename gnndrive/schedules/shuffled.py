@@ -1,5 +1,6 @@
 """One window a batch, the seeds shuffled anew for every epoch or left in order (GNNDrive §4.1, and
-torch's loaders)."""
+torch's loaders).
+"""
 
 from __future__ import annotations
 

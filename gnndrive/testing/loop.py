@@ -1,8 +1,8 @@
 """An event loop with a virtual clock, in which a deadlock is an exception instead of a hang.
 
 Time passes only when nothing else can happen, and then at once. When nothing is scheduled at all,
-nobody can ever wake
-anybody: `Deadlock` is raised out of `run`. For tests in which all I/O is simulated.
+nobody can ever wake anybody: `Deadlock` is raised out of `run`. For tests in which all I/O is
+simulated.
 """
 
 from __future__ import annotations

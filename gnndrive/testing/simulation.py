@@ -27,8 +27,9 @@ from gnndrive.engines.simulated import Simulated
 from gnndrive.layouts.table import Table as TableLayout
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Epoch, Stages
-from gnndrive.pipeline.train import HandoverEnded
+from gnndrive.pipeline.handover import HandoverEnded
 from gnndrive.pipeline.workers import Workers
 from gnndrive.policies.base import Policy
 from gnndrive.policies.lru import LRU
@@ -235,7 +236,7 @@ def simulate(scenario: Scenario, seed: int, epochs: int = 1) -> list[Delivered]:
         try:
             for number in range(epochs):
                 epoch = simulation.epoch(number)
-                running = asyncio.get_running_loop().create_task(epoch.run())
+                running = asyncio.get_running_loop().create_task(run_epoch(epoch))
                 try:
                     delivered += await simulation.consume(epoch)
                 finally:

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from gnndrive.engines.simulated import Faults
-from gnndrive.pipeline import train
+from gnndrive.pipeline import handover
+from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.records import TableFile
 from gnndrive.samplers.base import batch_key
@@ -39,7 +40,7 @@ def failing_epoch_ends(rows: TableFile, seed: int) -> None:
     async def main() -> None:
         simulation = Simulation(scenario, seed)
         epoch = simulation.epoch()
-        running = asyncio.ensure_future(epoch.run())
+        running = asyncio.ensure_future(run_epoch(epoch))
         delivered, error = 0, None
         try:
             while True:
@@ -49,7 +50,7 @@ def failing_epoch_ends(rows: TableFile, seed: int) -> None:
                 delivered += 1
         except OSError as caught:
             error = caught
-        except train.HandoverEnded:
+        except handover.HandoverEnded:
             pass
         await running
         expected = next(
@@ -133,7 +134,7 @@ def two_epochs_in_one_task(rows: TableFile, seed: int) -> None:
         one = Simulation(Scenario(rows, batches=8, faults=SLOW), seed)
         two = second_simulation(one)
         epochs = [one.epoch(0), two.epoch(1)]
-        running = [asyncio.ensure_future(epoch.run()) for epoch in epochs]
+        running = [asyncio.ensure_future(run_epoch(epoch)) for epoch in epochs]
         for _ in range(8):
             for simulation, epoch in zip((one, two), epochs, strict=True):
                 simulation.check(await epoch.handover.aget())

@@ -1,5 +1,6 @@
 """Cancelling at every await: whatever was held comes back, whatever was asked of the kernel is
-waited for."""
+waited for.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,6 +11,7 @@ import pytest
 
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ClosedError
+from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.records import TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
@@ -30,7 +32,7 @@ def test_an_epoch_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
     async def main(turns: int) -> bool:
         simulation = Simulation(Scenario(rows, batches=6, faults=NOISE), seed)
         epoch = simulation.epoch()
-        running = asyncio.ensure_future(epoch.run())
+        running = asyncio.ensure_future(run_epoch(epoch))
         consumer = asyncio.ensure_future(simulation.consume(epoch))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -48,7 +50,8 @@ def test_an_epoch_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
     """Three leases over overlapping rows; the second is cancelled: waiting, just granted or
-    loading."""
+    loading.
+    """
 
     async def main(turns: int) -> bool:
         simulation = Simulation(Scenario(rows, slots=24, faults=NOISE), seed)
@@ -79,7 +82,8 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
 
 def test_a_load_nobody_wants_keeps_its_slots_until_it_ends(rows: TableFile) -> None:
     """Rule 6: with every slot still loading for a cancelled lease, the next waits for the
-    completions."""
+    completions.
+    """
 
     async def main() -> None:
         simulation = Simulation(Scenario(rows, slots=16), 0)

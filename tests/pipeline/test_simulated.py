@@ -8,6 +8,7 @@ import pytest
 
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError, ReadError
+from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.records import TableFile
 from gnndrive.testing.loop import run
@@ -60,7 +61,7 @@ def test_a_later_epoch_finds_rows_of_an_earlier_one(rows: TableFile) -> None:
         simulation = Simulation(Scenario(rows, slots=200), seed=1)
         for number in range(2):
             epoch = simulation.epoch(number)
-            running = asyncio.ensure_future(epoch.run())
+            running = asyncio.ensure_future(run_epoch(epoch))
             await simulation.consume(epoch)
             await running
         stats = simulation.table.stats()
@@ -78,7 +79,7 @@ def test_no_row_is_read_twice_while_it_is_there(rows: TableFile) -> None:
         async def main(seed: int = seed) -> None:
             simulation = Simulation(Scenario(rows, slots=200, extra_max=60), seed)
             epoch = simulation.epoch()
-            running = asyncio.ensure_future(epoch.run())
+            running = asyncio.ensure_future(run_epoch(epoch))
             batches = await simulation.consume(epoch)
             await running
             wanted = {node for batch in batches for node in batch.node.tolist()}
@@ -105,7 +106,7 @@ def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile) -> None:
         ) -> None:
             simulation = Simulation(scenario, seed)
             epoch = simulation.epoch()
-            running = asyncio.ensure_future(epoch.run())
+            running = asyncio.ensure_future(run_epoch(epoch))
             delivered = await simulation.consume(epoch, limit=first)
             if first is not None:
                 with pytest.raises(ReadError) as caught:
@@ -117,7 +118,7 @@ def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile) -> None:
             assert held(delivered) == reference[:first]
             simulation.check_idle()
             again = simulation.epoch(1)  # the buffer serves a new iterator
-            running = asyncio.ensure_future(again.run())
+            running = asyncio.ensure_future(run_epoch(again))
             await simulation.consume(again, limit=0)
             running.cancel()
             await asyncio.wait([running])
@@ -146,7 +147,7 @@ def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
             raise KeyError("no such attribute")
 
         epoch.collate = broken
-        running = asyncio.ensure_future(epoch.run())
+        running = asyncio.ensure_future(run_epoch(epoch))
         with pytest.raises(KeyError):
             await epoch.handover.aget()
         await running

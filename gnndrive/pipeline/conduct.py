@@ -1,0 +1,53 @@
+"""Runs an epoch: the four stages in one task group.
+
+The epoch ends in one of three ways: the schedule ends, a batch fails at its turn, or the user goes
+away. In each of them every lease is given back, every read has ended, and only then is the buffer
+free for somebody else (rule 13).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from gnndrive.errors import ClosedError
+from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.extract import extract_stage
+from gnndrive.pipeline.release import release_stage
+from gnndrive.pipeline.sample import sample_stage
+from gnndrive.pipeline.train import EpochFailed, train_stage
+
+
+async def run_epoch(epoch: Epoch) -> None:
+    """Run the epoch to its end; cancel the task to end it early. The hand-over hears of every
+    end."""
+    error: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(epoch.stages.samplers):
+                group.create_task(sample_stage(epoch))
+            for _ in range(epoch.stages.extractors):
+                group.create_task(extract_stage(epoch))
+            group.create_task(train_stage(epoch))
+            group.create_task(release_stage(epoch))
+    except* EpochFailed:
+        pass  # the hand-over has the batch's own error
+    except* Exception as group_error:
+        error = group_error.exceptions[0]
+    except* asyncio.CancelledError:
+        error = ClosedError("the iterator was closed")
+    finally:
+        try:
+            await _wind_up(epoch)
+        finally:
+            epoch.handover.finish(error)
+
+
+async def _wind_up(epoch: Epoch) -> None:
+    for lease in epoch.releasing.drain():
+        lease.release()
+    for item in epoch.training.drain():
+        if isinstance(item, Extracted):
+            item.lease.release()
+    epoch.extracting.drain()
+    await epoch.buffer.drain()
