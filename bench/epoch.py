@@ -35,6 +35,7 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import gnndrive
+from gnndrive.loader import DEFAULT_GAP_BYTES
 from gnndrive.records import TableFile
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.samplers.base import batch_key
@@ -136,7 +137,7 @@ def make_loader(store: gnndrive.Store, options: argparse.Namespace) -> gnndrive.
     """The loader that is measured."""
     return gnndrive.NeighborLoader(
         store, options.fanout, batch_size=options.batch_size, shuffle=True, seed=SEED,
-        buffer=options.buffer, engine=options.engine,
+        buffer=options.buffer, engine=options.engine, gap=options.gap,
     )  # fmt: skip
 
 
@@ -212,7 +213,7 @@ def spawn(which: str, options: argparse.Namespace, group: Cgroup | None) -> dict
         sys.executable, __file__, options.store, "--worker", which,
         "--batches", str(options.batches), "--batch-size", str(options.batch_size),
         "--fanout", ",".join(map(str, options.fanout)), "--buffer", options.buffer,
-        "--engine", options.engine,
+        "--engine", options.engine, "--gap", str(options.gap),
     ]  # fmt: skip
     enter = None if group is None else group.enter
     child = subprocess.run(command, preexec_fn=enter, stdout=subprocess.PIPE, check=False)
@@ -292,6 +293,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--memory-limit", default="3GiB")
     parser.add_argument("--buffer", help="default: 1GB, and 450MB with --train")
     parser.add_argument("--engine", default="auto")
+    parser.add_argument("--gap", type=int, default=DEFAULT_GAP_BYTES, help="0: as in the paper")
     parser.add_argument("--train", type=int, metavar="BATCHES")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--import-raw", metavar="GRAPH_DIR")

@@ -51,6 +51,7 @@ class RuntimeSettings:
         engine: an engine's name, or "auto".
         engine_settings: depth, staging.
         device: "host", later "cuda".
+        gap_bytes_max: rows at most this far apart on disk are read as one.
     """
 
     strategy: Strategy
@@ -60,6 +61,7 @@ class RuntimeSettings:
     engine: str
     engine_settings: EngineSettings
     device: str
+    gap_bytes_max: int
 
 
 class Running:
@@ -101,7 +103,9 @@ class Runtime:
         self._device = find("devices", settings.device)()
         self._policy = find("policies", parts.policy)()
         self._layout = find("layouts", parts.layout)(
-            self._file, extent_bytes_max=settings.engine_settings.block_bytes
+            self._file,
+            extent_bytes_max=settings.engine_settings.block_bytes,
+            gap_bytes_max=settings.gap_bytes_max,
         )
         self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
         self._buffer: FeatureBuffer | None = None
