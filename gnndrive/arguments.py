@@ -5,6 +5,7 @@ says what to give.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import torch
@@ -12,6 +13,20 @@ import torch
 from gnndrive.errors import ConfigError
 from gnndrive.store.reader import Store
 
+PYG_ARGUMENTS = (
+    "input_nodes",
+    "input_time",
+    "subgraph_type",
+    "disjoint",
+    "temporal_strategy",
+    "time_attr",
+    "weight_attr",
+    "transform_sampler_output",
+    "is_sorted",
+    "filter_per_worker",
+    "neighbor_sampler",
+    "directed",
+)  # kept as attributes as they were given
 UNBUILT = {
     "input_time": None,
     "subgraph_type": "directional",
@@ -43,18 +58,33 @@ def checked_fanout(num_neighbors: Any) -> list[int]:
     """`num_neighbors` as a list of whole numbers of at least −1."""
     if isinstance(num_neighbors, dict):
         raise NotImplementedError("num_neighbors as a dict (heterogeneous graphs) is not built yet")
-    fanout = [int(count) for count in num_neighbors]
+    try:
+        fanout = [index(count) for count in num_neighbors]
+    except TypeError:
+        fanout = [-2]
     if any(count < -1 for count in fanout):
-        raise ConfigError(f"num_neighbors={fanout}: a hop samples 0 or more, or all with -1")
+        raise ConfigError(
+            f"num_neighbors={num_neighbors!r}: give a list with a whole number for each hop, "
+            "0 or more, or -1 for all neighbours"
+        )
     return fanout
+
+
+def whole(**argument: Any) -> int:
+    """The one keyword argument's value, a whole number."""
+    ((name, value),) = argument.items()
+    try:
+        return index(value)
+    except TypeError:
+        raise ConfigError(f"{name}={value!r} must be a whole number") from None
 
 
 def positive(**argument: int) -> int:
     """The one keyword argument's value, a whole number of at least 1."""
     ((name, value),) = argument.items()
-    if not isinstance(value, int) or value < 1:
+    if whole(**argument) < 1:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
-    return value
+    return index(value)
 
 
 def device_name(device: str | torch.device) -> str:

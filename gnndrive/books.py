@@ -32,13 +32,22 @@ class Table:
         memory: the slots.
         tier: what rows are fetched from.
         policy: what is given up first.
+        batch_rows_max: the most distinct rows that one batch can need, for an error that names
+            it; 0: not known.
 
     Raises:
         MemoryError: no memory for the books.
     """
 
     def __init__(
-        self, rows: int, slots: int, row_bytes: int, memory: SlotMemory, tier: Tier, policy: Policy
+        self,
+        rows: int,
+        slots: int,
+        row_bytes: int,
+        memory: SlotMemory,
+        tier: Tier,
+        policy: Policy,
+        batch_rows_max: int = 0,
     ) -> None:
         books = lib.gd_buffer_new(rows, slots)
         if books == ffi.NULL:
@@ -49,6 +58,7 @@ class Table:
         self.memory = memory
         self.tier = tier
         self.policy = policy
+        self.batch_rows_max = batch_rows_max
         self.failures: dict[int, tuple[int, int]] = {}  # slot -> (errno, file offset)
 
     @property

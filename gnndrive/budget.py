@@ -126,7 +126,12 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
     else:
         slots = int(DEFAULT_SHARE * available_memory()) // per_slot
         why = "a quarter of the memory available; set memory= or buffer="
-    if memory is not None and slots < 1:
+    if slots < 1 and buffer is not None:
+        raise ConfigError(
+            f"buffer={format_size(buffer)} holds no row: one row is {demand.row_bytes:,} bytes, "
+            f"and a batch has up to {demand.batch_rows_max:,}"
+        )
+    if slots < 1 and memory is not None:
         raise ConfigError(
             f"memory={format_size(memory)} leaves no room for a feature buffer: "
             f"everything else needs {format_size(rest_bytes)}; give more, or a smaller batch_size, "
@@ -135,8 +140,8 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
         )
     if slots < 1:
         raise ConfigError(
-            f"buffer={buffer} holds no row: one row is {demand.row_bytes:,} bytes, "
-            f"and a batch needs up to {demand.batch_rows_max:,}"
+            f"{format_size(DEFAULT_SHARE * available_memory())}, a quarter of the memory "
+            f"available, hold no row of {demand.row_bytes:,} bytes; set memory= or buffer="
         )
     if slots >= demand.nodes:
         slots, why = demand.nodes, "the whole table fits"

@@ -197,10 +197,12 @@ class FeatureBuffer:
             return False
         if code == -errno.ENOSPC:
             need = table.slots + int(found.deficit)
+            most = table.batch_rows_max
+            any_batch = f" ({_size(most * table.row_bytes)} holds any batch)" if most else ""
             raise ConfigError(
                 f"the feature buffer holds {table.slots:,} rows of {name!r} "
-                f"({_mb(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
-                f'give it at least buffer="{_mb(need * table.row_bytes, up=True)}", '
+                f"({_size(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
+                f'give it at least buffer="{_size(need * table.row_bytes)}"{any_batch}, '
                 "or a smaller batch_size or num_neighbors"
             )
         if code == -errno.ERANGE:
@@ -307,6 +309,7 @@ class FeatureBuffer:
             table.memory.close()
 
 
-def _mb(count: int, up: bool = False) -> str:
-    """Bytes as megabytes (10⁶), rounded up where a budget is named."""
-    return f"{-(-count // 1_000_000) if up else count / 1e6:.0f}MB"
+def _size(count: int) -> str:
+    """Bytes as a budget to give: whole megabytes (10⁶) or, below ten, kilobytes, rounded up."""
+    unit, name = (1_000_000, "MB") if count >= 10_000_000 else (1_000, "KB")
+    return f"{-(-count // unit)}{name}"

@@ -93,6 +93,10 @@ class Collate:
         rows = {name: self.node_rows(name, sample) for name in self._features}
         return self(seeds, sample, rows)
 
+    def close(self) -> None:
+        """Let go of the memory maps; they come back when they are wanted."""
+        self._maps.clear()
+
     def _map(self, name: str) -> torch.Tensor:
         """The array as a mapped tensor, mapped once."""
         if name not in self._maps:

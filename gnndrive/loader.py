@@ -10,8 +10,10 @@ When not to use it: the features fit in memory. Then PyG's own loader has less t
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -20,12 +22,14 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive.arguments import (
+    PYG_ARGUMENTS,
     checked_fanout,
     checked_input_nodes,
     device_name,
     feature_table,
     positive,
     refuse_unbuilt,
+    whole,
 )
 from gnndrive.budget import Demand, Plan, make_plan
 from gnndrive.collate import Collate
@@ -33,6 +37,7 @@ from gnndrive.errors import ClosedError
 from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.handover import HandoverEnded
+from gnndrive.pipeline.service import CLOSED
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
 from gnndrive.runtime import Running, Runtime, RuntimeSettings
@@ -46,20 +51,7 @@ from gnndrive.strategies import strategy as find_strategy
 BLOCK_BYTES = 65536  # the largest read, unless a row is larger
 SECTOR_BYTES_MAX = 4096
 DEFAULT_GAP_BYTES = 8192
-PYG_ARGUMENTS = (
-    "input_nodes",
-    "input_time",
-    "subgraph_type",
-    "disjoint",
-    "temporal_strategy",
-    "time_attr",
-    "weight_attr",
-    "transform_sampler_output",
-    "is_sorted",
-    "filter_per_worker",
-    "neighbor_sampler",
-    "directed",
-)  # kept as attributes as they were given
+_STARTING = threading.Lock()  # not a loader's own, so that loaders can be pickled
 
 
 class NeighborLoader(torch.utils.data.DataLoader[Any]):
@@ -136,19 +128,17 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
                 f"gnndrive.from_data(data, path), then gnndrive.open(path)"
             )
         self.__dict__.update(given)  # frameworks look for arguments under their own names
-        self.data = data
+        self.data, self.transform = data, transform
         self.num_neighbors = checked_fanout(num_neighbors)
-        self.transform = transform
-        self.replace = replace
-        self.memory, self.buffer, self.device = memory, buffer, device
+        self.replace, self.device = replace, device
+        self.memory, self.buffer = memory, buffer
         self.strategy, self.engine = strategy, engine
-        self.io_depth = positive(io_depth=io_depth)
-        self.gap = gap
+        self.io_depth, self.gap = positive(io_depth=io_depth), gap
         self.samplers = kwargs.get("num_workers") or positive(samplers=samplers)
         self.extractors = positive(extractors=extractors)
         self.extracting_queue = positive(extracting_queue=extracting_queue)
         self.training_queue = positive(training_queue=training_queue)
-        self.seed, self.epoch = seed, 0
+        self.seed, self.epoch = None if seed is None else whole(seed=seed), 0
 
         self._features = feature_table(data)
         self._strategy = find_strategy(strategy)
@@ -159,7 +149,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         kwargs.pop("dataset", None)
         kwargs.pop("collate_fn", None)
         positions: Any = range(len(self._seed_node))
-        super().__init__(positions, collate_fn=self.collate_fn, **kwargs)
+        super().__init__(positions, **kwargs)
+        del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
         self._collate = Collate(data, (self._features,), transform, self.pin_memory)
@@ -197,26 +188,24 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         return make_plan(demand, memory, buffer)
 
     def stats(self) -> dict[str, float | str]:
-        """What happened since the first `iter`: counts, bytes, seconds, current occupancy of the
-        stages.
+        """What happened since the first `iter`, before which it is empty, and what goes on now.
 
         Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
-            the feature
-        buffer); requests, bytes_read, bytes_wanted, retries; sample_s, extract_s, gather_s (summed
-        over batches),
-        wait_s (yours, for a batch), elapsed_s; sampling, extracting, training (batches now);
-        buffer_slots,
-        buffer_bytes; engine. Empty before the first `iter`.
+        the feature buffer); requests, bytes_read, bytes_wanted, retries; sample_s, extract_s,
+        gather_s (summed over batches), wait_s (yours, for a batch), elapsed_s; sampling,
+        extracting, training (batches now); buffer_slots, buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
 
     def close(self) -> None:
         """End all iterators, wait for reads under way, free everything. Idempotent; the loader
-        cannot be used again.
-        """
-        self._closed = True
-        if self._closer is not None:
-            self._closer()
+        cannot be used again, and an iterator in the middle of its epoch raises ClosedError."""
+        with _STARTING:
+            self._closed = True
+        if self._runtime is not None and self._closer is not None:
+            self._runtime.close()
+            self._closer.detach()
+        self._collate.close()
 
     def __enter__(self) -> NeighborLoader:
         return self
@@ -253,15 +242,18 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         return self._begin()
 
     def _begin(self) -> BatchIterator:
-        if self._closed:
-            raise ClosedError("this loader was closed; make a new one")
-        number, self.epoch = self.epoch, self.epoch + 1
-        seed = self.seed
-        if seed is None:  # as torch's loaders draw their base seed
+        runtime = self._start()
+        number, seed = self.epoch, self.seed
+        self.epoch += 1
+        if seed is None:  # as torch's loaders draw their base seed: manual_seed repeats an epoch
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            seed = int(drawn.item())
+            number, seed = 0, int(drawn.item())
         windows = self._schedule(seed).windows(number)
-        seeds = (batch for window in windows for batch in window)
+        seeds: Iterator[Seeds] = (batch for window in windows for batch in window)
+        if not self._own_batches:
+            # torch's samplers draw from the global generator at their first batch. In the
+            # pipeline's thread that would come in between whatever the user draws.
+            seeds = chain(list(islice(seeds, 1)), seeds)
         sampler = self._make_sampler()
         collate, features = self._collate, self._features
         dtype, shape = collate.row_type(features)
@@ -270,30 +262,30 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             rows = item.lease.gather(features, dtype, shape)
             return collate(item.seeds, item.sample, {features: rows})
 
-        runtime = self._start()
-        return BatchIterator(runtime, runtime.begin(seeds, seed, number, sampler, finish))
+        return BatchIterator(self, runtime, runtime.begin(seeds, seed, number, sampler, finish))
 
     def _start(self) -> Runtime:
-        if self._runtime is None:
-            settings = RuntimeSettings(
-                strategy=self._strategy,
-                features=self._features,
-                plan=self.plan(),
-                stages=Stages(
-                    self.samplers,
-                    self.extractors,
-                    self.extracting_queue,
-                    self.training_queue,
-                    self.in_order,
-                ),
-                engine=self.engine,
-                engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
-                device=self._device,
-                gap_bytes_max=parse_size(self.gap, "gap") if self.gap else 0,
-            )
-            self._runtime = Runtime(self.data, settings)
-            self._closer = weakref.finalize(self, self._runtime.close)
-        return self._runtime
+        with _STARTING:
+            if self._closed:
+                raise ClosedError(CLOSED)
+            if self._runtime is None:
+                self._runtime = Runtime(self.data, self._runtime_settings())
+                self._closer = weakref.finalize(self, self._runtime.close_anywhere)
+            return self._runtime
+
+    def _runtime_settings(self) -> RuntimeSettings:
+        queues = self.extracting_queue, self.training_queue
+        in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
+        return RuntimeSettings(
+            strategy=self._strategy,
+            features=self._features,
+            plan=self.plan(),
+            stages=Stages(self.samplers, self.extractors, *queues, in_order),
+            engine=self.engine,
+            engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
+            device=self._device,
+            gap_bytes_max=parse_size(self.gap, "gap") if self.gap else 0,
+        )
 
     def _schedule(self, seed: int) -> Schedule:
         node, input_id = self._seed_node, self._seed_input_id
@@ -342,6 +334,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         """Join a sample with its features and attributes: a Data."""
         return self._collate.from_map(out.seeds, out.sample)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_runtime": None, "_closer": None}  # a copy starts its own
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
@@ -350,10 +345,12 @@ class BatchIterator(Iterator[Any]):
     """One epoch's batches, for `for` and `async for`; closing it, or dropping it, ends the
     epoch."""
 
-    def __init__(self, runtime: Runtime, running: Running) -> None:
+    def __init__(self, loader: NeighborLoader, runtime: Runtime, running: Running) -> None:
+        self._loader = loader  # `for batch in NeighborLoader(…)` holds nothing but this iterator
         self._runtime = runtime
+        self._running = running
         self._handover = running.epoch.handover
-        self._end = weakref.finalize(self, runtime.end, running)
+        weakref.finalize(self, runtime.drop, running)
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -386,4 +383,4 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         """End the epoch and wait until nothing of it is under way; idempotent."""
-        self._end()
+        self._runtime.end(self._running)

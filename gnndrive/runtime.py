@@ -26,7 +26,7 @@ from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Epoch, Stages
-from gnndrive.pipeline.service import Service
+from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Seeds
@@ -77,7 +77,13 @@ class Running:
         self.epoch = epoch
         self.task = task
         self.ended = threading.Event()
-        self.cancelled = False
+
+    def stop(self, error: Exception | None = None) -> None:
+        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
+        ending = self.epoch.handover.abandon(error)
+        self.epoch.sampler.stop()
+        if not ending:  # else its task ends by itself, and winding up must not be cancelled
+            self.task.cancel()
 
 
 class Runtime:
@@ -112,13 +118,13 @@ class Runtime:
         self._buffer_used = False
         self._retired: Counter[str] = Counter()  # what the books of closed buffers counted
         self._running: dict[Running, None] = {}
+        self._shutting: asyncio.Task[None] | None = None
+        self._closing = threading.Lock()
         self.service = Service()
         try:
             self.engine: Engine = self.service.call(self._start_engine())
         except BaseException:
-            self.service.close()
-            self._workers.close()
-            self._layout.close()
+            self._end_threads()
             raise
 
     async def _start_engine(self) -> Engine:
@@ -140,7 +146,8 @@ class Runtime:
             ConfigError: a second buffer does not fit into memory=.
             ClosedError: the runtime was closed.
         """
-        return self.service.call(self._begin(seeds, seed, number, sampler, collate))
+        beginning = self._begin(seeds, seed, number, sampler, collate)
+        return self.service.call(beginning, unwanted=self.drop)
 
     async def _begin(
         self,
@@ -150,6 +157,11 @@ class Runtime:
         sampler: Sampler,
         collate: Callable[[Extracted], Any],
     ) -> Running:
+        if self._shutting is not None:
+            raise ClosedError(CLOSED)
+        for earlier in list(self._running):  # dropped or failed: its buffer will be free at once
+            if earlier.epoch.handover.ended:
+                await asyncio.wait([earlier.task])
         epoch = Epoch(
             number=number,
             seed=seed,
@@ -170,20 +182,23 @@ class Runtime:
     def _ended(self, running: Running) -> None:
         """The epoch's task is over, or was cancelled before its first step."""
         self._running.pop(running, None)
-        error = None if running.task.cancelled() else running.task.exception()
-        running.epoch.handover.finish(error)
-        self._give_buffer(running.epoch.buffer)
-        running.ended.set()
+        running.epoch.handover.finish(None)
+        try:
+            self._give_buffer(running.epoch.buffer)
+            if not running.task.cancelled():
+                running.task.result()  # winding up never fails, or the loop's handler says so
+        finally:
+            running.ended.set()
+
+    def drop(self, running: Running) -> None:
+        """Have an epoch end, without waiting: a finalizer may run in any thread, also in one that
+        the epoch's end waits for."""
+        self.service.soon(running.stop)
 
     def end(self, running: Running) -> None:
         """End an epoch, early if need be, and wait until nothing of it is under way."""
-        if not running.cancelled:
-            running.cancelled = True
-            running.epoch.sampler.stop()
-            running.epoch.handover.abandon()
-            self.service.soon(running.task.cancel)
-        if not self.service.inside:
-            running.ended.wait()
+        self.drop(running)
+        running.ended.wait()
 
     # ---- feature buffers ----
 
@@ -219,14 +234,15 @@ class Runtime:
         tier = find("tiers", self.settings.strategy.tier)(self._layout, self.engine)
         row_bytes = self._file.row_bytes
         memory = self._device.allocate(slots, row_bytes)
-        table = Table(self._file.row_count, slots, row_bytes, memory, tier, self._policy)
+        rows_max = self.settings.plan.batch_rows_max
+        table = Table(self._file.row_count, slots, row_bytes, memory, tier, self._policy, rows_max)
         return FeatureBuffer({self.settings.features: table})
 
     # ---- numbers ----
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        counters, engine = self.counters, self.engine.stats()
+        counters, engine = self.counters, self._engine_stats()
         books = Counter(self._retired)
         if self._buffer is not None:
             books.update(self._buffer.tables[self.settings.features].stats())
@@ -256,30 +272,57 @@ class Runtime:
             "engine": self.engine.name,
         }
 
+    def _engine_stats(self) -> dict[str, int]:
+        async def ask() -> dict[str, int]:
+            return self.engine.stats()
+
+        try:
+            return self.service.call(ask())  # an engine lives in its loop and is no one else's
+        except ClosedError:
+            return self.engine.stats()
+
     # ---- the end ----
 
     def close(self) -> None:
         """End all epochs, wait for the kernel, free everything; idempotent (rule 13)."""
-        if (
-            self.service.inside
-        ):  # a garbage collection in the service's own thread, which cannot wait for itself
+        with self._closing:
+            try:
+                self.service.call(self._shut())
+            except ClosedError:
+                return
+            finally:
+                self._end_threads()
+
+    def close_anywhere(self) -> None:
+        """`close` for a finalizer, which may run in a thread of the runtime's own, where waiting
+        for the threads' end would never end."""
+        if threading.current_thread() is threading.main_thread():
+            self.close()
+        else:
             threading.Thread(target=self.close, name="gnndrive-close").start()
-            return
+
+    async def _shut(self) -> None:
+        # A task of its own, so that a close that was interrupted and called again waits for the
+        # same one.
+        if self._shutting is None:
+            self._shutting = asyncio.get_running_loop().create_task(self._free())
+        await asyncio.shield(self._shutting)
+
+    async def _free(self) -> None:
         for running in list(self._running):
-            self.end(running)
+            running.stop(ClosedError("the loader was closed in the middle of this epoch"))
+        while self._running:
+            await asyncio.wait([running.task for running in self._running])
         try:
-            self.service.call(self._close())
-        except ClosedError:
-            return
+            if self._buffer is not None:
+                await self._buffer.drain()
+            await self.engine.aclose()
+            if self._buffer is not None:
+                self._buffer.verify()
+                self._buffer.close()
+        finally:
+            self._layout.close()
+
+    def _end_threads(self) -> None:
         self.service.close()
         self._workers.close()
-
-    async def _close(self) -> None:
-        if self._buffer is not None:
-            await self._buffer.drain()
-        await self.engine.aclose()
-        if self._buffer is not None:
-            self._buffer.verify()
-            self._buffer.close()
-        self._layout.close()
-        await asyncio.sleep(0)

@@ -61,7 +61,11 @@ class Threads(Engine):
         self._active.add(listener)
         last_out = _LastOut(workers)
         for _ in range(workers):
-            self._pool.submit(self._work, listener, last_out)
+            try:
+                self._pool.submit(self._work, listener, last_out)
+            except RuntimeError:  # the interpreter is ending: what was not begun will not be read
+                reads.cancel()
+                self._leave(listener, last_out)
         return listener
 
     def _work(self, listener: Listener, last_out: _LastOut) -> None:
@@ -75,9 +79,12 @@ class Threads(Engine):
                 self._tell(listener)
         finally:
             self._blocks.append(block)
-            if last_out.leave():
-                lib.gd_reads_let_go(reads.handle)
-                self._tell(listener)
+            self._leave(listener, last_out)
+
+    def _leave(self, listener: Listener, last_out: _LastOut) -> None:
+        if last_out.leave():
+            lib.gd_reads_let_go(listener.reads.handle)
+            self._tell(listener)
 
     def _tell(self, listener: Listener) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more

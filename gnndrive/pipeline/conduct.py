@@ -37,10 +37,10 @@ async def run_epoch(epoch: Epoch) -> None:
     except* asyncio.CancelledError:
         error = ClosedError("the iterator was closed")
     finally:
-        try:
-            await _wind_up(epoch)
-        finally:
-            epoch.handover.finish(error)
+        # First, because whoever hears of the end need not cancel this task, which must not happen
+        # while it winds up.
+        epoch.handover.finish(error)
+        await _wind_up(epoch)
 
 
 async def _wind_up(epoch: Epoch) -> None:

@@ -6,6 +6,7 @@ One batch waits ready while the user computes on the one before.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from typing import Any
@@ -44,10 +45,16 @@ class Handover:
             await listener
 
     def put(self, batch: Any) -> None:
-        """Make a batch ready."""
+        """Make a batch ready; after the end it is dropped, for nobody will take it."""
         with self._lock:
-            self._ready.append(batch)
-            self._tell()
+            if not self._ended:
+                self._ready.append(batch)
+                self._tell()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further batch will be made ready."""
+        return self._ended
 
     def finish(self, error: BaseException | None) -> None:
         """After the batches that are ready comes the end, or `error`; the first call counts."""
@@ -56,12 +63,22 @@ class Handover:
                 self._ended, self._error = True, error
             self._tell()
 
-    def abandon(self) -> None:
-        """Drop what is ready and end: nobody will take it."""
+    def abandon(self, error: BaseException | None = None) -> bool:
+        """Drop what is ready and end; returns whether it had ended before.
+
+        Args:
+            error: what whoever still asks gets if batches are lost to them; None: just the end.
+        """
         with self._lock:
+            before = self._ended
+            if error is None:
+                self._error = None
+            elif self._ready or not before:
+                self._error = error
             self._ready.clear()
             self._ended = True
             self._tell()
+            return before
 
     # ---- the user's side ----
 
@@ -109,7 +126,7 @@ class Handover:
         self._arrived.notify_all()
         listeners, self._listeners = self._listeners, []
         for loop, listener in listeners:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(_wake, listener)
 
 

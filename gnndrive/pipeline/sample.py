@@ -9,6 +9,7 @@ from time import perf_counter
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.workers import carried
 from gnndrive.samplers.base import batch_key
 
 
@@ -22,8 +23,8 @@ async def sample_stage(epoch: Epoch) -> None:
         # No wait between the place and the seeds: batch indices are drawn in the order of places.
         try:
             seeds = next(epoch.seeds, None)
-        except Exception as error:  # the user's own sampler, for instance
-            epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, error))
+        except BaseException as error:  # the user's own sampler, for instance
+            epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, carried(error)))
             epoch.seeds_drawn += 1
             seeds = None
         if seeds is None:

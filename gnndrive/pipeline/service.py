@@ -11,14 +11,16 @@ await the hand-over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from gnndrive.errors import ClosedError
 
 Result = TypeVar("Result")
+CLOSED = "this loader was closed; make a new one"
 
 
 class Service:
@@ -36,7 +38,16 @@ class Service:
         try:
             self._loop.run_forever()
         finally:
+            self._end_tasks()
             self._loop.close()
+
+    def _end_tasks(self) -> None:
+        """Cancel what was started in the last moment, so that nobody waits for it for ever."""
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self._loop.run_until_complete(asyncio.wait(tasks))
 
     @property
     def inside(self) -> bool:
@@ -49,18 +60,48 @@ class Service:
         Raises:
             ClosedError: the service was closed.
         """
-        if self._closed:
-            coroutine.close()
-            raise ClosedError("this loader was closed; make a new one")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._closing:
+            if not self._closed:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise ClosedError(CLOSED)
 
-    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the service's loop and wait for its result."""
-        return self.start(coroutine).result()
+    def call(
+        self,
+        coroutine: Coroutine[Any, Any, Result],
+        unwanted: Callable[[Result], object] | None = None,
+    ) -> Result:
+        """Run a coroutine in the service's loop and wait for its result.
+
+        Args:
+            coroutine: what to run.
+            unwanted: gets the result when the calling thread was interrupted (Ctrl-C) before it
+                had it.
+
+        Raises:
+            ClosedError: the service was closed.
+        """
+        future = self.start(coroutine)
+
+        def pass_on(ended: Future[Result]) -> None:
+            if unwanted and not ended.cancelled() and ended.exception() is None:
+                unwanted(ended.result())
+
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClosedError(CLOSED) from None
+        except BaseException:
+            future.add_done_callback(pass_on)
+            raise
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Run a function in the service's loop, soon; nothing if it is closed."""
-        if not self._closed:
+        """Run a function in the service's loop, soon; nothing if it is closed.
+
+        Takes no lock and never waits: a finalizer may call it, in any thread, in the middle of
+        anything.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
@@ -69,6 +110,6 @@ class Service:
             if self._closed:
                 return
             self._closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.inside:
             self._thread.join()

@@ -6,11 +6,27 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+
+def carried(error: BaseException) -> Exception:
+    """`error` as what user code raised can travel to the user.
+
+    StopIteration cannot enter a Future, SystemExit would end the event loop that hears of it, and
+    a CancelledError would look as if somebody had cancelled: these become a RuntimeError that they
+    are the cause of.
+    """
+    unfit = StopIteration | StopAsyncIteration | CancelledError
+    if isinstance(error, Exception) and not isinstance(error, unfit):
+        return error
+    name = type(error).__name__
+    fit = RuntimeError(f"{name} was raised while a batch was made (in a transform or sampler?)")
+    fit.__cause__ = error
+    return fit
 
 
 class Workers(ABC):
@@ -57,7 +73,7 @@ class ThreadWorkers(Workers):
             try:
                 future.set_result(function(*arguments))
             except BaseException as error:
-                future.set_exception(error)
+                future.set_exception(carried(error))
             del item, future, function, arguments  # keep no batch alive while waiting for work
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:

@@ -1,0 +1,342 @@
+"""Iterators come and go: nothing is left of them, and none is in another's way."""
+
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
+from gnndrive.buffer import FeatureBuffer, Lease
+from gnndrive.pipeline.epoch import Epoch
+from tests.loader.conftest import NODES, Make
+
+LOOKS = 20_000  # at what ends by itself, such as a thread's entry after the thread was joined
+
+
+def descriptors() -> list[str]:
+    """What the open descriptors refer to, but for a store's graph, which it keeps mapped."""
+    found = []
+    for entry in os.scandir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(entry.path))
+        except FileNotFoundError:
+            continue
+    return sorted(name for name in found if not name.startswith("/proc/") and "/graph/" not in name)
+
+
+def threads() -> list[str]:
+    """The names of all threads, C's and Python's; the kernel's own for io_uring left out."""
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/comm", encoding="utf-8") as name:
+                names.append(name.read().strip())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return sorted(name for name in names if not name.startswith("iou-"))
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    return any(condition() for _ in range(LOOKS))
+
+
+def living(*kinds: type) -> int:
+    """How many objects of these classes there are, garbage collected first."""
+    gc.collect()
+    return sum(type(thing) in kinds for thing in gc.get_objects())
+
+
+@pytest.fixture
+def nothing_is_left() -> Iterator[None]:
+    """Fails the test if a thread or a descriptor is left behind."""
+    gc.collect()
+    before = threads(), descriptors(), threading.active_count()
+    yield
+    gc.collect()
+    assert becomes_true(lambda: threading.active_count() == before[2]), threading.enumerate()
+    assert becomes_true(lambda: threads() == before[0]), threads()
+    assert becomes_true(lambda: descriptors() == before[1]), descriptors()
+
+
+@pytest.fixture
+def wide(data: Data, tmp_path: Any) -> Store:
+    """The graph with rows of 4 KB, so that a batch, once leaked, shows: it is some 300 KB."""
+    graph = Data(x=torch.rand(NODES, 1024), edge_index=data.edge_index)
+    return gnndrive.from_data(graph, tmp_path / "wide.gnn")
+
+
+# ---- leaks
+
+
+@pytest.mark.parametrize("engine", ["uring", "threads"])
+def test_two_hundred_iterators_leave_nothing(
+    wide: Store, engine: str, nothing_is_left: None
+) -> None:
+    alive = living(Epoch, Lease, FeatureBuffer)  # in tracebacks that other tests keep
+    loader = NeighborLoader(
+        wide, [4], batch_size=16, buffer="800KB", engine=engine, io_depth=16, seed=0
+    )
+
+    def cycle(number: int) -> None:
+        iterator = iter(loader)
+        if number % 4 == 1:
+            next(iterator)
+        elif number % 4 == 2:
+            next(iterator), next(iterator)
+            iterator.close()
+        elif number % 40 == 3:
+            assert sum(1 for _ in iterator) == len(loader)
+
+    for number in range(80):
+        cycle(number)
+    before = threads(), descriptors(), len(gc.get_objects()), psutil.Process().memory_info().rss
+    for number in range(200):
+        cycle(number)
+    # 200 batches would be 60 MB, 200 buffers 160 MB; an epoch has dozens of objects.
+    assert becomes_true(lambda: threads() == before[0])
+    assert becomes_true(lambda: descriptors() == before[1])
+    loader.close()
+    gc.collect()
+    assert len(gc.get_objects()) - before[2] < 1_000
+    assert psutil.Process().memory_info().rss - before[3] < 25_000_000
+    assert living(Epoch, Lease, FeatureBuffer) <= alive + 1, "more than the loader's own buffer"
+
+
+def test_loaders_leave_nothing(make: Make, nothing_is_left: None) -> None:
+    for number in range(20):
+        loader = make()
+        iterator = iter(loader)
+        if number % 2:
+            next(iterator)
+        loader.close()
+
+
+def test_a_loader_that_is_dropped_leaves_nothing(store: Store, nothing_is_left: None) -> None:
+    loader = NeighborLoader(store, [4], batch_size=16, buffer="40KB")
+    for _ in loader:
+        pass
+    iterator = iter(loader)
+    next(iterator)
+    number = sys.getrefcount(loader)
+    del iterator
+    assert sys.getrefcount(loader) == number - 1, "only an iterator keeps its loader"
+    gc.disable()  # no cycle: it goes at once, and its buffer with it
+    try:
+        del loader
+        assert becomes_true(lambda: not any("gnndrive" in name.name for name in named_threads()))
+    finally:
+        gc.enable()
+
+
+def named_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+
+
+def test_a_loader_collected_in_its_own_thread_leaves_nothing(
+    store: Store, nothing_is_left: None
+) -> None:
+    """Garbage is collected in whichever thread makes some; ours cannot wait for themselves."""
+    collected = threading.Event()
+
+    def transform(batch: Data) -> Data:
+        if threading.current_thread() is not threading.main_thread() and cycle:
+            cycle.clear()
+            gc.collect()
+            collected.set()
+        return batch
+
+    loader = NeighborLoader(
+        store, [4], batch_size=16, buffer="40KB", transform=transform, samplers=1
+    )
+    cycle: list[Any] = []
+    with loader:
+        iterator = iter(loader)
+        next(iterator)
+        hold = [iterator]
+        hold.append(hold)
+        del iterator
+        gc.disable()
+        del hold  # an iterator in a cycle: only the collector finds it
+        cycle.append(True)
+        assert sum(1 for _ in loader) == len(loader)
+        gc.enable()
+    assert collected.is_set()
+
+
+def test_an_iterator_keeps_its_loader(store: Store) -> None:
+    """`for batch in NeighborLoader(…)` holds nothing but the iterator."""
+    number = 0
+    for _ in NeighborLoader(store, [2], batch_size=50, buffer="40KB"):
+        gc.collect()
+        number += 1
+    assert number == NODES // 50
+
+
+def test_an_engine_that_cannot_start_leaves_nothing(make: Make, nothing_is_left: None) -> None:
+    for _ in range(3):
+        with pytest.raises(ConfigError):
+            iter(make(engine="uring", io_depth=1_000_000))
+
+
+# ---- several iterators
+
+
+def test_two_iterators_in_one_thread(make: Make, data: Data) -> None:
+    for one, other in zip(loader := make(), loader, strict=True):
+        assert torch.equal(one.input_id, other.input_id)
+        for batch in (one, other):
+            assert torch.equal(batch.x, data.x[batch.n_id])
+
+
+def test_each_iterator_has_a_buffer_of_its_own(make: Make) -> None:
+    loader = make()
+    iterators = [iter(loader) for _ in range(3)]
+    for _ in range(len(loader)):
+        for iterator in iterators:
+            next(iterator)
+    running = [iterator._running.epoch.buffer for iterator in iterators]
+    assert len({id(buffer) for buffer in running}) == 3
+    assert running[0].tables["x"].slots == loader.plan().slots
+
+
+def test_nested_loops(make: Make, data: Data) -> None:
+    loader = make(input_nodes=range(64))
+    pairs = 0
+    for outer in loader:
+        for inner in loader:
+            assert torch.equal(inner.x, data.x[inner.n_id])
+            pairs += 1
+        assert torch.equal(outer.x, data.x[outer.n_id])
+    assert pairs == 16
+
+
+def tight(make: Make, **arguments: Any) -> NeighborLoader:
+    """A loader whose memory is just enough for one iterator."""
+    plan = make(buffer="40KB").plan()
+    return make(buffer="40KB", memory=plan.total_bytes, **arguments)
+
+
+def test_a_second_iterator_that_does_not_fit_is_refused(make: Make) -> None:
+    loader = tight(make)
+    first = iter(loader)
+    next(first)
+    with pytest.raises(ConfigError, match="a second live iterator needs a feature buffer"):
+        iter(loader)
+    assert sum(1 for _ in first) == len(loader) - 1
+    assert sum(1 for _ in loader) == len(loader)
+
+
+def divide_by_zero(loader: NeighborLoader) -> None:
+    for batch in loader:
+        batch.batch_size / 0
+
+
+def test_breaking_off_frees_the_buffer_for_the_next(make: Make) -> None:
+    loader = tight(make)
+    for _ in range(20):
+        for batch in loader:
+            assert batch.batch_size == 16
+            break
+    for _ in range(5):
+        iter(loader)
+    with pytest.raises(ZeroDivisionError):
+        divide_by_zero(loader)
+    assert sum(1 for _ in loader) == len(loader)
+
+
+# ---- the end
+
+
+def test_closing_an_iterator_ends_it_like_a_generator(make: Make) -> None:
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close(), iterator.close()
+    assert list(iterator) == []
+    assert sum(1 for _ in loader) == len(loader)
+
+
+def test_closing_the_loader_in_the_middle_is_told(make: Make) -> None:
+    """An epoch that ends too early must not look like one that is complete."""
+    loader = make()
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    loader.close()
+    with pytest.raises(ClosedError, match="in the middle of this epoch"):
+        next(iterator)
+    assert list(iterator) == []
+
+
+def test_closing_the_loader_after_the_end_is_not(make: Make) -> None:
+    loader = make(batch_size=200, buffer="80KB")
+    iterator, closed = iter(loader), iter(loader)
+    assert len([next(iterator), next(iterator)]) == len(loader)
+    closed.close()
+    assert next(iterator, None) is None
+    loader.close(), loader.close()
+    assert list(iterator) == list(closed) == []
+
+
+def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:
+    loader, unused = make(), make()
+    next(iter(loader))
+    for each in (loader, unused):
+        each.close()
+        with pytest.raises(ClosedError, match="make a new one"):
+            iter(each)
+
+
+def test_a_loader_as_a_context(make: Make, nothing_is_left: None) -> None:
+    with make() as loader:
+        assert next(iter(loader)).batch_size == 16
+    with pytest.raises(ClosedError):
+        iter(loader)
+    loader = make()
+    with pytest.raises(ZeroDivisionError), loader:
+        divide_by_zero(loader)
+    with pytest.raises(ClosedError):
+        iter(loader)
+
+
+def test_threads_may_close_and_iterate_at_once(make: Make, nothing_is_left: None) -> None:
+    """Whoever comes too late gets ClosedError; nobody waits for ever."""
+    for _ in range(20):
+        loader = make(batch_size=100, buffer="60KB")
+        results: list[Any] = []
+
+        def use(loader: NeighborLoader = loader, results: list[Any] = results) -> None:
+            try:
+                results.append(sum(batch.batch_size for batch in loader))
+            except ClosedError:
+                results.append("closed")
+
+        users = [threading.Thread(target=use) for _ in range(2)]
+        users += [threading.Thread(target=loader.close) for _ in range(2)]
+        for user in users:
+            user.start()
+        for user in users:
+            user.join()
+        assert set(results) <= {NODES, "closed"}
+        assert len(results) == 2
+
+
+def test_an_iterator_may_move_between_threads(make: Make) -> None:
+    iterator = iter(make())
+    got: list[Data] = []
+    for _ in range(NODES // 16):
+        user = threading.Thread(target=lambda: got.append(next(iterator)))
+        user.start()
+        user.join()
+    assert next(iterator, None) is None
+    input_id = torch.cat([batch.input_id for batch in got])
+    assert np.array_equal(input_id, np.arange(NODES))

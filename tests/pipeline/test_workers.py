@@ -1,0 +1,284 @@
+"""Worker threads and the service: their ends are waited for, and nothing said to them is lost."""
+
+import asyncio
+import concurrent.futures
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gnndrive.errors import ClosedError
+from gnndrive.pipeline.service import Service
+from gnndrive.pipeline.workers import ThreadWorkers, carried
+
+PATIENCE_S = 60  # a guard: nothing here takes that long unless it is broken
+
+
+@pytest.fixture
+def workers() -> Iterator[ThreadWorkers]:
+    made = ThreadWorkers(2)
+    yield made
+    made.close()
+
+
+class Slow:
+    """A function that says when it has begun and ends when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end, self.ended = (threading.Event() for _ in range(3))
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.may_end.wait(PATIENCE_S)
+        self.ended.set()
+        return "done"
+
+
+async def until(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, PATIENCE_S)
+
+
+# ---- workers
+
+
+async def test_a_function_runs_in_a_thread_of_the_pool(workers: ThreadWorkers) -> None:
+    names = {await workers.run(lambda: threading.current_thread().name) for _ in range(9)}
+    assert names <= {"gnndrive-worker-0", "gnndrive-worker-1"}
+    assert await workers.run(divmod, 7, 2) == (3, 1)
+
+
+async def test_errors_come_back(workers: ThreadWorkers) -> None:
+    error = KeyError("x")
+
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(KeyError) as caught:
+        await workers.run(fail)
+    assert caught.value is error
+    assert await workers.run(int, "4") == 4, "the thread lives on"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        StopIteration,
+        StopAsyncIteration,
+        SystemExit,
+        KeyboardInterrupt,
+        asyncio.CancelledError,
+        concurrent.futures.CancelledError,
+    ],
+)
+async def test_errors_that_mean_something_to_a_loop_are_wrapped(
+    workers: ThreadWorkers, kind: type[BaseException]
+) -> None:
+    def fail() -> None:
+        raise kind
+
+    with pytest.raises(RuntimeError, match=kind.__name__) as caught:
+        await workers.run(fail)
+    assert isinstance(caught.value.__cause__, kind)
+
+
+def test_other_errors_are_carried_as_they_are() -> None:
+    for error in (ValueError(), MemoryError(), ClosedError(), TimeoutError()):
+        assert carried(error) is error
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+async def test_cancelling_waits_for_the_functions_end(workers: ThreadWorkers, cancels: int) -> None:
+    slow = Slow()
+    running = asyncio.ensure_future(workers.run(slow))
+    await until(slow.begun)
+    for _ in range(cancels):
+        running.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not running.done()
+    slow.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert slow.ended.is_set()
+
+
+async def test_cancelling_hides_the_functions_error(workers: ThreadWorkers) -> None:
+    slow = Slow()
+
+    def fail() -> None:
+        slow()
+        raise LookupError
+
+    running = asyncio.ensure_future(workers.run(fail))
+    await until(slow.begun)
+    running.cancel()
+    await asyncio.sleep(0)
+    slow.may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_no_more_run_at_once_than_there_are_threads(workers: ThreadWorkers) -> None:
+    slow = [Slow() for _ in range(3)]
+    running = [asyncio.ensure_future(workers.run(each)) for each in slow]
+    await until(slow[0].begun)
+    await until(slow[1].begun)
+    assert not slow[2].begun.is_set()
+    slow[1].may_end.set()
+    await until(slow[2].begun)
+    for each in slow:
+        each.may_end.set()
+    assert await asyncio.gather(*running) == ["done"] * 3
+
+
+async def test_a_waiting_thread_keeps_no_result_alive(workers: ThreadWorkers) -> None:
+    class Batch:
+        pass
+
+    batch = await workers.run(Batch)
+    for _ in range(2):  # whichever thread it was has finished with the last by its next
+        await asyncio.gather(*(workers.run(int) for _ in range(4)))
+    gone = weakref.ref(batch)
+    del batch
+    gc.collect()
+    assert gone() is None
+
+
+def test_close_waits_for_running_functions_and_ends_the_threads() -> None:
+    before = threading.active_count()
+    workers, slow = ThreadWorkers(2), Slow()
+
+    async def main() -> None:
+        running = asyncio.ensure_future(workers.run(slow))
+        await until(slow.begun)
+        closing = threading.Thread(target=workers.close)
+        closing.start()
+        assert closing.is_alive()
+        slow.may_end.set()
+        closing.join()
+        assert slow.ended.is_set()
+        assert await running == "done"
+
+    asyncio.run(main())
+    workers.close()
+    assert threading.active_count() == before
+
+
+# ---- the service
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = Service()
+    yield made
+    made.close()
+
+
+async def echo(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+def test_a_coroutine_runs_in_the_services_thread(service: Service) -> None:
+    async def where() -> tuple[str, bool]:
+        return threading.current_thread().name, service.inside
+
+    assert service.call(where()) == ("gnndrive", True)
+    assert not service.inside
+    assert service.call(echo(5)) == 5
+
+
+def test_its_error_comes_back(service: Service) -> None:
+    async def fail() -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        service.call(fail())
+
+
+def test_after_close_everything_is_refused(service: Service) -> None:
+    service.close(), service.close()
+    coroutine = echo(1)
+    with pytest.raises(ClosedError):
+        service.call(coroutine)
+    assert coroutine.cr_frame is None, "it was closed, so that nobody warns of it"
+    service.soon(service.close)
+
+
+def test_what_is_under_way_at_the_end_does_not_wait_for_ever(service: Service) -> None:
+    begun = threading.Event()
+
+    async def for_ever() -> None:
+        begun.set()
+        await asyncio.get_running_loop().create_future()
+
+    errors: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            service.call(for_ever())
+        except ClosedError as error:
+            errors.append(error)
+
+    user = threading.Thread(target=use)
+    user.start()
+    assert begun.wait(PATIENCE_S)
+    service.close()
+    user.join()
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize("attempt", range(20))
+def test_calls_and_close_at_once_all_end(attempt: int) -> None:
+    service = Service()
+    results: list[Any] = []
+
+    def use(value: int) -> None:
+        try:
+            results.append(service.call(echo(value)))
+        except ClosedError:
+            results.append("closed")
+
+    users = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+    users.insert(attempt % 6, threading.Thread(target=service.close))
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
+    assert set(results) <= {*range(6), "closed"}
+    assert len(results) == 6
+    service.close()
+
+
+def interrupted(service: Service, monkeypatch: pytest.MonkeyPatch, result: Any) -> list[Any]:
+    """Call a coroutine whose caller gets a Ctrl-C while it waits; returns what was unwanted."""
+    unwanted: list[Any] = []
+    wait: Callable[..., Any] = concurrent.futures.Future.result
+
+    def interrupt(future: Any, timeout: float | None = None) -> Any:
+        monkeypatch.setattr(concurrent.futures.Future, "result", wait)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(concurrent.futures.Future, "result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        service.call(result, unwanted=unwanted.append)
+    service.call(echo(None)), service.call(echo(None))
+    return unwanted
+
+
+def test_a_result_nobody_waits_for_is_handed_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert interrupted(service, monkeypatch, echo("epoch")) == ["epoch"]
+
+
+def test_an_error_nobody_waits_for_is_not(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise LookupError
+
+    assert interrupted(service, monkeypatch, fail()) == []
