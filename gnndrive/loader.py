@@ -87,6 +87,10 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         NotImplementedError: an argument that is not built yet; the message names it.
     """
 
+    _runtime: Runtime | None = None
+    _closer: weakref.finalize[Any, Any] | None = None
+    _closed = False
+
     def __init__(
         self,
         data: Store,
@@ -154,9 +158,6 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
         self._collate = Collate(data, (self._features,), transform, self.pin_memory)
-        self._runtime: Runtime | None = None
-        self._closer: weakref.finalize[Any, Any] | None = None
-        self._closed = False
 
     # ---- what the user asks ----
 
