@@ -10,6 +10,8 @@
 It is GNNDrive's pipeline (ICPP 2024); docs/architecture.md says which file is which part of it.
 """
 
+from importlib.metadata import version
+
 from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
 from gnndrive.loader import NeighborLoader
 from gnndrive.store.arrays import write_store
@@ -17,7 +19,7 @@ from gnndrive.store.importers import from_csv, from_data
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
 
-__version__ = "0.1.0"
+__version__ = version("gnndrive")
 
 __all__ = [
     "ClosedError",

@@ -89,7 +89,10 @@ def positive(**argument: int) -> int:
 
 def device_name(device: str | torch.device) -> str:
     """The device plug-in for a torch device."""
-    kind = torch.device(device).type
+    try:
+        kind = torch.device(device).type
+    except (RuntimeError, TypeError):
+        raise ConfigError(f"device={device!r} is no torch device; use 'cpu'") from None
     if kind != "cpu":
         raise NotImplementedError(f"device={str(device)!r} is not built yet; use 'cpu'")
     return "host"
@@ -101,6 +104,11 @@ def feature_table(store: Store) -> str:
         raise ConfigError(
             f"{store.path} has no node features x; a loader without features is not built yet"
         )
+    if store.num_nodes == 0 or store.table("x").row_bytes == 0:
+        raise ConfigError(
+            f"{store.path} has {store.num_nodes} nodes and rows of "
+            f"{store.table('x').row_bytes} bytes in x: there is nothing to load"
+        )
     return "x"
 
 
@@ -110,7 +118,14 @@ def checked_input_nodes(nodes: Any, num_nodes: int) -> tuple[torch.Tensor, torch
     if nodes is None:
         every = torch.arange(num_nodes)
         return every, every
-    nodes = torch.as_tensor(nodes)
+    try:
+        nodes = torch.as_tensor(nodes)
+    except (TypeError, ValueError, RuntimeError):
+        raise NotImplementedError(
+            "input_nodes with a node type is not built yet: give ids, a mask or None"
+        ) from None
+    if nodes.numel() == 0:
+        nodes = nodes.to(torch.int64).view(-1)
     if nodes.dtype == torch.bool:
         if nodes.shape != (num_nodes,):
             raise ConfigError(
@@ -121,7 +136,7 @@ def checked_input_nodes(nodes: Any, num_nodes: int) -> tuple[torch.Tensor, torch
         return nodes, nodes
     if nodes.dim() != 1 or nodes.is_floating_point() or nodes.is_complex():
         raise ConfigError("input_nodes must be a mask, or node ids as a 1-D tensor of integers")
-    nodes = nodes.to(torch.int64).contiguous().cpu()
+    nodes = nodes.to("cpu", torch.int64, copy=True).contiguous()
     if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):
         raise ConfigError(f"input_nodes has ids outside 0 … {num_nodes - 1}")
     return nodes, torch.arange(len(nodes))

@@ -132,6 +132,13 @@ class Share:
         self.position = ffi.new("int64_t *")
         self.loads: tuple[Int64Array, Int32Array] | None = None
 
+    def give_up(self) -> None:
+        """Take an admission back whose fetch failed: rows that were not asked for fail at once."""
+        if self.loads is not None:
+            slots = self.loads[1]
+            check(lib.gd_buffer_fail(self.table.books, pointer(slots), len(slots)), "fail")
+        self.table.release(self.alias)
+
     def settled(self) -> bool:
         """Whether none of its rows is loading any more."""
         books, pending = self.table.books, self.pending

@@ -19,7 +19,9 @@ from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
 MAPPING_BYTES = 4  # a row's entry in the mapping table
-SCRATCH_BYTES = 48  # a sampler's scratch for a node or edge: hash entry, result, room to grow
+SCRATCH_NODE_BYTES = 48  # a sampler's scratch for a node: hash entries, id, room to grow
+SCRATCH_EDGE_BYTES = 32  # and for an edge: position, row and col, room to grow
+LEASE_BYTES = 30  # a row of a batch in extraction: alias, pending, its place in the planned reads
 DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
 
 
@@ -84,7 +86,9 @@ class Demand:
         other_node_bytes, other_edge_bytes: bytes of a node's and an edge's other attributes.
         batch_rows_max, batch_edges_max: the largest batch.
         batches_queued: samples that can be alive at once.
+        batches_extracted: batches in the training window, each with its lease.
         samplers: sampling threads.
+        seed_bytes: the input nodes and their order.
         staging_bytes: what the engine needs.
         topology_bytes: what the topology keeps in memory.
     """
@@ -96,7 +100,9 @@ class Demand:
     batch_rows_max: int
     batch_edges_max: int
     batches_queued: int
+    batches_extracted: int
     samplers: int
+    seed_bytes: int
     staging_bytes: int
     topology_bytes: int
 
@@ -164,17 +170,19 @@ def _rest(demand: Demand) -> tuple[Line, ...]:
     sample = 8 * rows + 16 * edges
     batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
     batch += (24 + demand.other_edge_bytes) * edges
+    scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges
+    leases = LEASE_BYTES * rows * demand.batches_extracted
     largest = f"a batch has at most {rows:,} nodes and {edges:,} edges"
     return (
         Line("mapping table", MAPPING_BYTES * demand.nodes, f"{demand.nodes:,} nodes"),
         Line("index pointers", demand.topology_bytes, "the graph's, resident"),
+        Line("input nodes", demand.seed_bytes, "their ids and order"),
         Line("staging", demand.staging_bytes, "reads in flight"),
         Line(
             "queued samples", sample * demand.batches_queued, f"{demand.batches_queued}; {largest}"
         ),
-        Line(
-            "sampler scratch", SCRATCH_BYTES * rows * demand.samplers, f"{demand.samplers} samplers"
-        ),
+        Line("sampler scratch", scratch * demand.samplers, f"{demand.samplers} samplers"),
+        Line("leases", leases, f"aliases and reads of {demand.batches_extracted} batches"),
         Line("live batches", 2 * batch, "one with you, one ready"),
     )
 

@@ -184,8 +184,13 @@ class FeatureBuffer:
                 return None
             assert share is not None
             shares[name] = share
-        for share in shares.values():
-            self._load(share)
+        try:
+            for share in shares.values():
+                self._load(share)
+        except Exception:  # what is left in `loads` was never asked of the kernel
+            for share in shares.values():
+                share.give_up()
+            raise
         return Lease(self, shares)
 
     def _fits(self, ticket: _Ticket, name: str, code: int, found: Any) -> bool:
@@ -215,25 +220,30 @@ class FeatureBuffer:
     def _load(self, share: Share) -> None:
         assert share.loads is not None
         rows, slots = share.loads
-        share.loads = None
         if len(rows) == 0:
             return
-        try:
-            fetch = share.table.tier.fetch(rows, slots, share.table.memory.landing())
-        except Exception as error:
-            self._break(error)
-            raise
+        fetch = share.table.tier.fetch(rows, slots, share.table.memory.landing())
+        share.loads = None
         task = asyncio.get_running_loop().create_task(self._land(share.table, fetch))
         self._loads[task] = fetch
         task.add_done_callback(self._load_ended)
 
     async def _land(self, table: Table, fetch: Fetch) -> None:
-        async for stretch in fetch:
-            await table.memory.commit(stretch)
-            table.commit(stretch)
-            for lease in list(self._watchers):
-                lease.wake_if_settled()
-            self.advance()
+        error: Exception | None = None
+        async for stretch in fetch:  # to its end whatever happens: the kernel may still write
+            if error is not None:
+                continue
+            try:
+                await table.memory.commit(stretch)
+                table.commit(stretch)
+                for lease in list(self._watchers):
+                    lease.wake_if_settled()
+                self.advance()
+            except Exception as caught:
+                error = caught
+                self._break(error)
+        if error is not None:
+            raise error
 
     def _load_ended(self, task: asyncio.Task[None]) -> None:
         self._loads.pop(task, None)

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch_geometric.data import Data
 
+from gnndrive.errors import StoreError
 from gnndrive.records import Sample, Seeds
+from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -62,11 +65,15 @@ class Collate:
         edge_index[0], edge_index[1] = sample.row, sample.col
         batch.edge_index = torch.from_numpy(edge_index)
         edge = sample.edge if store.edge_id is None else np.asarray(store.edge_id[sample.edge])
+        if store.edge_id is not None and len(edge):
+            self._check_edges(edge)
         e_id = torch.from_numpy(edge.astype(np.int64, copy=False))
         for name in store.edge_names:
             batch[name] = self._map(f"edges/{name}")[e_id]
-        batch.n_id = torch.from_numpy(sample.node)
-        batch.e_id = e_id
+        if "n_id" not in store.node_names:
+            batch.n_id = torch.from_numpy(sample.node)
+        if "e_id" not in store.edge_names:
+            batch.e_id = e_id
         batch.num_sampled_nodes = list(sample.num_sampled_nodes)
         batch.num_sampled_edges = list(sample.num_sampled_edges)
         batch.input_id = torch.from_numpy(seeds.input_id)
@@ -79,8 +86,8 @@ class Collate:
 
     def row_type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """The element type and shape of a row of node attribute `name`."""
-        tensor = self._map(f"nodes/{name}")
-        return tensor.dtype, tuple(tensor.shape[1:])
+        file = self._store.table(name)
+        return torch_dtype(file.dtype), file.row_shape
 
     def node_rows(self, name: str, sample: Sample) -> torch.Tensor:
         """Rows of a node attribute through its memory map, [nodes, *row]."""
@@ -92,6 +99,17 @@ class Collate:
         """
         rows = {name: self.node_rows(name, sample) for name in self._features}
         return self(seeds, sample, rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_maps": {}}
+
+    def _check_edges(self, edge: npt.NDArray[Any]) -> None:
+        """A damaged store must not wrap around to another edge's attributes."""
+        if not (int(edge.min()) >= 0 and int(edge.max()) < self._store.num_edges):
+            raise StoreError(
+                f"{self._store.path}/graph/edge_id.npy names an edge that is not there: run "
+                "`gnndrive verify` and import the store again"
+            )
 
     def close(self) -> None:
         """Let go of the memory maps; they come back when they are wanted."""

@@ -182,6 +182,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             batch_rows_max=rows,
             batch_edges_max=edges,
             batches_queued=self.extracting_queue + self.training_queue,
+            batches_extracted=self.training_queue,
+            seed_bytes=8 * len(self._seed_node) * (2 + self._shuffle),
             samplers=min(self.samplers, self.extracting_queue),
             staging_bytes=self.io_depth * self._block_bytes(),
             topology_bytes=8 * (data.num_nodes + 1),

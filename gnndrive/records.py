@@ -51,11 +51,6 @@ class Sample:
     num_sampled_nodes: tuple[int, ...]
     num_sampled_edges: tuple[int, ...]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of host memory that the arrays take while the sample is queued."""
-        return self.node.nbytes + self.row.nbytes + self.col.nbytes + self.edge.nbytes
-
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -99,11 +94,13 @@ class Landing:
         address: an address in this process, aligned to 4,096 bytes.
         slot_stride: bytes from one slot to the next.
         direct: whether a row of whole aligned sectors may be read straight into its slot.
+        owner: keeps the memory alive for as long as somebody may land rows in it.
     """
 
     address: int
     slot_stride: int
     direct: bool
+    owner: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ never wait for each other's slots (rule 12).
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gnndrive.books import Table
-from gnndrive.budget import SLOT_BOOKS_BYTES, Plan
+from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Plan
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.engines import choose
 from gnndrive.engines.base import Engine
@@ -116,10 +117,12 @@ class Runtime:
         self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
         self._buffer: FeatureBuffer | None = None
         self._buffer_used = False
+        self._secondary = 0  # buffers of further live iterators
         self._retired: Counter[str] = Counter()  # what the books of closed buffers counted
         self._running: dict[Running, None] = {}
         self._shutting: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
+        self._process = os.getpid()
         self.service = Service()
         try:
             self.engine: Engine = self.service.call(self._start_engine())
@@ -193,7 +196,8 @@ class Runtime:
     def drop(self, running: Running) -> None:
         """Have an epoch end, without waiting: a finalizer may run in any thread, also in one that
         the epoch's end waits for."""
-        self.service.soon(running.stop)
+        if os.getpid() == self._process:  # a forked child has no part in it
+            self.service.soon(running.stop)
 
     def end(self, running: Running) -> None:
         """End an epoch, early if need be, and wait until nothing of it is under way."""
@@ -208,24 +212,28 @@ class Runtime:
         if not self._buffer_used:
             self._buffer_used = True
             return self._buffer
-        return self._make_buffer(self._second_buffer_slots())
+        second = self._make_buffer(self._second_buffer_slots())
+        self._secondary += 1
+        return second
 
     def _give_buffer(self, buffer: FeatureBuffer) -> None:
         if buffer is self._buffer:
             self._buffer_used = False
         else:
+            self._secondary -= 1
             self._retired.update(buffer.tables[self.settings.features].stats())
             buffer.close()
 
     def _second_buffer_slots(self) -> int:
         plan = self.settings.plan
         slots = min(plan.slots, plan.batch_rows_max)
-        more = slots * (plan.row_bytes + SLOT_BOOKS_BYTES)
-        if plan.memory is not None and plan.total_bytes + more > plan.memory:
+        more = slots * (plan.row_bytes + SLOT_BOOKS_BYTES) + MAPPING_BYTES * self._file.row_count
+        others = self._secondary * more  # each as large as this one
+        if plan.memory is not None and plan.total_bytes + others + more > plan.memory:
             raise ConfigError(
                 "a second live iterator needs a feature buffer of its own, "
                 f"{format_size(more)}, and memory={format_size(plan.memory)} has "
-                f"{format_size(plan.memory - plan.total_bytes)} left: "
+                f"{format_size(plan.memory - plan.total_bytes - others)} left: "
                 "give buffer= less, memory= more, or close the first iterator"
             )
         return slots
@@ -276,6 +284,8 @@ class Runtime:
         async def ask() -> dict[str, int]:
             return self.engine.stats()
 
+        if self.service.inside:  # a user's sampler that asks
+            return self.engine.stats()
         try:
             return self.service.call(ask())  # an engine lives in its loop and is no one else's
         except ClosedError:
@@ -290,12 +300,16 @@ class Runtime:
                 self.service.call(self._shut())
             except ClosedError:
                 return
-            finally:
+            except Exception:
                 self._end_threads()
+                raise
+            self._end_threads()  # not when interrupted: the next close waits for the same end
 
     def close_anywhere(self) -> None:
         """`close` for a finalizer, which may run in a thread of the runtime's own, where waiting
         for the threads' end would never end."""
+        if os.getpid() != self._process:  # a forked child: the threads are its parent's
+            return
         if threading.current_thread() is threading.main_thread():
             self.close()
         else:

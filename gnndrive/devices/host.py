@@ -7,6 +7,7 @@ waits for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import numpy as np
@@ -32,8 +33,6 @@ class HostMemory(SlotMemory):
                 f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or memory="
             ) from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
         self._bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = np.frombuffer(
             self._map, np.uint8
         )
@@ -41,7 +40,7 @@ class HostMemory(SlotMemory):
     def landing(self) -> Landing:
         """The mapping itself: rows land where they stay."""
         assert self._bytes is not None
-        return Landing(self._bytes.ctypes.data, self._row_bytes, direct=True)
+        return Landing(self._bytes.ctypes.data, self._row_bytes, True, self._bytes)
 
     async def commit(self, stretch: Stretch) -> None:
         """Nothing to wait for."""
@@ -60,7 +59,8 @@ class HostMemory(SlotMemory):
     def close(self) -> None:
         """Unmap the slots."""
         self._bytes = None
-        self._map.close()
+        with contextlib.suppress(BufferError):  # somebody may still land rows: it goes with them
+            self._map.close()
 
 
 class Host(Device):

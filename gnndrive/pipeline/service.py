@@ -46,8 +46,7 @@ class Service:
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
-        if tasks:
-            self._loop.run_until_complete(asyncio.wait(tasks))
+        self._loop.run_until_complete(_settle(tasks))
 
     @property
     def inside(self) -> bool:
@@ -113,3 +112,11 @@ class Service:
             self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.inside:
             self._thread.join()
+
+
+async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)
+    # A task that ended in the loop's last turn has yet to tell the thread that waits for it.
+    for _ in range(2):
+        await asyncio.sleep(0)

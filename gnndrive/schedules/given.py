@@ -44,4 +44,4 @@ class Given(Schedule):
         """The batches in the sampler's order."""
         for index, positions in enumerate(self._batches):
             chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
-            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].numpy())]
+            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].clone().numpy())]

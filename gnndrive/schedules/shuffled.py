@@ -60,4 +60,4 @@ class Shuffled(Schedule):
             )
             if order is not None:
                 chosen = order[chosen]
-            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].numpy())]
+            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].clone().numpy())]

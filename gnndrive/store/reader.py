@@ -310,7 +310,13 @@ def _open_checked(folder: Path, info: ArrayInfo) -> int:
 def _load(folder: Path, info: ArrayInfo, store: StoreInfo) -> npt.NDArray[Any]:
     """Read and check index pointers or a split; what is checked is the copy that is given back."""
     path = folder / info.file
-    values = np.empty(info.shape, info.storage)
+    try:
+        values = np.empty(info.shape, info.storage)
+    except MemoryError:
+        raise StoreError(
+            f"{path} needs {info.nbytes:,} bytes of memory, which there are not: use a machine "
+            "with more, or, if the graph is not that large, import the store again"
+        ) from None
     view = values.view(np.uint8).data
     with os.fdopen(_open_checked(folder, info), "rb", buffering=0) as file:
         done = 0

@@ -15,9 +15,11 @@ LINES = [
     "slot books",
     "mapping table",
     "index pointers",
+    "input nodes",
     "staging",
     "queued samples",
     "sampler scratch",
+    "leases",
     "live batches",
 ]
 DEMAND = Demand(
@@ -28,7 +30,9 @@ DEMAND = Demand(
     batch_rows_max=50,
     batch_edges_max=60,
     batches_queued=10,
+    batches_extracted=4,
     samplers=4,
+    seed_bytes=800,
     staging_bytes=65_536,
     topology_bytes=8_008,
 )

@@ -1,0 +1,64 @@
+"""A small store whose communities can be learnt, and the command line in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnndrive.cli import main
+from gnndrive.store.generate import planted_communities
+
+NODES, DIM, CLASSES = 2_000, 16, 4
+FRACTIONS = {"train": 0.4, "val": 0.1, "test": 0.2}
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that no test changes."""
+    path = tmp_path_factory.mktemp("planted") / "small.gnn"
+    planted_communities(path, NODES, DIM, CLASSES, degree=8, fractions=FRACTIONS)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """One thread: batches are tiny, and two that spin for each other are slow beside other work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def gnndrive(capsys: pytest.CaptureFixture[str]) -> Command:
+    """gnndrive("info", path) runs the command line."""
+
+    def run(*words: object) -> Ended:
+        capsys.readouterr()
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Ended(code, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,152 @@
+"""Training on batches from memory: labels that are missing, the same bits twice, checkpoints."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from gnndrive import ConfigError
+from gnndrive.training import MODELS, Batches, ModelSettings, TrainSettings, evaluate, train
+
+MODEL = ModelSettings(in_features=4, classes=3, hidden=8)
+SETTINGS = TrainSettings(epochs=2, evaluate=("test",))
+
+
+def star(y: torch.Tensor, seed: int = 0, dtype: torch.dtype = torch.float32) -> Data:
+    """Six seeds with two neighbours each, which have two neighbours each."""
+    random = torch.Generator().manual_seed(seed)
+    nodes = 6 + 12 + 24
+    source = torch.arange(6, nodes)
+    return Data(
+        x=torch.randint(0, 9, (nodes, 4), generator=random).to(dtype),
+        edge_index=torch.stack([source, torch.arange(18).repeat_interleave(2)]),
+        y=torch.cat([y, torch.full((nodes - 6, *y.shape[1:]), 2, dtype=y.dtype)]),
+        batch_size=6,
+        num_sampled_nodes=[6, 12, 24],
+        num_sampled_edges=[12, 24],
+    )
+
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+def batches(y: torch.Tensor = LABELS, dtype: torch.dtype = torch.float32) -> Batches:
+    def give(split: str, epoch: int) -> Iterator[Data]:
+        return (star(y, 100 * epoch + number, dtype) for number in range(3))
+
+    return give
+
+
+def losses(give: Batches, model: ModelSettings = MODEL, **settings: Any) -> list[float]:
+    history = train(give, model, replace(SETTINGS, **settings))
+    return [loss for epoch in history.epochs for loss in epoch.losses]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_same_batches_train_to_the_same_bits(name: str):
+    model = replace(MODEL, name=name)
+    assert losses(batches(), model) == losses(batches(), model)
+    assert losses(batches(), model) != losses(batches(), model, seed=1)
+
+
+def test_trimming_changes_no_answer():
+    assert losses(batches(), trim=True) == pytest.approx(losses(batches(), trim=False), rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float64])
+def test_rows_of_any_dtype_train(dtype: torch.dtype):
+    assert losses(batches(dtype=dtype)) == losses(batches())
+
+
+def test_labels_that_are_missing_are_passed_over():
+    unknown = torch.tensor([0, -1, 2, -1, 1, -5])
+    floats = torch.tensor([0, float("nan"), 2, float("nan"), 1, float("nan")])
+    assert losses(batches(unknown)) == losses(batches(floats)) == losses(batches(floats[:, None]))
+    assert losses(batches(unknown)) != losses(batches())
+
+
+def test_a_split_without_a_label_has_no_accuracy():
+    nothing = torch.full((6,), -1)
+    model = MODEL.build()
+    assert evaluate([star(nothing)], model) is None
+    assert evaluate([], model) is None
+    assert 0 <= (evaluate([star(LABELS), star(nothing)], model) or 0.0) <= 1
+    with pytest.raises(ConfigError, match="no seed of the train split"):
+        train(batches(nothing), MODEL)
+
+
+def test_labels_that_are_no_classes_are_refused():
+    with pytest.raises(ConfigError, match="3 columns"):
+        losses(batches(torch.zeros(6, 3)))
+    bare = star(LABELS)
+    del bare.y
+    with pytest.raises(ConfigError, match="no labels"):
+        train(lambda split, epoch: [bare], MODEL)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ModelSettings(4, 3, name="mlp").build(),
+        lambda: ModelSettings(0, 3).build(),
+        lambda: ModelSettings(4, 1).build(),
+        lambda: ModelSettings(4, 3, layers=0).build(),
+        lambda: ModelSettings(4, 3, dropout=1).build(),
+        lambda: TrainSettings(epochs=0),
+        lambda: TrainSettings(lr=float("nan")),
+        lambda: TrainSettings(weight_decay=-1),
+    ],
+)
+def test_settings_that_cannot_work(make: Callable[[], object]):
+    with pytest.raises(ConfigError):
+        make()
+
+
+# ---- checkpoints
+
+
+def test_a_resumed_training_has_the_same_bits(tmp_path: Path):
+    whole = losses(batches(), epochs=4)
+    train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
+    torch.rand(3)  # whatever else draws from torch's numbers
+    rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
+    assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
+    assert [epoch.epoch for epoch in rest.epochs] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_checkpoint_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+):
+    file = tmp_path / "a.pt"
+    train(batches(), MODEL, replace(SETTINGS, epochs=1), checkpoint=file)
+    before = file.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(ConfigError, match="No space left"):
+        train(batches(), MODEL, SETTINGS, checkpoint=file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path):
+    file = tmp_path / "a.pt"
+    for content in (b"", b"no zip", b"PK\x03\x04"):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match="no checkpoint"):
+            train(batches(), MODEL, SETTINGS, resume=file)
+    for other in ([1, 2], {"version": 1}, {"version": 99}):
+        torch.save(other, file)
+        with pytest.raises(ConfigError, match="no checkpoint"):
+            train(batches(), MODEL, SETTINGS, resume=file)
