@@ -337,6 +337,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         """Join a sample with its features and attributes: a Data."""
         return self._collate.from_map(out.seeds, out.sample)
 
+    def check_worker_number_rationality(self) -> None:
+        """torch's warning of too many worker processes: there are none."""
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_runtime": None, "_closer": None}  # a copy starts its own
 

@@ -55,6 +55,8 @@ MAY_IMPORT = {
     "parallel": f"{_LOADER} loader",
     "testing": f"{_LOADER} loader",
     "__init__": f"{_LOADER} loader report",
+    "training": "errors records",
+    "commands": "everything",
     "cli": "everything",
 }
 CORE_IMPORTER = "_ffi"

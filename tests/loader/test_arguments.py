@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import threading
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -32,6 +33,13 @@ def test_it_is_a_dataloader(make: Make) -> None:
     assert make(batch_size=7).batch_size == 7
     assert loader.in_order is True
     assert loader.collate_fn is not None
+
+
+@pytest.mark.filterwarnings("error")
+def test_workers_are_threads_and_nobody_warns_of_processes(make: Make) -> None:
+    loader = make(num_workers=64)
+    assert loader.samplers == loader.num_workers == 64
+    loader.check_worker_number_rationality()
 
 
 def test_the_batch_size_is_one_unless_given(store: Store) -> None:
@@ -116,7 +124,14 @@ def test_a_batch_sampler(make: Make) -> None:
 
 def test_a_sampler_draws_as_it_would_in_torch(make: Make) -> None:
     """The order must not depend on what else draws from the global generator meanwhile."""
-    loader = make(sampler=RandomSampler(range(NODES)))
+    drawn_in: list[threading.Thread] = []
+
+    class Sampler(RandomSampler):
+        def __iter__(self) -> Iterator[int]:
+            drawn_in.append(threading.current_thread())
+            yield from super().__iter__()
+
+    loader = make(sampler=Sampler(range(NODES)))
 
     def epoch() -> list[list[int]]:
         torch.manual_seed(11)
@@ -127,6 +142,7 @@ def test_a_sampler_draws_as_it_would_in_torch(make: Make) -> None:
         return batches
 
     assert epoch() == epoch()
+    assert drawn_in == [threading.main_thread()] * 2
 
 
 def test_a_sampler_that_fails_fails_at_its_turn(make: Make) -> None:

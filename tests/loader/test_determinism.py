@@ -56,6 +56,8 @@ def test_neither_tasks_nor_engines_change_a_batch(
         {"extracting_queue": 1, "training_queue": 1},
         {"extracting_queue": 40, "training_queue": 40},
         {"num_workers": 3},
+        {"gap": 0},
+        {"gap": "64KB"},
     ],
     ids=str,
 )

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -185,6 +186,21 @@ def test_an_engine_that_cannot_start_leaves_nothing(make: Make, nothing_is_left:
     for _ in range(3):
         with pytest.raises(ConfigError):
             iter(make(engine="uring", io_depth=1_000_000))
+
+
+def test_no_more_batches_live_than_are_planned_for(make: Make) -> None:
+    """One with the user, one ready, one in the making, and what six workers are about to drop."""
+    made: list[weakref.ref[Data]] = []
+
+    def transform(batch: Data) -> Data:
+        made.append(weakref.ref(batch))
+        return batch
+
+    for _ in make(transform=transform):
+        assert sum(batch() is not None for batch in made) <= 3 + 6
+    del _
+    assert len(made) == NODES // 16
+    assert becomes_true(lambda: not any(batch() for batch in made))
 
 
 # ---- several iterators

@@ -175,9 +175,9 @@ def test_abandoning_drops_what_is_ready_and_what_still_comes() -> None:
         assert handover.abandon() is False
         await producer  # it is let go, to find out for itself
         handover.put(1)
-        assert handover.abandon() is True
         with pytest.raises(HandoverEnded):
             await handover.aget()
+        assert handover.abandon() is True
 
     run(main())
 

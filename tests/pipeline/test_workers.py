@@ -139,8 +139,8 @@ async def test_a_waiting_thread_keeps_no_result_alive(workers: ThreadWorkers) ->
         pass
 
     batch = await workers.run(Batch)
-    for _ in range(2):  # whichever thread it was has finished with the last by its next
-        await asyncio.gather(*(workers.run(int) for _ in range(4)))
+    both = threading.Barrier(2)  # each thread is at its next function, and so done with its last
+    await asyncio.gather(*(workers.run(both.wait, PATIENCE_S) for _ in range(2)))
     gone = weakref.ref(batch)
     del batch
     gc.collect()
