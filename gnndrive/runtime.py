@@ -149,38 +149,35 @@ class Runtime:
             ConfigError: a second buffer does not fit into memory=.
             ClosedError: the runtime was closed.
         """
-        beginning = self._begin(seeds, seed, number, sampler, collate)
-        return self.service.call(beginning, unwanted=self.drop)
 
-    async def _begin(
-        self,
-        seeds: Iterator[Seeds],
-        seed: int,
-        number: int,
-        sampler: Sampler,
-        collate: Callable[[Extracted], Any],
-    ) -> Running:
+        async def start() -> Running:
+            await self._make_way()
+            epoch = Epoch(
+                number=number,
+                seed=seed,
+                seeds=seeds,
+                sampler=sampler,
+                topology=self.topology,
+                buffer=self._take_buffer(),
+                workers=self._workers,
+                collate=collate,
+                stages=self.settings.stages,
+                counters=self.counters,
+            )
+            running = Running(epoch, asyncio.get_running_loop().create_task(run_epoch(epoch)))
+            self._running[running] = None
+            running.task.add_done_callback(lambda _: self._ended(running))
+            return running
+
+        return self.service.call(start(), unwanted=self.drop)
+
+    async def _make_way(self) -> None:
+        """Wait for epochs that nobody wants any more: their buffer will be free at once."""
         if self._shutting is not None:
             raise ClosedError(CLOSED)
-        for earlier in list(self._running):  # dropped or failed: its buffer will be free at once
+        for earlier in list(self._running):
             if earlier.epoch.handover.ended:
                 await asyncio.wait([earlier.task])
-        epoch = Epoch(
-            number=number,
-            seed=seed,
-            seeds=seeds,
-            sampler=sampler,
-            topology=self.topology,
-            buffer=self._take_buffer(),
-            workers=self._workers,
-            collate=collate,
-            stages=self.settings.stages,
-            counters=self.counters,
-        )
-        running = Running(epoch, asyncio.get_running_loop().create_task(run_epoch(epoch)))
-        self._running[running] = None
-        running.task.add_done_callback(lambda _: self._ended(running))
-        return running
 
     def _ended(self, running: Running) -> None:
         """The epoch's task is over, or was cancelled before its first step."""
