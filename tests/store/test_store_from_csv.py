@@ -251,6 +251,8 @@ def test_random_splits() -> None:
     assert np.array_equal(np.sort(np.concatenate(list(first.values()))), nodes)
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["train"], other["train"])
+    order = torch.randperm(1003, generator=torch.Generator().manual_seed(1)).numpy()
+    assert np.array_equal(first["train"], np.sort(order[:602]))
     few = random_split(nodes, RandomSplit(0.1, 0.0, 0.1))
     assert [len(ids) for ids in few.values()] == [100, 0, 101]
 

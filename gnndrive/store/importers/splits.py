@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+import torch
 
 from gnndrive.errors import ConfigError, StoreError
 from gnndrive.records import Int64Array
@@ -22,7 +23,7 @@ class RandomSplit:
 
     Attributes:
         train, val, test: fractions of the nodes; together at most 1.
-        seed: what it is drawn from; the same seed gives the same split.
+        seed: what torch's generator starts from; the same seed gives the same split.
     """
 
     train: float = 0.6
@@ -60,7 +61,9 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
         )
     if split.seed < 0:
         raise ConfigError(f"a random split's seed is {split.seed}: give one from 0 upwards")
-    order = np.random.default_rng(split.seed).permutation(nodes)
+    # torch's permutation, as in PyG's own split transforms: the split can be had without gnndrive
+    draw = torch.Generator().manual_seed(split.seed)
+    order = nodes[torch.randperm(len(nodes), generator=draw).numpy()]
     ends = [round(sum(fractions[: part + 1]) * len(nodes)) for part in range(3)]
     starts = [0, *ends[:2]]
     names = ("train", "val", "test")
