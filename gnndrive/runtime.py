@@ -249,9 +249,10 @@ class Runtime:
         """Counters since the start; see `NeighborLoader.stats`."""
         counters, engine = self.counters, self._engine_stats()
         books = Counter(self._retired)
-        if self._buffer is not None:
-            books.update(self._buffer.tables[self.settings.features].stats())
         epochs = [running.epoch for running in list(self._running)]
+        for buffer in {self._buffer, *(epoch.buffer for epoch in epochs)}:
+            if buffer is not None:
+                books.update(buffer.tables[self.settings.features].stats())
         return {
             "batches": counters.batches,
             "rows": counters.rows,

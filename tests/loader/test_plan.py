@@ -249,6 +249,17 @@ def test_stats_go_on_over_epochs_iterators_and_the_end(make: Make) -> None:
     }
 
 
+def test_stats_count_every_live_iterators_buffer(make: Make) -> None:
+    loader = make()
+    iterators = [iter(loader) for _ in range(3)]
+    for _ in range(len(loader)):
+        for iterator in iterators:
+            next(iterator)
+    stats = loader.stats()
+    assert stats["batches"] == 3 * len(loader)
+    assert stats["rows_hit"] + stats["rows_waited"] + stats["rows_loaded"] == stats["rows"]
+
+
 def test_a_warm_buffer_stays_warm_from_epoch_to_epoch(make: Make) -> None:
     loader = make(buffer="1MB")
     for _ in range(3):
