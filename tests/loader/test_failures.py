@@ -4,12 +4,15 @@ import asyncio
 import errno
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch_geometric.data import Data
 
-from gnndrive import ClosedError, NeighborLoader, ReadError, Store
+import gnndrive
+from gnndrive import ClosedError, NeighborLoader, ReadError, Store, StoreError
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import check, simulate
@@ -198,6 +201,23 @@ def test_a_damaged_graph_fails_at_its_turn(make: Make, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Uniform, "sample", damaged)
     assert delivered_before(make(), MemoryError)[0] == 3
+
+
+def test_a_damaged_edge_id_is_a_store_error(make: Make, data: Data, tmp_path: Path) -> None:
+    """One position of edge_id names no edge; batches that do not sample it are still right."""
+    damaged = gnndrive.from_data(data, tmp_path / "damaged.gnn")
+    file = damaged.path / "graph" / "edge_id.npy"
+    size, target = damaged.edge_id.itemsize, int(damaged.indices.size // 2)
+    for wrong in (data.num_edges, -1):
+        with file.open("r+b") as content:
+            content.seek(DATA_OFFSET + target * size)
+            content.write(wrong.to_bytes(size, "little", signed=True))
+        loader = make([-1], data=gnndrive.open(tmp_path / "damaged.gnn"), batch_size=1)
+        node = int(np.searchsorted(loader.data.indptr, target, "right")) - 1
+        number, error = delivered_before(loader, StoreError)
+        assert number == node
+        assert "edge_id" in str(error)
+        loader.close()
 
 
 def test_close_after_an_error(make: Make, broken: Callable[..., None]) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -203,72 +204,6 @@ def test_no_more_batches_live_than_are_planned_for(make: Make) -> None:
     assert becomes_true(lambda: not any(batch() for batch in made))
 
 
-# ---- several iterators
-
-
-def test_two_iterators_in_one_thread(make: Make, data: Data) -> None:
-    for one, other in zip(loader := make(), loader, strict=True):
-        assert torch.equal(one.input_id, other.input_id)
-        for batch in (one, other):
-            assert torch.equal(batch.x, data.x[batch.n_id])
-
-
-def test_each_iterator_has_a_buffer_of_its_own(make: Make) -> None:
-    loader = make()
-    iterators = [iter(loader) for _ in range(3)]
-    for _ in range(len(loader)):
-        for iterator in iterators:
-            next(iterator)
-    running = [iterator._running.epoch.buffer for iterator in iterators]
-    assert len({id(buffer) for buffer in running}) == 3
-    assert running[0].tables["x"].slots == loader.plan().slots
-
-
-def test_nested_loops(make: Make, data: Data) -> None:
-    loader = make(input_nodes=range(64))
-    pairs = 0
-    for outer in loader:
-        for inner in loader:
-            assert torch.equal(inner.x, data.x[inner.n_id])
-            pairs += 1
-        assert torch.equal(outer.x, data.x[outer.n_id])
-    assert pairs == 16
-
-
-def tight(make: Make, **arguments: Any) -> NeighborLoader:
-    """A loader whose memory is just enough for one iterator."""
-    plan = make(buffer="40KB").plan()
-    return make(buffer="40KB", memory=plan.total_bytes, **arguments)
-
-
-def test_a_second_iterator_that_does_not_fit_is_refused(make: Make) -> None:
-    loader = tight(make)
-    first = iter(loader)
-    next(first)
-    with pytest.raises(ConfigError, match="a second live iterator needs a feature buffer"):
-        iter(loader)
-    assert sum(1 for _ in first) == len(loader) - 1
-    assert sum(1 for _ in loader) == len(loader)
-
-
-def divide_by_zero(loader: NeighborLoader) -> None:
-    for batch in loader:
-        batch.batch_size / 0
-
-
-def test_breaking_off_frees_the_buffer_for_the_next(make: Make) -> None:
-    loader = tight(make)
-    for _ in range(20):
-        for batch in loader:
-            assert batch.batch_size == 16
-            break
-    for _ in range(5):
-        iter(loader)
-    with pytest.raises(ZeroDivisionError):
-        divide_by_zero(loader)
-    assert sum(1 for _ in loader) == len(loader)
-
-
 # ---- the end
 
 
@@ -303,6 +238,30 @@ def test_closing_the_loader_after_the_end_is_not(make: Make) -> None:
     assert list(iterator) == list(closed) == []
 
 
+def test_closing_again_after_an_interrupt(
+    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while `close` waits: the next `close` waits for the same end."""
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    interrupts = iter([KeyboardInterrupt])
+    result = Future.result
+
+    def interrupted(self: Future[Any], timeout: float | None = None) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            for interrupt in interrupts:
+                raise interrupt
+        return result(self, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loader.close()
+    loader.close()
+    with pytest.raises(ClosedError):
+        list(iterator)
+
+
 def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:
     loader, unused = make(), make()
     next(iter(loader))
@@ -310,6 +269,11 @@ def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:
         each.close()
         with pytest.raises(ClosedError, match="make a new one"):
             iter(each)
+
+
+def divide_by_zero(loader: NeighborLoader) -> None:
+    for batch in loader:
+        batch.batch_size / 0
 
 
 def test_a_loader_as_a_context(make: Make, nothing_is_left: None) -> None:

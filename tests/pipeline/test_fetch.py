@@ -1,0 +1,154 @@
+"""A tier whose fetch raises: who asked is told, every slot comes back, and the next lease works.
+
+The rows that an admission granted but nobody asked the disk for must fail at once, or they would be
+loading for ever. The gate is tried from three places: `lease` itself, a release, and a load that
+lands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.books import Table
+from gnndrive.buffer import FeatureBuffer, Lease
+from gnndrive.devices.host import Host
+from gnndrive.policies.lru import LRU
+from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from gnndrive.tiers.base import Fetch, Tier
+
+
+class Refusing(Tier):
+    """Passes fetches on to `below`, but for those that touch a row of `refused`."""
+
+    name = "refusing"
+
+    def __init__(self, below: Tier, refused: set[int]) -> None:
+        self.below = below
+        self.path = below.path
+        self.refused = refused
+
+    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+        if self.refused & set(rows.tolist()):
+            raise MemoryError("no memory for the reads")
+        return self.below.fetch(rows, slots, landing)
+
+
+def ids(start: int, stop: int) -> Int64Array:
+    return np.arange(start, stop, dtype=np.int64)
+
+
+@asynccontextmanager
+async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
+    """A simulation of 16 slots whose disk refuses those rows; every slot must be back at its
+    end."""
+    simulation = Simulation(Scenario(rows, slots=16), seed=0)
+    simulation.table.tier = Refusing(simulation.table.tier, set(refused))
+    yield simulation
+    await simulation.close()
+
+
+async def use(lease: Lease, asked: Int64Array, row_bytes: int) -> None:
+    """Wait for the lease's rows, compare them, release."""
+    await lease.ready()
+    got = lease.gather("x", torch.uint8, (row_bytes,)).numpy()
+    assert np.array_equal(got, told_rows(asked, row_bytes))
+    lease.release()
+
+
+def test_from_the_lease_that_asks(rows: TableFile) -> None:
+    async def main() -> None:
+        async with refusing(rows, 20) as simulation:
+            with pytest.raises(MemoryError, match="no memory for the reads"):
+                await simulation.buffer.lease({"x": ids(16, 32)})
+            assert simulation.table.stats()["free"] == 16
+            lease = await simulation.buffer.lease({"x": ids(0, 16)})
+            await use(lease, ids(0, 16), rows.row_bytes)
+
+    run(main())
+
+
+def test_rows_that_another_holds_stay(rows: TableFile) -> None:
+    """Half of what is asked for is being loaded for another lease, which must not notice."""
+
+    async def main() -> None:
+        async with refusing(rows, 20) as simulation:
+            first = await simulation.buffer.lease({"x": ids(0, 8)})
+            with pytest.raises(MemoryError):
+                await simulation.buffer.lease({"x": np.concatenate([ids(0, 4), ids(18, 22)])})
+            await use(first, ids(0, 8), rows.row_bytes)
+
+    run(main())
+
+
+def test_from_a_release(rows: TableFile) -> None:
+    """The releasing lease is not disturbed; the one in line is told, the next in line served."""
+
+    async def main() -> None:
+        async with refusing(rows, 20) as simulation:
+            first = await simulation.buffer.lease({"x": ids(0, 16)})
+            waiting = [
+                asyncio.ensure_future(simulation.buffer.lease({"x": asked}))
+                for asked in (ids(16, 32), ids(32, 48))
+            ]
+            await use(first, ids(0, 16), rows.row_bytes)
+            with pytest.raises(MemoryError):
+                await waiting[0]
+            await use(await waiting[1], ids(32, 48), rows.row_bytes)
+
+    run(main())
+
+
+def test_from_a_load_that_lands(rows: TableFile) -> None:
+    """Slots that nobody wants any more come free when their reads end; who waits for them is told,
+    and the load itself is not broken by it."""
+
+    async def main() -> None:
+        async with refusing(rows, 20) as simulation:
+            unwanted = await simulation.buffer.lease({"x": ids(0, 16)})
+            unwanted.release()
+            with pytest.raises(MemoryError):
+                await simulation.buffer.lease({"x": ids(16, 32)})
+            lease = await simulation.buffer.lease({"x": ids(32, 48)})
+            await use(lease, ids(32, 48), rows.row_bytes)
+            simulation.buffer.raise_if_broken()
+
+    run(main())
+
+
+@pytest.mark.parametrize("refused", ["one", "two"])
+def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
+    """What the other table was asked for is read to its end and stays for whoever wants it."""
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, slots=16), seed=0)
+        tables = {}
+        for name in ("one", "two"):
+            memory = Host().allocate(16, rows.row_bytes)
+            tier = Refusing(simulation.table.tier, {20} if name == refused else set())
+            tables[name] = Table(rows.row_count, 16, rows.row_bytes, memory, tier, LRU())
+        buffer = FeatureBuffer(tables)
+        with pytest.raises(MemoryError):
+            await buffer.lease({"one": ids(16, 32), "two": ids(16, 32)})
+        lease = await buffer.lease({"one": ids(0, 16), "two": ids(0, 16)})
+        await lease.ready()
+        for name in tables:
+            got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
+            assert np.array_equal(got, told_rows(ids(0, 16), rows.row_bytes))
+        lease.release()
+        await buffer.drain()
+        buffer.verify()
+        for table in tables.values():
+            stats = table.stats()
+            assert stats["free"] + stats["standby"] == 16
+        buffer.close()
+        await simulation.close()
+
+    run(main())
