@@ -17,7 +17,7 @@ from gnndrive._ffi import check, ffi, lib, pointer
 from gnndrive.devices.base import SlotMemory
 from gnndrive.errors import ClosedError, ReadError
 from gnndrive.policies.base import Policy
-from gnndrive.records import Int32Array, Int64Array, Stretch
+from gnndrive.records import FAILURE, Int32Array, Int64Array, Stretch
 from gnndrive.tiers.base import Tier
 
 
@@ -59,7 +59,7 @@ class Table:
         self.tier = tier
         self.policy = policy
         self.batch_rows_max = batch_rows_max
-        self.failures: dict[int, tuple[int, int]] = {}  # slot -> (errno, file offset)
+        self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
 
     @property
     def available(self) -> int:
@@ -105,19 +105,17 @@ class Table:
         """Make landed rows valid and failed ones fail, in the books."""
         slots = stretch.slots
         check(lib.gd_buffer_commit(self.books, pointer(slots), len(slots)), "commit")
-        if not stretch.failures:
+        if not len(stretch.failures):
             return
-        failed = np.array([slot for slot, _, _ in stretch.failures], np.int32)
+        failed = np.ascontiguousarray(stretch.failures["slot"])
         check(lib.gd_buffer_fail(self.books, pointer(failed), len(failed)), "fail")
-        for slot, error, offset in stretch.failures:
-            if lib.gd_buffer_references(self.books, slot):
-                self.failures[slot] = (error, offset)
+        if not len(self.failures):
+            self.failures = np.zeros(self.slots, FAILURE)
+        self.failures[failed] = stretch.failures
 
     def release(self, alias: Int32Array) -> None:
         """Give one reference of each of `alias` back."""
         check(lib.gd_buffer_release(self.books, pointer(alias), len(alias)), "release")
-        for slot in [s for s in self.failures if not lib.gd_buffer_references(self.books, s)]:
-            del self.failures[slot]
 
 
 class Share:
@@ -149,7 +147,7 @@ class Share:
         index = lib.gd_buffer_first_failed(self.table.books, pointer(self.alias), len(self.alias))
         if index < 0:
             return None
-        error, offset = self.table.failures[int(self.alias[index])]
-        if error == errno.ECANCELED:
+        failure = self.table.failures[self.alias[index]]
+        if failure["error"] == errno.ECANCELED:
             return ClosedError("the loader was closed while this batch was being read")
-        return ReadError(self.table.tier.path, offset, error)
+        return ReadError(self.table.tier.path, int(failure["offset"]), int(failure["error"]))

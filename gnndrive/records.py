@@ -6,7 +6,7 @@ progress comes back as `Stretch`es, and ends as a torch_geometric `Data`. Record
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
+FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64)])
+"""A row that could not be read: its slot, errno and where in the file; C's gd_failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,11 @@ class Stretch:
 
     Attributes:
         slots: slots whose row has landed whole, int32 [rows]; not valid before the device's commit.
-        failures: (slot, errno, file offset in bytes) of rows that could not be read.
+        failures: rows that could not be read, `FAILURE` [rows].
     """
 
     slots: Int32Array
-    failures: tuple[tuple[int, int, int], ...]
+    failures: npt.NDArray[np.void] = field(default_factory=lambda: np.empty(0, FAILURE))
 
 
 @dataclass(frozen=True, slots=True)

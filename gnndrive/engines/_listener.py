@@ -16,12 +16,10 @@ import numpy as np
 
 from gnndrive._ffi import ffi, lib
 from gnndrive.errors import ClosedError, ConfigError
-from gnndrive.records import EngineSettings, Stretch
+from gnndrive.records import FAILURE, EngineSettings, Stretch
 
 if TYPE_CHECKING:
     from gnndrive.layouts.base import Reads
-
-_FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64)])
 
 
 def refuse_long_extents(reads: Reads, settings: EngineSettings) -> None:
@@ -86,12 +84,11 @@ class Listener(AsyncIterator[Stretch]):
         if landed == self._landed and failed == self._failed:
             return None
         new_slots = np.empty(landed - self._landed, np.int32)
-        new_failures = np.empty(failed - self._failed, _FAILURE)
+        new_failures = np.empty(failed - self._failed, FAILURE)
         ffi.memmove(ffi.from_buffer(new_slots), slots[0] + self._landed, new_slots.nbytes)
         ffi.memmove(ffi.from_buffer(new_failures), failures[0] + self._failed, new_failures.nbytes)
         self._landed, self._failed = landed, failed
-        columns = (new_failures[name].tolist() for name in ("slot", "error", "offset"))
-        return Stretch(new_slots, tuple(zip(*columns, strict=True)))
+        return Stretch(new_slots, new_failures)
 
     async def __anext__(self) -> Stretch:
         while True:

@@ -73,5 +73,5 @@ async def drain(engine: Engine, reads: Reads) -> tuple[np.ndarray, list[tuple[in
     """All slots that landed, in the order of landing, and all failures."""
     stretches: list[Stretch] = [stretch async for stretch in engine.read(reads)]
     landed = [stretch.slots for stretch in stretches]
-    failures = [failure for stretch in stretches for failure in stretch.failures]
+    failures = [failure for stretch in stretches for failure in stretch.failures.tolist()]
     return np.concatenate([np.empty(0, np.int32), *landed]), failures

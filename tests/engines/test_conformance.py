@@ -143,7 +143,7 @@ async def test_cancelled_reads_end(make, rows_of):
     landed, failed = [], []
     async for stretch in fetch:
         landed += stretch.slots.tolist()
-        failed += stretch.failures
+        failed += stretch.failures.tolist()
     assert sorted(landed + [slot for slot, _, _ in failed]) == sorted(slots)
     assert {code for _, code, _ in failed} <= {errno.ECANCELED}
     row_of_slot = np.empty(2000, np.int64)

@@ -34,7 +34,7 @@ async def one_run(rows, seed, faults, count=48):
     landed = landed.tolist()
     async for stretch in first:
         landed += stretch.slots.tolist()
-        failures += stretch.failures
+        failures += stretch.failures.tolist()
     await engine.aclose()
     return picked, slots, landed, failures, engine
 
@@ -121,7 +121,7 @@ async def test_by_hand(rows_of):
     assert rows.wrong([4], [2]) == 0
     engine.complete(next(r for r in engine.inflight if r.extent == 0), -errno.EIO)
     stretch = await anext(iterator)
-    assert stretch.failures == ((0, errno.EIO, 4096),)
+    assert stretch.failures.tolist() == [(0, errno.EIO, 4096)]
     assert (rows.memory[0] == POISON).all()
     assert engine.step(2) == 2
     engine.paused = False

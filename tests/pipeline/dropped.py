@@ -185,7 +185,7 @@ def drop_failures_reach_waiters(patch: Patch) -> None:
     commit = Table.commit
 
     def deaf(table: Table, stretch: Stretch) -> None:
-        commit(table, Stretch(stretch.slots, ()))
+        commit(table, Stretch(stretch.slots))
 
     patch.setattr(Table, "commit", deaf)
 
@@ -195,8 +195,8 @@ def drop_failed_rows_stay_invalid(patch: Patch) -> None:
     commit = Table.commit
 
     def careless(table: Table, stretch: Stretch) -> None:
-        failed = np.array([slot for slot, _, _ in stretch.failures], np.int32)
-        commit(table, Stretch(np.concatenate([stretch.slots, failed]), ()))
+        failed = stretch.failures["slot"]
+        commit(table, Stretch(np.concatenate([stretch.slots, failed])))
 
     patch.setattr(Table, "commit", careless)
 
