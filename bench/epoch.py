@@ -40,6 +40,7 @@ from gnndrive.records import TableFile
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
+from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.sizes import format_size, parse_size
 from gnndrive.topologies.mapped import Mapped
@@ -70,8 +71,8 @@ def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
     features = mapped_random(store.table("x"))
     topology = Mapped(store.indptr, store.indices, str(store.indices_path))
     sampler = Uniform(options.fanout)
-    nodes = torch.arange(store.num_nodes)
-    schedule = Shuffled(nodes, nodes, options.batch_size, True, False, SEED)
+    inputs = InputNodes(store.num_nodes)
+    schedule = Shuffled(inputs, options.batch_size, True, False, SEED)
     rows, sample_s, started = 0, 0.0, time.perf_counter()
     for index, window in enumerate(schedule.windows(0)):
         before = time.perf_counter()

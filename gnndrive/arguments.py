@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gnndrive.errors import ConfigError
+from gnndrive.schedules.base import InputNodes
 from gnndrive.store.reader import Store
 
 PYG_ARGUMENTS = (
@@ -112,12 +113,11 @@ def feature_table(store: Store) -> str:
     return "x"
 
 
-def checked_input_nodes(nodes: Any, num_nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Seeds and their `input_id` as PyG has them: a mask gives global ids, anything else
+def checked_input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
+    """The input nodes, and what PyG's `input_id` is of them: of a mask global ids, of anything else
     positions."""
     if nodes is None:
-        every = torch.arange(num_nodes)
-        return every, every
+        return InputNodes(num_nodes)
     try:
         nodes = torch.as_tensor(nodes)
     except (TypeError, ValueError, RuntimeError):
@@ -133,10 +133,10 @@ def checked_input_nodes(nodes: Any, num_nodes: int) -> tuple[torch.Tensor, torch
                 f"({num_nodes},)"
             )
         nodes = nodes.nonzero().view(-1)
-        return nodes, nodes
+        return InputNodes(len(nodes), nodes, by_position=False)
     if nodes.dim() != 1 or nodes.is_floating_point() or nodes.is_complex():
         raise ConfigError("input_nodes must be a mask, or node ids as a 1-D tensor of integers")
     nodes = nodes.to("cpu", torch.int64, copy=True).contiguous()
     if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):
         raise ConfigError(f"input_nodes has ids outside 0 … {num_nodes - 1}")
-    return nodes, torch.arange(len(nodes))
+    return InputNodes(len(nodes), nodes)

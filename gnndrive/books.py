@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive._ffi import check, ffi, lib, pointer
+from gnndrive.blocks import Allocate
 from gnndrive.devices.base import SlotMemory
 from gnndrive.errors import ClosedError, ReadError
 from gnndrive.policies.base import Policy
@@ -34,6 +35,7 @@ class Table:
         policy: what is given up first.
         batch_rows_max: the most distinct rows that one batch can need, for an error that names
             it; 0: not known.
+        empty: where an admission's arrays get their memory from.
 
     Raises:
         MemoryError: no memory for the books.
@@ -48,6 +50,7 @@ class Table:
         tier: Tier,
         policy: Policy,
         batch_rows_max: int = 0,
+        empty: Allocate = np.empty,
     ) -> None:
         books = lib.gd_buffer_new(rows, slots)
         if books == ffi.NULL:
@@ -59,6 +62,7 @@ class Table:
         self.tier = tier
         self.policy = policy
         self.batch_rows_max = batch_rows_max
+        self.empty = empty
         self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
 
     @property
@@ -81,8 +85,8 @@ class Table:
         """(0 or -errno, what the admission found, the lease's share when it was admitted)."""
         count = len(rows)
         found = ffi.new("gd_admission *")
-        alias, pending, load_slots = (np.empty(count, np.int32) for _ in range(3))
-        load_rows = np.empty(count, np.int64)
+        alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
+        load_rows = self.empty(count, np.int64)
         keys = self.policy.keys(rows)
         code = lib.gd_buffer_admit(
             self.books,
@@ -97,7 +101,7 @@ class Table:
         )
         if code:
             return int(code), found, None
-        share = Share(self, alias, pending[: found.pending].copy())
+        share = Share(self, alias, pending[: found.pending])
         share.loads = (load_rows[: found.loads], load_slots[: found.loads])
         return 0, found, share
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch_geometric.data import Data
 
+from gnndrive.blocks import Allocate, empty_tensor
 from gnndrive.errors import StoreError
-from gnndrive.records import Sample, Seeds
+from gnndrive.records import Int64Array, Sample, Seeds
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
@@ -43,13 +43,20 @@ class Collate:
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._maps: dict[str, torch.Tensor] = {}
 
-    def __call__(self, seeds: Seeds, sample: Sample, rows: Mapping[str, torch.Tensor]) -> Any:
+    def __call__(
+        self,
+        seeds: Seeds,
+        sample: Sample,
+        rows: Mapping[str, torch.Tensor],
+        empty: Allocate = np.empty,
+    ) -> Any:
         """The batch.
 
         Args:
             seeds: the batch's seeds.
             sample: what was sampled around them.
             rows: the features by name, [nodes, *row].
+            empty: where the batch's other arrays get their memory from.
 
         Returns:
             A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
@@ -60,16 +67,17 @@ class Collate:
         batch = Data()
         store = self._store
         for name in store.node_names:
-            batch[name] = rows[name] if name in rows else self.node_rows(name, sample)
-        edge_index = np.empty((2, len(sample.row)), np.int64)
+            if name in rows:
+                batch[name] = rows[name]
+            else:
+                batch[name] = _picked(self._map(f"nodes/{name}"), sample.node, empty)
+        edge_index = empty((2, len(sample.row)), np.int64)
         edge_index[0], edge_index[1] = sample.row, sample.col
         batch.edge_index = torch.from_numpy(edge_index)
-        edge = sample.edge if store.edge_id is None else np.asarray(store.edge_id[sample.edge])
-        if store.edge_id is not None and len(edge):
-            self._check_edges(edge)
-        e_id = torch.from_numpy(edge.astype(np.int64, copy=False))
+        edge = sample.edge if store.edge_id is None else self._original(sample.edge, empty)
+        e_id = torch.from_numpy(edge)
         for name in store.edge_names:
-            batch[name] = self._map(f"edges/{name}")[e_id]
+            batch[name] = _picked(self._map(f"edges/{name}"), edge, empty)
         if "n_id" not in store.node_names:
             batch.n_id = torch.from_numpy(sample.node)
         if "e_id" not in store.edge_names:
@@ -89,27 +97,37 @@ class Collate:
         file = self._store.table(name)
         return torch_dtype(file.dtype), file.row_shape
 
-    def node_rows(self, name: str, sample: Sample) -> torch.Tensor:
-        """Rows of a node attribute through its memory map, [nodes, *row]."""
-        return self._map(f"nodes/{name}")[torch.from_numpy(sample.node)]
-
     def from_map(self, seeds: Seeds, sample: Sample) -> Any:
         """The batch with its features read through the memory map: for one batch, without a
         pipeline.
         """
-        rows = {name: self.node_rows(name, sample) for name in self._features}
+        rows = {
+            name: _picked(self._map(f"nodes/{name}"), sample.node, np.empty)
+            for name in self._features
+        }
         return self(seeds, sample, rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": {}}
 
-    def _check_edges(self, edge: npt.NDArray[Any]) -> None:
-        """A damaged store must not wrap around to another edge's attributes."""
-        if not (int(edge.min()) >= 0 and int(edge.max()) < self._store.num_edges):
+    def _original(self, position: Int64Array, empty: Allocate) -> Int64Array:
+        """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
+
+        Raises:
+            StoreError: the store is damaged; a wrong number must not wrap around to another edge.
+        """
+        edge_id: Any = self._store.edge_id
+        # The positions are the sampler's and lie within the graph; "clip" spares a temporary.
+        found = np.take(edge_id, position, out=empty(len(position), edge_id.dtype), mode="clip")
+        edge: Int64Array = found if found.dtype == np.int64 else empty(len(found), np.int64)
+        if edge is not found:
+            edge[:] = found
+        if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < self._store.num_edges):
             raise StoreError(
                 f"{self._store.path}/graph/edge_id.npy names an edge that is not there: run "
                 "`gnndrive verify` and import the store again"
             )
+        return edge
 
     def close(self) -> None:
         """Let go of the memory maps; they come back when they are wanted."""
@@ -120,3 +138,9 @@ class Collate:
         if name not in self._maps:
             self._maps[name] = self._store.tensor(name)
         return self._maps[name]
+
+
+def _picked(table: torch.Tensor, row: Int64Array, empty: Allocate) -> torch.Tensor:
+    """`table[row]` in memory from `empty`."""
+    out = empty_tensor(empty, (len(row), *table.shape[1:]), table.dtype)
+    return torch.index_select(table, 0, torch.from_numpy(row), out=out)

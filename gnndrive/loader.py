@@ -14,10 +14,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from time import perf_counter
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch_geometric.data import Data
 
@@ -31,19 +31,21 @@ from gnndrive.arguments import (
     refuse_unbuilt,
     whole,
 )
+from gnndrive.blocks import Allocate
 from gnndrive.budget import Demand, Plan, make_plan
 from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError
+from gnndrive.iterator import BatchIterator
 from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.handover import HandoverEnded
 from gnndrive.pipeline.service import CLOSED
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
-from gnndrive.runtime import Running, Runtime, RuntimeSettings
+from gnndrive.runtime import Runtime, RuntimeSettings
 from gnndrive.samplers.base import Sampler, batch_key
 from gnndrive.schedules.base import Schedule
 from gnndrive.schedules.given import Given
+from gnndrive.schedules.shuffled import order_dtype
 from gnndrive.sizes import parse_size
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
@@ -147,12 +149,12 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         self._features = feature_table(data)
         self._strategy = find_strategy(strategy)
         self._device = device_name(device)
-        self._seed_node, self._seed_input_id = checked_input_nodes(input_nodes, data.num_nodes)
+        self._inputs = checked_input_nodes(input_nodes, data.num_nodes)
         self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         self._shuffle = bool(kwargs.get("shuffle"))
         kwargs.pop("dataset", None)
         kwargs.pop("collate_fn", None)
-        positions: Any = range(len(self._seed_node))
+        positions: Any = range(len(self._inputs))
         super().__init__(positions, **kwargs)
         del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
         if self.batch_sampler is None:
@@ -183,7 +185,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             batch_edges_max=edges,
             batches_queued=self.extracting_queue + self.training_queue,
             batches_extracted=self.training_queue,
-            seed_bytes=8 * len(self._seed_node) * (2 + self._shuffle),
+            seed_bytes=self._inputs.nbytes + self._order_bytes(),
             samplers=min(self.samplers, self.extracting_queue),
             staging_bytes=self.io_depth * self._block_bytes(),
             topology_bytes=8 * (data.num_nodes + 1),
@@ -257,13 +259,14 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             # torch's samplers draw from the global generator at their first batch. In the
             # pipeline's thread that would come in between whatever the user draws.
             seeds = chain(list(islice(seeds, 1)), seeds)
-        sampler = self._make_sampler()
+        empty = runtime.blocks.empty
+        sampler = self._make_sampler(empty)
         collate, features = self._collate, self._features
         dtype, shape = collate.row_type(features)
 
         def finish(item: Extracted) -> Any:
             rows = item.lease.gather(features, dtype, shape)
-            return collate(item.seeds, item.sample, {features: rows})
+            return collate(item.seeds, item.sample, {features: rows}, empty)
 
         return BatchIterator(self, runtime, runtime.begin(seeds, seed, number, sampler, finish))
 
@@ -291,23 +294,28 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         )
 
     def _schedule(self, seed: int) -> Schedule:
-        node, input_id = self._seed_node, self._seed_input_id
         if not self._own_batches:
             batches: Any = self.batch_sampler
-            return Given(node, input_id, batches)
+            return Given(self._inputs, batches)
         schedule: Schedule = find("schedules", self._strategy.schedule)(
-            node, input_id, self.batch_size, self._shuffle, self.drop_last, seed
+            self._inputs, self.batch_size, self._shuffle, self.drop_last, seed
         )
         return schedule
 
-    def _make_sampler(self) -> Sampler:
+    def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
         kind = find("samplers", self._strategy.sampler)
-        sampler: Sampler = kind(self.num_neighbors, self.replace)
+        sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
         return sampler
 
     def _batch_seeds_max(self) -> int:
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return min(size or len(self._seed_node), max(len(self._seed_node), 1))
+        return min(size or len(self._inputs), max(len(self._inputs), 1))
+
+    def _order_bytes(self) -> int:
+        """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
+        if self._own_batches:
+            return self._shuffle * order_dtype(len(self._inputs)).itemsize * len(self._inputs)
+        return 8 * len(self._inputs)
 
     def _block_bytes(self) -> int:
         row = self.data.table(self._features).row_bytes
@@ -325,7 +333,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         from gnndrive.topologies.mapped import Mapped
 
         chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
-        seeds = Seeds(0, self._seed_node[chosen].numpy(), self._seed_input_id[chosen].numpy())
+        seeds = self._inputs.seeds(0, chosen)
         topology = Mapped(self.data.indptr, self.data.indices, str(self.data.indices_path))
         key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.seed is not None:
@@ -345,48 +353,3 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-class BatchIterator(Iterator[Any]):
-    """One epoch's batches, for `for` and `async for`; closing it, or dropping it, ends the
-    epoch."""
-
-    def __init__(self, loader: NeighborLoader, runtime: Runtime, running: Running) -> None:
-        self._loader = loader  # `for batch in NeighborLoader(…)` holds nothing but this iterator
-        self._runtime = runtime
-        self._running = running
-        self._handover = running.epoch.handover
-        weakref.finalize(self, runtime.drop, running)
-
-    def __iter__(self) -> BatchIterator:
-        return self
-
-    def __next__(self) -> Any:
-        started = perf_counter()
-        try:
-            return self._handover.get()
-        except HandoverEnded:
-            self.close()
-            raise StopIteration from None
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._runtime.counters.wait_s += perf_counter() - started
-
-    def __aiter__(self) -> BatchIterator:
-        return self
-
-    async def __anext__(self) -> Any:
-        started = perf_counter()
-        try:
-            return await self._handover.aget()
-        except HandoverEnded:
-            self.close()
-            raise StopAsyncIteration from None
-        finally:
-            self._runtime.counters.wait_s += perf_counter() - started
-
-    def close(self) -> None:
-        """End the epoch and wait until nothing of it is under way; idempotent."""
-        self._runtime.end(self._running)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from gnndrive.blocks import Blocks
 from gnndrive.books import Table
 from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Plan
 from gnndrive.buffer import FeatureBuffer
@@ -107,7 +108,8 @@ class Runtime:
         self.topology: Topology = find("topologies", parts.topology)(
             store.indptr, store.indices, str(store.indices_path)
         )
-        self._device = find("devices", settings.device)()
+        self.blocks = Blocks()
+        self._device = find("devices", settings.device)(self.blocks.empty)
         self._policy = find("policies", parts.policy)()
         self._layout = find("layouts", parts.layout)(
             self._file,
@@ -240,7 +242,10 @@ class Runtime:
         row_bytes = self._file.row_bytes
         memory = self._device.allocate(slots, row_bytes)
         rows_max = self.settings.plan.batch_rows_max
-        table = Table(self._file.row_count, slots, row_bytes, memory, tier, self._policy, rows_max)
+        table = Table(
+            self._file.row_count, slots, row_bytes, memory, tier, self._policy, rows_max,
+            self.blocks.empty,
+        )  # fmt: skip
         return FeatureBuffer({self.settings.features: table})
 
     # ---- numbers ----
@@ -334,6 +339,7 @@ class Runtime:
                 self._buffer.close()
         finally:
             self._layout.close()
+            self.blocks.close()
 
     def _end_threads(self) -> None:
         self.service.close()

@@ -27,7 +27,7 @@ KINDS = [
 # themselves, which may choose one. A room may import itself, but an implementation no other, only
 # what its folder shares: __init__.py and modules whose names begin with "_".
 _LOW = "errors records"
-_CORE = f"{_LOW} _ffi"
+_CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books plugins"
 _LOADER = f"{_PIPELINE} pipeline strategies store arguments budget collate runtime * KIND"
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "errors": "",
     "records": "",
     "_ffi": "",
+    "blocks": "",
     "metrics": _LOW,
     "plugins": _LOW,
     "*.base": f"{_CORE} *.base",
@@ -47,11 +48,12 @@ MAY_IMPORT = {
     "buffer": f"{_BUFFER} books",
     "pipeline": _PIPELINE,
     "strategies": f"{_LOW} plugins *.base",
-    "arguments": f"{_LOW} sizes plugins strategies store",
+    "arguments": f"{_LOW} sizes plugins strategies store *.base",
     "collate": f"{_CORE} *.base store",
     "budget": _LOADER,
     "runtime": _LOADER,
-    "loader": _LOADER,
+    "iterator": _LOADER,
+    "loader": f"{_LOADER} iterator",
     "parallel": f"{_LOADER} loader",
     "testing": f"{_LOADER} loader",
     "__init__": f"{_LOADER} loader report",

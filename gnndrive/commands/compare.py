@@ -40,6 +40,7 @@ from gnndrive.records import Int64Array
 from gnndrive.report import peak_memory_bytes
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
+from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -110,9 +111,8 @@ def node_ids_of_mapped(
         table = np.load(store.table(name).path, mmap_mode="c")  # torch wants it writable
         table._mmap.madvise(mmap.MADV_RANDOM)
         tables.append(torch.from_numpy(table))
-    schedule = Shuffled(
-        seeds, torch.arange(len(seeds)), options.batch_size, True, False, options.seed
-    )
+    inputs = InputNodes(len(seeds), seeds)
+    schedule = Shuffled(inputs, options.batch_size, True, False, options.seed)
     for window in schedule.windows(0):
         for batch in window:
             key = batch_key(options.seed, 0, batch.index)

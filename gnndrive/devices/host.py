@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gnndrive._ffi import ffi, lib, pointer
+from gnndrive.blocks import Allocate, empty_tensor, private_map
 from gnndrive.devices.base import Device, SlotMemory
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int32Array, Landing, Stretch
@@ -22,17 +23,21 @@ PAGE_BYTES = 4096
 
 
 class HostMemory(SlotMemory):
-    """Slots in one anonymous mapping, page by page touched as they are used."""
+    """Slots in one private mapping, page by page touched as they are used."""
 
-    def __init__(self, slots: int, row_bytes: int) -> None:
+    def __init__(self, slots: int, row_bytes: int, empty: Allocate) -> None:
         self._row_bytes = row_bytes
+        self._empty = empty
         try:
-            self._map = mmap.mmap(-1, max(slots * row_bytes, 1))
-        except (OSError, ValueError, OverflowError) as error:
+            self._map = private_map(slots * row_bytes)
+        except MemoryError as error:
             raise ConfigError(
                 f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or memory="
             ) from error
+        # A child of fork() would share these pages copy on write, and what the device then reads
+        # into them could land in the child's copy.
+        self._map.madvise(mmap.MADV_DONTFORK)
         self._bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = np.frombuffer(
             self._map, np.uint8
         )
@@ -50,7 +55,7 @@ class HostMemory(SlotMemory):
     ) -> torch.Tensor:
         """Copy rows into a new tensor, without the GIL."""
         assert self._bytes is not None
-        rows = torch.empty((len(alias), *row_shape), dtype=dtype)
+        rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
         into = ffi.cast("uint8_t *", rows.data_ptr())
         base = pointer(self._bytes)
         lib.gd_gather(base, self._row_bytes, pointer(alias), len(alias), self._row_bytes, into)
@@ -64,10 +69,17 @@ class HostMemory(SlotMemory):
 
 
 class Host(Device):
-    """Main memory."""
+    """Main memory.
+
+    Args:
+        empty: where gathered rows get their memory from.
+    """
 
     name = "host"
 
+    def __init__(self, empty: Allocate = np.empty) -> None:
+        self._empty = empty
+
     def allocate(self, slots: int, row_bytes: int) -> HostMemory:
         """Slots in main memory; see `HostMemory`."""
-        return HostMemory(slots, row_bytes)
+        return HostMemory(slots, row_bytes, self._empty)

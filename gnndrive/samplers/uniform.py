@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive._ffi import check, ffi, lib, pointer
+from gnndrive.blocks import Allocate
 from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.records import Int64Array, Sample
 from gnndrive.samplers.base import Sampler
@@ -34,6 +35,7 @@ class Uniform(Sampler):
     Args:
         num_neighbors: fanout per hop, -1 for all neighbours.
         replace: draw with replacement: a node with any neighbours gets exactly its fanout of them.
+        empty: where samples get their arrays from.
 
     Raises:
         ConfigError: a fanout that is not an integer of at least -1.
@@ -41,7 +43,10 @@ class Uniform(Sampler):
 
     name = "uniform"
 
-    def __init__(self, num_neighbors: Sequence[int], replace: bool = False) -> None:
+    def __init__(
+        self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty
+    ) -> None:
+        self._empty = empty
         self._fanout = np.array(_checked(num_neighbors), dtype=np.int64)
         self._replace = int(replace)
         self._stop = ffi.new("int32_t *")
@@ -98,8 +103,8 @@ class Uniform(Sampler):
 
     def _result(self, scratch: Any) -> Sample:
         nodes, edges = lib.gd_sampler_nodes(scratch), lib.gd_sampler_edges(scratch)
-        node, edge = np.empty(nodes, np.int64), np.empty(edges, np.int64)
-        row, col = np.empty(edges, np.int32), np.empty(edges, np.int32)
+        node, edge = self._empty(nodes, np.int64), self._empty(edges, np.int64)
+        row, col = self._empty(edges, np.int32), self._empty(edges, np.int32)
         nodes_per_hop = np.empty(self._fanout.size + 1, np.int64)
         edges_per_hop = np.empty(self._fanout.size, np.int64)
         lib.gd_sampler_result(

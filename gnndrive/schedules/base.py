@@ -1,11 +1,58 @@
-"""The Schedule interface: which seeds come next."""
+"""The Schedule interface: which seeds come next; and the input nodes that they come from."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
+import torch
+
 from gnndrive.records import Seeds
+
+
+class InputNodes:
+    """What PyG calls `input_nodes`: the nodes that seeds are drawn from.
+
+    Args:
+        count: how many.
+        node: their ids, int64 [count]; None: nodes 0 … count − 1, which take no memory.
+        by_position: whether `input_id` is the position among them, as PyG has it for ids and for
+            all nodes; else it is the node's id, as PyG has it for a mask.
+    """
+
+    def __init__(
+        self, count: int, node: torch.Tensor | None = None, by_position: bool = True
+    ) -> None:
+        self._count = count
+        self._node = node
+        self._by_position = by_position
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the ids."""
+        return 0 if self._node is None else 8 * self._count
+
+    def seeds(self, index: int, position: torch.Tensor) -> Seeds:
+        """The seeds of batch `index`, which stand at `position` (integers [n]) among the input
+        nodes.
+
+        Raises:
+            IndexError: a position is out of range.
+        """
+        position = position.to(torch.int64).reshape(-1)
+        if self._node is not None:
+            node = self._node[position]
+        elif len(position) and not -self._count <= int(position.min()) <= int(position.max()) < (
+            self._count
+        ):
+            raise IndexError(f"a position is out of range: there are {self._count} input nodes")
+        else:
+            node = position % max(self._count, 1)  # as indexing has it: −1 is the last
+        input_id = position if self._by_position else node
+        return Seeds(index, node.numpy(), input_id.clone().numpy())
 
 
 class Schedule(ABC):

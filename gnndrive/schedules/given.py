@@ -8,26 +8,22 @@ from collections.abc import Iterable, Iterator, Sized
 import torch
 
 from gnndrive.records import Seeds
-from gnndrive.schedules.base import Schedule
+from gnndrive.schedules.base import InputNodes, Schedule
 
 
 class Given(Schedule):
     """Turns a batch sampler's positions into seeds.
 
     Args:
-        node: input nodes, int64 [n].
-        input_id: PyG's `input_id` of each, int64 [n].
-        batches: yields lists of positions in `node`; iterated anew for each epoch, in the
+        inputs: the input nodes.
+        batches: yields lists of positions in `inputs`; iterated anew for each epoch, in the
             pipeline's thread.
     """
 
     name = "given"
 
-    def __init__(
-        self, node: torch.Tensor, input_id: torch.Tensor, batches: Iterable[list[int]]
-    ) -> None:
-        self._node = node
-        self._input_id = input_id
+    def __init__(self, inputs: InputNodes, batches: Iterable[list[int]]) -> None:
+        self._inputs = inputs
         self._batches = batches
 
     def __len__(self) -> int:
@@ -43,5 +39,4 @@ class Given(Schedule):
     def windows(self, epoch: int) -> Iterator[list[Seeds]]:
         """The batches in the sampler's order."""
         for index, positions in enumerate(self._batches):
-            chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
-            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].clone().numpy())]
+            yield [self._inputs.seeds(index, torch.as_tensor(positions, dtype=torch.int64))]

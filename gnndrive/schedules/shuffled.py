@@ -9,15 +9,14 @@ from collections.abc import Iterator
 import torch
 
 from gnndrive.records import Seeds
-from gnndrive.schedules.base import Schedule
+from gnndrive.schedules.base import InputNodes, Schedule
 
 
 class Shuffled(Schedule):
     """Cuts the input nodes into batches.
 
     Args:
-        node: input nodes, int64 [n].
-        input_id: PyG's `input_id` of each, int64 [n].
+        inputs: the input nodes.
         batch_size: seeds a batch.
         shuffle: whether each epoch has its own order.
         drop_last: whether a last smaller batch is left out.
@@ -28,15 +27,13 @@ class Shuffled(Schedule):
 
     def __init__(
         self,
-        node: torch.Tensor,
-        input_id: torch.Tensor,
+        inputs: InputNodes,
         batch_size: int,
         shuffle: bool,
         drop_last: bool,
         seed: int,
     ) -> None:
-        self._node = node
-        self._input_id = input_id
+        self._inputs = inputs
         self._batch_size = batch_size
         self._shuffle = shuffle
         self._drop_last = drop_last
@@ -44,20 +41,24 @@ class Shuffled(Schedule):
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        whole, rest = divmod(len(self._node), self._batch_size)
+        whole, rest = divmod(len(self._inputs), self._batch_size)
         return whole + (rest > 0 and not self._drop_last)
 
     def windows(self, epoch: int) -> Iterator[list[Seeds]]:
         """The epoch's batches, one a window."""
-        order = None
+        count, order = len(self._inputs), None
         if self._shuffle:
             # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
             mixed = (self._seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % 2**63
-            order = torch.randperm(len(self._node), generator=torch.Generator().manual_seed(mixed))
+            draw = torch.Generator().manual_seed(mixed)
+            order = torch.randperm(count, generator=draw, dtype=order_dtype(count))
         for index in range(len(self)):
-            chosen: slice | torch.Tensor = slice(
-                index * self._batch_size, (index + 1) * self._batch_size
-            )
-            if order is not None:
-                chosen = order[chosen]
-            yield [Seeds(index, self._node[chosen].numpy(), self._input_id[chosen].clone().numpy())]
+            start = index * self._batch_size
+            stop = min(start + self._batch_size, count)
+            chosen = torch.arange(start, stop) if order is None else order[start:stop]
+            yield [self._inputs.seeds(index, chosen)]
+
+
+def order_dtype(count: int) -> torch.dtype:
+    """What holds the order of so many input nodes."""
+    return torch.int32 if count < 1 << 31 else torch.int64
