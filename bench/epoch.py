@@ -139,6 +139,7 @@ def make_loader(store: gnndrive.Store, options: argparse.Namespace) -> gnndrive.
     return gnndrive.NeighborLoader(
         store, options.fanout, batch_size=options.batch_size, shuffle=True, seed=SEED,
         buffer=options.buffer, engine=options.engine, gap=options.gap,
+        policy=options.policy, sweep=options.sweep,
     )  # fmt: skip
 
 
@@ -215,6 +216,7 @@ def spawn(which: str, options: argparse.Namespace, group: Cgroup | None) -> dict
         "--batches", str(options.batches), "--batch-size", str(options.batch_size),
         "--fanout", ",".join(map(str, options.fanout)), "--buffer", options.buffer,
         "--engine", options.engine, "--gap", str(options.gap),
+        "--policy", options.policy, "--sweep", str(options.sweep),
     ]  # fmt: skip
     enter = None if group is None else group.enter
     child = subprocess.run(command, preexec_fn=enter, stdout=subprocess.PIPE, check=False)
@@ -295,6 +297,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--buffer", help="default: 1GB, and 450MB with --train")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--gap", type=int, default=DEFAULT_GAP_BYTES, help="0: as in the paper")
+    parser.add_argument("--policy", default="auto")
+    parser.add_argument("--sweep", type=lambda text: text if text == "auto" else int(text),
+                        default="auto")  # fmt: skip
     parser.add_argument("--train", type=int, metavar="BATCHES")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--import-raw", metavar="GRAPH_DIR")

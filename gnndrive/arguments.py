@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gnndrive.errors import ConfigError
+from gnndrive.plugins import find
 from gnndrive.schedules.base import InputNodes
 from gnndrive.store.reader import Store
 
@@ -140,3 +141,41 @@ def checked_input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
     if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):
         raise ConfigError(f"input_nodes has ids outside 0 … {num_nodes - 1}")
     return InputNodes(len(nodes), nodes)
+
+
+OWN_ARGUMENTS = (
+    "memory",
+    "buffer",
+    "device",
+    "strategy",
+    "engine",
+    "io_depth",
+    "gap",
+    "policy",
+    "sweep",
+    "samplers",
+    "extractors",
+    "extracting_queue",
+    "training_queue",
+    "seed",
+)
+"""What gnndrive's loaders take beside PyG's and torch's arguments; attributes of the same names."""
+
+
+def checked_own(given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of `OWN_ARGUMENTS`, those that can be checked alone checked.
+
+    Raises:
+        ConfigError: one of them cannot work.
+    """
+    counts = ("io_depth", "samplers", "extractors", "extracting_queue", "training_queue")
+    checked = given | {name: positive(**{name: given[name]}) for name in counts}
+    if given["policy"] != "auto":
+        find("policies", given["policy"])
+    sweep, seed = given["sweep"], given["seed"]
+    if sweep != "auto":
+        if isinstance(sweep, str):
+            raise ConfigError(f"sweep={sweep!r}: give a number of batches, or 'auto'")
+        checked["sweep"] = positive(sweep=sweep)
+    checked["seed"] = None if seed is None else whole(seed=seed)
+    return checked

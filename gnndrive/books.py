@@ -9,6 +9,7 @@ are `gnndrive/buffer.py`'s.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gnndrive._ffi import check, ffi, lib, pointer
 from gnndrive.blocks import Allocate
 from gnndrive.devices.base import SlotMemory
 from gnndrive.errors import ClosedError, ReadError
-from gnndrive.policies.base import Policy
+from gnndrive.policies.base import NO_USE, Policy
 from gnndrive.records import FAILURE, Int32Array, Int64Array, Stretch
 from gnndrive.tiers.base import Tier
 
@@ -63,6 +64,12 @@ class Table:
         self.policy = policy
         self.batch_rows_max = batch_rows_max
         self.empty = empty
+        self._window = None
+        if policy.looks_ahead:
+            window = lib.gd_window_new(rows)
+            if window == ffi.NULL:
+                raise MemoryError(f"no memory to look ahead in a table of {rows} rows")
+            self._window = ffi.gc(window, lib.gd_window_free)
         self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
 
     @property
@@ -81,13 +88,59 @@ class Table:
         found = ffi.new("gd_admission *")
         return int(lib.gd_buffer_probe(self.books, pointer(rows), len(rows), found)), found
 
+    def foresee(self, index: int, rows: Int64Array) -> None:
+        """Batch `index` is known and will want `rows` (int64 [n]): what it wants stays longer.
+
+        More batches than the window holds are not looked at.
+        """
+        if self._window is None:
+            return
+        code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
+        if code == -errno.ERANGE:
+            return  # its admission will say so
+        if code != -errno.ENOSPC:
+            check(code, "look-ahead")
+            keys = self._keys(rows, np.full(len(rows), index, np.int64))
+            code = lib.gd_buffer_raise(self.books, pointer(rows), pointer(keys), len(rows))
+            check(code, "raise")
+
+    @property
+    def foreseen(self) -> int:
+        """Batches that are known and not admitted, as far as the window reaches."""
+        return 0 if self._window is None else int(lib.gd_window_count(self._window))
+
+    def forget(self, index: int, rows: Int64Array) -> None:
+        """Batch `index` will not come, or comes now: `rows` as they were foreseen."""
+        if self._window is not None:
+            lib.gd_window_drop(self._window, index, pointer(rows), len(rows))
+
+    def disappoint(self, rows: Int64Array) -> None:
+        """After `forget`: nobody is known to want `rows` any more, for there will be no batch."""
+        if self._window is not None:
+            keys = self._keys(rows, np.full(len(rows), NO_USE, np.int64))
+            lib.gd_buffer_rekey(self.books, pointer(rows), pointer(keys), len(rows))
+
+    def _keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array:
+        keys = self.policy.keys(rows, next_use)
+        assert keys is not None
+        return keys
+
+    def _keys_at_admission(self, rows: Int64Array) -> Int64Array | None:
+        if self._window is None:
+            return self.policy.keys(rows, None)
+        next_use = self.empty(len(rows), np.int64)
+        code = lib.gd_window_next(self._window, pointer(rows), len(rows), pointer(next_use))
+        if code == -errno.ERANGE:
+            return None  # the admission will say so
+        return self._keys(rows, next_use)
+
     def admit(self, rows: Int64Array) -> tuple[int, Any, Share | None]:
         """(0 or -errno, what the admission found, the lease's share when it was admitted)."""
         count = len(rows)
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
         load_rows = self.empty(count, np.int64)
-        keys = self.policy.keys(rows)
+        keys = self._keys_at_admission(rows)
         code = lib.gd_buffer_admit(
             self.books,
             pointer(rows),
@@ -101,9 +154,8 @@ class Table:
         )
         if code:
             return int(code), found, None
-        share = Share(self, alias, pending[: found.pending])
-        share.loads = (load_rows[: found.loads], load_slots[: found.loads])
-        return 0, found, share
+        loads = (load_rows[: found.loads], load_slots[: found.loads])
+        return 0, found, Share(self, alias, pending[: found.pending], loads)
 
     def commit(self, stretch: Stretch) -> None:
         """Make landed rows valid and failed ones fail, in the books."""
@@ -123,16 +175,37 @@ class Table:
 
 
 class Share:
-    """What a lease holds of one table."""
+    """What an admission holds of one table, for one batch or for the batches of a sweep together.
+
+    Attributes:
+        alias: the slot of each row, int32 [n].
+        pending: slots that were not valid at admission, int32 [m].
+        loads: rows and slots that nobody was asked for yet, or None.
+    """
 
     __slots__ = ("alias", "loads", "pending", "position", "table")
 
-    def __init__(self, table: Table, alias: Int32Array, pending: Int32Array) -> None:
+    def __init__(
+        self,
+        table: Table,
+        alias: Int32Array,
+        pending: Int32Array,
+        loads: tuple[Int64Array, Int32Array] | None = None,
+    ) -> None:
         self.table = table
         self.alias = alias
         self.pending = pending
         self.position = ffi.new("int64_t *")
-        self.loads: tuple[Int64Array, Int32Array] | None = None
+        self.loads = loads
+
+    def split(self, counts: Sequence[int]) -> list[Share]:
+        """A share for each batch of a sweep, `counts` rows each; all wait for the whole sweep."""
+        ends = np.cumsum(counts)
+        assert ends[-1] == len(self.alias)
+        return [
+            Share(self.table, self.alias[end - count : end], self.pending)
+            for end, count in zip(ends, counts, strict=True)
+        ]
 
     def give_up(self) -> None:
         """Take an admission back whose fetch failed: rows that were not asked for fail at once."""

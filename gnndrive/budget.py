@@ -22,6 +22,8 @@ MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 48  # a sampler's scratch for a node: hash entries, id, room to grow
 SCRATCH_EDGE_BYTES = 32  # and for an edge: position, row and col, room to grow
 LEASE_BYTES = 30  # a row of a batch in extraction: alias, pending, its place in the planned reads
+NEXT_USE_BYTES = 24  # a row's next use and key, and the joined rows of a sweep
+WINDOW_BYTES = 1  # a node's entry in native/window.c
 DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
 
 
@@ -91,6 +93,7 @@ class Demand:
         seed_bytes: the input nodes and their order.
         staging_bytes: what the engine needs.
         topology_bytes: what the topology keeps in memory.
+        looks_ahead: whether the policy wants to know rows' next uses.
     """
 
     nodes: int
@@ -105,6 +108,7 @@ class Demand:
     seed_bytes: int
     staging_bytes: int
     topology_bytes: int
+    looks_ahead: bool = False
 
 
 def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
@@ -171,7 +175,9 @@ def _rest(demand: Demand) -> tuple[Line, ...]:
     batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
     batch += (24 + demand.other_edge_bytes) * edges
     scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges
-    leases = LEASE_BYTES * rows * demand.batches_extracted
+    lease = LEASE_BYTES + demand.looks_ahead * NEXT_USE_BYTES
+    leases = lease * rows * demand.batches_extracted
+    look_ahead = demand.looks_ahead * WINDOW_BYTES * demand.nodes
     largest = f"a batch has at most {rows:,} nodes and {edges:,} edges"
     return (
         Line("mapping table", MAPPING_BYTES * demand.nodes, f"{demand.nodes:,} nodes"),
@@ -184,6 +190,7 @@ def _rest(demand: Demand) -> tuple[Line, ...]:
         Line("sampler scratch", scratch * demand.samplers, f"{demand.samplers} samplers"),
         Line("leases", leases, f"aliases and reads of {demand.batches_extracted} batches"),
         Line("live batches", 2 * batch, "one with you, one ready"),
+        Line("look-ahead", look_ahead, "which queued samples want a node"),
     )
 
 

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from gnndrive._ffi import check, lib
 from gnndrive.books import Share, Table
 from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.line import Line, Sweep, Ticket
 from gnndrive.records import Int32Array, Int64Array
 from gnndrive.tiers.base import Fetch
 
@@ -97,15 +97,6 @@ class Lease:
             self._settled.set_result(None)
 
 
-@dataclass(eq=False)
-class _Ticket:
-    """A place in the line before the gate."""
-
-    rows: Mapping[str, Int64Array]
-    granted: asyncio.Future[Lease]
-    awaited: dict[str, int] = field(default_factory=dict)  # table -> availability worth a try
-
-
 class FeatureBuffer:
     """A gate over tables: admits whole batches and watches over their loads.
 
@@ -115,75 +106,131 @@ class FeatureBuffer:
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self.tables = dict(tables)
-        self._line: deque[_Ticket] = deque()
+        self._line = Line()
         self._watchers: dict[Lease, None] = {}
         self._loads: dict[asyncio.Task[None], Fetch] = {}
         self._broken: BaseException | None = None
 
+    # ---- what is known of batches to come ----
+
+    def foresee(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """Batch `index` is sampled and will ask for `rows`: a policy that looks ahead keeps them
+        longer. Whoever says so joins the line with that index, or takes it back with `forget`."""
+        for name, ids in rows.items():
+            self.tables[name].foresee(index, ids)
+
+    def forget(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """Batch `index`, which was foreseen, will not come."""
+        for name, ids in rows.items():
+            self.tables[name].forget(index, ids)
+            self.tables[name].disappoint(ids)
+
     # ---- leases ----
 
-    async def lease(self, rows: Mapping[str, Int64Array]) -> Lease:
-        """Join the line now and return the lease when the whole batch is admitted.
-
-        Up to its first wait this runs in the caller's step, so the order of calls is the order of
+    def join(self, batches: Sequence[tuple[int | None, Mapping[str, Int64Array]]]) -> list[Ticket]:
+        """Join the line now with the batches of a sweep; the order of calls is the order of
         admission.
 
         Args:
-            rows: table name → row ids, int64 [n], duplicates allowed.
+            batches: (index if it was foreseen, table name → row ids, int64 [n], duplicates
+                allowed) each. They are admitted together if the buffer can hold them together, and
+                what they miss is read in one sorted pass.
+
+        Returns:
+            A ticket each, for `granted` or `leave`.
+        """
+        self.raise_if_broken()
+        tickets = self._line.join(batches)
+        self.advance()
+        return tickets
+
+    async def granted(self, ticket: Ticket) -> Lease:
+        """The lease, when the batch is admitted.
 
         Raises:
             ConfigError: the batch has more distinct rows than the buffer has slots; names the least
                 that works.
             IndexError: a row id is out of range.
         """
-        self.raise_if_broken()
-        ticket = _Ticket(rows, asyncio.get_running_loop().create_future())
-        self._line.append(ticket)
-        self.advance()
         try:
-            return await ticket.granted
+            lease: Lease = await ticket.granted
+            return lease
         except asyncio.CancelledError:
-            if ticket in self._line:
-                self._line.remove(ticket)
-                self.advance()  # the next in line may fit where this one did not
-            elif not ticket.granted.cancelled() and ticket.granted.exception() is None:
-                ticket.granted.result().release()  # granted, but nobody is there to take it
+            self.leave(ticket)
             raise
+
+    async def lease(self, rows: Mapping[str, Int64Array]) -> Lease:
+        """Join the line with one batch and wait; see `join` and `granted`."""
+        return await self.granted(self.join([(None, rows)])[0])
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up a place in the line, or the lease that was granted for it (rule 10)."""
+        if ticket.index is not None and not ticket.arrived:
+            ticket.arrived = True
+            self.forget(ticket.index, ticket.rows)
+        if ticket in self._line:
+            self._line.remove(ticket)
+            self.advance()  # the next in line may fit where this one did not
+        elif not ticket.granted.cancelled() and ticket.granted.exception() is None:
+            ticket.granted.result().release()
 
     def advance(self) -> None:
         """Try the head of the line again: called at every gain of a slot (rule 4)."""
-        while self._line:
-            ticket = self._line[0]
-            if ticket.granted.done():  # cancelled while it waited
-                self._line.popleft()
-                continue
+        while tickets := self._line.head():
             try:
-                lease = self._admit(ticket)
+                leases = self._admit(tickets)
             except Exception as error:
-                self._line.popleft()
-                ticket.granted.set_exception(error)
+                # Too large together, or one of them is at fault: fewer are tried next.
+                tickets[0].sweep.try_anew(together=max(len(tickets) - 1, 1))
+                if len(tickets) == 1:
+                    self._line.pop().granted.set_exception(error)
                 continue
-            if lease is None:
+            if leases is None:
                 return
-            self._line.popleft()
-            ticket.granted.set_result(lease)
+            for lease in leases:
+                self._line.pop().granted.set_result(lease)
 
-    def _admit(self, ticket: _Ticket) -> Lease | None:
-        for name, worth in ticket.awaited.items():
+    def _admit(self, tickets: list[Ticket]) -> list[Lease] | None:
+        """Leases for all of them; None: not now. Raises what is wrong with the first."""
+        sweep = tickets[0].sweep
+        for name, worth in sweep.awaited.items():
             if self.tables[name].available < worth:
                 return None
-        if len(ticket.rows) > 1:  # all or none over all tables: look before the first is changed
-            for name, rows in ticket.rows.items():
+        self._arrive(tickets)
+        if sweep.rows is None:
+            sweep.rows = {name: self._joined(name, tickets) for name in tickets[0].rows}
+        if len(sweep.rows) > 1:  # all or none over all tables: look before the first is changed
+            for name, rows in sweep.rows.items():
                 code, found = self.tables[name].probe(rows)
-                if not self._fits(ticket, name, code, found):
+                if not self._fits(sweep, name, code, found):
                     return None
         shares: dict[str, Share] = {}
-        for name, rows in ticket.rows.items():
+        for name, rows in sweep.rows.items():
             code, found, share = self.tables[name].admit(rows)
-            if not self._fits(ticket, name, code, found):
+            if not self._fits(sweep, name, code, found):
                 return None
             assert share is not None
             shares[name] = share
+        sweep.try_anew()  # for what is left of it
+        return self._granted(tickets, shares)
+
+    def _arrive(self, tickets: list[Ticket]) -> None:
+        """From now on what they want is what other batches are compared with, not a forecast."""
+        for ticket in tickets:
+            if ticket.index is not None and not ticket.arrived:
+                for name, ids in ticket.rows.items():
+                    self.tables[name].forget(ticket.index, ids)
+            ticket.arrived = True
+
+    def _joined(self, name: str, tickets: list[Ticket]) -> Int64Array:
+        """Rows of one table, batch after batch, so that a later batch's keys count."""
+        if len(tickets) == 1:
+            return tickets[0].rows[name]
+        parts = [ticket.rows[name] for ticket in tickets]
+        joined: Int64Array = self.tables[name].empty(sum(map(len, parts)), np.int64)
+        return np.concatenate(parts, out=joined)
+
+    def _granted(self, tickets: list[Ticket], shares: dict[str, Share]) -> list[Lease]:
         try:
             for share in shares.values():
                 self._load(share)
@@ -191,14 +238,21 @@ class FeatureBuffer:
             for share in shares.values():
                 share.give_up()
             raise
-        return Lease(self, shares)
+        split = {
+            name: share.split([len(ticket.rows[name]) for ticket in tickets])
+            for name, share in shares.items()
+        }
+        return [
+            Lease(self, {name: parts[place] for name, parts in split.items()})
+            for place in range(len(tickets))
+        ]
 
-    def _fits(self, ticket: _Ticket, name: str, code: int, found: Any) -> bool:
+    def _fits(self, sweep: Sweep, name: str, code: int, found: Any) -> bool:
         table = self.tables[name]
         if code == -errno.EAGAIN:
-            # Nobody is admitted before this ticket, so its deficit shrinks only as slots become
+            # Nobody is admitted before these batches, so their deficit shrinks only as slots become
             # available.
-            ticket.awaited = {name: table.available + int(found.deficit)}
+            sweep.awaited = {name: table.available + int(found.deficit)}
             return False
         if code == -errno.ENOSPC:
             need = table.slots + int(found.deficit)
@@ -259,10 +313,7 @@ class FeatureBuffer:
         self._broken = self._broken or error
         for lease in list(self._watchers):
             lease.wake()
-        for ticket in self._line:
-            if not ticket.granted.done():
-                ticket.granted.set_exception(error)
-        self._line.clear()
+        self._line.fail(error)
 
     def raise_if_broken(self) -> None:
         """Raise what broke the buffer, if anything did."""

@@ -22,14 +22,14 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive.arguments import (
+    OWN_ARGUMENTS,
     PYG_ARGUMENTS,
     checked_fanout,
     checked_input_nodes,
+    checked_own,
     device_name,
     feature_table,
-    positive,
     refuse_unbuilt,
-    whole,
 )
 from gnndrive.blocks import Allocate
 from gnndrive.budget import Demand, Plan, make_plan
@@ -77,6 +77,10 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         gap: rows with at most so many unwanted bytes between them on disk are read as one; 0: only
             rows that share a sector or touch, as in the paper. A request costs an SSD as much as
             reading some 12 KB more.
+        policy: what leaves the feature buffer first: "lru", as in the paper; "belady", what the
+            queued samples want last; "auto": belady, unless the buffer holds everything.
+        sweep: batches read in one sorted pass, if they wait already; "auto": as many as the buffer
+            has room for, up to four. 1 is the paper.
         samplers, extractors: tasks of the two stages; `num_workers`, if positive, sets `samplers`.
         extracting_queue, training_queue: bounds of the two queues, in batches.
         seed: makes every epoch's batches reproducible; by default drawn from `generator` at each
@@ -89,6 +93,20 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         NotImplementedError: an argument that is not built yet; the message names it.
     """
 
+    memory: str | int | None
+    buffer: str | int | None
+    device: str | torch.device
+    strategy: str
+    engine: str
+    io_depth: int
+    gap: str | int
+    policy: str
+    sweep: str | int
+    samplers: int
+    extractors: int
+    extracting_queue: int
+    training_queue: int
+    seed: int | None
     _runtime: Runtime | None = None
     _closer: weakref.finalize[Any, Any] | None = None
     _closed = False
@@ -119,6 +137,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         engine: str = "auto",
         io_depth: int = 128,
         gap: str | int = DEFAULT_GAP_BYTES,
+        policy: str = "auto",
+        sweep: str | int = "auto",
         samplers: int = 4,
         extractors: int = 4,
         extracting_queue: int = 6,
@@ -126,7 +146,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in PYG_ARGUMENTS}
+        named = dict(locals())
+        given = {name: named[name] for name in PYG_ARGUMENTS}
         refuse_unbuilt(given | kwargs)
         if not isinstance(data, Store):
             raise NotImplementedError(
@@ -136,16 +157,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         self.__dict__.update(given)  # frameworks look for arguments under their own names
         self.data, self.transform = data, transform
         self.num_neighbors = checked_fanout(num_neighbors)
-        self.replace, self.device = replace, device
-        self.memory, self.buffer = memory, buffer
-        self.strategy, self.engine = strategy, engine
-        self.io_depth, self.gap = positive(io_depth=io_depth), gap
-        self.samplers = kwargs.get("num_workers") or positive(samplers=samplers)
-        self.extractors = positive(extractors=extractors)
-        self.extracting_queue = positive(extracting_queue=extracting_queue)
-        self.training_queue = positive(training_queue=training_queue)
-        self.seed, self.epoch = None if seed is None else whole(seed=seed), 0
-
+        self.replace, self.epoch = replace, 0
+        self.__dict__.update(checked_own({name: named[name] for name in OWN_ARGUMENTS}))
+        self.samplers = kwargs.get("num_workers") or self.samplers
         self._features = feature_table(data)
         self._strategy = find_strategy(strategy)
         self._device = device_name(device)
@@ -189,6 +203,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             samplers=min(self.samplers, self.extracting_queue),
             staging_bytes=self.io_depth * self._block_bytes(),
             topology_bytes=8 * (data.num_nodes + 1),
+            looks_ahead=self.policy != "lru",
         )
         return make_plan(demand, memory, buffer)
 
@@ -282,11 +297,16 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
     def _runtime_settings(self) -> RuntimeSettings:
         queues = self.extracting_queue, self.training_queue
         in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
+        plan = self.plan()
+        holds_all = plan.slots >= self.data.num_nodes
+        policy = ("lru" if holds_all else "belady") if self.policy == "auto" else self.policy
+        sweep = None if self.sweep == "auto" else int(self.sweep)
         return RuntimeSettings(
             strategy=self._strategy,
             features=self._features,
-            plan=self.plan(),
-            stages=Stages(self.samplers, self.extractors, *queues, in_order),
+            plan=plan,
+            policy=policy,
+            stages=Stages(self.samplers, self.extractors, *queues, in_order, sweep),
             engine=self.engine,
             engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
             device=self._device,

@@ -30,7 +30,8 @@ def find(kind: str, name: str) -> Any:
     """
     known = names(kind)
     if name not in known:
-        raise ConfigError(f"no {kind[:-1]} is called {name!r}; there are: {', '.join(known)}")
+        one = kind[:-3] + "y" if kind.endswith("ies") else kind[:-1]
+        raise ConfigError(f"no {one} is called {name!r}; there are: {', '.join(known)}")
     module = importlib.import_module(f"gnndrive.{kind}.{name.replace('-', '_')}")
     for value in vars(module).values():
         if isinstance(value, type) and vars(value).get("name") == name:

@@ -49,6 +49,7 @@ class RuntimeSettings:
         strategy: which plug-ins.
         features: the table that goes through the feature buffer, a node attribute's name.
         plan: how much memory for what.
+        policy: what leaves the feature buffer first.
         stages: tasks and queues.
         engine: an engine's name, or "auto".
         engine_settings: depth, staging.
@@ -59,6 +60,7 @@ class RuntimeSettings:
     strategy: Strategy
     features: str
     plan: Plan
+    policy: str
     stages: Stages
     engine: str
     engine_settings: EngineSettings
@@ -110,7 +112,7 @@ class Runtime:
         )
         self.blocks = Blocks()
         self._device = find("devices", settings.device)(self.blocks.empty)
-        self._policy = find("policies", parts.policy)()
+        self._policy = find("policies", settings.policy)()
         self._layout = find("layouts", parts.layout)(
             self._file,
             extent_bytes_max=settings.engine_settings.block_bytes,

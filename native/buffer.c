@@ -283,15 +283,29 @@ int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t
     return -1;
 }
 
+static void rekey_slot(gd_buffer *b, int32_t slot, int64_t key) {
+    b->key[slot] = given_key(key);
+    if (!gd_standby_holds(b->standby, slot)) return;
+    gd_standby_remove(b->standby, slot);
+    gd_standby_push(b->standby, slot, b->key[slot]);
+}
+
 int gd_buffer_rekey(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if ((uint64_t)rows[i] >= (uint64_t)b->rows) return -ERANGE;
         int32_t slot = b->slot_of[rows[i]] - 1;
-        if (slot < 0) continue;
-        b->key[slot] = given_key(keys[i]);
-        if (!gd_standby_holds(b->standby, slot)) continue;
-        gd_standby_remove(b->standby, slot);
-        gd_standby_push(b->standby, slot, b->key[slot]);
+        if (slot >= 0) rekey_slot(b, slot, keys[i]);
+    }
+    return 0;
+}
+
+int gd_buffer_raise(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n && (uint64_t)rows[i + AHEAD] < (uint64_t)b->rows)
+            __builtin_prefetch(&b->slot_of[rows[i + AHEAD]]);
+        if ((uint64_t)rows[i] >= (uint64_t)b->rows) return -ERANGE;
+        int32_t slot = b->slot_of[rows[i]] - 1;
+        if (slot >= 0 && b->key[slot] < keys[i]) rekey_slot(b, slot, keys[i]);
     }
     return 0;
 }

@@ -67,6 +67,8 @@ int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int
 /* Its index, or -1 */
 int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n);
 int gd_buffer_rekey(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n);
+/* Like rekey, but a row whose key is larger already keeps it */
+int gd_buffer_raise(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n);
 /* Free + standby */
 int64_t gd_buffer_available(const gd_buffer *b);
 /* -1: not mapped */
@@ -81,6 +83,23 @@ int gd_buffer_verify(const gd_buffer *b);
 /* rows[i] = slots[alias[i]] for i < n; the feature buffer's rows are `stride` bytes apart. */
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
                int64_t row_bytes, uint8_t *rows);
+
+/* ---- window.c: batches known but not admitted yet; a row's next use among them ---- */
+enum { GD_WINDOW_BATCHES = 8 };
+typedef struct gd_window gd_window;
+/* NULL: out of memory; 1 B a row */
+gd_window *gd_window_new(int64_t rows);
+void gd_window_free(gd_window *w);
+/* Batch `index` (from 0) will want `ids` (duplicates allowed). -ENOSPC: there are eight batches in
+ * it; -EINVAL: this one is; -ERANGE: an id out of range. When refused nothing has changed. */
+int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
+/* `ids` as they were added. -ENOENT: it is not in it */
+int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
+/* Batches in it */
+int32_t gd_window_count(const gd_window *w);
+/* next[i]: the smallest index of a batch that wants ids[i], or INT64_MAX. -ERANGE: id out of range
+ */
+int gd_window_next(const gd_window *w, const int64_t *ids, int64_t n, int64_t *next);
 
 /* ---- plan.c, reads.c: missing rows become extents, extents a state machine without I/O ---- */
 typedef struct gd_geometry {

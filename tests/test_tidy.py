@@ -29,7 +29,7 @@ KINDS = [
 _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
-_PIPELINE = f"{_BUFFER} buffer books plugins"
+_PIPELINE = f"{_BUFFER} buffer books line plugins"
 _LOADER = f"{_PIPELINE} pipeline strategies store arguments budget collate runtime * KIND"
 MAY_IMPORT = {
     "errors": "",
@@ -45,7 +45,8 @@ MAY_IMPORT = {
     "report": _LOW,
     "sizes": _CORE,
     "books": _BUFFER,
-    "buffer": f"{_BUFFER} books",
+    "line": _CORE,
+    "buffer": f"{_BUFFER} books line",
     "pipeline": _PIPELINE,
     "strategies": f"{_LOW} plugins *.base",
     "arguments": f"{_LOW} sizes plugins strategies store *.base",

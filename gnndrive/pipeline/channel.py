@@ -57,10 +57,20 @@ class Channel(Generic[Item]):
         Raises:
             ChannelEnded: the channel's last item has been announced.
         """
-        while self._total is None and self.bound is not None and self.under_way >= self.bound:
+        while self._total is None and not self.has_room:
             await self._change()
         if self._total is not None:
             raise ChannelEnded
+        return self.reserve_now()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a place is free."""
+        return self.bound is None or self.under_way < self.bound
+
+    def reserve_now(self) -> int:
+        """Take a place where there `has_room`; see `reserve`."""
+        assert self.has_room
         self.reserved += 1
         return self.reserved - 1
 
@@ -87,6 +97,15 @@ class Channel(Generic[Item]):
             if self._total is not None and self.taken >= self._total:
                 raise ChannelEnded
             await self._change()
+        return self.take_now()
+
+    def peek(self) -> Item | None:
+        """What `take` would return at once, or None."""
+        return self._items[0][1] if self._ready() else None
+
+    def take_now(self) -> Item:
+        """Take what `peek` shows."""
+        assert self._ready()
         self.taken += 1
         item = heapq.heappop(self._items)[1]
         self._changed()

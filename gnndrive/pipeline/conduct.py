@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from gnndrive.errors import ClosedError
-from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.release import release_stage
@@ -49,5 +49,7 @@ async def _wind_up(epoch: Epoch) -> None:
     for item in epoch.training.drain():
         if isinstance(item, Extracted):
             item.lease.release()
-    epoch.extracting.drain()
+    for sampled in epoch.extracting.drain():
+        if isinstance(sampled, Sampled):
+            epoch.buffer.forget(sampled.seeds.index, epoch.rows_of(sampled.sample))
     await epoch.buffer.drain()

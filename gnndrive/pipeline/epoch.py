@@ -8,6 +8,7 @@ back.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.handover import Handover
 from gnndrive.pipeline.workers import Workers
-from gnndrive.records import Seeds
+from gnndrive.records import Int64Array, Sample, Seeds
 from gnndrive.samplers.base import Sampler
 from gnndrive.topologies.base import Topology
 
@@ -33,6 +34,8 @@ class Stages:
         extracting_queue: batches that may be sampled or wait to be extracted.
         training_queue: batches that may be extracted or wait to be handed over.
         in_order: whether batches are handed over by index.
+        sweep: the most batches that are admitted and read together, if they wait already; None: as
+            many as the buffer has room for. 1 is the paper.
     """
 
     samplers: int = 4
@@ -40,6 +43,7 @@ class Stages:
     extracting_queue: int = 6
     training_queue: int = 4
     in_order: bool = True
+    sweep: int | None = None
 
 
 @dataclass(eq=False)
@@ -76,6 +80,11 @@ class Epoch:
         )
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, stages.in_order)
         self.releasing: Channel[Lease] = Channel(None)
+        self.picking = asyncio.Lock()  # the extractor that takes the next samples
+
+    def rows_of(self, sample: Sample) -> dict[str, Int64Array]:
+        """The rows of each table that a sample needs, int64 [n]."""
+        return dict.fromkeys(self.buffer.tables, sample.node)
 
     def count_batch(self, item: Extracted) -> None:
         """Count a batch that is about to be handed over."""

@@ -38,5 +38,6 @@ async def sample_stage(epoch: Epoch) -> None:
         except Exception as error:
             epoch.extracting.put(seeds.index, Failed(seeds.index, error))
         else:
+            epoch.buffer.foresee(seeds.index, epoch.rows_of(sample))
             epoch.extracting.put(seeds.index, Sampled(seeds, sample))
         epoch.counters.sample_s += perf_counter() - started

@@ -10,7 +10,8 @@ class LRU(Policy):
     """The key is the release tick, which the C standby structure keeps at a linked list's cost."""
 
     name = "lru"
+    looks_ahead = False
 
-    def keys(self, rows: Int64Array) -> Int64Array | None:
+    def keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array | None:
         """None: the C core stamps the release tick itself."""
         return None

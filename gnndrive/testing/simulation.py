@@ -212,6 +212,7 @@ class Simulation:
         stats = self.table.stats()
         assert self.buffer.idle, "the buffer still has waiters or loads"
         assert stats["free"] + stats["standby"] == stats["slots"], f"slots are missing: {stats}"
+        assert self.table.foreseen == 0, "a batch is still expected that will not come"
 
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""

@@ -21,6 +21,7 @@ LINES = [
     "sampler scratch",
     "leases",
     "live batches",
+    "look-ahead",
 ]
 DEMAND = Demand(
     nodes=1_000,

@@ -8,10 +8,10 @@ import pytest
 
 from gnndrive._ffi import lib, pointer
 from gnndrive.books import Share, Table
-from gnndrive.buffer import FeatureBuffer, Lease, _Ticket
+from gnndrive.buffer import FeatureBuffer, Lease
 from gnndrive.engines.simulated import Simulated
 from gnndrive.pipeline import extract
-from gnndrive.pipeline.batch import Extracted, Failed
+from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.records import Stretch
@@ -32,15 +32,27 @@ def drop_order_of_tickets(patch: Patch) -> None:
 
 
 def drop_ticket_in_the_same_step(patch: Patch) -> None:
-    """1: a pause between taking the sample and joining the line."""
-    join = FeatureBuffer.lease
+    """1: a pause between taking the sample and joining the line, with nobody else kept out."""
+    made, take = Epoch.__post_init__, Channel.take
 
-    async def late(buffer: FeatureBuffer, wanted: Any) -> Lease:
-        for _ in range(int(wanted["x"].sum()) % 7):
+    class Open:
+        """A lock that locks nobody out."""
+
+        async def __aenter__(self) -> None: ...
+        async def __aexit__(self, *error: Any) -> None: ...
+
+    def unlocked(epoch: Epoch) -> None:
+        made(epoch)
+        epoch.picking = Open()  # type: ignore[assignment]
+
+    async def slowly(channel: Channel[Any]) -> Any:
+        item = await take(channel)
+        for _ in range(item.seeds.index * 5 % 7 if isinstance(item, Sampled) else 0):
             await asyncio.sleep(0)
-        return await join(buffer, wanted)
+        return item
 
-    patch.setattr(FeatureBuffer, "lease", late)
+    patch.setattr(Epoch, "__post_init__", unlocked)
+    patch.setattr(Channel, "take", slowly)
 
 
 def drop_windows(patch: Patch) -> None:
@@ -54,14 +66,14 @@ def drop_windows(patch: Patch) -> None:
         while channel.bound is not None and len(channel) >= channel.bound:
             await channel._change()
 
-    async def extract_late(epoch: Epoch, item: Any) -> None:
-        lease = await epoch.buffer.lease({"x": item.sample.node})
+    async def bring_late(epoch: Epoch, item: Any, ticket: Any) -> None:
+        lease = await epoch.buffer.granted(ticket)
         await lease.ready()
         await room(epoch.training)
         epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, lease))
 
     patch.setattr(Channel, "reserve", reserve_until_end(reserve))
-    patch.setattr(extract, "_extract", extract_late)
+    patch.setattr(extract, "_bring", bring_late)
 
 
 def reserve_until_end(reserve: Any) -> Any:
@@ -75,32 +87,41 @@ def reserve_until_end(reserve: Any) -> Any:
 
 def drop_all_or_none(patch: Patch) -> None:
     """3: a batch takes its first half and waits for room for the second."""
-    join = FeatureBuffer.lease
+    join, granted = FeatureBuffer.join, FeatureBuffer.granted
+    rest: dict[Any, Any] = {}
 
-    async def halves(buffer: FeatureBuffer, wanted: Any) -> Any:
-        ids = wanted["x"]
-        half = len(ids) // 2
-        first = await join(buffer, {"x": ids[:half]})
-        second = await join(buffer, {"x": ids[half:]})
-        share = first._shares["x"]
-        rest = second._shares["x"]
-        share.alias = np.concatenate([share.alias, rest.alias])
-        share.pending = np.concatenate([share.pending, rest.pending])
+    def halves(buffer: FeatureBuffer, batches: Any) -> Any:
+        tickets = []
+        for _, wanted in batches:
+            ids = wanted["x"]
+            (ticket,) = join(buffer, [(None, {"x": ids[: len(ids) // 2]})])
+            rest[ticket] = {"x": ids[len(ids) // 2 :]}
+            tickets.append(ticket)
+        return tickets
+
+    async def both(buffer: FeatureBuffer, ticket: Any) -> Any:
+        first = await granted(buffer, ticket)
+        second = await granted(buffer, join(buffer, [(None, rest[ticket])])[0])
+        share, more = first._shares["x"], second._shares["x"]
+        share.alias = np.concatenate([share.alias, more.alias])
+        share.pending = np.concatenate([share.pending, more.pending])
         return first
 
-    patch.setattr(FeatureBuffer, "lease", halves)
+    patch.setattr(FeatureBuffer, "join", halves)
+    patch.setattr(FeatureBuffer, "granted", both)
 
 
 def drop_first_come_first_served(patch: Patch) -> None:
     """3: whoever fits goes first, whatever its place in the line."""
 
     def anyone(buffer: FeatureBuffer) -> None:
-        for ticket in list(buffer._line):
+        for ticket in list(buffer._line._tickets):
+            ticket.sweep.try_anew(1)
             if ticket.granted.done():
                 buffer._line.remove(ticket)
-            elif (lease := buffer._admit(ticket)) is not None:
+            elif leases := buffer._admit([ticket]):
                 buffer._line.remove(ticket)
-                ticket.granted.set_result(lease)
+                ticket.granted.set_result(leases[0])
 
     patch.setattr(FeatureBuffer, "advance", anyone)
 
@@ -130,11 +151,11 @@ def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
     def loading(buffer: FeatureBuffer, share: Share) -> None:
         before = set(buffer._loads.values())
         load(buffer, share)
-        fetches[id(share)] = [f for f in buffer._loads.values() if f not in before]
+        fetches[id(share.pending)] = [f for f in buffer._loads.values() if f not in before]
 
     def releasing(lease: Lease) -> None:
         for share in lease._shares.values():
-            for fetch in fetches.pop(id(share), ()):
+            for fetch in fetches.pop(id(share.pending), ()):
                 fetch.cancel()
         release(lease)
 
@@ -216,13 +237,11 @@ def drop_release_behind_the_gather(patch: Patch) -> None:
 def drop_cancelled_grants_come_back(patch: Patch) -> None:
     """10: an await that was granted and cancelled keeps the lease for nobody."""
 
-    async def forgetful(buffer: FeatureBuffer, wanted: Any) -> Lease:
-        ticket = _Ticket(wanted, asyncio.get_running_loop().create_future())
-        buffer._line.append(ticket)
-        buffer.advance()
-        return await ticket.granted
+    async def forgetful(buffer: FeatureBuffer, ticket: Any) -> Lease:
+        lease: Lease = await ticket.granted
+        return lease
 
-    patch.setattr(FeatureBuffer, "lease", forgetful)
+    patch.setattr(FeatureBuffer, "granted", forgetful)
 
 
 def drop_staging_whole_and_last(patch: Patch) -> None:

@@ -12,11 +12,14 @@ import pytest
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ClosedError
 from gnndrive.pipeline.conduct import run_epoch
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.policies.belady import Belady
 from gnndrive.records import TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
+SWEEPS = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
 
 
 def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], turns_max: int) -> int:
@@ -28,9 +31,12 @@ def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], tur
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_an_epoch_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
+@pytest.mark.parametrize("given", [{}, SWEEPS], ids=["paper", "sweeps"])
+def test_an_epoch_cancelled_after_any_turn(
+    rows: TableFile, seed: int, given: dict[str, Any]
+) -> None:
     async def main(turns: int) -> bool:
-        simulation = Simulation(Scenario(rows, batches=6, faults=NOISE), seed)
+        simulation = Simulation(Scenario(rows, batches=6, faults=NOISE, **given), seed)
         epoch = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(epoch))
         consumer = asyncio.ensure_future(simulation.consume(epoch))

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,14 @@ from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError, ReadError
 from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.policies.belady import Belady
 from gnndrive.records import TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SEEDS = 1000
+SWEEPS = {"slots": 64, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
 
 
 def held(batches: list[Delivered]) -> list[tuple[int, list[int]]]:
@@ -89,11 +92,13 @@ def test_no_row_is_read_twice_while_it_is_there(rows: TableFile) -> None:
         run(main())
 
 
-def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile) -> None:
+@pytest.mark.parametrize("given", [{}, SWEEPS], ids=["paper", "sweeps"])
+def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile, given: dict[str, Any]) -> None:
     """EIO: earlier batches are delivered, the error says where, a new epoch works, nothing is
     lost."""
     bad = range(64, 72)  # the rows of bytes 4,096 … 4,608
-    scenario = Scenario(rows, batches=8, faults=replace(NOISE, eio_offsets=((4096, 4608),)))
+    faults = replace(NOISE, eio_offsets=((4096, 4608),))
+    scenario = Scenario(rows, batches=8, faults=faults, **given)
     surfaced = 0
     for seed in range(SEEDS):
         reference = held(simulate(replace(scenario, faults=Faults()), seed))
