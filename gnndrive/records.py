@@ -93,7 +93,8 @@ class Landing:
     """Where rows land: slot `s` of the feature buffer starts at `address + s * slot_stride`.
 
     Attributes:
-        address: an address in this process, aligned to 4,096 bytes.
+        address: an address in this process, aligned to 4,096 bytes; 0: rows are read and dropped,
+            which only a layout with `separate` reads can do.
         slot_stride: bytes from one slot to the next.
         direct: whether a row of whole aligned sectors may be read straight into its slot.
         owner: keeps the memory alive for as long as somebody may land rows in it.
@@ -114,9 +115,64 @@ class EngineSettings:
         block_bytes: bytes of one staging block; no extent is longer.
         seed: what the simulated engine draws its faults and its order from.
         faults: the simulated engine's fault rates, see `gnndrive.testing`.
+        submit_batch: uring hands over after each so many prepared requests; 0: all that there are.
+        complete_min: uring sleeps until so many have completed, fewer if fewer are in flight.
+        measure: time each request; uring then hands over and waits in two system calls.
     """
 
     depth: int = 128
     block_bytes: int = 65536
     seed: int = 0
     faults: Any = None
+    submit_batch: int = 0
+    complete_min: int = 1
+    measure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiskIdentity:
+    """Which disk a folder is on.
+
+    Attributes:
+        number: the device's "major:minor".
+        model, serial: what the device says of itself; empty where it says nothing.
+        file_system: the file system's type, such as "ext4".
+    """
+
+    number: str
+    model: str
+    serial: str
+    file_system: str
+
+    def same_as(self, other: DiskIdentity) -> bool:
+        """Whether both are one disk; its number may change from boot to boot, a serial does not."""
+        mine = (self.model, self.serial, self.file_system)
+        same = mine == (other.model, other.serial, other.file_system)
+        return same and bool(self.serial or self.number == other.number)
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCost:
+    """What reading costs on a disk: `request_s` a request and `byte_s` a byte, at full depth.
+
+    Attributes:
+        request_s: seconds a request of no length.
+        byte_s: seconds a byte.
+        depth: requests in flight when it was measured.
+        engine: the engine that measured it.
+        date: when, ISO 8601 in UTC.
+        disk: which disk.
+        points: what was measured: bytes of a random read, and seconds a request.
+    """
+
+    request_s: float
+    byte_s: float
+    depth: int
+    engine: str
+    date: str
+    disk: DiskIdentity
+    points: tuple[tuple[int, float], ...]
+
+    def seconds(self, requests: float, nbytes: float) -> float:
+        """How long so many requests for so many bytes in all take."""
+        return requests * self.request_s + nbytes * self.byte_s

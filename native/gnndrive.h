@@ -101,6 +101,19 @@ int32_t gd_window_count(const gd_window *w);
  */
 int gd_window_next(const gd_window *w, const int64_t *ids, int64_t n, int64_t *next);
 
+/* ---- latency.h, latency.c: latencies on a log scale, 64 buckets an octave ---- */
+enum { GD_LATENCY_BUCKETS = 1856 };
+typedef struct gd_histogram {
+    int64_t count, sum_ns, min_ns, max_ns; /* all 0 when none was counted */
+    int64_t bucket[GD_LATENCY_BUCKETS];    /* the last one also counts all beyond it, 17 s */
+} gd_histogram;
+/* The middle of a bucket, 0 <= bucket < GD_LATENCY_BUCKETS */
+int64_t gd_bucket_ns(int32_t bucket);
+/* One thread at a time */
+void gd_histogram_add(gd_histogram *h, int64_t ns);
+/* into += from; another thread may be adding to `from` */
+void gd_histogram_merge(gd_histogram *into, const gd_histogram *from);
+
 /* ---- plan.c, reads.c: missing rows become extents, extents a state machine without I/O ---- */
 typedef struct gd_geometry {
     int64_t data_offset; /* where row 0 starts in the file, bytes */
@@ -114,6 +127,9 @@ typedef struct gd_geometry {
     int64_t slot_stride;
     int32_t land_direct; /* 1: a lone row of whole aligned sectors is read into its slot without
                             staging */
+    int32_t separate;    /* 1: one request a row in the caller's order, nothing sorted or merged,
+                            for benchmarks; a row may come twice, and with slots == NULL it lands
+                            nowhere: it is read into staging and dropped */
 } gd_geometry;
 typedef struct gd_request {
     int64_t offset;
@@ -127,8 +143,8 @@ typedef struct gd_failure {
 } gd_failure; /* error: positive errno */
 enum { GD_AGAIN = 0, GD_WHOLE = 1, GD_BROKEN = 2 };
 typedef struct gd_reads gd_reads;
-/* Plan reads for n rows (any order; each row once) into their slots. *error: -ENOMEM, -ERANGE or
- * -EINVAL when NULL. */
+/* Plan reads for n rows (any order; each row once, unless separate) into their slots. *error:
+ * -ENOMEM, -ERANGE or -EINVAL when NULL. */
 gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t *slots, int64_t n,
                         int *error);
 /* Only when finished, or never enqueued */
@@ -166,27 +182,42 @@ typedef struct gd_reads_stats {
 /* Any thread */
 void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out);
 
-/* ---- pread.c: the threads engine's inner loop; several threads may share r ---- */
-/* 0: none left to take; 1: a thousand rows or so were read, tell of them and call again; -EINVAL: a
- * block is too small. */
-int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes);
+/* ---- probe.c: what this machine allows ---- */
+/* 0, or why io_uring can't be used: -ENOSYS, -EPERM, -ENOMEM ... */
+int gd_ring_probe(void);
 /* What fd asks of a direct read, in bytes: alignment of memory, of offset and length. -EOPNOTSUPP:
  * it can do none. */
 int gd_dio_alignment(int fd, int64_t *memory, int64_t *offset);
+
+/* ---- pread.c: the threads engine's inner loop; several threads may share r ---- */
+/* 0: none left to take; 1: a thousand rows or so were read, tell of them and call again; -EINVAL: a
+ * block is too small. `latency` (or NULL) counts how long each read took. */
+int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes,
+                   gd_histogram *latency);
 
 /* ---- ring.c: one io_uring kept full by a C thread ---- */
 typedef struct gd_ring gd_ring;
 typedef struct gd_ring_stats {
     int64_t requests, bytes, submits, wakeups, retries, inflight_max, jobs, notifies;
-    int64_t latency_ns_sum, latency_ns_max;
     int32_t fixed_staging, fixed_files, depth;
 } gd_ring_stats;
-/* 0, or why io_uring can't be used: -ENOSYS, -EPERM, -ENOMEM ... */
-int gd_ring_probe(void);
+/* How requests are handed over. All 0, as the loader has it: all that a turn of the thread prepares
+ * in one system call, which also waits for the first completion. */
+typedef struct gd_ring_options {
+    int32_t submit_batch; /* hand over after each so many prepared requests; 0: all of a turn */
+    int32_t complete_min; /* wait for so many completions, fewer if fewer are in flight; 0: one */
+    int32_t measure;      /* 1: handing over and waiting are two system calls and each request has a
+                             clock of its own, so that slat and clat can be told apart */
+} gd_ring_options;
+typedef struct gd_latency {
+    gd_histogram slat; /* from preparing a request to the kernel's having taken it */
+    gd_histogram clat; /* from there to its completion */
+    gd_histogram lat;  /* both; the only one counted unless `measure` */
+} gd_latency;
 /* notify_fd: an eventfd that is written when a job is finished or `report_rows` more rows have
- * landed. */
+ * landed. `options` may be NULL: all 0. */
 gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t report_rows,
-                     int *error);
+                     const gd_ring_options *options, int *error);
 /* Hand over reads on an open O_DIRECT descriptor; the ring owns r's progress until
  * gd_reads_finished. Any thread. */
 int gd_ring_enqueue(gd_ring *ring, gd_reads *r, int fd);
@@ -197,6 +228,8 @@ int gd_ring_stop(gd_ring *ring);
 /* After stop */
 void gd_ring_free(gd_ring *ring);
 void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out);
+/* *out += the latencies so far, those of finished jobs whole; any thread, after stop too */
+void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 
 /* ---- sample.c: uniform neighbour sampling over CSC ---- */
 typedef struct gd_csc {

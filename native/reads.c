@@ -169,7 +169,7 @@ void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *
 static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t *block)
 {
     int64_t offset = gd_span_of(r, from, to).offset;
-    if (gd_extent_rows(r, e) > 1 || !gd_lands_direct(r, from))
+    if (r->g.slots && (gd_extent_rows(r, e) > 1 || !gd_lands_direct(r, from)))
         for (int64_t i = from; i < to; i++)
             memcpy(gd_slot_of(r, i), block + (gd_row_begin(r, i) - offset), (size_t)r->g.row_bytes);
     log_landed(r, from, to);

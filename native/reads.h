@@ -30,7 +30,7 @@ typedef struct gd_span {
 struct gd_reads {
     gd_geometry g;
     int64_t n, extents, bytes, block_bytes;
-    uint64_t *row;              /* sorted */
+    uint64_t *row;              /* sorted, unless separate */
     uint64_t *pair;             /* memory of slot and landed_slots */
     int32_t *slot;              /* of row[i] */
     int32_t *first;             /* extents + 1 */
@@ -67,7 +67,7 @@ static inline uint8_t *gd_slot_of(const gd_reads *r, int64_t i)
 static inline int gd_lands_direct(const gd_reads *r, int64_t i)
 {
     int64_t aligned = gd_row_begin(r, i) | r->g.row_bytes | (int64_t)(uintptr_t)gd_slot_of(r, i);
-    return r->g.land_direct && (aligned & (r->g.sector - 1)) == 0;
+    return r->g.land_direct && r->g.slots && (aligned & (r->g.sector - 1)) == 0;
 }
 
 static inline int64_t gd_extent_rows(const gd_reads *r, int64_t e)

@@ -11,16 +11,8 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 #include "ring.h"
-
-static int64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
 
 static void signal_fd(int fd)
 {
@@ -74,6 +66,7 @@ static int admit(gd_ring *g)
         assert(sqe);
         io_uring_prep_read(sqe, g->wake_fd, &g->wake_value, sizeof g->wake_value, 0);
         io_uring_sqe_set_data64(sqe, WAKE);
+        note_prepared(g, -1);
         g->wake_posted = 1;
     }
     return !stopping || g->jobs.head || g->wake_posted;
@@ -134,30 +127,16 @@ static void submit_block(gd_ring *g, int32_t block)
     if (op->job->file >= 0)
         sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data64(sqe, (uint64_t)block);
-    op->since_ns = g->now_ns;
+    note_prepared(g, block);
     g->stats.requests++;
 }
 
-static void feed(gd_ring *g)
+/* Hand over what is prepared; sleep until `wait` completions are there. */
+static void enter(gd_ring *g, unsigned wait)
 {
-    for (gd_job *job = g->jobs.head; job && g->idle_count; job = job->next) {
-        int64_t e;
-        while (g->idle_count && (e = gd_reads_take(job->reads)) >= 0) {
-            int32_t block = g->idle[--g->idle_count];
-            g->ops[block] = (gd_op){job, e, 0};
-            job->inflight++;
-            submit_block(g, block);
-        }
-    }
-    if (g->depth - g->idle_count > g->stats.inflight_max)
-        g->stats.inflight_max = g->depth - g->idle_count;
-}
-
-static void submit_and_sleep(gd_ring *g)
-{
-    g->stats.submits++;
-    int code = io_uring_submit_and_wait(&g->uring, 1);
-    g->stats.wakeups++;
+    int code = wait ? io_uring_submit_and_wait(&g->uring, wait) : io_uring_submit(&g->uring);
+    if (code > 0 && g->options.measure)
+        note_taken(g, code);
     if (code >= 0 || code == -EINTR)
         return;
     if (code != -EAGAIN && code != -EBUSY && code != -ENOMEM) {
@@ -169,13 +148,47 @@ static void submit_and_sleep(gd_ring *g)
     nanosleep(&pause, NULL);
 }
 
+static void submit(gd_ring *g)
+{
+    g->stats.submits++;
+    enter(g, 0);
+}
+
+static void feed(gd_ring *g)
+{
+    int32_t batch = g->options.submit_batch;
+    for (gd_job *job = g->jobs.head; job && g->idle_count; job = job->next) {
+        int64_t e;
+        while (g->idle_count && (e = gd_reads_take(job->reads)) >= 0) {
+            int32_t block = g->idle[--g->idle_count];
+            g->ops[block] = (gd_op){job, e, 0, 0};
+            job->inflight++;
+            submit_block(g, block);
+            if (batch && io_uring_sq_ready(&g->uring) >= (unsigned)batch)
+                submit(g);
+        }
+    }
+    if (g->depth - g->idle_count > g->stats.inflight_max)
+        g->stats.inflight_max = g->depth - g->idle_count;
+}
+
+static void submit_and_sleep(gd_ring *g)
+{
+    int32_t wait = g->options.complete_min, inflight = g->depth - g->idle_count;
+    if (wait > inflight)
+        wait = inflight;
+    if (!g->options.measure)
+        g->stats.submits++;
+    else if (g->prepared_count)
+        submit(g);
+    enter(g, wait > 1 ? (unsigned)wait : 1);
+    g->stats.wakeups++;
+}
+
 static void complete_block(gd_ring *g, int32_t block, int32_t res)
 {
     gd_op *op = &g->ops[block];
-    int64_t latency = g->now_ns - op->since_ns;
-    g->stats.latency_ns_sum += latency;
-    if (latency > g->stats.latency_ns_max)
-        g->stats.latency_ns_max = latency;
+    note_completed(g, op);
     if (res > 0)
         g->stats.bytes += res;
     uint8_t *memory = g->staging + block * g->block_bytes;
@@ -193,7 +206,7 @@ static void reap(gd_ring *g)
 {
     struct io_uring_cqe *cqe;
     unsigned head, seen = 0;
-    g->now_ns = clock_ns();
+    g->now_ns = gd_clock_ns();
     io_uring_for_each_cqe(&g->uring, head, cqe) {
         seen++;
         if (cqe->user_data == WAKE)
@@ -216,7 +229,7 @@ static void *ring_main(void *arg)
     if (code < 0)
         return NULL;
     while (admit(g)) {
-        g->now_ns = clock_ns();
+        g->now_ns = gd_clock_ns();
         feed(g);
         settle(g);
         if (g->idle_count < g->depth || g->wake_posted) /* else nothing would end the sleep */
@@ -229,23 +242,6 @@ static void *ring_main(void *arg)
 }
 
 /* ---- what other threads call ---- */
-int gd_ring_probe(void)
-{
-    struct io_uring uring;
-    struct io_uring_cqe *cqe;
-    int code = io_uring_queue_init(2, &uring, 0);
-    if (code < 0)
-        return code;
-    io_uring_prep_nop(io_uring_get_sqe(&uring));
-    code = io_uring_submit(&uring);
-    if (code >= 0)
-        code = io_uring_wait_cqe(&uring, &cqe);
-    if (code >= 0)
-        code = cqe->res;
-    io_uring_queue_exit(&uring);
-    return code < 0 ? code : 0;
-}
-
 static void free_memory(gd_ring *g)
 {
     if (g->staging && g->staging != MAP_FAILED)
@@ -256,6 +252,7 @@ static void free_memory(gd_ring *g)
     pthread_cond_destroy(&g->started);
     free(g->ops);
     free(g->idle);
+    free(g->prepared);
     free(g);
 }
 
@@ -265,7 +262,8 @@ static int allocate(gd_ring *g)
     g->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     g->ops = calloc((size_t)g->depth, sizeof *g->ops);
     g->idle = malloc((size_t)g->depth * sizeof *g->idle);
-    if (g->staging == MAP_FAILED || !g->ops || !g->idle)
+    g->prepared = malloc(((size_t)g->depth + 1) * sizeof *g->prepared);
+    if (g->staging == MAP_FAILED || !g->ops || !g->idle || !g->prepared)
         return -ENOMEM;
     while (g->idle_count < g->depth) {
         g->idle[g->idle_count] = g->depth - 1 - g->idle_count;
@@ -296,10 +294,12 @@ static int start(gd_ring *g)
 }
 
 gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t report_rows,
-                     int *error)
+                     const gd_ring_options *options, int *error)
 {
     gd_ring *g = NULL;
     *error = -EINVAL;
+    if (options && (options->submit_batch < 0 || options->complete_min < 0))
+        return NULL;
     if (depth < 1 || depth > DEPTH_MAX || report_rows < 1)
         return NULL;
     if (block_bytes < 1 || block_bytes > INT32_MAX)
@@ -311,6 +311,7 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     g->depth = depth;
     g->block_bytes = (block_bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
     g->report_rows = report_rows;
+    g->options = options ? *options : (gd_ring_options){0, 0, 0};
     g->notify_fd = notify_fd;
     g->wake_fd = -1;
     g->verdict = STARTING;
@@ -386,4 +387,11 @@ void gd_ring_get_stats(gd_ring *g, gd_ring_stats *out)
     pthread_mutex_lock(&g->lock);
     *out = g->published;
     pthread_mutex_unlock(&g->lock);
+}
+
+void gd_ring_get_latency(const gd_ring *g, gd_latency *out)
+{
+    gd_histogram_merge(&out->slat, &g->latency.slat);
+    gd_histogram_merge(&out->clat, &g->latency.clat);
+    gd_histogram_merge(&out->lat, &g->latency.lat);
 }

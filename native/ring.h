@@ -1,7 +1,8 @@
-/* ring.h: the ring's books and its table of registered files, for ring.c alone. */
+/* ring.h: the ring's books, its clocks and its table of registered files, for ring.c alone. */
 #ifndef GNNDRIVE_RING_H
 #define GNNDRIVE_RING_H
 #include <liburing.h>
+#include "latency.h"
 #include "reads.h"
 
 enum { FILES = 64, DEPTH_MAX = 4096, PAGE = 4096, STARTING = 1, BACK_OFF_NS = 1000000 };
@@ -15,7 +16,7 @@ typedef struct gd_job {
     int fd, file;          /* file: its place in the registered table, or -1 */
 } gd_job;
 
-typedef struct gd_op { gd_job *job; int64_t extent, since_ns; } gd_op;
+typedef struct gd_op { gd_job *job; int64_t extent, since_ns, taken_ns; } gd_op;
 typedef struct gd_jobs { gd_job *head, **tail; } gd_jobs;
 
 struct gd_ring {
@@ -23,6 +24,10 @@ struct gd_ring {
     gd_op *ops;                            /* one a block */
     int32_t *idle;                         /* blocks that are not in use */
     int32_t idle_count, depth;
+    int32_t *prepared;                     /* for `measure`: blocks not taken yet; -1: WAKE */
+    int32_t prepared_count;
+    gd_ring_options options;
+    gd_latency latency;                    /* written by the thread, read by any */
     uint8_t *staging;
     int64_t block_bytes, report_rows, untold, now_ns;
     gd_jobs jobs;
@@ -37,6 +42,38 @@ struct gd_ring {
     gd_jobs incoming;
     gd_ring_stats published;
 };
+
+/* ---- clocks: one a turn serves the loader; `measure` has one a request and one a submission */
+static inline void note_prepared(gd_ring *g, int32_t block)
+{
+    if (g->options.measure)
+        g->prepared[g->prepared_count++] = block;
+    if (block >= 0)
+        g->ops[block].since_ns = g->options.measure ? gd_clock_ns() : g->now_ns;
+}
+
+/* The kernel took the oldest `taken` of what was prepared. */
+static inline void note_taken(gd_ring *g, int32_t taken)
+{
+    int64_t now_ns = gd_clock_ns();
+    assert(taken <= g->prepared_count);
+    for (int32_t i = 0; i < taken; i++) {
+        if (g->prepared[i] < 0)
+            continue;
+        gd_op *op = &g->ops[g->prepared[i]];
+        op->taken_ns = now_ns;
+        gd_histogram_count(&g->latency.slat, now_ns - op->since_ns);
+    }
+    g->prepared_count -= taken;
+    memmove(g->prepared, g->prepared + taken, (size_t)g->prepared_count * sizeof *g->prepared);
+}
+
+static inline void note_completed(gd_ring *g, const gd_op *op)
+{
+    gd_histogram_count(&g->latency.lat, g->now_ns - op->since_ns);
+    if (g->options.measure)
+        gd_histogram_count(&g->latency.clat, g->now_ns - op->taken_ns);
+}
 
 /* ---- the registered file table: a descriptor is in it while some job uses it ---- */
 static inline int file_open(gd_ring *g, int fd)

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gnndrive._ffi import check, lib
+from gnndrive._ffi import check, ffi, lib
 from gnndrive.engines._listener import (
     Listener,
     aligned_block,
@@ -43,7 +43,11 @@ class Threads(Engine):
         self._loop = asyncio.get_running_loop()
         self._threads = min(settings.depth, THREADS_MAX)
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="gd-pread")
-        self._blocks = [aligned_block(settings.block_bytes) for _ in range(self._threads)]
+        measure, block_bytes = settings.measure, settings.block_bytes
+        self._times = [
+            ffi.new("gd_histogram *") if measure else ffi.NULL for _ in range(self._threads)
+        ]
+        self._idle = [(aligned_block(block_bytes), times) for times in self._times]
         self._active: set[Listener] = set()
         self._done = {"requests": 0, "bytes": 0, "retries": 0}
         self._closing = False
@@ -70,15 +74,16 @@ class Threads(Engine):
 
     def _work(self, listener: Listener, last_out: _LastOut) -> None:
         """In a pool thread: read extents until none is left; the last thread out lets go."""
-        block, reads = self._blocks.pop(), listener.reads
+        (block, times), reads = self._idle.pop(), listener.reads
+        block_bytes = self._settings.block_bytes
         try:
             while True:
-                code = lib.gd_reads_pread(reads.handle, reads.fd, block, self._settings.block_bytes)
+                code = lib.gd_reads_pread(reads.handle, reads.fd, block, block_bytes, times)
                 if check(code, "gd_reads_pread") == 0:
                     break
                 self._tell(listener)
         finally:
-            self._blocks.append(block)
+            self._idle.append((block, times))
             self._leave(listener, last_out)
 
     def _leave(self, listener: Listener, last_out: _LastOut) -> None:
@@ -116,6 +121,18 @@ class Threads(Engine):
             for name, value in reads_stats(listener.reads).items():
                 total[name] += value
         return total
+
+    def latency(self) -> Any:
+        """A C `gd_latency *` of the requests so far, with `settings.measure`.
+
+        A call of `pread` both hands over and waits: its time is clat and lat.
+        """
+        out = ffi.new("gd_latency *")
+        for times in self._times:
+            if times != ffi.NULL:
+                lib.gd_histogram_merge(ffi.addressof(out.clat), times)
+                lib.gd_histogram_merge(ffi.addressof(out.lat), times)
+        return out
 
 
 class _LastOut:

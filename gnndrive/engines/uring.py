@@ -40,8 +40,11 @@ class Uring(Engine):
         self._loop = asyncio.get_running_loop()
         self._notify = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         error = ffi.new("int *")
+        options = ffi.new(
+            "gd_ring_options *", (settings.submit_batch, settings.complete_min, settings.measure)
+        )
         ring = lib.gd_ring_new(
-            settings.depth, settings.block_bytes, self._notify, REPORT_ROWS, error
+            settings.depth, settings.block_bytes, self._notify, REPORT_ROWS, options, error
         )
         if ring == ffi.NULL:
             os.close(self._notify)
@@ -49,6 +52,7 @@ class Uring(Engine):
         self._ring = ring
         self._closing = False
         self._last_stats: dict[str, int] = {}
+        self._last_latency: Any = None
         self._active: set[Listener] = set()
         self._ended = asyncio.Event()
         # The finalizer holds what the kernel may write until the ring has stopped, whatever becomes
@@ -86,11 +90,20 @@ class Uring(Engine):
             self._ended.clear()
             await self._ended.wait()
         self._last_stats = _stats(self._ring)
+        self._last_latency = self.latency()
         self._finish()
 
     def stats(self) -> dict[str, int]:
-        """The ring's counters (`gd_ring_stats`); latencies in nanoseconds."""
+        """The ring's counters (`gd_ring_stats`)."""
         return _stats(self._ring) if self._finish.alive else dict(self._last_stats)
+
+    def latency(self) -> Any:
+        """A C `gd_latency *` of the requests so far; slat and clat only with `settings.measure`."""
+        if not self._finish.alive:
+            return self._last_latency
+        out = ffi.new("gd_latency *")
+        lib.gd_ring_get_latency(self._ring, out)
+        return out
 
 
 def _stats(ring: Any) -> dict[str, int]:

@@ -31,6 +31,8 @@ class Table(Layout):
             nothing between them; 0: only rows that share a sector or whose sectors touch.
         direct: open with O_DIRECT; where the file system refuses, reads are buffered, with one
             warning.
+        separate: one request a row in the order asked for, nothing sorted or merged, and a row may
+            come twice; for benchmarks.
 
     Raises:
         ConfigError: `extent_bytes_max` or `gap_bytes_max` cannot work.
@@ -45,6 +47,7 @@ class Table(Layout):
         extent_bytes_max: int = 65536,
         gap_bytes_max: int = 0,
         direct: bool = True,
+        separate: bool = False,
     ) -> None:
         if extent_bytes_max < 1 or gap_bytes_max < 0:
             raise ConfigError("extent_bytes_max must be at least 1 and gap_bytes_max at least 0")
@@ -52,6 +55,7 @@ class Table(Layout):
         self.path = file.path
         self.extent_bytes_max = extent_bytes_max
         self.gap_bytes_max = gap_bytes_max
+        self.separate = separate
         self.fd, self.direct = _open(file.path, direct)
         self.sector_bytes = _sector_bytes(self.fd) if self.direct else SECTOR_BYTES
 
@@ -75,6 +79,7 @@ class Table(Layout):
                 "slots": ffi.cast("uint8_t *", landing.address),
                 "slot_stride": landing.slot_stride,
                 "land_direct": int(landing.direct),
+                "separate": int(self.separate),
             },
         )
         error = ffi.new("int *")

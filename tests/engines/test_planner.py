@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import warnings
 
@@ -17,7 +18,7 @@ from gnndrive.layouts.table import Table
 from gnndrive.records import Landing, TableFile
 
 
-def plan(rows, slots=None, **geometry):
+def plan(rows, slots=None, slots_at=1 << 20, **geometry):
     """(reads or NULL, error)."""
     options = {
         "row_bytes": 100,
@@ -25,7 +26,7 @@ def plan(rows, slots=None, **geometry):
         "sector": 512,
         "extent_bytes_max": 65536,
         "slot_stride": 1 << 30,
-        "slots": ffi.cast("uint8_t *", 1 << 20),
+        "slots": ffi.cast("uint8_t *", slots_at),
     } | geometry
     ids = np.array(rows, np.int64)
     slots = np.arange(ids.size, dtype=np.int32) if slots is None else np.array(slots, np.int32)
@@ -47,18 +48,28 @@ def extents_of(reads):
     return found
 
 
-def brute_force(rows, data_offset, row_bytes, sector, extent_bytes_max, gap_bytes_max):
-    extents = []
+def spans(rows, data_offset, row_bytes, sector):
+    """(start, stop) of each row in sorted order, rounded out to sectors."""
     for row in sorted(rows):
         start = (data_offset + row * row_bytes) // sector * sector
-        stop = -(-(data_offset + (row + 1) * row_bytes) // sector) * sector
-        last = extents[-1] if extents else None
-        near = last is not None and start - last[1] <= gap_bytes_max
-        if near and stop - last[0] <= extent_bytes_max:
-            last[1] = stop
+        yield start, -(-(data_offset + (row + 1) * row_bytes) // sector) * sector
+
+
+def joined(extents, extent_bytes_max, gap_bytes_max):
+    """Each (start, stop) joined to the one before where gap and limit allow it."""
+    out = []
+    for start, stop in extents:
+        near = out and start - out[-1][1] <= gap_bytes_max
+        if near and stop - out[-1][0] <= extent_bytes_max:
+            out[-1] = (out[-1][0], stop)
         else:
-            extents.append([start, stop])
-    return [(start, stop - start) for start, stop in extents]
+            out.append((start, stop))
+    return out
+
+
+def brute_force(rows, data_offset, row_bytes, sector, extent_bytes_max, gap_bytes_max):
+    runs = joined(spans(rows, data_offset, row_bytes, sector), extent_bytes_max, 0)
+    return [(a, b - a) for a, b in joined(runs, extent_bytes_max, gap_bytes_max)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -87,6 +98,94 @@ def test_extents_equal_brute_force(data):
         assert offset % geometry["sector"] == length % geometry["sector"] == 0
     other, _ = plan(sorted(rows), row_count=row_count, **geometry)
     assert extents_of(other) == expected
+
+
+def cost(extents, request):
+    """With a byte's cost as the unit: so much a request, and the bytes."""
+    return sum(request + length for _, length in extents)
+
+
+def least_cost(rows, request, **geometry):
+    """The cheapest of all ways to cut the sorted rows into reads."""
+    each, best = list(spans(rows, **geometry)), float("inf")
+    for cuts in itertools.product([False, True], repeat=len(each) - 1):
+        extents, start = [], 0
+        for i, cut in enumerate([*cuts, True]):
+            if cut:
+                extents.append((each[start][0], each[i][1] - each[start][0]))
+                start = i + 1
+        best = min(best, cost(extents, request))
+    return best
+
+
+few_rows = st.lists(st.integers(0, 120), unique=True, min_size=1, max_size=9)
+geometries = st.fixed_dictionaries(
+    {
+        "data_offset": st.sampled_from([0, 128, 4096]),
+        "row_bytes": st.sampled_from([1, 100, 512, 700, 2048]),
+        "sector": st.sampled_from([1, 512, 4096]),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(few_rows, geometries, st.integers(0, 20_000))
+def test_bridging_is_the_cheapest_plan_there_is(rows, geometry, request_bytes):
+    """request_bytes: how many bytes cost as much as a request, which is the gap to bridge."""
+    limits = {"extent_bytes_max": 1 << 30, "gap_bytes_max": request_bytes}
+    found = extents_of(plan(rows, **geometry, **limits)[0])
+    assert cost(found, request_bytes) == least_cost(rows, request_bytes, **geometry)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 300), unique=True, min_size=1, max_size=80),
+    geometries,
+    st.integers(1, 20_000),
+    st.sampled_from([512, 1024, 4096, 16384]),
+)
+def test_bridging_under_a_limit_costs_no_more_than_none(rows, geometry, request_bytes, limit):
+    geometry |= {"extent_bytes_max": limit}
+    bridged = extents_of(plan(rows, **geometry, gap_bytes_max=request_bytes)[0])
+    plain = extents_of(plan(rows, **geometry, gap_bytes_max=0)[0])
+    assert cost(bridged, request_bytes) <= cost(plain, request_bytes)
+    assert all(length <= max(limit, 2048 + 2 * 4096) for _, length in bridged)
+
+
+def test_a_run_is_bridged_to_whole_or_not_at_all():
+    rows = {"row_bytes": 512, "extent_bytes_max": 4 * 512, "gap_bytes_max": 512}
+    assert extents_of(plan([0, 1, 3], **rows)[0]) == [(0, 2048)]
+    assert extents_of(plan([0, 1, 3, 4], **rows)[0]) == [(0, 1024), (1536, 1024)]
+
+
+def test_a_long_run_is_split_at_the_largest_read():
+    found = extents_of(plan(range(100), row_bytes=512, extent_bytes_max=16384)[0])
+    assert found == [(0, 16384), (16384, 16384), (32768, 16384), (49152, 2048)]
+
+
+@given(st.permutations(range(0, 400, 7)))
+def test_the_callers_order_does_not_matter(rows):
+    options = {"gap_bytes_max": 1024, "extent_bytes_max": 8192}
+    expected = extents_of(plan(sorted(rows), **options)[0])
+    assert extents_of(plan(rows, **options)[0]) == expected
+
+
+def test_separate_rows_are_read_one_by_one_in_the_callers_order():
+    options = {"row_bytes": 512, "separate": 1, "gap_bytes_max": 4096}
+    assert extents_of(plan([5, 3, 3, 4], **options)[0]) == [
+        (2560, 512), (1536, 512), (1536, 512), (2048, 512),
+    ]  # fmt: skip
+    assert extents_of(plan([1, 0], **options | {"row_bytes": 100})[0]) == [(0, 512), (0, 512)]
+    for rows, code in (([1000], errno.ERANGE), ([-1], errno.ERANGE)):
+        assert plan(rows, **options) == (ffi.NULL, -code)
+    assert plan([1], [-1], **options) == (ffi.NULL, -errno.EINVAL)
+
+
+def test_rows_that_land_nowhere_are_separate_ones():
+    assert plan([1], slots_at=0) == (ffi.NULL, -errno.EINVAL)
+    reads, error = plan([1], slots_at=0, separate=1, land_direct=1, row_bytes=512)
+    assert error == 0
+    assert lib.gd_reads_block_bytes(reads) == 512  # through staging
 
 
 @given(st.lists(st.integers(0, 10**12), unique=True, min_size=1, max_size=200))

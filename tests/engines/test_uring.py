@@ -18,7 +18,7 @@ from gnndrive._ffi import ffi, lib
 from gnndrive.engines.threads import Threads
 from gnndrive.engines.uring import Uring
 from gnndrive.errors import ConfigError
-from gnndrive.records import EngineSettings
+from gnndrive.records import EngineSettings, Landing
 
 from .conftest import drain
 
@@ -97,12 +97,80 @@ async def test_the_window_is_kept_full_over_several_reads(rows_of):
     assert engine.stats()["requests"] == 1000
 
 
+@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize(("submit_batch", "complete_min"), [(0, 1), (1, 1), (3, 7), (64, 64)])
+async def test_however_requests_are_handed_over(rows_of, measure, submit_batch, complete_min):
+    rows = rows_of(1024, 600, land_direct=False)
+    settings = EngineSettings(
+        depth=16, submit_batch=submit_batch, complete_min=complete_min, measure=measure
+    )
+    engine = Uring(settings)
+    picked = np.arange(0, 600, 2)
+    for part in np.split(picked, 3):
+        slots = part.astype(np.int32)
+        landed, failures = await drain(engine, rows.table.locate(part, slots, rows.landing))
+        assert sorted(landed.tolist()) == part.tolist()
+        assert not failures
+    assert rows.wrong(picked, picked) == 0
+    stats = engine.stats()
+    assert stats["requests"] == 300
+    assert stats["inflight_max"] == 16
+    if submit_batch == 1:
+        assert stats["submits"] >= 300
+    await engine.aclose()
+    latency = engine.latency()
+    assert latency.lat.count == sum(latency.lat.bucket) == 300
+    assert latency.slat.count == latency.clat.count == (300 if measure else 0)
+    if measure:
+        assert latency.slat.sum_ns + latency.clat.sum_ns == latency.lat.sum_ns
+    assert 0 < latency.lat.min_ns <= latency.lat.max_ns <= latency.lat.sum_ns
+
+
+async def test_separate_rows_of_any_order_land_and_may_land_nowhere(rows_of):
+    rows = rows_of(700, 100, separate=True)
+    engine = Uring(EngineSettings(depth=4, block_bytes=2048))
+    picked, slots = np.array([9, 3, 3, 4]), np.array([0, 7, 5, 6], np.int32)
+    reads = rows.table.locate(picked, slots, rows.landing)
+    assert reads.requests == 4
+    landed, failures = await drain(engine, reads)
+    assert sorted(landed.tolist()) == [0, 5, 6, 7]
+    assert not failures
+    assert rows.wrong(picked, slots) == 0
+    nowhere = Landing(0, 700, direct=True)
+    before = rows.memory.copy()
+    landed, failures = await drain(engine, rows.table.locate(picked, slots, nowhere))
+    assert len(landed) == 4
+    assert not failures
+    assert (rows.memory == before).all()
+    await engine.aclose()
+
+
+async def test_the_threads_engine_times_its_reads_when_asked(rows_of):
+    rows = rows_of(512, 100)
+    picked = np.arange(0, 100, 2)
+    for measure in (False, True):
+        engine = Threads(EngineSettings(depth=3, measure=measure))
+        await drain(engine, rows.table.locate(picked, picked.astype(np.int32), rows.landing))
+        await engine.aclose()
+        latency = engine.latency()
+        assert latency.lat.count == latency.clat.count == (50 if measure else 0)
+        assert latency.slat.count == 0
+
+
+@pytest.mark.parametrize("options", [(-1, 0, 0), (0, -1, 0)])
+def test_options_that_cannot_be_are_refused(options):
+    error = ffi.new("int *")
+    asked = ffi.new("gd_ring_options *", options)
+    assert lib.gd_ring_new(1, 4096, -1, 1, asked, error) == ffi.NULL
+    assert error[0] == -errno.EINVAL
+
+
 @pytest.mark.parametrize(
     ("depth", "block_bytes", "report_rows"), [(0, 4096, 1), (10**6, 4096, 1), (1, 0, 1), (1, 1, 0)]
 )
 def test_a_ring_that_cannot_be_is_refused(depth, block_bytes, report_rows):
     error = ffi.new("int *")
-    assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, error) == ffi.NULL
+    assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, ffi.NULL, error) == ffi.NULL
     assert error[0] == -errno.EINVAL
 
 
@@ -119,7 +187,7 @@ def test_stopping_twice_and_enqueueing_after_it(rows_of):
     reads = rows.table.locate(one, one.astype(np.int32), rows.landing)
     error = ffi.new("int *")
     notify = os.eventfd(0)
-    ring = lib.gd_ring_new(2, 4096, notify, 1, error)
+    ring = lib.gd_ring_new(2, 4096, notify, 1, ffi.NULL, error)
     lib.gd_ring_halt(ring)
     assert lib.gd_ring_stop(ring) == 0
     assert lib.gd_ring_stop(ring) == 0
