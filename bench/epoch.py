@@ -35,7 +35,6 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import gnndrive
-from gnndrive.loader import DEFAULT_GAP_BYTES
 from gnndrive.records import TableFile
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.samplers.base import batch_key
@@ -43,6 +42,7 @@ from gnndrive.samplers.uniform import Uniform
 from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.sizes import format_size, parse_size
+from gnndrive.store.disk import DEFAULT_GAP_BYTES
 from gnndrive.topologies.mapped import Mapped
 
 SEED = 7

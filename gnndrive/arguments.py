@@ -13,6 +13,8 @@ import torch
 from gnndrive.errors import ConfigError
 from gnndrive.plugins import find
 from gnndrive.schedules.base import InputNodes
+from gnndrive.sizes import parse_size
+from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
 
 PYG_ARGUMENTS = (
@@ -54,6 +56,13 @@ def refuse_unbuilt(arguments: Mapping[str, Any]) -> None:
             continue  # torch's own check says it better
         if value is not None and value != default:
             raise NotImplementedError(f"{name}={value!r} is not built yet; leave it at {default!r}")
+
+
+def checked_gap(gap: Any, store: Store, read_bytes_max: int) -> int:
+    """`gap` in bytes; None: what the store's calibration says, else the default."""
+    if gap is None:
+        return gap_bytes(load_calibration(store), read_bytes_max)
+    return parse_size(gap, "gap") if gap else 0
 
 
 def checked_fanout(num_neighbors: Any) -> list[int]:

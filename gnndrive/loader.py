@@ -25,6 +25,7 @@ from gnndrive.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
     checked_fanout,
+    checked_gap,
     checked_input_nodes,
     checked_own,
     device_name,
@@ -52,7 +53,6 @@ from gnndrive.strategies import strategy as find_strategy
 
 BLOCK_BYTES = 65536  # the largest read, unless a row is larger
 SECTOR_BYTES_MAX = 4096
-DEFAULT_GAP_BYTES = 8192
 _STARTING = threading.Lock()  # not a loader's own, so that loaders can be pickled
 
 
@@ -75,8 +75,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         engine: "uring", "threads" or "auto": io_uring where it is allowed.
         io_depth: reads in flight at once.
         gap: rows with at most so many unwanted bytes between them on disk are read as one; 0: only
-            rows that share a sector or touch, as in the paper. A request costs an SSD as much as
-            reading some 12 KB more.
+            rows that share a sector or touch, as in the paper. By default what a request costs in
+            bytes on this disk, if `gnndrive bench disk` has measured it, else 8192.
         policy: what leaves the feature buffer first: "lru", as in the paper; "belady", what the
             queued samples want last; "auto": belady, unless the buffer holds everything.
         sweep: batches read in one sorted pass, if they wait already; "auto": as many as the buffer
@@ -99,7 +99,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
     strategy: str
     engine: str
     io_depth: int
-    gap: str | int
+    gap: str | int | None
     policy: str
     sweep: str | int
     samplers: int
@@ -136,7 +136,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         strategy: str = "gnndrive",
         engine: str = "auto",
         io_depth: int = 128,
-        gap: str | int = DEFAULT_GAP_BYTES,
+        gap: str | int | None = None,
         policy: str = "auto",
         sweep: str | int = "auto",
         samplers: int = 4,
@@ -310,7 +310,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             engine=self.engine,
             engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
             device=self._device,
-            gap_bytes_max=parse_size(self.gap, "gap") if self.gap else 0,
+            gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
         )
 
     def _schedule(self, seed: int) -> Schedule:

@@ -14,7 +14,10 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SubsetRand
 from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
+import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive.records import DiskCost
+from gnndrive.store.disk import disk_identity, save_calibration
 from tests.loader.batches import assert_same, check
 from tests.loader.conftest import NODES, Make
 
@@ -328,3 +331,19 @@ def test_a_loader_pickles_and_copies_and_shares_nothing(make: Make) -> None:
             assert again.stats() == {}
             assert_same(next(iter(again)), first)
     assert sum(batch.batch_size for batch in under_way) == NODES - 16
+
+
+def test_the_gap_follows_the_calibration(data, tmp_path):
+    store = gnndrive.from_data(data, tmp_path / "own.gnn")
+    disk = disk_identity(store.path)
+
+    def gap_of(**options):
+        return NeighborLoader(store, [2], batch_size=4, **options)._runtime_settings().gap_bytes_max
+
+    assert gap_of() == 8192
+    save_calibration(store, DiskCost(1e-5, 5e-10, 128, "uring", "2026-01-01", disk, ()))
+    assert gap_of() == 19968
+    assert gap_of(gap=0) == 0
+    assert gap_of(gap="4KiB") == 4096
+    save_calibration(store, DiskCost(1.0, 1e-9, 128, "uring", "2026-01-01", disk, ()))
+    assert gap_of() == 65536
