@@ -1,4 +1,4 @@
-"""The command line: `gnndrive demo | import | info | verify | plan | train`.
+"""The command line: `gnndrive demo | import | info | verify | plan | train | bench`.
 
 What a user did wrong, and a disk that fails, is one line on standard error and exit code 2; a store
 that `verify` finds damaged is exit code 1, Ctrl-C is 130. What is asked for goes to standard output
@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from gnndrive.commands import bench, stores
 from gnndrive.commands import demo as demo_command
-from gnndrive.commands import stores
 from gnndrive.commands import train as train_command
 from gnndrive.commands.malloc import return_large_blocks
 from gnndrive.commands.options import parse_fanout, parse_splits
@@ -31,6 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train graph neural networks on graphs far larger than memory, from one SSD.",
 )
+
+app.add_typer(bench.app, name="bench")
 
 _INTERRUPTED = 130
 _debug = False

@@ -35,6 +35,23 @@ def parse_size(size: str | int | float, name: str) -> int:
     return int(count)
 
 
+def parse_block_size(size: str | int, name: str) -> int:
+    """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m".
+
+    Args:
+        size: what the user gave.
+        name: the argument's name, for the error.
+
+    Raises:
+        ConfigError: it is no such size, or 0.
+    """
+    match = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(size).strip().lower())
+    count = int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else 0
+    if not 1 <= count < 2**63:
+        raise ConfigError(f"{name}={size!r} is no size as fio takes them: write 512, 4k, 1m or 2g")
+    return count
+
+
 def format_size(count: float) -> str:
     """Bytes in the largest decimal unit that leaves at least one: "1.28 GB"."""
     for unit in ("B", "KB", "MB", "GB"):

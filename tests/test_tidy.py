@@ -58,6 +58,7 @@ MAY_IMPORT = {
     "parallel": f"{_LOADER} loader",
     "testing": f"{_LOADER} loader",
     "__init__": f"{_LOADER} loader report",
+    "measure": f"{_CORE} plugins sizes store *.base * KIND",
     "training": "errors records",
     "commands": "everything",
     "cli": "everything",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gnndrive.commands.progress import Bars
 from gnndrive.commands.train import LoaderOptions
+from gnndrive.loader import BLOCK_BYTES
+from gnndrive.measure.text import costs
 from gnndrive.sizes import format_size
+from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.importers.splits import SplitSpec
 from gnndrive.store.importers.tables import from_csv
@@ -57,6 +61,7 @@ def show_info(path: Path, as_json: bool) -> None:
     if not as_json:
         print(info_text(store))
         return
+    cost = load_calibration(store)
     counts = {name: store.info.arrays[f"splits/{name}"].shape[0] for name in store.split_names}
     content: dict[str, Any] = {
         "path": str(store.path),
@@ -64,6 +69,8 @@ def show_info(path: Path, as_json: bool) -> None:
         "num_features": store.num_features,
         "splits": counts,
         "bytes": store.info.nbytes,
+        "disk": None if cost is None else asdict(cost),
+        "gap_bytes": gap_bytes(cost, BLOCK_BYTES),
     }
     print(json.dumps(content, indent=2))
 
@@ -105,11 +112,19 @@ def info_text(store: Store) -> str:
         "classes": _classes(store),
         "made by": info.made_by,
         "size": format_size(info.nbytes),
+        "disk": _disk(store),
     }
     lines = [str(store.path)]
     lines += [f"  {name:<8} : {value}" for name, value in head.items()]
     lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
     return "\n".join(lines)
+
+
+def _disk(store: Store) -> str:
+    """What reading costs here, and the gap between rows that follows from it."""
+    cost = load_calibration(store)
+    said = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
+    return f"{said}; gaps of up to {gap_bytes(cost, BLOCK_BYTES):,} bytes are read over"
 
 
 def _classes(store: Store) -> str:

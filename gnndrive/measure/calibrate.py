@@ -1,0 +1,140 @@
+"""Calibration: seconds a request and seconds a byte on the disk that a store lies on.
+
+Random reads of a few sizes at full depth through the loader's own ring, in several rounds because
+a disk is not alone and not steady; then a straight line through each size's median, as far as the
+loader's reads go: t = request_s + bytes x byte_s. The planner bridges a gap when reading it costs
+less than another request. A real disk is only near to such a line, so every point is kept beside
+the two constants, and `gnndrive info` says how far off the line is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from gnndrive.errors import ConfigError
+from gnndrive.layouts.table import Table
+from gnndrive.measure.raw import IoOptions, run
+from gnndrive.records import DiskCost
+from gnndrive.store.disk import disk_identity, not_writable, save_calibration
+from gnndrive.store.reader import Store
+
+READ_BYTES = (512, 4096, 16384, 65536, 262144)
+FITTED_BYTES_MAX = 65536  # the loader's largest read
+DEPTH = 128
+ROUNDS = 4
+SECONDS_A_POINT = 0.2
+
+
+def calibrate(
+    store: Store,
+    *,
+    features: str = "x",
+    depth: int = DEPTH,
+    ioengine: str = "uring",
+    seconds: float = SECONDS_A_POINT,
+    reads: int | None = None,
+) -> DiskCost:
+    """Measure the disk that a store lies on and write disk.json into the store's folder.
+
+    Args:
+        store: the store.
+        features: whose file to read, a per-node array's name.
+        depth: reads in flight.
+        ioengine: "uring" or "threads".
+        seconds: how long to read for a point; each size has `ROUNDS` of them.
+        reads: how many reads for a point instead.
+
+    Raises:
+        ConfigError: the file is smaller than 64 KiB.
+        StoreError: the store's folder cannot be written to.
+        ReadError: a read failed.
+    """
+    if not os.access(store.path, os.W_OK):
+        raise not_writable(store, "no permission")
+    points = measure_points(store, features, depth, ioengine, seconds, reads)
+    request_s, byte_s = fit(points)
+    cost = DiskCost(
+        request_s=request_s,
+        byte_s=byte_s,
+        depth=depth,
+        engine=ioengine,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        disk=disk_identity(store.path),
+        points=points,
+    )
+    save_calibration(store, cost)
+    return cost
+
+
+def measure_points(
+    store: Store, features: str, depth: int, ioengine: str, seconds: float, reads: int | None
+) -> tuple[tuple[int, float], ...]:
+    """(bytes of a read, seconds a read): the sizes that the disk and the file allow, in rounds."""
+    file = store.table(features)
+    table = Table(file)
+    sector = table.sector_bytes if table.direct else 1
+    table.close()
+    whole = os.path.getsize(file.path)
+    if whole < FITTED_BYTES_MAX:
+        raise ConfigError(
+            f"{file.path} has {whole:,} bytes, less than one of the reads to measure: a store that "
+            "small needs no calibration"
+        )
+    sizes = [size for size in sorted({max(size, sector) for size in READ_BYTES}) if size <= whole]
+    points = []
+    for nbytes in sizes * ROUNDS:
+        options = IoOptions(
+            file.path,
+            bs=nbytes,
+            iodepth=depth,
+            ioengine=ioengine,
+            runtime_s=seconds if reads is None else None,
+            reads=reads,
+            slat=False,
+        )
+        driven = run(options)
+        points.append((nbytes, driven.runtime_s / max(driven.rows, 1)))
+    return tuple(points)
+
+
+def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """(bytes of a read, the median of its seconds), by size."""
+    sizes = sorted({nbytes for nbytes, _ in points})
+    return [(size, median(t for nbytes, t in points if nbytes == size)) for size in sizes]
+
+
+def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """The line t = request_s + bytes x byte_s nearest to the sizes' medians, by relative error.
+
+    Args:
+        points: bytes of a read and seconds a read, at least two sizes of up to `FITTED_BYTES_MAX`;
+            longer reads, which the loader does not make, are left out.
+
+    Returns:
+        request_s and byte_s, neither negative: where the nearest line has a negative one, the
+        nearest without it.
+    """
+    fitted = [point for point in medians(points) if point[0] <= FITTED_BYTES_MAX]
+    nbytes, seconds = np.array(fitted, float).T
+    terms = np.stack([np.ones_like(nbytes), nbytes]) / seconds
+    solved = np.linalg.lstsq((terms * _SCALE[:, None]).T, np.ones_like(seconds), rcond=None)[0]
+    request_s, byte_s = (solved * _SCALE).tolist()
+    if request_s < 0:
+        return 0.0, float(terms[1].sum() / (terms[1] ** 2).sum())
+    if byte_s < 0:
+        return float(terms[0].sum() / (terms[0] ** 2).sum()), 0.0
+    return request_s, byte_s
+
+
+_SCALE = np.array([1e-5, 1e-9])  # of the two unknowns, for the solver's sake
+
+
+def misfit(cost: DiskCost) -> float:
+    """How far the line is from the worst of the medians that it was fitted to, as a share."""
+    fitted = [point for point in medians(cost.points) if point[0] <= FITTED_BYTES_MAX]
+    return max((abs(cost.seconds(1, size) / t - 1) for size, t in fitted if t), default=0.0)

@@ -1,0 +1,170 @@
+"""The reads of real batches: rows out of a store at full depth, nothing reused between batches.
+
+It answers "how many rows a second does the planner get out of this disk?", beside one request a row
+and beside fio's IOPS at the row's size. A batch is what a sampler draws, or a share of all rows at
+random. Rows land in memory as in the loader; feature buffer, gather and training are left out.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnndrive._ffi import ffi
+from gnndrive.errors import ConfigError
+from gnndrive.layouts.base import Reads
+from gnndrive.layouts.table import Table
+from gnndrive.measure.drive import QUEUED, Driven, drive
+from gnndrive.records import EngineSettings, Int32Array, Int64Array, Landing
+from gnndrive.samplers.base import batch_key
+from gnndrive.samplers.uniform import Uniform
+from gnndrive.store.disk import gap_bytes, load_calibration
+from gnndrive.store.reader import Store
+from gnndrive.topologies.mapped import Mapped
+
+BLOCK_BYTES = 65536  # the loader's largest read
+LANDING_BYTES = 32 << 20  # rows planned as one
+ROWS_AT_ONCE_MIN = 256
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOptions:
+    """Which rows to read, and how.
+
+    Attributes:
+        features: the table, a per-node array's name.
+        share: of all rows, drawn at random for each batch; None: sample neighbourhoods.
+        batches: how many.
+        batch_size: seeds of a sampled batch, drawn from all nodes.
+        fanout: of a sampled batch.
+        gap: bytes between rows that are read over; None: the calibration's, else the default.
+        separate: one request a row, nothing merged: the naive ring.
+        iodepth, ioengine, submit_batch, complete_min, slat: as in `IoOptions`.
+        seed: of the rows.
+    """
+
+    features: str = "x"
+    share: float | None = None
+    batches: int = 3
+    batch_size: int = 1000
+    fanout: tuple[int, ...] = (10, 10, 10)
+    gap: int | None = None
+    separate: bool = False
+    iodepth: int = 128
+    ioengine: str = "uring"
+    submit_batch: int = 0
+    complete_min: int = 1
+    slat: bool = False
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RowsResult:
+    """What came of it.
+
+    Attributes:
+        driven: what was read and what it took.
+        row_bytes: bytes of one row.
+        gap_bytes: gaps that were read over.
+        predicted_s: how long the calibration says that these requests take; None: not calibrated.
+    """
+
+    driven: Driven
+    row_bytes: int
+    gap_bytes: int
+    predicted_s: float | None
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows landed a second."""
+        return self.driven.rows / self.driven.runtime_s
+
+
+def run(store: Store, options: RowsOptions) -> RowsResult:
+    """Draw the batches, then read and measure.
+
+    Raises:
+        ConfigError: an option cannot work.
+        StoreError: the store is damaged.
+        ReadError: a read failed.
+    """
+    file = store.table(options.features)
+    cost = load_calibration(store)
+    block = max(BLOCK_BYTES, -(-file.row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES)
+    gap = gap_bytes(cost, block) if options.gap is None else options.gap
+    batches = list(wanted_rows(store, options))
+    table = Table(file, block, gap, separate=options.separate)
+    try:
+        settings = EngineSettings(
+            options.iodepth,
+            block,
+            submit_batch=options.submit_batch,
+            complete_min=options.complete_min,
+            measure=options.slat,
+        )
+        plans = _Plans(table, batches)
+        driven = drive([iter(plans)], options.ioengine, settings)
+    finally:
+        table.close()
+    predicted = None if cost is None else cost.seconds(plans.requests, plans.nbytes)
+    return RowsResult(driven, file.row_bytes, gap, predicted)
+
+
+def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
+    """The distinct rows of each batch, sorted, int64 [rows].
+
+    Raises:
+        ConfigError: an option cannot work.
+        StoreError: the graph is damaged.
+    """
+    if options.share is not None and not 0 < options.share <= 1:
+        raise ConfigError(f"share={options.share}: give a share of the rows above 0, at most 1")
+    if options.batches < 1 or options.batch_size < 1:
+        raise ConfigError("batches and batch_size must be at least 1")
+    random = np.random.default_rng(options.seed)
+    if options.share is not None:
+        count = store.table(options.features).row_count
+        for _ in range(options.batches):
+            yield np.flatnonzero(random.random(count, np.float32) < options.share)
+        return
+    topology = Mapped(store.indptr, store.indices, str(store.indices_path))
+    sampler = Uniform(options.fanout)
+    for batch in range(options.batches):
+        seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)
+        key = batch_key(options.seed, 0, batch)
+        yield np.unique(sampler.sample(seeds, key, topology).node)
+
+
+class _Plans:
+    """Plans batches as they are asked for, a stretch of rows at a time, into memory that is used
+    again once its stretch has landed."""
+
+    def __init__(self, table: Table, batches: list[Int64Array]) -> None:
+        stride = table.file.row_bytes
+        self._table, self._batches = table, batches
+        self._at_once = max(ROWS_AT_ONCE_MIN, LANDING_BYTES // stride)
+        self._at_once = min(self._at_once, max((len(rows) for rows in batches), default=1) or 1)
+        parts = QUEUED + 1  # `drive` asks for the next when at most QUEUED are under way
+        memory = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, parts * self._at_once * stride))
+        address = int(ffi.cast("uintptr_t", memory))
+        self._landing = Landing(address, stride, direct=True, owner=memory)
+        slots = np.arange(parts * self._at_once, dtype=np.int32)
+        self._slots: list[Int32Array] = np.split(slots, parts)
+        self.requests = self.nbytes = 0
+
+    def __iter__(self) -> Iterator[Reads]:
+        stretches = (
+            rows[start : start + self._at_once]
+            for rows in self._batches
+            for start in range(0, len(rows), self._at_once)
+        )
+        for number, rows in enumerate(stretches):
+            slots = self._slots[number % len(self._slots)][: len(rows)]
+            reads = self._table.locate(rows, slots, self._landing)
+            self.requests += reads.requests
+            self.nbytes += reads.nbytes
+            yield reads

@@ -1,0 +1,140 @@
+"""`gnndrive bench`: options, reports, and what a user does wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gnndrive.measure import calibrate, fio
+from gnndrive.measure.fio import FioResult
+from gnndrive.store.generate import planted_communities
+
+from .conftest import Command
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    path = tmp_path / "blocks.bin"
+    path.write_bytes(bytes(1 << 20))
+    return path
+
+
+@pytest.fixture
+def small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few reads of each size instead of a few seconds."""
+    real = calibrate.measure_points
+
+    def few(store, features, depth, ioengine, seconds, reads):
+        return real(store, features, depth, ioengine, seconds, 20)
+
+    monkeypatch.setattr(calibrate, "measure_points", few)
+
+
+@pytest.fixture
+def fake_fio(monkeypatch: pytest.MonkeyPatch) -> list:
+    """A fio that always has 1,000 IOPS, and what it was asked."""
+    asked = []
+
+    def run_fio(options):
+        asked.append(options)
+        return FioResult("fio-3.33", 1000.0, 512_000.0, 1, 2, 3, 4)
+
+    monkeypatch.setattr(fio, "require_fio", lambda: "/bin/fio")
+    monkeypatch.setattr(fio, "run_fio", run_fio)
+    return asked
+
+
+def test_io_as_text_and_as_json(gnndrive: Command, blocks: Path):
+    options = ("--filename", blocks, "--bs", "4k", "--iodepth", 8, "--size", "256k")
+    ended = gnndrive("bench", "io", *options)
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r"read: IOPS=.*\(256\.0KiB/", ended.out)
+    said = gnndrive("bench", "io", *options, "--rw=read", "--output-format=json").json
+    assert said["jobs"][0]["read"]["total_ios"] == 64
+    assert said["jobs"][0]["job options"]["rw"] == "read"
+
+
+def test_fios_spelling_of_options(gnndrive: Command, blocks: Path):
+    ended = gnndrive(
+        "bench", "io", f"--filename={blocks}", "--bs=512", "--direct=0", "--numjobs=2",
+        "--ioengine=threads", "--iodepth_batch_submit=2", "--iodepth_batch_complete_min=2",
+        "--disable-slat", "--output-format=json",
+    )  # fmt: skip
+    assert ended.json["jobs"][0]["read"]["total_ios"] == 2 * 2048
+
+
+def test_rows(gnndrive: Command, planted: Path):
+    ended = gnndrive("bench", "io", "--rows", planted, "--share", 0.1, "--batches", 2)
+    assert ended.code == 0
+    assert "rows/s" in ended.out
+    said = gnndrive(
+        "bench", "io", "--rows", planted, "--batch-size", 20, "--fanout", "3,2", "--separate",
+        "--output-format", "json",
+    ).json  # fmt: skip
+    assert said["rows"] == said["requests"] > 0
+
+
+def test_beside_fio(gnndrive: Command, blocks: Path, planted: Path, fake_fio: list):
+    options = ("--against-fio", "--runs", 2)
+    said = gnndrive("bench", "io", "--filename", blocks, "--size", "64k", *options)
+    assert "median of 2 in turn" in said.out
+    assert [one.filename for one in fake_fio] == [str(blocks)] * 2
+    said = gnndrive(
+        "bench", "io", "--rows", planted, "--share", 1, *options, "--output-format", "json"
+    )
+    compared = said.json["against fio"]
+    assert [run["fio"]["iops"] for run in compared["runs"]] == [1000.0, 1000.0]
+    assert compared["ratio"]["median"] == pytest.approx(compared["ours"]["median"] / 1000)
+    asked = fake_fio[-1]
+    assert asked.filename.endswith("x.npy")
+    assert (asked.bs, asked.runtime_s) == (512, 3.0)
+
+
+def test_disk_and_info(gnndrive: Command, tmp_path: Path, small_calibration: None):
+    store = tmp_path / "own.gnn"
+    planted_communities(store, 2_000, 16, 4, degree=8, fractions={"train": 0.5})
+    before = gnndrive("info", store)
+    assert f"not calibrated: run gnndrive bench disk {store}" in before.out
+    assert "8,192 bytes" in before.out
+    assert gnndrive("info", store, "--json").json["disk"] is None
+    ended = gnndrive("bench", "disk", store, "--iodepth", 4)
+    assert ended.code == 0
+    assert "disk.json" in ended.out
+    assert "the line says" in ended.out
+    after = gnndrive("info", store, "--json").json
+    assert {"format": 1, **after["disk"]} == json.loads((store / "disk.json").read_text())
+    assert 0 <= after["gap_bytes"] <= 65536
+    assert "µs a request" in gnndrive("info", store).out
+    said = gnndrive("bench", "disk", store, "--json").json
+    assert said["depth"] == 128
+    assert gnndrive("verify", store).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "--filename FILE"),
+        (("--filename", "BLOCKS", "--rows", "x"), "--filename FILE"),
+        (("--filename", "BLOCKS", "--share", "0.5"), "--rows STORE"),
+        (("--filename", "BLOCKS", "--bs", "4ki"), "write 512, 4k, 1m or 2g"),
+        (("--filename", "BLOCKS", "--bs", "0"), "write 512, 4k, 1m or 2g"),
+        (("--filename", "BLOCKS", "--bs", "1g"), "not one block"),
+        (("--filename", "gone"), "cannot be read"),
+        (("--rows", "gone"), "no store"),
+    ],
+)
+def test_what_a_user_does_wrong(gnndrive: Command, blocks: Path, words, complaint):
+    ended = gnndrive("bench", "io", *(blocks if word == "BLOCKS" else word for word in words))
+    assert ended.code == 2
+    assert complaint in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_no_fio_names_the_package(gnndrive: Command, blocks: Path, monkeypatch):
+    monkeypatch.setattr(fio.shutil, "which", lambda name: None)
+    ended = gnndrive("bench", "io", "--filename", blocks, "--against-fio")
+    assert ended.code == 2
+    assert "apt install fio" in ended.err

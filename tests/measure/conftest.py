@@ -1,0 +1,37 @@
+"""A small store whose rows are one sector, and a file of blocks that tell their number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnndrive.store import write_store
+from gnndrive.store.reader import Store
+
+NODES, DIM = 3_000, 128  # rows of 512 bytes
+
+
+def make_store(path: Path, nodes: int = NODES) -> Store:
+    """Every node has four in-neighbours."""
+    random = np.random.default_rng(3)
+    return write_store(
+        path,
+        indptr=np.arange(nodes + 1) * 4,
+        indices=random.integers(0, nodes, 4 * nodes),
+        nodes={"x": random.standard_normal((nodes, DIM)).astype(np.float32)},
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return make_store(tmp_path / "small.gnn")
+
+
+@pytest.fixture
+def blocks(tmp_path: Path) -> Path:
+    """64 blocks of 4,096 bytes, and 100 bytes more."""
+    path = tmp_path / "blocks.bin"
+    path.write_bytes(np.arange(64, dtype=np.uint8).repeat(4096).tobytes() + bytes(100))
+    return path
