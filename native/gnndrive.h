@@ -130,6 +130,7 @@ typedef struct gd_geometry {
     int32_t separate;    /* 1: one request a row in the caller's order, nothing sorted or merged,
                             for benchmarks; a row may come twice, and with slots == NULL it lands
                             nowhere: it is read into staging and dropped */
+    int32_t repeats;     /* 1: a row may be asked for several times, for several slots */
 } gd_geometry;
 typedef struct gd_request {
     int64_t offset;
@@ -143,7 +144,7 @@ typedef struct gd_failure {
 } gd_failure; /* error: positive errno */
 enum { GD_AGAIN = 0, GD_WHOLE = 1, GD_BROKEN = 2 };
 typedef struct gd_reads gd_reads;
-/* Plan reads for n rows (any order; each row once, unless separate) into their slots. *error:
+/* Plan reads for n rows (any order; each once, unless separate or they repeat). *error:
  * -ENOMEM, -ERANGE or -EINVAL when NULL. */
 gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t *slots, int64_t n,
                         int *error);
@@ -234,7 +235,7 @@ void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 /* ---- sample.c: uniform neighbour sampling over CSC ---- */
 typedef struct gd_csc {
     const int64_t *indptr; /* nodes + 1, non-decreasing (checked when the store is opened) */
-    const void *indices;   /* in-neighbours */
+    const void *indices;   /* in-neighbours; NULL: not in memory, samplers are given them */
     int32_t index_bytes;   /* 4 or 8 */
     int64_t nodes, edges;
 } gd_csc;
@@ -244,10 +245,23 @@ void gd_sampler_free(gd_sampler *s);
 /* Sample `hops` hops from seeds (duplicates stay, as in PyG). fanout[h] = -1: all. key: everything
  * the draw depends on beside the node. *stop != 0 ends it early with -ECANCELED. -ERANGE: a seed or
  * neighbour out of range (its value in gd_sampler_culprit). The result stays in the sampler until
- * the next call. */
+ * the next call. GD_WANTS: the indices are not in memory; go on with gd_sample_resume until it
+ * returns something else. g, fanout and stop are in use until then. */
+enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds,
               const int64_t *fanout, int32_t hops, int32_t replace, uint64_t key,
               const int32_t *stop);
+/* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. */
+typedef struct gd_wanted {
+    const int64_t *edge; /* CSC positions */
+    const int32_t *col;  /* the node that each was drawn for, as a position in `node` */
+    const int64_t *node;
+    int64_t count; /* 0: it does not wait */
+} gd_wanted;
+void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out);
+/* Give the neighbours of the first `count` edges wanted, as wide as the graph's indices; returns
+ * what gd_sample does. -EINVAL: it does not wait, or not for so many. */
+int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count);
 int64_t gd_sampler_nodes(const gd_sampler *s);
 int64_t gd_sampler_edges(const gd_sampler *s);
 int64_t gd_sampler_culprit(const gd_sampler *s);
@@ -256,4 +270,30 @@ int64_t gd_sampler_culprit(const gd_sampler *s);
  * positions; nodes_per_hop[hops + 1], edges_per_hop[hops]. Any output may be NULL. */
 void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *col,
                        int64_t *edge, int64_t *nodes_per_hop, int64_t *edges_per_hop);
+
+/* ---- neighbours.c: the in-neighbour lists that are kept in memory (Ginex's neighbour cache) ----
+ */
+typedef struct gd_neighbours gd_neighbours;
+/* out_degree[v] += how often v comes in indices[n]; ids that are no node are left out. */
+void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
+                          uint32_t *out_degree);
+/* Choose the nodes with the highest out-degree / in-degree whose lists and addresses fit into
+ * bytes_max; their lists are empty until they are filled. NULL, *error: -ENOMEM; -ENOSPC: not even
+ * the address table fits. g's index pointers must outlive it and not change. */
+gd_neighbours *gd_neighbours_new(const gd_csc *g, const uint32_t *out_degree, int64_t bytes_max,
+                                 int *error);
+void gd_neighbours_free(gd_neighbours *c);
+/* The CSC position of the first index that is not filled yet, or -1: none */
+int64_t gd_neighbours_next(const gd_neighbours *c);
+/* The graph's indices at positions [first, first + count), which must hold the next one. */
+void gd_neighbours_fill(gd_neighbours *c, const void *indices, int64_t first, int64_t count);
+/* Of the wanted edges serve up to `most`, in order: the neighbour of edge i to neighbours[i] where
+ * its list is kept, else its position to missing[] and i to slot[], which have room for
+ * missing_max. Returns how many edges that are; *missing_count of them are missing. c may be NULL:
+ * all are. */
+int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wanted *wanted,
+                            int64_t most, int64_t missing_max, void *neighbours, int64_t *missing,
+                            int32_t *slot, int64_t *missing_count);
+/* Nodes whose lists are kept; *bytes (or NULL): all of its memory */
+int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes);
 #endif

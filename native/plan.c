@@ -78,7 +78,7 @@ static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int t
 }
 
 /* Sorted rows and their slots into r, in the memory of the sort's two buffers. -EINVAL: a row
- * twice. */
+ * twice, and rows do not repeat. */
 static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
 {
     int shift = bits_of(r->n - 1), top = shift + bits_of(r->g.row_count - 1);
@@ -97,7 +97,7 @@ static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
     for (int64_t i = 0; i < r->n; i++) {
         r->slot[i] = slots[r->row[i] & ((UINT64_C(1) << shift) - 1)];
         r->row[i] >>= shift;
-        if (i && r->row[i] == r->row[i - 1])
+        if (i && r->row[i] == r->row[i - 1] && !r->g.repeats)
             return -EINVAL;
     }
     return 0;

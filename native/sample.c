@@ -6,115 +6,30 @@
  * needs index pointers only and writes the CSC positions that were drawn; map_hop reads the
  * neighbours there and gives each its place. They are apart so that addresses are known long
  * before they are needed: a batch of a large graph is one cache miss, or with mapped indices one
- * page fault, after another, and asking early for many at once is most of the speed.
+ * page fault, after another, and asking early for many at once is most of the speed. And where the
+ * indices are not in memory at all, the sampler stops between the two and is given the neighbours.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <sys/resource.h>
 #include <unistd.h>
-#include "draw.h"
-#include "places.h"
+#include "sampler.h"
 
 enum {
     CHUNK = 256,             /* neighbours whose cache lines are asked for at once */
-    AHEAD = 32,              /* how many nodes ahead index pointers and hash slots are asked for */
     AHEAD_PAGES = 8192,      /* how many edges ahead pages are asked for, if from disk */
     FAULTS_COLD = 8,         /* waits for the disk in one batch after which pages are asked for */
     STOP_EVERY = 1024,       /* nodes expanded between two looks at *stop */
 };
 
-struct gd_sampler {
-    int64_t *node;           /* node[nodes] */
-    int64_t nodes, node_capacity;
-    int64_t *edge;           /* edge[edges], row[edges], col[edges] */
-    int32_t *row, *col;
-    int64_t edges, edge_capacity;
-    gd_places places;        /* node -> its first position */
-    int32_t cold;            /* the indices come from disk: ask for pages ahead */
-    int64_t faults;          /* major faults of this thread when the batch began */
-    int64_t asked;           /* edges whose pages were asked for */
-    gd_set drawn;            /* behind a large fanout */
-    int64_t *nodes_per_hop, *edges_per_hop;
-    int64_t hop_capacity;
-    int32_t hops;
-    int64_t culprit;
-};
-
-typedef struct job { /* what all hops of one call share */
-    const gd_csc *g;
-    const int32_t *stop;
-    uint64_t key;
-    int32_t replace;
-} job;
-
-static inline int stopped(const job *j)
+static inline int stopped(const gd_job *j)
 {
     return j->stop && __atomic_load_n(j->stop, __ATOMIC_RELAXED) != 0;
-}
-
-/* ---- memory: everything is kept between calls and grows by doubling ---- */
-
-static int grow(void **array, int64_t count, size_t width)
-{
-    void *larger = realloc(*array, (size_t)count * width);
-    if (!larger)
-        return -ENOMEM;
-    *array = larger;
-    return 0;
-}
-
-static int reserve_edges(gd_sampler *s, int64_t more)
-{
-    if (more > INT32_MAX - s->edges)
-        return -EOVERFLOW;
-    if (s->edges + more <= s->edge_capacity)
-        return 0;
-    const int64_t capacity = gd_doubled(s->edge_capacity, s->edges + more);
-    if (grow((void **)&s->edge, capacity, sizeof *s->edge) ||
-        grow((void **)&s->row, capacity, sizeof *s->row) ||
-        grow((void **)&s->col, capacity, sizeof *s->col))
-        return -ENOMEM;
-    s->edge_capacity = capacity;
-    return 0;
-}
-
-/* Enter the nodes at positions [0, s->nodes); of equal nodes the first counts. */
-static void enter_nodes(gd_sampler *s)
-{
-    gd_places *const places = &s->places;
-    for (int64_t p = 0; p < s->nodes; p++) {
-        if (p + AHEAD < s->nodes)
-            __builtin_prefetch(&places->slot[gd_places_home(places, s->node[p + AHEAD])], 1);
-        const int64_t node = s->node[p];
-        uint64_t *slot = gd_places_find(places, s->node, node, gd_places_home(places, node));
-        if (*slot == 0)
-            *slot = gd_places_entry(node, p);
-    }
-}
-
-/* Room for `more` nodes, in the list and in the table. */
-static int reserve_nodes(gd_sampler *s, int64_t more)
-{
-    if (more > INT32_MAX - s->nodes)
-        return -EOVERFLOW;
-    const int64_t needed = s->nodes + more;
-    if (needed > s->node_capacity) {
-        const int64_t capacity = gd_doubled(s->node_capacity, needed);
-        if (grow((void **)&s->node, capacity, sizeof *s->node))
-            return -ENOMEM;
-        s->node_capacity = capacity;
-    }
-    if (2 * needed > s->places.slots) {
-        if (gd_places_clear(&s->places, gd_doubled(s->places.slots, 2 * needed)))
-            return -ENOMEM;
-        enter_nodes(s);
-    }
-    return 0;
 }
 
 /* ---- first pass: which of its in-edges a node draws ---- */
 
 /* Append what is drawn for the node at position p, whose in-edges are [begin, begin + degree). */
-static int draw_node(gd_sampler *s, const job *j, int64_t p, int64_t begin, int64_t degree,
+static int draw_node(gd_sampler *s, const gd_job *j, int64_t p, int64_t begin, int64_t degree,
                      int64_t fanout)
 {
     const int all = fanout < 0 || degree == 0 || (!j->replace && degree <= fanout);
@@ -141,14 +56,14 @@ static int draw_node(gd_sampler *s, const job *j, int64_t p, int64_t begin, int6
 }
 
 /* Draw for the nodes at positions [first, last). */
-static int draw_hop(gd_sampler *s, const job *j, int64_t first, int64_t last, int64_t fanout)
+static int draw_hop(gd_sampler *s, const gd_job *j, int64_t first, int64_t last, int64_t fanout)
 {
     const int64_t *const indptr = j->g->indptr;
     for (int64_t p = first; p < last; p++) {
         if ((p - first) % STOP_EVERY == 0 && stopped(j))
             return -ECANCELED;
-        if (p + AHEAD < last) {
-            const int64_t *ahead = &indptr[s->node[p + AHEAD]];
+        if (p + GD_NODES_AHEAD < last) {
+            const int64_t *ahead = &indptr[s->node[p + GD_NODES_AHEAD]];
             __builtin_prefetch(ahead);
             __builtin_prefetch(ahead + 1);
         }
@@ -202,27 +117,33 @@ static void prefetch_neighbours(const gd_csc *g, const int64_t *edge, int64_t co
         __builtin_prefetch(indices + edge[n] * g->index_bytes);
 }
 
-static void read_neighbours(const gd_csc *g, const int64_t *edge, int64_t count, int64_t *out)
+/* The indices at the positions at[], or, if `at` is NULL, the first ones. */
+static void read_neighbours(const void *indices, int32_t index_bytes, const int64_t *at,
+                            int64_t count, int64_t *out)
 {
-    if (g->index_bytes == 4) {
+    if (index_bytes == 4) {
         for (int64_t n = 0; n < count; n++)
-            out[n] = ((const int32_t *)g->indices)[edge[n]];
+            out[n] = ((const int32_t *)indices)[at ? at[n] : n];
     } else {
         for (int64_t n = 0; n < count; n++)
-            out[n] = ((const int64_t *)g->indices)[edge[n]];
+            out[n] = ((const int64_t *)indices)[at ? at[n] : n];
     }
 }
 
-/* Place the neighbours of edges [first, first + count), count <= CHUNK. */
-static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t first, int64_t count)
+/* Place the neighbours of the next `count` <= CHUNK edges, `given` or else in the indices. */
+static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t count, const void *given)
 {
+    const int64_t first = s->placed;
     int64_t neighbour[CHUNK];
     uint64_t home[CHUNK];
     assert(count <= CHUNK);
     const int rc = reserve_nodes(s, count);
     if (rc)
         return rc;
-    read_neighbours(g, s->edge + first, count, neighbour);
+    if (given)
+        read_neighbours(given, g->index_bytes, NULL, count, neighbour);
+    else
+        read_neighbours(g->indices, g->index_bytes, s->edge + first, count, neighbour);
     for (int64_t n = 0; n < count; n++) {
         if ((uint64_t)neighbour[n] >= (uint64_t)g->nodes) {
             s->culprit = neighbour[n];
@@ -239,6 +160,7 @@ static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t first, int64_t coun
         }
         s->row[first + n] = gd_places_position(*slot);
     }
+    s->placed += count;
     return 0;
 }
 
@@ -247,30 +169,82 @@ static inline int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Place the neighbours of the edges from `first` on. */
-static int map_hop(gd_sampler *s, const job *j, int64_t first)
+/* Place the neighbours of all edges from `placed` on; the indices are in memory, or mapped. */
+static int map_hop(gd_sampler *s, const gd_job *j)
 {
-    int64_t count = least(s->edges - first, CHUNK);
-    prefetch_neighbours(j->g, s->edge + first, count);
-    s->asked = first;
+    int64_t count = least(s->edges - s->placed, CHUNK);
+    prefetch_neighbours(j->g, s->edge + s->placed, count);
+    s->asked = s->placed;
     while (count > 0) {
         if (stopped(j))
             return -ECANCELED;
         if (!s->cold) {
             s->cold = major_faults() - s->faults > FAULTS_COLD;
-            s->asked = first;
+            s->asked = s->placed;
         }
         if (s->cold)
-            ask_for_pages(s, j->g, least(s->edges, first + AHEAD_PAGES));
-        const int64_t next = first + count, following = least(s->edges - next, CHUNK);
+            ask_for_pages(s, j->g, least(s->edges, s->placed + AHEAD_PAGES));
+        const int64_t next = s->placed + count, following = least(s->edges - next, CHUNK);
         prefetch_neighbours(j->g, s->edge + next, following);
-        const int rc = map_chunk(s, j->g, first, count);
+        const int rc = map_chunk(s, j->g, count, NULL);
         if (rc)
             return rc;
-        first = next;
         count = following;
     }
     return 0;
+}
+
+/* Place the neighbours of the next `count` edges, which are given. */
+static int map_given(gd_sampler *s, const gd_job *j, const uint8_t *given, int64_t count)
+{
+    for (int64_t n = 0; n < count; n += CHUNK) {
+        if (stopped(j))
+            return -ECANCELED;
+        const int rc = map_chunk(s, j->g, least(count - n, CHUNK), given + n * j->g->index_bytes);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- hop after hop ---- */
+
+static void end_hop(gd_sampler *s)
+{
+    s->nodes_per_hop[s->hop + 1] = s->nodes - s->hop_last;
+    s->edges_per_hop[s->hop] = s->edges - s->hop_edges;
+    s->hop_first = s->hop_last;
+    s->hop++;
+}
+
+/* Go on with the hop after those done: to the end, or until neighbours are wanted. */
+static int go_on(gd_sampler *s)
+{
+    const gd_job *const j = &s->job;
+    while (s->hop < j->hops) {
+        s->hop_last = s->nodes;
+        s->hop_edges = s->edges;
+        int rc = draw_hop(s, j, s->hop_first, s->hop_last, j->fanout[s->hop]);
+        if (rc == 0 && j->g->indices)
+            rc = map_hop(s, j);
+        if (rc)
+            return rc;
+        if (s->placed < s->edges)
+            return GD_WANTS;
+        end_hop(s);
+    }
+    return 0;
+}
+
+/* What a step of a sample comes to: an error leaves nothing. */
+static int ended(gd_sampler *s, int rc)
+{
+    s->waiting = rc == GD_WANTS;
+    if (rc < 0)
+        s->nodes = s->edges = s->placed = 0;
+    if (rc == 0)
+        s->hops = s->job.hops;
+    return rc;
 }
 
 /* ---- the interface ---- */
@@ -306,8 +280,8 @@ static int begin_batch(gd_sampler *s, int32_t hops)
 {
     const int64_t had = s->places.slots ? s->places.slots : GD_PLACES_MIN;
     const int64_t slots = had > GD_PLACES_MIN && s->nodes < had / 8 ? had / 2 : had;
-    s->nodes = s->edges = s->culprit = 0;
-    s->hops = s->cold = 0;
+    s->nodes = s->edges = s->placed = s->hop_first = s->culprit = 0;
+    s->hop = s->hops = s->cold = s->waiting = 0;
     s->faults = major_faults();
     const int64_t capacity = (int64_t)hops + 1;
     if (capacity > s->hop_capacity) {
@@ -343,25 +317,35 @@ int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_se
 {
     if (!valid_arguments(g, n_seeds, fanout, hops))
         return -EINVAL;
-    const job j = {g, stop, key, replace};
-    int rc = stopped(&j) ? -ECANCELED : begin_batch(s, hops);
+    s->job = (gd_job){g, fanout, stop, key, hops, replace};
+    int rc = stopped(&s->job) ? -ECANCELED : begin_batch(s, hops);
     if (rc == 0)
         rc = take_seeds(s, g, seeds, n_seeds);
-    int64_t first = 0;
-    for (int32_t h = 0; rc == 0 && h < hops; h++) {
-        const int64_t last = s->nodes, drawn = s->edges;
-        rc = draw_hop(s, &j, first, last, fanout[h]);
-        if (rc == 0)
-            rc = map_hop(s, &j, drawn);
-        s->nodes_per_hop[h + 1] = s->nodes - last;
-        s->edges_per_hop[h] = s->edges - drawn;
-        first = last;
+    if (rc == 0)
+        rc = go_on(s);
+    return ended(s, rc);
+}
+
+int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count)
+{
+    if (!s->waiting || count < 0 || count > s->edges - s->placed)
+        return -EINVAL;
+    int rc = map_given(s, &s->job, neighbours, count);
+    if (rc == 0 && s->placed < s->edges)
+        return GD_WANTS;
+    if (rc == 0) {
+        end_hop(s);
+        rc = go_on(s);
     }
-    if (rc)
-        s->nodes = s->edges = 0;
-    else
-        s->hops = hops;
-    return rc;
+    return ended(s, rc);
+}
+
+void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out)
+{
+    const int64_t at = s->placed;
+    *out = (gd_wanted){.node = s->node};
+    if (s->waiting)
+        *out = (gd_wanted){s->edge + at, s->col + at, s->node, s->edges - at};
 }
 
 int64_t gd_sampler_nodes(const gd_sampler *s)

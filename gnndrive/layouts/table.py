@@ -33,6 +33,7 @@ class Table(Layout):
             warning.
         separate: one request a row in the order asked for, nothing sorted or merged, and a row may
             come twice; for benchmarks.
+        repeats: whether a row may be asked for several times in one plan, for several slots.
 
     Raises:
         ConfigError: `extent_bytes_max` or `gap_bytes_max` cannot work.
@@ -48,6 +49,7 @@ class Table(Layout):
         gap_bytes_max: int = 0,
         direct: bool = True,
         separate: bool = False,
+        repeats: bool = False,
     ) -> None:
         if extent_bytes_max < 1 or gap_bytes_max < 0:
             raise ConfigError("extent_bytes_max must be at least 1 and gap_bytes_max at least 0")
@@ -56,6 +58,7 @@ class Table(Layout):
         self.extent_bytes_max = extent_bytes_max
         self.gap_bytes_max = gap_bytes_max
         self.separate = separate
+        self.repeats = repeats
         self.fd, self.direct = _open(file.path, direct)
         self.sector_bytes = _sector_bytes(self.fd) if self.direct else SECTOR_BYTES
 
@@ -80,6 +83,7 @@ class Table(Layout):
                 "slot_stride": landing.slot_stride,
                 "land_direct": int(landing.direct),
                 "separate": int(self.separate),
+                "repeats": int(self.repeats),
             },
         )
         error = ffi.new("int *")

@@ -1,0 +1,238 @@
+/* neighbours.c: the neighbour cache (Ginex, VLDB 2022, section 4.2): in-neighbour lists in memory.
+ *
+ * A list costs memory by its length, the in-degree, and is wanted as often as its node is
+ * somebody's neighbour, the out-degree; so the lists with the highest ratio are kept. Ratios are
+ * compared by their leading 7 bits, which takes a histogram in place of a sort. Lists lie packed in
+ * one array. The address table is a bit a node, a count every 64 nodes and an offset for each list
+ * kept: 12 bytes for 64 nodes and 8 for a list.
+ */
+#include "internal.h"
+
+enum {
+    NODES_A_WORD = 64,
+    RATIO_BITS = 15, /* a positive float's exponent and 7 bits of its fraction */
+    RATIOS = 1 << RATIO_BITS,
+    COUNT_AHEAD = 64, /* how far ahead counters are asked for */
+};
+
+struct gd_neighbours {
+    const gd_csc *g;
+    uint64_t *member; /* a bit for each node whose list is kept */
+    uint32_t *before; /* members before each 64 nodes */
+    int64_t *start;   /* start[members + 1]: where lists start in `list`, in indices */
+    uint8_t *list;
+    int64_t words, members, entries;
+    int64_t filled;        /* indices in `list` that are there */
+    int64_t filling, node; /* the member being filled: its number and its node */
+};
+
+void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
+                          uint32_t *out_degree) {
+    const int32_t *narrow = indices;
+    const int64_t *wide = indices;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + COUNT_AHEAD < n) {
+            const int64_t soon = index_bytes == 4 ? narrow[i + COUNT_AHEAD] : wide[i + COUNT_AHEAD];
+            if ((uint64_t)soon < (uint64_t)nodes) __builtin_prefetch(&out_degree[soon], 1);
+        }
+        const int64_t node = index_bytes == 4 ? narrow[i] : wide[i];
+        if ((uint64_t)node < (uint64_t)nodes && out_degree[node] < UINT32_MAX) out_degree[node]++;
+    }
+}
+
+/* ---- which lists are kept ---- */
+
+typedef struct gd_choice { /* a walk over the nodes in order */
+    const gd_csc *g;
+    const uint32_t *out_degree;
+    int64_t reach; /* where the last good list ends */
+} gd_choice;
+
+/* The node's degree if its list lies behind those before it, as in a whole graph all do; else 0. */
+static int64_t good_degree(gd_choice *c, int64_t node) {
+    const int64_t begin = c->g->indptr[node], end = c->g->indptr[node + 1];
+    if (begin < c->reach || end < begin || end > c->g->edges) return 0;
+    c->reach = end;
+    return end - begin;
+}
+
+static int64_t ratio_of(const gd_choice *c, int64_t node, int64_t degree) {
+    const float ratio = (float)c->out_degree[node] / (float)degree;
+    uint32_t bits;
+    memcpy(&bits, &ratio, sizeof bits);
+    return bits >> (32 - 1 - RATIO_BITS); /* the sign is 0 */
+}
+
+static int64_t cost_of(const gd_csc *g, int64_t degree) {
+    return degree * g->index_bytes + (int64_t)sizeof(int64_t);
+}
+
+/* The ratio above which all lists fit into `room`, which becomes what is left for those at it. */
+static int64_t least_ratio(const gd_csc *g, const uint32_t *out_degree, int64_t *cost,
+                           int64_t *room) {
+    gd_choice c = {g, out_degree, 0};
+    for (int64_t node = 0; node < g->nodes; node++) {
+        const int64_t degree = good_degree(&c, node);
+        if (degree > 0) cost[ratio_of(&c, node, degree)] += cost_of(g, degree);
+    }
+    int64_t ratio = RATIOS - 1;
+    for (; ratio >= 0 && cost[ratio] <= *room; ratio--) *room -= cost[ratio];
+    return ratio;
+}
+
+static void choose_members(gd_neighbours *n, const uint32_t *out_degree, int64_t least,
+                           int64_t room) {
+    gd_choice c = {n->g, out_degree, 0};
+    for (int64_t node = 0; node < n->g->nodes && n->members < UINT32_MAX; node++) {
+        const int64_t degree = good_degree(&c, node);
+        if (degree == 0) continue;
+        const int64_t ratio = ratio_of(&c, node, degree), cost = cost_of(n->g, degree);
+        if (ratio < least || (ratio == least && cost > room)) continue;
+        room -= ratio == least ? cost : 0;
+        n->member[node / NODES_A_WORD] |= UINT64_C(1) << node % NODES_A_WORD;
+        n->members++;
+        n->entries += degree;
+    }
+}
+
+/* The first member from `node` on, or the number of nodes. */
+static int64_t member_from(const gd_neighbours *n, int64_t node) {
+    int64_t word = node / NODES_A_WORD;
+    uint64_t bits = word < n->words ? n->member[word] & (~UINT64_C(0) << node % NODES_A_WORD) : 0;
+    while (bits == 0 && ++word < n->words) bits = n->member[word];
+    return bits ? word * NODES_A_WORD + __builtin_ctzll(bits) : n->g->nodes;
+}
+
+static void write_addresses(gd_neighbours *n) {
+    int64_t rank = 0, entry = 0;
+    for (int64_t word = 0; word < n->words; word++) {
+        n->before[word] = (uint32_t)rank;
+        rank += __builtin_popcountll(n->member[word]);
+    }
+    rank = 0;
+    for (int64_t v = member_from(n, 0); v < n->g->nodes; v = member_from(n, v + 1)) {
+        n->start[rank++] = entry;
+        entry += n->g->indptr[v + 1] - n->g->indptr[v];
+    }
+    assert(rank == n->members && entry == n->entries);
+    n->start[rank] = entry;
+    n->node = member_from(n, 0);
+}
+
+static int64_t table_bytes(int64_t words) {
+    return words * (int64_t)(sizeof(uint64_t) + sizeof(uint32_t)) + (int64_t)sizeof(int64_t);
+}
+
+/* 0 or -errno; what was allocated is the caller's to free. */
+static int make(gd_neighbours *n, const uint32_t *out_degree, int64_t bytes_max) {
+    int64_t room = bytes_max - (int64_t)sizeof *n - table_bytes(n->words);
+    if (room < 0) return -ENOSPC;
+    n->member = calloc((size_t)n->words + 1, sizeof *n->member);
+    int64_t *const cost = calloc(RATIOS, sizeof *cost);
+    if (n->member && cost) {
+        const int64_t least = least_ratio(n->g, out_degree, cost, &room);
+        choose_members(n, out_degree, least, room);
+    }
+    free(cost);
+    n->before = malloc(((size_t)n->words + 1) * sizeof *n->before);
+    n->start = malloc(((size_t)n->members + 1) * sizeof *n->start);
+    n->list = malloc((size_t)n->entries * (size_t)n->g->index_bytes + 1);
+    if (!n->member || !cost || !n->before || !n->start || !n->list) return -ENOMEM;
+    write_addresses(n);
+    return 0;
+}
+
+gd_neighbours *gd_neighbours_new(const gd_csc *g, const uint32_t *out_degree, int64_t bytes_max,
+                                 int *error) {
+    gd_neighbours *const n = calloc(1, sizeof *n);
+    *error = n ? 0 : -ENOMEM;
+    if (!n) return NULL;
+    n->g = g;
+    n->words = (g->nodes + NODES_A_WORD - 1) / NODES_A_WORD;
+    *error = make(n, out_degree, bytes_max);
+    if (*error == 0) return n;
+    gd_neighbours_free(n);
+    return NULL;
+}
+
+void gd_neighbours_free(gd_neighbours *c) {
+    if (!c) return;
+    free(c->member);
+    free(c->before);
+    free(c->start);
+    free(c->list);
+    free(c);
+}
+
+int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes) {
+    if (bytes)
+        *bytes = (int64_t)sizeof *c + table_bytes(c->words) + c->entries * c->g->index_bytes +
+                 c->members * (int64_t)sizeof *c->start;
+    return c->members;
+}
+
+/* ---- filling them, from the start of the graph to its end ---- */
+
+int64_t gd_neighbours_next(const gd_neighbours *c) {
+    if (c->filling == c->members) return -1;
+    return c->g->indptr[c->node] + c->filled - c->start[c->filling];
+}
+
+void gd_neighbours_fill(gd_neighbours *c, const void *indices, int64_t first, int64_t count) {
+    const int64_t width = c->g->index_bytes;
+    while (c->filling < c->members) {
+        const int64_t at = gd_neighbours_next(c);
+        const int64_t left = c->start[c->filling + 1] - c->filled;
+        if (at < first || at >= first + count) return;
+        const int64_t n = left < first + count - at ? left : first + count - at;
+        memcpy(c->list + c->filled * width, (const uint8_t *)indices + (at - first) * width,
+               (size_t)(n * width));
+        c->filled += n;
+        if (n < left) return;
+        c->filling++;
+        c->node = member_from(c, c->node + 1);
+    }
+}
+
+/* ---- serving ---- */
+
+/* Where the node's list starts in `list`, and its length, or -1: it is not kept. */
+static int64_t find(const gd_neighbours *c, int64_t node, int64_t *length) {
+    const int64_t word = node / NODES_A_WORD;
+    const uint64_t bit = UINT64_C(1) << node % NODES_A_WORD;
+    if (!c || !(c->member[word] & bit)) return -1;
+    const int64_t rank = c->before[word] + __builtin_popcountll(c->member[word] & (bit - 1));
+    *length = c->start[rank + 1] - c->start[rank];
+    return c->start[rank];
+}
+
+static void put(void *neighbours, int32_t width, int64_t i, const uint8_t *list, int64_t entry) {
+    if (width == 4)
+        ((int32_t *)neighbours)[i] = ((const int32_t *)(const void *)list)[entry];
+    else
+        ((int64_t *)neighbours)[i] = ((const int64_t *)(const void *)list)[entry];
+}
+
+int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wanted *wanted,
+                            int64_t most, int64_t missing_max, void *neighbours, int64_t *missing,
+                            int32_t *slot, int64_t *missing_count) {
+    int64_t i = 0, misses = 0, begin = -1, length = 0;
+    most = most < wanted->count ? most : wanted->count;
+    for (int32_t of = -1; i < most; i++) {
+        const int64_t position = wanted->edge[i], node = wanted->node[wanted->col[i]];
+        if (wanted->col[i] != of) { /* the edges of a node come one behind the other */
+            of = wanted->col[i];
+            begin = find(c, node, &length);
+        }
+        const int64_t at = position - g->indptr[node];
+        if (begin >= 0 && at >= 0 && at < length) {
+            put(neighbours, g->index_bytes, i, c->list, begin + at);
+            continue;
+        }
+        if (misses == missing_max) break;
+        missing[misses] = position;
+        slot[misses++] = (int32_t)i;
+    }
+    *missing_count = misses;
+    return i;
+}
