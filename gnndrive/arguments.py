@@ -65,22 +65,6 @@ def checked_gap(gap: Any, store: Store, read_bytes_max: int) -> int:
     return parse_size(gap, "gap") if gap else 0
 
 
-def checked_fanout(num_neighbors: Any) -> list[int]:
-    """`num_neighbors` as a list of whole numbers of at least −1."""
-    if isinstance(num_neighbors, dict):
-        raise NotImplementedError("num_neighbors as a dict (heterogeneous graphs) is not built yet")
-    try:
-        fanout = [index(count) for count in num_neighbors]
-    except TypeError:
-        fanout = [-2]
-    if any(count < -1 for count in fanout):
-        raise ConfigError(
-            f"num_neighbors={num_neighbors!r}: give a list with a whole number for each hop, "
-            "0 or more, or -1 for all neighbours"
-        )
-    return fanout
-
-
 def whole(**argument: Any) -> int:
     """The one keyword argument's value, a whole number."""
     ((name, value),) = argument.items()

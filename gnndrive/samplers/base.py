@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from operator import index
+from typing import Any
 
+from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array, Sample
 from gnndrive.topologies.base import Topology
 
@@ -31,6 +34,7 @@ class Sampler(ABC):
 
         Raises:
             StoreError: the graph names a node that is not there.
+            ReadError: neighbours could not be read.
             ClosedError: `stop` was called.
         """
 
@@ -42,6 +46,26 @@ class Sampler(ABC):
     def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
         """The most distinct nodes and the most edges that a sample of `batch_size` seeds can
         have."""
+
+
+def checked_fanout(num_neighbors: Any) -> list[int]:
+    """`num_neighbors` as a list of whole numbers, -1 and more.
+
+    Raises:
+        ConfigError: it is none, or a number is too large for C.
+    """
+    if isinstance(num_neighbors, dict):
+        raise NotImplementedError("num_neighbors as a dict (heterogeneous graphs) is not built yet")
+    try:
+        fanout = [index(count) for count in num_neighbors]
+    except TypeError:
+        fanout = [-2]
+    if any(not -1 <= count < 1 << 63 for count in fanout):
+        raise ConfigError(
+            f"num_neighbors={num_neighbors!r}: give a list with a whole number for each hop, "
+            "0 or more, or -1 for all neighbours"
+        )
+    return fanout
 
 
 def batch_key(seed: int, epoch: int, batch: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,8 @@ from gnndrive._ffi import check, ffi, lib, pointer
 from gnndrive.blocks import Allocate
 from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.records import Int64Array, Sample
-from gnndrive.samplers.base import Sampler
-from gnndrive.topologies.base import Topology
+from gnndrive.samplers.base import Sampler, checked_fanout
+from gnndrive.topologies.base import Stop, Topology
 
 
 class Uniform(Sampler):
@@ -47,9 +46,9 @@ class Uniform(Sampler):
         self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty
     ) -> None:
         self._empty = empty
-        self._fanout = np.array(_checked(num_neighbors), dtype=np.int64)
+        self._fanout = np.array(checked_fanout(num_neighbors), dtype=np.int64)
         self._replace = int(replace)
-        self._stop = ffi.new("int32_t *")
+        self._stop = Stop()
         self._lock = threading.Lock()
         self._idle: list[Any] = []
 
@@ -65,6 +64,7 @@ class Uniform(Sampler):
             StoreError: the graph names a node or an edge that is not there.
             ConfigError: a seed is not a node of the graph, or the sample has more than 2^31 - 1
                 nodes or edges.
+            ReadError: neighbours could not be read from disk.
             ClosedError: `stop` was called.
             MemoryError: there is no memory for the sample.
         """
@@ -73,8 +73,10 @@ class Uniform(Sampler):
         try:
             code = lib.gd_sample(
                 scratch, topology.csc(), pointer(seeds), seeds.size, pointer(self._fanout),
-                self._fanout.size, self._replace, key % (1 << 64), self._stop,
+                self._fanout.size, self._replace, key % (1 << 64), self._stop.flag,
             )  # fmt: skip
+            while code == lib.GD_WANTS:
+                code = topology.serve(scratch, self._stop)
             if code < 0:
                 raise _error(code, lib.gd_sampler_culprit(scratch), seeds, topology)
             return self._result(scratch)
@@ -90,7 +92,7 @@ class Uniform(Sampler):
 
     def stop(self) -> None:
         """Make running and later calls of `sample` end at once with ClosedError."""
-        self._stop[0] = 1
+        self._stop.set()
 
     def _take(self) -> Any:
         with self._lock:
@@ -119,7 +121,7 @@ class Uniform(Sampler):
 def nodes_max(batch_size: int, num_neighbors: Sequence[int], num_nodes: int) -> int:
     """The most distinct nodes that one sample can have (duplicate seeds add entries, not nodes)."""
     total = frontier = min(batch_size, num_nodes)
-    for fanout in _checked(num_neighbors):
+    for fanout in checked_fanout(num_neighbors):
         if fanout < 0:
             return num_nodes if total else 0
         frontier = min(frontier * fanout, num_nodes)
@@ -140,7 +142,7 @@ def edges_max(
     them too.
     """
     drawn, frontier, every = 0, min(batch_size, num_nodes), False
-    for fanout in _checked(num_neighbors):
+    for fanout in checked_fanout(num_neighbors):
         if fanout < 0:
             every, frontier = True, num_nodes
         else:
@@ -149,18 +151,6 @@ def edges_max(
     if replace:
         return drawn + (num_edges if every else 0)
     return num_edges if every else min(drawn, num_edges)
-
-
-def _checked(num_neighbors: Sequence[int]) -> list[int]:
-    """The fanouts as Python integers."""
-    fanouts: list[int] = []
-    for fanout in num_neighbors:
-        if not isinstance(fanout, Integral) or not -1 <= fanout < 1 << 63:
-            raise ConfigError(
-                f"num_neighbors has {fanout!r}: give an integer per hop, -1 for all neighbours"
-            )
-        fanouts.append(int(fanout))
-    return fanouts
 
 
 def _error(code: int, culprit: int, seeds: Int64Array, topology: Topology) -> Exception:
