@@ -43,7 +43,7 @@ from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.sizes import format_size, parse_size
 from gnndrive.store.disk import DEFAULT_GAP_BYTES
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 
 SEED = 7
 
@@ -69,7 +69,7 @@ def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
     """PyG+: sample on mapped indices, gather from mapped rows."""
     store = gnndrive.open(options.store)
     features = mapped_random(store.table("x"))
-    topology = Mapped(store.indptr, store.indices, str(store.indices_path))
+    topology = Mmap(store.indptr, store.indices, str(store.indices_path))
     sampler = Uniform(options.fanout)
     inputs = InputNodes(store.num_nodes)
     schedule = Shuffled(inputs, options.batch_size, True, False, SEED)
@@ -152,7 +152,7 @@ def touch(rows: torch.Tensor) -> None:
 
 
 def mapped_random(table: TableFile) -> torch.Tensor:
-    """The rows as a mapped tensor without read-ahead (`Mapped` does the same for the indices)."""
+    """The rows as a mapped tensor without read-ahead (`Mmap` does the same for the indices)."""
     with open(table.path, "rb") as file:
         rows = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     rows.madvise(mmap.MADV_RANDOM)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from gnndrive.samplers.uniform import Uniform, batch_key
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 
 NOT_THERE = (
     "torch-sparse is not installed, so there is nothing to compare with: `pip install wheel` and "
@@ -68,7 +68,7 @@ def torch_sparse_sampler(
 
 
 def our_sampler(
-    topology: Mapped, fanout: list[int], replace: bool
+    topology: Mmap, fanout: list[int], replace: bool
 ) -> Callable[[torch.Tensor, int], Counts]:
     sampler = Uniform(fanout, replace=replace)
 
@@ -88,7 +88,7 @@ def main() -> None:
     stored = np.load(folder / "indices.npy", mmap_mode="r")
     fits = len(indptr) - 1 < 2**31
     indices = np.array(stored, dtype=np.int32 if fits else np.int64)
-    samplers = {"gnndrive": our_sampler(Mapped(indptr, indices), fanout, options.replace)}
+    samplers = {"gnndrive": our_sampler(Mmap(indptr, indices), fanout, options.replace)}
     if options.torch_sparse:
         wide = torch.from_numpy(np.array(stored, dtype=np.int64))
         theirs = torch_sparse_sampler(torch.from_numpy(indptr), wide, fanout, options.replace)

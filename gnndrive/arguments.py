@@ -141,6 +141,8 @@ OWN_ARGUMENTS = (
     "buffer",
     "device",
     "strategy",
+    "topology",
+    "neighbour_cache",
     "engine",
     "io_depth",
     "gap",

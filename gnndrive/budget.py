@@ -3,7 +3,7 @@
 
 `memory=` counts everything that loading needs: the feature buffer and its books, staging, queued
 samples, samplers'
-scratch, index pointers and two live batches. Python, torch and the model are the user's. Where a
+scratch, the adjacency and two live batches. Python, torch and the model are the user's. Where a
 batch's size is
 unknown, the largest that the fanout allows is counted, so the feature buffer gets what is left in
 the worst case.
@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 
 from gnndrive.errors import ConfigError
+from gnndrive.records import TopologyChoice
 from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
@@ -52,6 +53,7 @@ class Plan:
         row_bytes: bytes of one row.
         batch_rows_max: the most rows that one batch can have.
         memory: the budget in bytes, or None.
+        topology: which, or None: none was chosen.
     """
 
     lines: tuple[Line, ...]
@@ -59,6 +61,7 @@ class Plan:
     row_bytes: int
     batch_rows_max: int
     memory: int | None
+    topology: TopologyChoice | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -92,7 +95,7 @@ class Demand:
         samplers: sampling threads.
         seed_bytes: the input nodes and their order.
         staging_bytes: what the engine needs.
-        topology_bytes: what the topology keeps in memory.
+        index_pointer_bytes: the graph's, in memory.
         looks_ahead: whether the policy wants to know rows' next uses.
     """
 
@@ -107,11 +110,16 @@ class Demand:
     samplers: int
     seed_bytes: int
     staging_bytes: int
-    topology_bytes: int
+    index_pointer_bytes: int
     looks_ahead: bool = False
 
 
-def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
+def make_plan(
+    demand: Demand,
+    memory: int | None,
+    buffer: int | None,
+    topology: TopologyChoice | None = None,
+) -> Plan:
     """Divide the memory.
 
     Args:
@@ -119,19 +127,20 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
         memory: the budget for everything, bytes, or None.
         buffer: the feature buffer's slots, bytes, or None: what the rest leaves, or without a
             budget a quarter of the memory available, in no case more than the table.
+        topology: which, and what it takes beside the index pointers; None: nothing.
 
     Raises:
         ConfigError: the budget cannot hold the rest, or the buffer not a single row; names the
             least.
     """
-    rest = _rest(demand)
-    rest_bytes = sum(line.nbytes for line in rest)
-    per_slot = max(demand.row_bytes, 1) + SLOT_BOOKS_BYTES
+    rest = _rest(demand, topology)
+    needed = sum(line.nbytes for line in rest)
+    per_slot = slot_bytes(demand)
     if buffer is not None:
         slots = buffer // max(demand.row_bytes, 1)
         why = "as asked for with buffer="
     elif memory is not None:
-        slots = (memory - rest_bytes) // per_slot
+        slots = (memory - needed) // per_slot
         why = "what the rest leaves of memory="
     else:
         slots = int(DEFAULT_SHARE * available_memory()) // per_slot
@@ -144,7 +153,7 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
     if slots < 1 and memory is not None:
         raise ConfigError(
             f"memory={format_size(memory)} leaves no room for a feature buffer: "
-            f"everything else needs {format_size(rest_bytes)}; give more, or a smaller batch_size, "
+            f"everything else needs {format_size(needed)}; give more, or a smaller batch_size, "
             "num_neighbors or queues\n"
             + "\n".join(f"  {line.what}: {format_size(line.nbytes)} ({line.why})" for line in rest)
         )
@@ -160,7 +169,7 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
         Line("slot books", slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list"),
         *rest,
     )
-    plan = Plan(lines, slots, demand.row_bytes, demand.batch_rows_max, memory)
+    plan = Plan(lines, slots, demand.row_bytes, demand.batch_rows_max, memory, topology)
     if memory is not None and plan.total_bytes > memory:
         raise ConfigError(
             f"memory={format_size(memory)} is less than this loader can need, "
@@ -169,7 +178,17 @@ def make_plan(demand: Demand, memory: int | None, buffer: int | None) -> Plan:
     return plan
 
 
-def _rest(demand: Demand) -> tuple[Line, ...]:
+def slot_bytes(demand: Demand) -> int:
+    """Bytes of a slot of the feature buffer and its books."""
+    return max(demand.row_bytes, 1) + SLOT_BOOKS_BYTES
+
+
+def rest_bytes(demand: Demand) -> int:
+    """Bytes of everything but the feature buffer, its slots' books and the topology."""
+    return sum(line.nbytes for line in _rest(demand, None))
+
+
+def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     rows, edges = demand.batch_rows_max, demand.batch_edges_max
     sample = 8 * rows + 16 * edges
     batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
@@ -181,7 +200,8 @@ def _rest(demand: Demand) -> tuple[Line, ...]:
     largest = f"a batch has at most {rows:,} nodes and {edges:,} edges"
     return (
         Line("mapping table", MAPPING_BYTES * demand.nodes, f"{demand.nodes:,} nodes"),
-        Line("index pointers", demand.topology_bytes, "the graph's, resident"),
+        Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
+        *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
         Line("input nodes", demand.seed_bytes, "their ids and order"),
         Line("staging", demand.staging_bytes, "reads in flight"),
         Line(

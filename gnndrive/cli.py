@@ -45,6 +45,12 @@ Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, su
 Memory = Annotated[str | None, typer.Option(help="What loading may use in all, such as 8GB.")]
 Samplers = Annotated[int, typer.Option(min=1, help="Batches sampled at once.")]
 Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
+Topology = Annotated[
+    str, typer.Option(help="Where the adjacency is: resident, mmap, direct, or auto.")
+]
+NeighbourCache = Annotated[
+    str | None, typer.Option(help="Adjacency that direct keeps in memory, such as 100MB.")
+]
 
 
 @app.callback()
@@ -114,6 +120,8 @@ def plan(
     memory: Memory = None,
     samplers: Samplers = 4,
     extractors: Extractors = 4,
+    topology: Topology = "auto",
+    neighbour_cache: NeighbourCache = None,
 ) -> None:
     """Say what training would use how much memory for, and why; reads nothing."""
     options = train_command.LoaderOptions(
@@ -123,6 +131,8 @@ def plan(
         memory=memory,
         samplers=samplers,
         extractors=extractors,
+        topology=topology,
+        neighbour_cache=neighbour_cache,
     )
     stores.show_plan(store, options)
 
@@ -146,6 +156,8 @@ def train(
     engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
     samplers: Samplers = 4,
     extractors: Extractors = 4,
+    topology: Topology = "auto",
+    neighbour_cache: NeighbourCache = None,
     threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
     trim: Annotated[bool, typer.Option(help="Compute only what later layers need.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="Write here after each epoch.")] = None,
@@ -154,8 +166,9 @@ def train(
 ) -> None:
     """Train a model on a store, evaluating on its val and test splits after each epoch."""
     options = train_command.LoaderOptions(
-        parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors
-    )
+        parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
+        topology, neighbour_cache,
+    )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(
         store, options, settings, model, hidden, dropout, checkpoint, resume

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
+from gnndrive.adjacency import choose_topology, graph_size, mapped
 from gnndrive.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
-    checked_fanout,
     checked_gap,
     checked_input_nodes,
     checked_own,
@@ -43,7 +43,7 @@ from gnndrive.pipeline.service import CLOSED
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
 from gnndrive.runtime import Runtime, RuntimeSettings
-from gnndrive.samplers.base import Sampler, batch_key
+from gnndrive.samplers.base import Sampler, batch_key, checked_fanout
 from gnndrive.schedules.base import Schedule
 from gnndrive.schedules.given import Given
 from gnndrive.schedules.shuffled import order_dtype
@@ -72,6 +72,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         buffer: the feature buffer's size, bytes or text; by default what `memory` leaves.
         device: where the feature buffer and the batches live; "cpu".
         strategy: the published design to run, see `gnndrive.strategies`.
+        topology: where the adjacency is: "resident" in memory, "mmap" in the page cache, "direct"
+            on disk; "auto": by the memory there is, see `gnndrive.adjacency`.
+        neighbour_cache: what "direct" keeps of the adjacency in memory, bytes or text.
         engine: "uring", "threads" or "auto": io_uring where it is allowed.
         io_depth: reads in flight at once.
         gap: rows with at most so many unwanted bytes between them on disk are read as one; 0: only
@@ -97,6 +100,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
     buffer: str | int | None
     device: str | torch.device
     strategy: str
+    topology: str
+    neighbour_cache: str | int | None
     engine: str
     io_depth: int
     gap: str | int | None
@@ -134,6 +139,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         buffer: str | int | None = None,
         device: str | torch.device = "cpu",
         strategy: str = "gnndrive",
+        topology: str = "auto",
+        neighbour_cache: str | int | None = None,
         engine: str = "auto",
         io_depth: int = 128,
         gap: str | int | None = None,
@@ -183,14 +190,14 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         Raises:
             ConfigError: `memory` or `buffer` cannot work; the message names the least that does.
         """
-        data, file = self.data, self.data.table(self._features)
+        data, graph = self.data, graph_size(self.data)
         memory = None if self.memory is None else parse_size(self.memory, "memory")
         buffer = None if self.buffer is None else parse_size(self.buffer, "buffer")
         seeds = self._batch_seeds_max()
         rows, edges = self._make_sampler().bounds(seeds, data.num_nodes, data.num_edges)
         demand = Demand(
             nodes=data.num_nodes,
-            row_bytes=file.row_bytes,
+            row_bytes=data.table(self._features).row_bytes,
             other_node_bytes=sum(
                 data.table(name).row_bytes for name in data.node_names if name != self._features
             ),
@@ -202,18 +209,22 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             seed_bytes=self._inputs.nbytes + self._order_bytes(),
             samplers=min(self.samplers, self.extracting_queue),
             staging_bytes=self.io_depth * self._block_bytes(),
-            topology_bytes=8 * (data.num_nodes + 1),
+            index_pointer_bytes=graph.index_pointer_bytes,
             looks_ahead=self.policy != "lru",
         )
-        return make_plan(demand, memory, buffer)
+        kind = self._strategy.topology if self.topology == "auto" else self.topology
+        topology = choose_topology(kind, self.neighbour_cache, graph, demand, memory, buffer)
+        return make_plan(demand, memory, buffer, topology)
 
     def stats(self) -> dict[str, float | str]:
         """What happened since the first `iter`, before which it is empty, and what goes on now.
 
         Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
-        the feature buffer); requests, bytes_read, bytes_wanted, retries; sample_s, extract_s,
-        gather_s (summed over batches), wait_s (yours, for a batch), elapsed_s; sampling,
-        extracting, training (batches now); buffer_slots, buffer_bytes; engine.
+        the feature buffer); requests, bytes_read, bytes_wanted, retries; topology,
+        topology_requests, topology_bytes_read, neighbours_wanted, neighbours_cached ("direct"
+        alone counts); sample_s, extract_s, gather_s (summed over batches), wait_s (yours, for a
+        batch), elapsed_s; sampling, extracting, training (batches now); buffer_slots,
+        buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
 
@@ -350,15 +361,12 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
 
     def collate_fn(self, index: Any) -> Sampled:
         """Sample around positions `index` of the input nodes (int64 [n] or a list)."""
-        from gnndrive.topologies.mapped import Mapped
-
         chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
         seeds = self._inputs.seeds(0, chosen)
-        topology = Mapped(self.data.indptr, self.data.indices, str(self.data.indices_path))
         key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
-        sample: Sample = self._make_sampler().sample(seeds.node, key, topology)
+        sample: Sample = self._make_sampler().sample(seeds.node, key, mapped(self.data))
         return Sampled(seeds, sample)
 
     def filter_fn(self, out: Sampled) -> Any:

@@ -107,6 +107,23 @@ class Landing:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyChoice:
+    """Which topology, and why.
+
+    Attributes:
+        name: the plug-in's.
+        why: for people, beginning with its name.
+        nbytes: the most memory that it takes beside the index pointers, staging included.
+        cache_bytes: of that, for the neighbour cache.
+    """
+
+    name: str
+    why: str
+    nbytes: int
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How an engine reads.
 

@@ -1,5 +1,5 @@
-"""What runs behind a loader: the service's thread, engine, open layout and feature buffers, from
-first use to close.
+"""What runs behind a loader: the service's thread, engine, adjacency, open layout and feature
+buffers, from first use to close.
 
 The first live iterator uses the loader's feature buffer, which stays warm from epoch to epoch. A
 second one at the same time gets a buffer of its own, for two iterators in one user's thread must
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from gnndrive.adjacency import Adjacency
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
 from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Plan
@@ -35,7 +36,6 @@ from gnndrive.records import EngineSettings, Seeds
 from gnndrive.samplers.base import Sampler
 from gnndrive.sizes import format_size
 from gnndrive.strategies import Strategy
-from gnndrive.topologies.base import Topology
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -48,7 +48,7 @@ class RuntimeSettings:
     Attributes:
         strategy: which plug-ins.
         features: the table that goes through the feature buffer, a node attribute's name.
-        plan: how much memory for what.
+        plan: how much memory for what, and which topology.
         policy: what leaves the feature buffer first.
         stages: tasks and queues.
         engine: an engine's name, or "auto".
@@ -107,8 +107,9 @@ class Runtime:
         self.started = perf_counter()
         self._file = store.table(settings.features)
         parts = settings.strategy
-        self.topology: Topology = find("topologies", parts.topology)(
-            store.indptr, store.indices, str(store.indices_path)
+        assert settings.plan.topology is not None
+        self._adjacency = Adjacency(
+            store, settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
         self.blocks = Blocks()
         self._device = find("devices", settings.device)(self.blocks.empty)
@@ -135,7 +136,14 @@ class Runtime:
             raise
 
     async def _start_engine(self) -> Engine:
-        return choose(self.settings.engine)(self.settings.engine_settings)
+        kind = choose(self.settings.engine)
+        engine = kind(self.settings.engine_settings)
+        try:
+            self._adjacency.start(self.service, kind, self.settings.engine_settings)
+        except BaseException:
+            await engine.aclose()
+            raise
+        return engine
 
     # ---- epochs ----
 
@@ -161,7 +169,7 @@ class Runtime:
                 seed=seed,
                 seeds=seeds,
                 sampler=sampler,
-                topology=self.topology,
+                topology=self._adjacency.topology,
                 buffer=self._take_buffer(),
                 workers=self._workers,
                 collate=collate,
@@ -254,7 +262,7 @@ class Runtime:
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        counters, engine = self.counters, self._engine_stats()
+        counters, (engine, topology) = self.counters, self._reading_stats()
         books = Counter(self._retired)
         epochs = [running.epoch for running in list(self._running)]
         for buffer in {self._buffer, *(epoch.buffer for epoch in epochs)}:
@@ -272,6 +280,7 @@ class Runtime:
             "bytes_read": engine["bytes"],
             "bytes_wanted": counters.bytes_wanted,
             "retries": engine["retries"],
+            **topology,
             "sample_s": counters.sample_s,
             "extract_s": counters.extract_s,
             "gather_s": counters.gather_s,
@@ -285,16 +294,18 @@ class Runtime:
             "engine": self.engine.name,
         }
 
-    def _engine_stats(self) -> dict[str, int]:
-        async def ask() -> dict[str, int]:
-            return self.engine.stats()
+    def _reading_stats(self) -> tuple[dict[str, int], dict[str, float | str]]:
+        """What the features' engine counted, and what the adjacency did."""
+
+        async def ask() -> tuple[dict[str, int], dict[str, float | str]]:
+            return self.engine.stats(), self._adjacency.stats()
 
         if self.service.inside:  # a user's sampler that asks
-            return self.engine.stats()
+            return self.engine.stats(), self._adjacency.stats()
         try:
             return self.service.call(ask())  # an engine lives in its loop and is no one else's
         except ClosedError:
-            return self.engine.stats()
+            return self.engine.stats(), self._adjacency.stats()
 
     # ---- the end ----
 
@@ -341,6 +352,7 @@ class Runtime:
                 self._buffer.close()
         finally:
             self._layout.close()
+            await self._adjacency.aclose()
             self.blocks.close()
 
     def _end_threads(self) -> None:

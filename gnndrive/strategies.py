@@ -13,7 +13,11 @@ from gnndrive.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a published design is made of; names of plug-ins, see `gnndrive.plugins`."""
+    """What a published design is made of; names of plug-ins, see `gnndrive.plugins`.
+
+    Attributes:
+        topology: what the loader takes unless it is told; "auto": by the memory there is.
+    """
 
     paper: str
     schedule: str
@@ -26,7 +30,7 @@ class Strategy:
 
 STRATEGIES = {
     "gnndrive": Strategy(
-        "GNNDrive (ICPP 2024)", "shuffled", "uniform", "mapped", "table", "lru", "disk"
+        "GNNDrive (ICPP 2024)", "shuffled", "uniform", "auto", "table", "lru", "disk"
     ),
 }
 

@@ -30,7 +30,7 @@ _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line plugins"
-_LOADER = f"{_PIPELINE} pipeline strategies store arguments budget collate runtime * KIND"
+_LOADER = f"{_PIPELINE} pipeline strategies store arguments budget collate adjacency runtime * KIND"
 MAY_IMPORT = {
     "errors": "",
     "records": "",
@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "arguments": f"{_LOW} sizes plugins strategies store *.base",
     "collate": f"{_CORE} *.base store",
     "budget": _LOADER,
+    "adjacency": _LOADER,
     "runtime": _LOADER,
     "iterator": _LOADER,
     "loader": f"{_LOADER} iterator",

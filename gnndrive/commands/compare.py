@@ -44,7 +44,7 @@ from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 
 LOADERS = ("mapped", "gnndrive")  # in the order that they run
 
@@ -105,7 +105,7 @@ def node_ids_of_mapped(
 ) -> Iterator[Int64Array]:
     """Load the same batches through memory maps; gives each one's node ids."""
     sampler = Uniform(options.fanout)
-    topology = Mapped(store.indptr, store.indices, str(store.indices_path))
+    topology = Mmap(store.indptr, store.indices, str(store.indices_path))
     tables = []
     for name in store.node_names:
         table = np.load(store.table(name).path, mmap_mode="c")  # torch wants it writable

@@ -28,7 +28,8 @@ from gnndrive.training import EpochResult, History, ModelSettings, TrainSettings
 _SUMMED = (
     "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
     "bytes_read", "bytes_wanted", "retries", "sample_s", "extract_s", "gather_s", "wait_s",
-    "elapsed_s",
+    "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
+    "neighbours_cached",
 )  # fmt: skip
 EVALUATED = ("val", "valid", "test")
 
@@ -45,6 +46,8 @@ class LoaderOptions:
     engine: str = "auto"
     samplers: int = 4
     extractors: int = 4
+    topology: str = "auto"
+    neighbour_cache: str | int | None = None
 
     def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
         """A loader over `seeds`."""
@@ -60,6 +63,8 @@ class LoaderOptions:
             engine=self.engine,
             samplers=self.samplers,
             extractors=self.extractors,
+            topology=self.topology,
+            neighbour_cache=self.neighbour_cache,
         )
 
 

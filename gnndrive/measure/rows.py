@@ -23,7 +23,7 @@ from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
 from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 
 BLOCK_BYTES = 65536  # the loader's largest read
 LANDING_BYTES = 32 << 20  # rows planned as one
@@ -131,7 +131,7 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
         for _ in range(options.batches):
             yield np.flatnonzero(random.random(count, np.float32) < options.share)
         return
-    topology = Mapped(store.indptr, store.indices, str(store.indices_path))
+    topology = Mmap(store.indptr, store.indices, str(store.indices_path))
     sampler = Uniform(options.fanout)
     for batch in range(options.batches):
         seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)

@@ -27,6 +27,7 @@ async def train_stage(epoch: Epoch) -> None:
             break
         if isinstance(item, Failed):
             epoch.handover.finish(item.error)
+            epoch.sampler.stop()  # its threads are waited for, and may be waiting for the disk
             raise EpochFailed
         try:
             await epoch.handover.room()

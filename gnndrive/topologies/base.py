@@ -1,13 +1,112 @@
-"""The Topology interface: adjacency for the samplers, as CSC (in-neighbours of each node)."""
+"""The Topology interface: adjacency for the samplers, as CSC (in-neighbours of each node).
+
+Index pointers are in memory in all of them, for each node that is sampled needs two. Where the
+indices are is what sets topologies apart.
+"""
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive._ffi import ffi
+from gnndrive.records import Int64Array, TableFile
+
+if TYPE_CHECKING:
+    from gnndrive.layouts.base import Layout, Reads
+
+
+class Stop:
+    """Said once, that nobody wants the rest: C looks at `flag`, Python waits under `calling`."""
+
+    def __init__(self) -> None:
+        self.flag = ffi.new("int32_t *")
+        self._lock = threading.Lock()
+        self._calls: dict[object, Callable[[], object]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.flag[0])
+
+    def set(self) -> None:
+        """Stop: every function under `calling` is called, now or when it gets there."""
+        with self._lock:
+            self.flag[0] = 1
+            calls = list(self._calls.values())
+        for call in calls:
+            call()
+
+    @contextmanager
+    def calling(self, function: Callable[[], object]) -> Iterator[None]:
+        """Within it `set` calls `function`, which ends what the calling thread waits for."""
+        key = object()
+        with self._lock:
+            self._calls[key] = function
+            stopped = bool(self)
+        try:
+            if stopped:
+                function()
+            yield
+        finally:
+            with self._lock:
+                del self._calls[key]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSize:
+    """How large a graph is.
+
+    Attributes:
+        nodes, edges: their numbers.
+        index_bytes: bytes of one index, 4 or 8.
+    """
+
+    nodes: int
+    edges: int
+    index_bytes: int
+
+    @property
+    def index_pointer_bytes(self) -> int:
+        """Bytes of the index pointers, which every topology keeps in memory."""
+        return 8 * (self.nodes + 1)
+
+    @property
+    def indices_bytes(self) -> int:
+        """Bytes of all indices."""
+        return self.edges * self.index_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a topology is opened from; each takes what it needs.
+
+    Attributes:
+        indptr: index pointers in memory, int64 [nodes + 1].
+        indices: maps the indices, int32 or int64 [edges].
+        file: where the indices are.
+        layout: opens the file for planned reads, in which a row is one index and may be asked for
+            twice; whoever made this object closes it.
+        read: carries reads out and returns the failures; blocking, from any thread but the
+            pipeline's.
+        cache_bytes: what to keep of the adjacency in memory, at most.
+    """
+
+    indptr: Int64Array
+    indices: Callable[[], npt.NDArray[Any]]
+    file: TableFile
+    layout: Callable[[], Layout]
+    read: Callable[[Reads], npt.NDArray[np.void]]
+    cache_bytes: int = 0
 
 
 class Topology(ABC):
-    """A CSC graph that the C samplers can read.
+    """A CSC graph that the C samplers can read; one object may be used by several threads.
 
     Attributes:
         num_nodes: number of nodes.
@@ -20,10 +119,40 @@ class Topology(ABC):
     num_edges: int
     path: str
 
+    @classmethod
+    @abstractmethod
+    def open(cls, source: Source) -> Topology:
+        """A store's graph.
+
+        Raises:
+            StoreError: the arrays cannot be a CSC graph.
+            ReadError: the indices cannot be read.
+        """
+
+    @classmethod
+    @abstractmethod
+    def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
+        """The most memory that it will hold beside the index pointers while so many samplers work
+        on it, the page cache not counted."""
+
     @abstractmethod
     def csc(self) -> Any:
-        """The C `gd_csc *`, valid while this object lives."""
+        """The C `gd_csc *`, valid while this object lives; its indices are NULL if they are not in
+        memory, and then samplers are to be served."""
 
     @abstractmethod
     def resident_bytes(self) -> int:
-        """Bytes of process memory that it holds, the page cache not counted."""
+        """Bytes of process memory that it holds between two calls, the page cache not counted."""
+
+    def serve(self, sampler: Any, stop: Stop) -> int:
+        """Give a C sampler some of the neighbours that it waits for; what `gd_sample_resume` says.
+
+        Raises:
+            ReadError: they could not be read.
+            ClosedError: `stop` was set, or the loader closed.
+        """
+        raise NotImplementedError(f"{self.name} has its indices in memory")
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start: `neighbours_wanted`, of them `neighbours_cached`."""
+        return {"neighbours_wanted": 0, "neighbours_cached": 0}

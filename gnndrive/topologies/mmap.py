@@ -3,8 +3,9 @@
 Index pointers are 8 bytes a node and touched for every node, so they stay resident; indices are the
 bulk of a graph and only a few of their pages are wanted by one batch, so the page cache keeps what
 is hot. MADV_RANDOM turns the kernel's readahead off, which would bring 32 pages for each one
-wanted. Do not use it where the indices fit in memory beside everything else and the disk is slow:
-load them first and hand them over as plain arrays.
+wanted. Do not use it where features and adjacency compete for little memory (the page cache then
+holds neither, which is the paper's memory contention): `direct` has memory of a fixed size. Where
+the indices fit beside everything else, `resident` never waits.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive._ffi import ffi
-from gnndrive.errors import StoreError
-from gnndrive.topologies.base import Topology
+from gnndrive.topologies._csc import check_form, check_indptr, make_csc
+from gnndrive.topologies.base import GraphSize, Source, Topology
 
 
-class Mapped(Topology):
+class Mmap(Topology):
     """A CSC graph over two arrays.
 
     Args:
@@ -34,20 +34,14 @@ class Mapped(Topology):
         StoreError: the arrays cannot be a CSC graph.
     """
 
-    name = "mapped"
+    name = "mmap"
 
     def __init__(
         self, indptr: npt.NDArray[np.int64], indices: npt.NDArray[Any], path: str = "<memory>"
     ) -> None:
         self.path = path
-        _require(indptr, (np.int64,), f"{path}: indptr")
-        _require(indices, (np.int32, np.int64), f"{path}: indices")
-        if indptr.size == 0 or indptr[0] != 0 or indptr[-1] != indices.size:
-            ends = "is empty" if indptr.size == 0 else f"runs from {indptr[0]} to {indptr[-1]}"
-            raise StoreError(
-                f"{path}: indptr {ends}, but there are {indices.size} indices; the graph "
-                "is damaged: run `gnndrive verify` and import it again"
-            )
+        check_form(indices, (np.int32, np.int64), f"{path}: indices")
+        check_indptr(indptr, indices.size, path)
         self.num_nodes = indptr.size - 1
         self.num_edges = indices.size
         self._indptr = np.array(indptr) if _memory_map(indptr) is not None else indptr
@@ -56,16 +50,17 @@ class Mapped(Topology):
         self._indices_resident_bytes = indices.nbytes if mapped is None else 0
         if mapped is not None:
             mapped.madvise(mmap.MADV_RANDOM)
-        self._csc = ffi.new(
-            "gd_csc *",
-            {
-                "indptr": ffi.cast("int64_t *", self._indptr.ctypes.data),
-                "indices": ffi.cast("void *", self._indices.ctypes.data),
-                "index_bytes": self._indices.itemsize,
-                "nodes": self.num_nodes,
-                "edges": self.num_edges,
-            },
-        )
+        self._csc = make_csc(self._indptr, indices.size, indices, indices.itemsize)
+
+    @classmethod
+    def open(cls, source: Source) -> Mmap:
+        """See `Topology.open`; nothing is read."""
+        return cls(source.indptr, source.indices(), source.file.path)
+
+    @classmethod
+    def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
+        """None: the indices are in the page cache, which is not counted."""
+        return 0
 
     def csc(self) -> Any:
         """The C `gd_csc *`, valid while this object lives."""
@@ -74,18 +69,6 @@ class Mapped(Topology):
     def resident_bytes(self) -> int:
         """Bytes of the index pointers, and of the indices if they are not memory-mapped."""
         return self._indptr.nbytes + self._indices_resident_bytes
-
-
-def _require(array: npt.NDArray[Any], dtypes: tuple[type, ...], what: str) -> None:
-    """Refuse what C cannot read: another dtype, byte order, rank or stride."""
-    if array.ndim != 1 or array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
-        raise StoreError(
-            f"{what} is {array.dtype} {list(array.shape)}, not one-dimensional "
-            f"{' or '.join(dtype.__name__ for dtype in dtypes)}: convert it with numpy.astype, "
-            "or import the graph again"
-        )
-    if not (array.flags.c_contiguous and array.flags.aligned):
-        raise StoreError(f"{what} is not contiguous and aligned: use numpy.ascontiguousarray")
 
 
 def _memory_map(array: npt.NDArray[Any]) -> mmap.mmap | None:

@@ -82,6 +82,16 @@ def test_training_prints_one_json_object(gnndrive: Command, planted: Path, model
     assert "epoch 2/2 test 4/4" in ended.err
 
 
+def test_training_reads_the_adjacency_from_disk(gnndrive: Command, planted: Path):
+    words = ("train", planted, *QUICK, "--epochs", "1", "--json")
+    direct = gnndrive(*words, "--topology", "direct", "--neighbour-cache", "0").json
+    assert direct["topology"] == "direct"
+    assert direct["topology_requests"] > 0
+    assert direct["neighbours_wanted"] == direct["edges"]
+    mapped = gnndrive(*words, "--topology", "mmap").json
+    assert mapped["epochs"][0]["loss"] == direct["epochs"][0]["loss"]
+
+
 def test_training_learns_and_reports(gnndrive: Command, planted: Path):
     words = ("--epochs", "6", "--lr", "0.02", "--threads", "1", "--engine", "threads")
     ended = gnndrive("train", planted, *QUICK, *words)
@@ -112,6 +122,8 @@ def test_plan_says_what_memory_is_for(gnndrive: Command, planted: Path):
     assert ended.code == 0
     assert ended.out.startswith("feature buffer")
     assert gnndrive("plan", planted, "--memory", "1KB").code == 2
+    words = ("--topology", "direct", "--neighbour-cache", "50KB")
+    assert "direct, as asked for; neighbour cache 50 KB" in gnndrive("plan", planted, *words).out
 
 
 # ---- what is wrong

@@ -113,9 +113,10 @@ def test_two_hundred_iterators_leave_nothing(
     assert living(Epoch, Lease, FeatureBuffer) <= alive + 1, "more than the loader's own buffer"
 
 
-def test_loaders_leave_nothing(make: Make, nothing_is_left: None) -> None:
+@pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
+def test_loaders_leave_nothing(make: Make, topology: str, nothing_is_left: None) -> None:
     for number in range(20):
-        loader = make()
+        loader = make(topology=topology)
         iterator = iter(loader)
         if number % 2:
             next(iterator)

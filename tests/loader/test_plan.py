@@ -6,6 +6,7 @@ import pytest
 
 from gnndrive import ConfigError, Store
 from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Demand, Line, Plan, make_plan
+from gnndrive.records import TopologyChoice
 from gnndrive.sizes import format_size, parse_size
 from tests.loader.conftest import NODES, Make
 
@@ -15,6 +16,7 @@ LINES = [
     "slot books",
     "mapping table",
     "index pointers",
+    "topology",
     "input nodes",
     "staging",
     "queued samples",
@@ -35,7 +37,7 @@ DEMAND = Demand(
     samplers=4,
     seed_bytes=800,
     staging_bytes=65_536,
-    topology_bytes=8_008,
+    index_pointer_bytes=8_008,
 )
 
 
@@ -121,10 +123,11 @@ def test_no_buffer_is_larger_than_the_table() -> None:
 
 
 def test_a_budget_that_leaves_no_buffer_names_what_the_rest_needs() -> None:
+    topology = TopologyChoice("resident", "resident: it fits", 12_000)
     with pytest.raises(ConfigError, match="memory=60 KB leaves no room") as caught:
-        make_plan(DEMAND, 60_000, None)
+        make_plan(DEMAND, 60_000, None, topology)
     needed = size_in(caught.value, r"everything else needs ([\d.]+ \w+)")
-    assert make_plan(DEMAND, int(needed * 1.05), None).slots >= 1
+    assert make_plan(DEMAND, int(needed * 1.05), None, topology).slots >= 1
     for what in LINES[2:]:
         assert what in str(caught.value)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.records import Int64Array, Sample
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 
 Index = npt.NDArray[Any]
 
@@ -32,11 +32,11 @@ def random_graph(
     return graph_of_degrees(np.minimum(degrees, nodes).tolist(), seed, dtype)
 
 
-def star(degree: int, dtype: type = np.int64) -> Mapped:
+def star(degree: int, dtype: type = np.int64) -> Mmap:
     """Node 0 has the in-neighbours 1 … degree, in order, so that position p holds node p + 1."""
     indptr = np.full(degree + 2, degree, np.int64)
     indptr[0] = 0
-    return Mapped(indptr, np.arange(1, degree + 1, dtype=dtype), "star")
+    return Mmap(indptr, np.arange(1, degree + 1, dtype=dtype), "star")
 
 
 def assert_contract(

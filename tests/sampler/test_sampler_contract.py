@@ -13,7 +13,7 @@ from gnndrive import plugins
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ConfigError
 from gnndrive.samplers.uniform import Uniform, edges_max, nodes_max
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 from tests.sampler.graphs import assert_contract, graph_of_degrees, random_graph, star
 
 
@@ -38,7 +38,7 @@ def test_contract_on_small_graphs(
 ) -> None:
     degrees, key, dtype, seeds, fanout, replace = case
     indptr, indices = graph_of_degrees(degrees, key % 2**32, dtype)
-    topology = Mapped(indptr, indices, "graph")
+    topology = Mmap(indptr, indices, "graph")
     sample = Uniform(fanout, replace).sample(np.array(seeds, np.int64), key, topology)
     assert_contract(sample, indptr, indices, seeds, fanout, replace)
     if len(set(seeds)) == len(seeds):
@@ -53,7 +53,7 @@ def test_contract_on_small_graphs(
 def test_contract_on_a_graph_with_hubs(dtype: type, replace: bool, fanout: list[int]) -> None:
     indptr, indices = random_graph(2000, 20, seed=3, dtype=dtype)
     seeds = [5, 1999, 5, 0, 17, 17, 800, *range(100, 300)]
-    sample = Uniform(fanout, replace).sample(np.array(seeds), 11, Mapped(indptr, indices, "graph"))
+    sample = Uniform(fanout, replace).sample(np.array(seeds), 11, Mmap(indptr, indices, "graph"))
     assert_contract(sample, indptr, indices, seeds, fanout, replace)
 
 
@@ -63,7 +63,7 @@ def test_all_neighbours_are_pygs_k_hop_neighbourhood(hops: int) -> None:
     target = np.repeat(np.arange(300), np.diff(indptr))
     edge_index = torch.from_numpy(np.stack([indices, target]))
     seeds = np.array([1, 50, 299])
-    topology = Mapped(indptr, indices, "graph")
+    topology = Mmap(indptr, indices, "graph")
     sample = Uniform([-1] * hops).sample(seeds, 0, topology)
     subset, *_ = k_hop_subgraph(torch.from_numpy(seeds), hops, edge_index, num_nodes=300)
     assert sorted(sample.node.tolist()) == sorted(subset.tolist())
@@ -126,4 +126,4 @@ def test_bounds_for_the_plan() -> None:
 
 def test_found_by_name() -> None:
     assert plugins.find("samplers", "uniform") is Uniform
-    assert plugins.find("topologies", "mapped") is Mapped
+    assert plugins.find("topologies", "mmap") is Mmap

@@ -17,7 +17,7 @@ from scipy import stats
 from gnndrive.records import Sample
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 from tests.sampler.graphs import random_graph, reference_sample, star
 
 QUANTILE = 0.9999
@@ -39,10 +39,10 @@ def assert_same(a: Sample, b: Sample) -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-def copies(degree: int, nodes: int) -> Mapped:
+def copies(degree: int, nodes: int) -> Mmap:
     """`nodes` nodes with `degree` in-edges each."""
     indptr = np.arange(nodes + 1, dtype=np.int64) * degree
-    return Mapped(indptr, np.zeros(nodes * degree, np.int32), "copies")
+    return Mmap(indptr, np.zeros(nodes * degree, np.int32), "copies")
 
 
 def offsets(degree: int, fanout: int, keys: range, nodes: int, replace: bool) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_draws_of_neighbouring_nodes_and_keys_are_independent() -> None:
 def test_same_distribution_as_a_plain_sampler(replace: bool) -> None:
     indptr, indices = random_graph(40, 6, seed=8)
     seeds, fanout, runs = [3, 9, 20], [3, 2], 2000
-    topology, sampler = Mapped(indptr, indices, "graph"), Uniform(fanout, replace)
+    topology, sampler = Mmap(indptr, indices, "graph"), Uniform(fanout, replace)
     random = np.random.default_rng(1)
     sizes = np.zeros((2, 40))
     drawn = np.zeros((2, len(indices)))
@@ -130,7 +130,7 @@ def test_same_distribution_as_a_plain_sampler(replace: bool) -> None:
 
 def test_one_key_one_result_whatever_the_scratch_has_seen() -> None:
     indptr, indices = random_graph(3000, 15, seed=2, dtype=np.int32)
-    topology, seeds = Mapped(indptr, indices, "graph"), np.arange(0, 3000, 7)
+    topology, seeds = Mmap(indptr, indices, "graph"), np.arange(0, 3000, 7)
     used = Uniform([10, 10])
     for size in (1, 400, 2, 3, 1, 2, 5, 400, 50):
         fresh = Uniform([10, 10]).sample(seeds[:size], 99, topology)
@@ -141,7 +141,7 @@ def test_one_key_one_result_whatever_the_scratch_has_seen() -> None:
 
 def test_threads_change_nothing() -> None:
     indptr, indices = random_graph(3000, 15, seed=2, dtype=np.int32)
-    topology, sampler = Mapped(indptr, indices, "graph"), Uniform([5, 5])
+    topology, sampler = Mmap(indptr, indices, "graph"), Uniform([5, 5])
 
     def sample(batch: int) -> Sample:
         seeds = np.arange(batch * 10, batch * 10 + 10 * (batch % 7))
@@ -158,7 +158,7 @@ def test_a_nodes_draw_does_not_depend_on_the_other_seeds_or_the_hop(
     fanout: int, replace: bool
 ) -> None:
     indptr, indices = random_graph(500, 60, seed=4)
-    topology, sampler = Mapped(indptr, indices, "graph"), Uniform([fanout, fanout], replace)
+    topology, sampler = Mmap(indptr, indices, "graph"), Uniform([fanout, fanout], replace)
 
     def drawn(seeds: list[int]) -> dict[int, list[int]]:
         sample = sampler.sample(np.array(seeds), 77, topology)

@@ -13,7 +13,7 @@ import pytest
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ClosedError, ConfigError, StoreError
 from gnndrive.samplers.uniform import Uniform
-from gnndrive.topologies.mapped import Mapped
+from gnndrive.topologies.mmap import Mmap
 from tests.sampler.graphs import assert_contract, random_graph, star
 
 EXTREMES = [-(2**63), -(2**31), -1, 2**31 - 1, 2**31, 2**32, 2**63 - 1]
@@ -23,7 +23,7 @@ EXTREMES = [-(2**63), -(2**31), -1, 2**31 - 1, 2**31, 2**32, 2**63 - 1]
 @pytest.mark.parametrize("bad", [-1, -(2**31), 6, 2**31 - 1])
 def test_a_neighbour_out_of_range(dtype: type, bad: int) -> None:
     indices = np.array([1, 2, bad, 4, 5], dtype)
-    topology = Mapped(np.array([0, 5, 5, 5, 5, 5, 5]), indices, "graph/indices.npy")
+    topology = Mmap(np.array([0, 5, 5, 5, 5, 5, 5]), indices, "graph/indices.npy")
     with pytest.raises(StoreError, match=rf"indices\.npy.*node {bad},.*gnndrive verify"):
         Uniform([-1]).sample(np.array([0]), 0, topology)
     assert len(Uniform([3]).sample(np.array([5]), 0, topology).node) == 1  # not looked at: no error
@@ -33,7 +33,7 @@ def test_a_neighbour_out_of_range(dtype: type, bad: int) -> None:
 def test_index_pointers_out_of_range(bad: int) -> None:
     indptr = np.array([0, 2, 4, 7])
     indptr[1] = bad
-    topology = Mapped(indptr, np.zeros(7, np.int32), "graph/indptr.npy")
+    topology = Mmap(indptr, np.zeros(7, np.int32), "graph/indptr.npy")
     for node in (0, 1):
         if (node == 0 and bad in range(8)) or (node == 1 and bad in range(5)):
             continue
@@ -48,7 +48,7 @@ def test_a_seed_out_of_range(bad: int) -> None:
 
 
 def test_a_graph_without_nodes() -> None:
-    topology = Mapped(np.zeros(1, np.int64), np.zeros(0, np.int32), "empty")
+    topology = Mmap(np.zeros(1, np.int64), np.zeros(0, np.int32), "empty")
     assert len(Uniform([2]).sample(np.zeros(0, np.int64), 0, topology).node) == 0
     with pytest.raises(ConfigError):
         Uniform([2]).sample(np.array([0]), 0, topology)
@@ -70,7 +70,7 @@ def test_any_number_anywhere() -> None:
         seeds = random.integers(0, 30, 4).tolist()
         fanout = random.choice([-1, 2, 40], 3).tolist()
         try:
-            topology = Mapped(indptr, indices, "graph")
+            topology = Mmap(indptr, indices, "graph")
             sample = Uniform(fanout).sample(np.array(seeds), seed, topology)
         except StoreError:
             outcomes["error"] += 1
@@ -82,7 +82,7 @@ def test_any_number_anywhere() -> None:
 
 def test_an_error_leaves_the_scratch_usable() -> None:
     sampler, good = Uniform([3]), star(4)
-    bad = Mapped(np.array([0, 1]), np.array([7], np.int32), "bad")
+    bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "bad")
     for _ in range(3):
         with pytest.raises(StoreError):
             sampler.sample(np.array([0]), 0, bad)
@@ -128,7 +128,7 @@ def test_stop() -> None:
 
 def test_stop_ends_samplers_at_work() -> None:
     indptr, indices = random_graph(3000, 30, seed=2)
-    sampler, topology = Uniform([-1, -1, -1]), Mapped(indptr, indices, "graph")
+    sampler, topology = Uniform([-1, -1, -1]), Mmap(indptr, indices, "graph")
     started, ended = threading.Barrier(3), []
 
     def work() -> None:
@@ -157,7 +157,7 @@ def test_mapped_from_files_cold(tmp_path: Path) -> None:
     with open(tmp_path / "indices.npy", "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    topology = Mapped(
+    topology = Mmap(
         np.load(tmp_path / "indptr.npy", mmap_mode="r"),
         np.load(tmp_path / "indices.npy", mmap_mode="r"),
         str(tmp_path),
@@ -165,14 +165,14 @@ def test_mapped_from_files_cold(tmp_path: Path) -> None:
     assert topology.resident_bytes() == indptr.nbytes
     sampler, seeds = Uniform([10, 10, -1]), np.arange(0, 20_000, 50)
     cold = sampler.sample(seeds, 1, topology)
-    warm = sampler.sample(seeds, 1, Mapped(indptr, indices, "memory"))
+    warm = sampler.sample(seeds, 1, Mmap(indptr, indices, "memory"))
     np.testing.assert_array_equal(cold.node, warm.node)
     np.testing.assert_array_equal(cold.row, warm.row)
 
 
 def test_mapped_counts_what_is_not_mapped() -> None:
     indptr, indices = random_graph(100, 3)
-    topology = Mapped(indptr, indices, "graph")
+    topology = Mmap(indptr, indices, "graph")
     assert topology.resident_bytes() == indptr.nbytes + indices.nbytes
     assert (topology.num_nodes, topology.num_edges) == (100, len(indices))
 
@@ -193,4 +193,4 @@ def test_mapped_counts_what_is_not_mapped() -> None:
 )
 def test_mapped_refuses_what_is_no_csc_graph(indptr: np.ndarray, indices: np.ndarray) -> None:
     with pytest.raises(StoreError, match="graph"):
-        Mapped(indptr, indices, "graph")
+        Mmap(indptr, indices, "graph")

@@ -1,0 +1,130 @@
+"""Indices read from their file in long stretches, past the page cache.
+
+For the start, when all or much of a graph is read once: with O_DIRECT, and where the file system
+refuses that, through the page cache, which is told to drop each stretch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import ReadError, StoreError
+from gnndrive.records import TableFile
+
+STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
+PAGE_BYTES = 4096  # no device asks for more alignment
+
+
+def private_pages(nbytes: int) -> mmap.mmap:
+    """Anonymous memory, private, in huge pages where the kernel has them: [nbytes], rounded up."""
+    pages = mmap.mmap(-1, max(_whole(nbytes), PAGE_BYTES), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without them: more TLB misses, no harm
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return pages
+
+
+class IndexStream:
+    """An open file of indices.
+
+    Args:
+        file: where they are; rows of one index, the first at a multiple of 4,096 bytes.
+
+    Raises:
+        StoreError: the file cannot be opened.
+    """
+
+    def __init__(self, file: TableFile) -> None:
+        assert file.data_offset % PAGE_BYTES == 0
+        assert PAGE_BYTES % file.row_bytes == 0
+        self.file = file
+        self.dtype = np.dtype(f"i{file.row_bytes}")
+        self._pages: mmap.mmap | None = None
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        try:
+            try:
+                self._fd, self._direct = os.open(file.path, flags | os.O_DIRECT), True
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self._fd, self._direct = os.open(file.path, flags), False
+        except OSError as error:
+            raise StoreError(f"{file.path} cannot be opened: {error.strerror}") from error
+
+    def __enter__(self) -> IndexStream:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._fd)
+
+    def read_into(self, pages: mmap.mmap) -> None:
+        """Read all indices to the start of `pages`, which hold them rounded up to 4,096 bytes.
+
+        Raises:
+            ReadError: the disk failed.
+            StoreError: the file is too short.
+        """
+        nbytes = self.file.row_count * self.file.row_bytes
+        with memoryview(pages) as memory:
+            for at in range(0, nbytes, STRETCH_BYTES):
+                length = min(STRETCH_BYTES, nbytes - at)
+                self._read(self.file.data_offset + at, length, memory[at : at + _whole(length)])
+
+    def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
+        """Some indices around `position`: the position of the first, and up to 4 MB of them, valid
+        until the next call.
+
+        Raises:
+            ReadError: the disk failed.
+            StoreError: the file is too short.
+        """
+        if self._pages is None:
+            self._pages = private_pages(STRETCH_BYTES)
+        width = self.file.row_bytes
+        at = position * width // PAGE_BYTES * PAGE_BYTES
+        length = min(STRETCH_BYTES, self.file.row_count * width - at)
+        with memoryview(self._pages) as memory:
+            self._read(self.file.data_offset + at, length, memory[: _whole(length)])
+        return at // width, np.frombuffer(self._pages, self.dtype, length // width)
+
+    def _read(self, offset: int, length: int, memory: memoryview) -> None:
+        """`length` bytes at `offset`; `memory` is a little longer, in whole pages."""
+        done = 0
+        while done < length:
+            try:
+                got = os.preadv(self._fd, [memory[done:]], offset + done)
+            except OSError as error:
+                if error.errno == errno.EINVAL and self._direct:
+                    self._reopen()
+                    continue
+                raise ReadError(self.file.path, offset + done, error.errno or 0) from error
+            if got == 0:
+                raise StoreError(
+                    f"{self.file.path} became shorter than its {self.file.row_count} indices: "
+                    "copy or import the store again"
+                )
+            done += got
+        if not self._direct:
+            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
+
+    def _reopen(self) -> None:
+        """A file system that takes O_DIRECT, but not for reads aligned like these."""
+        buffered = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+        os.close(self._fd)
+        self._fd, self._direct = buffered, False
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

@@ -1,0 +1,108 @@
+"""Graphs on disk, and topologies over them that get closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive import plugins
+from gnndrive.adjacency import Adjacency
+from gnndrive.pipeline.service import Service
+from gnndrive.records import EngineSettings, TableFile, TopologyChoice
+from gnndrive.topologies.base import Topology
+
+DATA_OFFSET = 4096
+
+
+@dataclass
+class Graph:
+    """A CSC graph whose indices are in a file; stands where a store does."""
+
+    indptr: np.ndarray
+    path: Path
+    dtype: np.dtype[Any]
+
+    @property
+    def indices(self) -> np.ndarray:
+        edges = (self.path.stat().st_size - DATA_OFFSET) // self.dtype.itemsize
+        return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (edges,))
+
+    def table(self, name: str) -> TableFile:
+        assert name == "graph/indices"
+        width = self.dtype.itemsize
+        return TableFile(str(self.path), DATA_OFFSET, len(self.indices), width, str(self.dtype), ())
+
+
+@dataclass
+class Opened:
+    """A topology at work, in a service of its own."""
+
+    adjacency: Adjacency
+    service: Service
+    closed: bool = False
+
+    @property
+    def topology(self) -> Topology:
+        return self.adjacency.topology
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        async def ask() -> dict[str, Any]:
+            return self.adjacency.stats()
+
+        return self.service.call(ask())
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.service.call(self.adjacency.aclose())
+        self.service.close()
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Callable[[np.ndarray, np.ndarray], Graph]:
+    """Writes a graph's indices to a file."""
+
+    def write(indptr: np.ndarray, indices: np.ndarray) -> Graph:
+        path = tmp_path / f"indices{len(list(tmp_path.iterdir()))}.npy"
+        path.write_bytes(bytes(DATA_OFFSET) + indices.tobytes())
+        return Graph(np.asarray(indptr, np.int64), path, indices.dtype)
+
+    return write
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Opened]]:
+    """Opens a graph as the topology of that name, and closes it after the test."""
+    made: list[Opened] = []
+
+    def one(
+        graph: Graph,
+        name: str = "direct",
+        cache_bytes: int = 0,
+        engine: str = "threads",
+        faults: Any = None,
+        seed: int = 0,
+        gap: int = 8192,
+    ) -> Opened:
+        choice = TopologyChoice(name, "", 0, cache_bytes)
+        adjacency = Adjacency(graph, choice, "table", gap)  # type: ignore[arg-type]
+        service = Service()
+        made.append(Opened(adjacency, service))
+
+        async def start() -> None:
+            settings = EngineSettings(16, 65536, seed, faults)
+            adjacency.start(service, plugins.find("engines", engine), settings)
+
+        service.call(start())
+        return made[-1]
+
+    yield one
+    for each in made:
+        each.close()
