@@ -35,7 +35,8 @@ from gnndrive.topologies.mmap import Mmap
 
 IO_DEPTH = 64  # of the adjacency's ring; the features' is deeper and has more to read
 BLOCK_BYTES = 65536
-BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside the adjacency
+BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside all indices,
+CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads than a slot's
 CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if nothing is said
 
 
@@ -62,7 +63,7 @@ def choose_topology(
     Args:
         name: a topology's, or "auto".
         neighbour_cache: what "direct" keeps of the adjacency, bytes or text; 0: nothing; None: a
-            tenth of the memory given, if there is room for it.
+            tenth of the memory given, if a largest batch still fits into the feature buffer.
         size: of the graph.
         demand: what else needs memory.
         memory, buffer: the loader's, in bytes, or None.
@@ -70,10 +71,9 @@ def choose_topology(
     Raises:
         ConfigError: there is no such topology, or a neighbour cache that cannot work.
     """
-    room = _room(demand, memory, buffer)
     reason = "as asked for"
     if name == "auto":
-        name, reason = _by_memory(size, room, memory)
+        name, reason = _by_memory(size, _room(demand, memory, buffer, BUFFER_BATCHES), memory)
     elif name != "direct" and neighbour_cache is not None:
         raise ConfigError(
             f"neighbour_cache={neighbour_cache!r} is for topology='direct', which reads the "
@@ -85,7 +85,8 @@ def choose_topology(
         return TopologyChoice(name, f"{name}, {reason}", nbytes)
     nbytes += IO_DEPTH * BLOCK_BYTES
     given = memory if memory is not None else DEFAULT_SHARE * available_memory()
-    cache = _cache_bytes(neighbour_cache, size, min(int(CACHE_SHARE * given), room - nbytes))
+    room = _room(demand, memory, buffer, CACHE_BATCHES) - nbytes
+    cache = _cache_bytes(neighbour_cache, size, min(int(CACHE_SHARE * given), room))
     # Making a cache needs out-degrees for a moment, before there is a mapping table.
     making = build_bytes(size) - MAPPING_BYTES * size.nodes if cache else 0
     parts = f"neighbour cache {format_size(cache)}, fetches {format_size(nbytes)}"
@@ -93,11 +94,12 @@ def choose_topology(
     return TopologyChoice(name, why, max(cache + nbytes, making), cache)
 
 
-def _room(demand: Demand, memory: int | None, buffer: int | None) -> int:
-    """What the adjacency may take, in bytes; less than 0 if there is too little without it."""
+def _room(demand: Demand, memory: int | None, buffer: int | None, batches: float) -> int:
+    """What the adjacency may take beside a buffer of `buffer` or so many batches, in bytes; less
+    than 0 if there is too little without it."""
     if memory is None:
         return int(DEFAULT_SHARE * available_memory())
-    slots = int(BUFFER_BATCHES * demand.batch_rows_max)
+    slots = int(batches * demand.batch_rows_max)
     if buffer is not None:
         slots = buffer // max(demand.row_bytes, 1)
     return memory - rest_bytes(demand) - min(slots, demand.nodes) * slot_bytes(demand)
