@@ -1,0 +1,50 @@
+"""Memory limits and cold caches for benchmarks: a cgroup and drop_caches as root, else as well as
+it goes, and said so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+GROUPS = Path("/sys/fs/cgroup/memory")
+
+
+class Cgroup:
+    """A cgroup v1 memory group for child processes."""
+
+    def __init__(self, limit: int) -> None:
+        self.folder = GROUPS / f"gnndrive{os.getpid()}"
+        self.folder.mkdir()
+        (self.folder / "memory.limit_in_bytes").write_text(str(limit))
+
+    def enter(self) -> None:
+        """Put the calling process into the group."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def peak(self) -> int:
+        """The most bytes charged so far, page cache counted; starts anew."""
+        file = self.folder / "memory.max_usage_in_bytes"
+        peak = int(file.read_text())
+        file.write_text("0")
+        return peak
+
+    def close(self) -> None:
+        """Remove the group."""
+        self.folder.rmdir()
+
+
+def may_limit() -> bool:
+    """Whether memory can be limited and caches dropped here."""
+    return os.geteuid() == 0 and os.access(GROUPS / "cgroup.procs", os.W_OK)
+
+
+def drop_caches(folder: Path, everything: bool) -> None:
+    """Make the files below `folder` cold; as root all there are."""
+    os.sync()
+    if everything:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+        return
+    for path in folder.rglob("*.npy"):
+        fd = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)

@@ -1,0 +1,251 @@
+"""The loaders that bench/epoch.py holds side by side, each one function that runs in a process of
+its own and gives what it measured.
+
+All draw the same batches with the same sampler and keys, touch each batch's x and drop it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+from torch_geometric.utils import trim_to_layer
+
+import gnndrive
+from gnndrive._ffi import ffi
+from gnndrive.blocks import private_map
+from gnndrive.layouts.base import Reads
+from gnndrive.layouts.table import Table
+from gnndrive.measure.drive import QUEUED, drive
+from gnndrive.plugins import find
+from gnndrive.records import EngineSettings, Landing, Sample, TableFile
+from gnndrive.samplers.base import batch_key
+from gnndrive.samplers.uniform import Uniform
+from gnndrive.schedules.base import InputNodes
+from gnndrive.schedules.shuffled import Shuffled
+from gnndrive.topologies.base import Topology
+
+SEED = 7
+BLOCK_BYTES = 65536
+AHEAD = 4  # samples that the naive ring has made before they are wanted
+OURS: dict[str, dict[str, Any]] = {
+    "joint": {"gap": 0, "policy": "lru", "sweep": 1},
+    "lru": {"policy": "lru", "sweep": 1},
+    "gnndrive": {},
+}
+"""What sets our loaders apart: the paper's joint extraction, one batch a sweep, everything."""
+
+
+class Meter:
+    """Counts batches, says where it is on standard error, and measures time and CPU."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.batches, self.rows, self.sample_s = name, 0, 0, 0.0
+        self._cpu, self._started = time.process_time(), time.perf_counter()
+
+    def batch(self, rows: int) -> None:
+        """Another batch was touched and dropped."""
+        self.batches, self.rows = self.batches + 1, self.rows + rows
+        seconds = time.perf_counter() - self._started
+        note = f"{self.name}: batch {self.batches}, {rows} nodes, {seconds:.1f} s"
+        print(note, file=sys.stderr, flush=True)
+
+    def result(self, **more: Any) -> dict[str, Any]:
+        """What was measured, and `more`."""
+        return {
+            "loader": self.name, "batches": self.batches, "rows": self.rows,
+            "elapsed_s": time.perf_counter() - self._started,
+            "cpu_s": time.process_time() - self._cpu, "sample_s": self.sample_s,
+        } | more  # fmt: skip
+
+
+def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
+    """PyG+: sample on mapped indices, gather from mapped rows, one thread, no read-ahead."""
+    store = gnndrive.open(options.store)
+    features, meter = mapped_random(store.table("x")), Meter("pyg+")
+    for sample in samples(store, options, "mmap", meter):
+        touch(features[torch.from_numpy(sample.node)])
+        meter.batch(len(sample.node))
+    return meter.result()
+
+
+def run_naive(options: argparse.Namespace) -> dict[str, Any]:
+    """The naive ring: one request a row, nothing shared between batches, sampling alongside.
+
+    Rows land where they would be used, so nothing is gathered or touched; that favours it.
+    """
+    store, meter = gnndrive.open(options.store), Meter("naive")
+    file = store.table("x")
+    table = Table(file, BLOCK_BYTES, 0, separate=True)
+    driven = drive(
+        [naive_reads(table, samples(store, options, options.topology, meter, AHEAD), meter)],
+        "uring", EngineSettings(options.io_depth, BLOCK_BYTES),
+    )  # fmt: skip
+    table.close()
+    return meter.result(
+        requests=driven.requests, bytes_read=driven.nbytes,
+        bytes_wanted=meter.rows * file.row_bytes, hit_rate=0.0,
+    )  # fmt: skip
+
+
+def naive_reads(table: Table, drawn: Iterator[Sample], meter: Meter) -> Iterator[Reads]:
+    """A plan for each batch, into memory that is used again when its batch has landed."""
+    stride, parts = table.file.row_bytes, QUEUED + 1
+    memory: list[Any] = [None] * parts
+    for number, sample in enumerate(drawn):
+        rows = len(sample.node)
+        part = number % parts
+        if memory[part] is None or len(memory[part]) < rows * stride:
+            memory[part] = private_map(rows * stride * 9 // 8)
+        owner = ffi.from_buffer("uint8_t[]", memory[part])
+        landing = Landing(int(ffi.cast("uintptr_t", owner)), stride, direct=True, owner=owner)
+        slots = torch.arange(rows, dtype=torch.int32).numpy()
+        yield table.locate(sample.node, slots, landing)
+        meter.batch(rows)
+
+
+def run_ours(options: argparse.Namespace) -> dict[str, Any]:
+    """One of our loaders, as `OURS` sets it apart."""
+    meter, loader = Meter(options.worker), make_loader(options, **OURS[options.worker])
+    with loader:
+        for batch in loader:
+            touch(batch.x)
+            meter.batch(len(batch.n_id))
+            if meter.batches == options.batches:
+                break
+        stats = loader.stats()
+    meter.sample_s = stats["sample_s"]
+    found = stats["rows_hit"] + stats["rows_waited"]
+    return meter.result(
+        hit_rate=found / (found + stats["rows_loaded"]),
+        **{name: stats[name] for name in ("requests", "bytes_read", "bytes_wanted", "engine")},
+        topology=options.topology, buffer_bytes=stats["buffer_bytes"],
+    )  # fmt: skip
+
+
+def run_sampling(options: argparse.Namespace) -> dict[str, Any]:
+    """Sampling alone, with as many threads and the same topology as our loaders."""
+    store, meter = gnndrive.open(options.store), Meter("sampling")
+    for sample in samples(store, options, options.topology, meter, options.samplers):
+        meter.batch(len(sample.node))
+    return meter.result()
+
+
+class TrimmedSAGE(torch.nn.Module):
+    """GraphSAGE that computes, layer by layer, only the nodes that later layers need.
+
+    `trim_to_layer` drops what a layer need not read; giving the convolution its targets apart also
+    drops what it need not write, which is nine tenths of the first layer's memory.
+    """
+
+    def __init__(self, features: int, hidden: int, classes: int, layers: int) -> None:
+        super().__init__()
+        sizes = [features, *[hidden] * (layers - 1), classes]
+        self.convs = torch.nn.ModuleList(map(SAGEConv, sizes[:-1], sizes[1:]))
+
+    def forward(self, batch: Data) -> torch.Tensor:
+        """Logits of the seeds, [batch_size, classes]."""
+        x, kept, edge_index = batch.x, batch.n_id, batch.edge_index
+        nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
+        for layer, conv in enumerate(self.convs):
+            kept, edge_index, _ = trim_to_layer(layer, nodes, edges, kept, edge_index)
+            targets = len(kept) - nodes[-1 - layer]
+            x = conv((x, x[:targets]), edge_index)
+            if layer + 1 < len(self.convs):
+                x = x.relu()
+        return x[: batch.batch_size]
+
+
+def run_training(options: argparse.Namespace) -> dict[str, Any]:
+    """Train a small trimmed GraphSAGE; what counts is that it is not killed."""
+    store = gnndrive.open(options.store)
+    torch.manual_seed(SEED)
+    model = TrimmedSAGE(store.num_features, 16, store.num_classes, len(options.fanout))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    meter = Meter("training")
+    with make_loader(options) as loader:
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(batch), batch.y[: batch.batch_size])
+            loss.backward()
+            optimizer.step()
+            meter.batch(len(batch.n_id))
+            if meter.batches == options.batches:
+                break
+    return meter.result()
+
+
+def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLoader:
+    """The loader that is measured."""
+    given = {
+        name: getattr(options, name)
+        for name in ("buffer", "engine", "topology", "samplers", "io_depth", "gap")
+        if getattr(options, name) is not None
+    }
+    return gnndrive.NeighborLoader(
+        gnndrive.open(options.store), options.fanout, batch_size=options.batch_size, shuffle=True,
+        seed=SEED, **(given | more),
+    )  # fmt: skip
+
+
+def samples(
+    store: gnndrive.Store, options: argparse.Namespace, topology: str, meter: Meter, ahead: int = 0
+) -> Iterator[Sample]:
+    """The batches that our loader would draw, `ahead` of them in threads beside the caller."""
+    graph: Topology = find("topologies", topology)(
+        store.indptr, store.indices, str(store.indices_path)
+    )
+    sampler = Uniform(options.fanout)
+    schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
+
+    def draw(seeds: Any) -> Sample:
+        before = time.perf_counter()
+        sample = sampler.sample(seeds.node, batch_key(SEED, 0, seeds.index), graph)
+        meter.sample_s += time.perf_counter() - before
+        return sample
+
+    batches = (window[0] for window, _ in zip(schedule.windows(0), range(options.batches)))  # noqa: B905
+    if not ahead:
+        yield from map(draw, batches)
+        return
+    with ThreadPoolExecutor(ahead) as threads:
+        waiting: deque[Future[Sample]] = deque()
+        for seeds in batches:
+            waiting.append(threads.submit(draw, seeds))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def mapped_random(table: TableFile) -> torch.Tensor:
+    """The rows as a mapped tensor without read-ahead (the topology does it for the indices)."""
+    with open(table.path, "rb") as file:
+        rows = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    rows.madvise(mmap.MADV_RANDOM)
+    dtype = getattr(torch, table.dtype)
+    values = torch.frombuffer(rows, dtype=torch.uint8, offset=table.data_offset).view(dtype)
+    return values.view(table.row_count, *table.row_shape)
+
+
+def touch(rows: torch.Tensor) -> None:
+    """Read something of every page of `rows`."""
+    rows.view(torch.uint8).flatten()[::4096].sum()
+
+
+RUNS = {
+    "pyg+": run_mapped,
+    "naive": run_naive,
+    **dict.fromkeys(OURS, run_ours),
+    "sampling": run_sampling,
+    "training": run_training,
+}
