@@ -132,7 +132,7 @@ class EngineSettings:
         block_bytes: bytes of one staging block; no extent is longer.
         seed: what the simulated engine draws its faults and its order from.
         faults: the simulated engine's fault rates, see `gnndrive.testing`.
-        submit_batch: uring hands over after each so many prepared requests; 0: all that there are.
+        submit_batch: uring hands over after each so many prepared requests; 0: an eighth of depth.
         complete_min: uring sleeps until so many have completed, fewer if fewer are in flight.
         measure: time each request; uring then hands over and waits in two system calls.
     """

@@ -202,10 +202,11 @@ typedef struct gd_ring_stats {
     int64_t requests, bytes, submits, wakeups, retries, inflight_max, jobs, notifies;
     int32_t fixed_staging, fixed_files, depth;
 } gd_ring_stats;
-/* How requests are handed over. All 0, as the loader has it: all that a turn of the thread prepares
- * in one system call, which also waits for the first completion. */
+/* How requests are handed over. All 0, as the loader has it: in batches of an eighth of the depth,
+ * so that the device begins before a turn of the thread has prepared all; the last batch's system
+ * call also waits for the first completion. */
 typedef struct gd_ring_options {
-    int32_t submit_batch; /* hand over after each so many prepared requests; 0: all of a turn */
+    int32_t submit_batch; /* hand over after each so many prepared requests; 0: depth / 8 */
     int32_t complete_min; /* wait for so many completions, fewer if fewer are in flight; 0: one */
     int32_t measure;      /* 1: handing over and waiting are two system calls and each request has a
                              clock of its own, so that slat and clat can be told apart */

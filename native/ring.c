@@ -1,10 +1,11 @@
 /* ring.c: one io_uring kept full by a C thread that never needs the GIL. It alone talks to the
  * kernel; what a completion means is reads.c's business.
  *
- * A sliding window: up to `depth` reads in flight, refilled at every wake-up, the next job flowing
- * in when the one before has nothing left to start. The thread sleeps in the kernel, for
- * completions and for the eventfd by which other threads hand over jobs. The rings live as long as
- * the loader, staging and files are registered.
+ * A sliding window: up to `depth` reads in flight, refilled at every wake-up, in batches, so that
+ * the device begins with the first before the last is prepared; the next job flows in when the one
+ * before has nothing left to start. The thread sleeps in the kernel, for completions and for the
+ * eventfd by which other threads hand over jobs. The rings live as long as the loader, staging and
+ * files are registered.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -134,6 +135,8 @@ static void submit_block(gd_ring *g, int32_t block)
 /* Hand over what is prepared; sleep until `wait` completions are there. */
 static void enter(gd_ring *g, unsigned wait)
 {
+    g->stats.submits += io_uring_sq_ready(&g->uring) > 0;
+    g->stats.wakeups += wait > 0;
     int code = wait ? io_uring_submit_and_wait(&g->uring, wait) : io_uring_submit(&g->uring);
     if (code > 0 && g->options.measure)
         note_taken(g, code);
@@ -148,15 +151,9 @@ static void enter(gd_ring *g, unsigned wait)
     nanosleep(&pause, NULL);
 }
 
-static void submit(gd_ring *g)
-{
-    g->stats.submits++;
-    enter(g, 0);
-}
-
 static void feed(gd_ring *g)
 {
-    int32_t batch = g->options.submit_batch;
+    unsigned batch = (unsigned)g->options.submit_batch;
     for (gd_job *job = g->jobs.head; job && g->idle_count; job = job->next) {
         int64_t e;
         while (g->idle_count && (e = gd_reads_take(job->reads)) >= 0) {
@@ -164,8 +161,8 @@ static void feed(gd_ring *g)
             g->ops[block] = (gd_op){job, e, 0, 0};
             job->inflight++;
             submit_block(g, block);
-            if (batch && io_uring_sq_ready(&g->uring) >= (unsigned)batch)
-                submit(g);
+            if (io_uring_sq_ready(&g->uring) >= batch)
+                enter(g, 0);
         }
     }
     if (g->depth - g->idle_count > g->stats.inflight_max)
@@ -177,12 +174,9 @@ static void submit_and_sleep(gd_ring *g)
     int32_t wait = g->options.complete_min, inflight = g->depth - g->idle_count;
     if (wait > inflight)
         wait = inflight;
-    if (!g->options.measure)
-        g->stats.submits++;
-    else if (g->prepared_count)
-        submit(g);
+    if (g->options.measure && g->prepared_count)
+        enter(g, 0);
     enter(g, wait > 1 ? (unsigned)wait : 1);
-    g->stats.wakeups++;
 }
 
 static void complete_block(gd_ring *g, int32_t block, int32_t res)
@@ -312,6 +306,8 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     g->block_bytes = (block_bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
     g->report_rows = report_rows;
     g->options = options ? *options : (gd_ring_options){0, 0, 0};
+    if (!g->options.submit_batch)
+        g->options.submit_batch = depth / BATCHES > 0 ? depth / BATCHES : 1;
     g->notify_fd = notify_fd;
     g->wake_fd = -1;
     g->verdict = STARTING;

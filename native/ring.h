@@ -5,7 +5,8 @@
 #include "latency.h"
 #include "reads.h"
 
-enum { FILES = 64, DEPTH_MAX = 4096, PAGE = 4096, STARTING = 1, BACK_OFF_NS = 1000000 };
+enum { FILES = 64, DEPTH_MAX = 4096, BATCHES = 8, PAGE = 4096 };
+enum { STARTING = 1, BACK_OFF_NS = 1000000 };
 #define WAKE UINT64_MAX /* user_data of the eventfd's read; the others carry a block's number */
 
 typedef struct gd_job {

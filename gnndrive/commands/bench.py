@@ -28,7 +28,7 @@ BatchSubmit = Annotated[
         "--iodepth-batch-submit",
         "--iodepth_batch_submit",
         min=0,
-        help="Requests handed over at once; 0: all there is room for.",
+        help="Requests handed over at once; 0: an eighth of --iodepth.",
     ),
 ]
 BatchComplete = Annotated[

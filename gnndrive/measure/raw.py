@@ -38,8 +38,8 @@ class IoOptions:
         runtime_s: seconds; None: until each job has read `size` bytes.
         size: bytes of the file to use, from its start; None: all.
         ioengine: "uring" or "threads".
-        submit_batch: requests prepared before they are handed over; 0: all there is room for, as
-            the loader does.
+        submit_batch: requests prepared before they are handed over; 0: an eighth of `iodepth`, as
+            in the loader.
         complete_min: completions to wait for at once.
         slat: whether to tell slat and clat apart, which costs a system call more; else only lat is
             measured, as in the loader.

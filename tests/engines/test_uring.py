@@ -115,8 +115,8 @@ async def test_however_requests_are_handed_over(rows_of, measure, submit_batch, 
     stats = engine.stats()
     assert stats["requests"] == 300
     assert stats["inflight_max"] == 16
-    if submit_batch == 1:
-        assert stats["submits"] >= 300
+    at_most = submit_batch or 16 // 8  # an eighth of the depth
+    assert stats["submits"] >= 300 / at_most
     await engine.aclose()
     latency = engine.latency()
     assert latency.lat.count == sum(latency.lat.bucket) == 300
