@@ -188,7 +188,7 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
     """The loader that is measured."""
     given = {
         name: getattr(options, name)
-        for name in ("buffer", "engine", "topology", "samplers", "io_depth", "gap")
+        for name in ("buffer", "engine", "topology", "samplers", "io_depth", "gap", "sweep")
         if getattr(options, name) is not None
     }
     return gnndrive.NeighborLoader(

@@ -83,6 +83,13 @@ class Table:
         lib.gd_buffer_get_stats(self.books, counters)
         return {name: int(getattr(counters, name)) for name, _ in ffi.typeof(counters[0]).fields}
 
+    def joined(self, parts: Sequence[Int64Array]) -> Int64Array:
+        """Rows of several batches, one after the other, so that a later batch's keys count."""
+        if len(parts) == 1:
+            return parts[0]
+        joined: Int64Array = self.empty(sum(map(len, parts)), np.int64)
+        return np.concatenate(parts, out=joined)
+
     def probe(self, rows: Int64Array) -> tuple[int, Any]:
         """(0 or -errno, what an admission of `rows` would find)."""
         found = ffi.new("gd_admission *")

@@ -17,7 +17,6 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from gnndrive._ffi import check, lib
@@ -144,6 +143,16 @@ class FeatureBuffer:
         self.advance()
         return tickets
 
+    def holds(self, batches: Sequence[Mapping[str, Int64Array]]) -> bool:
+        """Whether the buffer, with nobody else in it, can hold these batches together."""
+        for name, table in self.tables.items():
+            parts = [rows[name] for rows in batches if name in rows]
+            if sum(map(len, parts)) > table.slots and table.probe(table.joined(parts))[0] == (
+                -errno.ENOSPC
+            ):
+                return False
+        return True
+
     async def granted(self, ticket: Ticket) -> Lease:
         """The lease, when the batch is admitted.
 
@@ -198,7 +207,10 @@ class FeatureBuffer:
                 return None
         self._arrive(tickets)
         if sweep.rows is None:
-            sweep.rows = {name: self._joined(name, tickets) for name in tickets[0].rows}
+            sweep.rows = {
+                name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
+                for name in tickets[0].rows
+            }
         if len(sweep.rows) > 1:  # all or none over all tables: look before the first is changed
             for name, rows in sweep.rows.items():
                 code, found = self.tables[name].probe(rows)
@@ -221,14 +233,6 @@ class FeatureBuffer:
                 for name, ids in ticket.rows.items():
                     self.tables[name].forget(ticket.index, ids)
             ticket.arrived = True
-
-    def _joined(self, name: str, tickets: list[Ticket]) -> Int64Array:
-        """Rows of one table, batch after batch, so that a later batch's keys count."""
-        if len(tickets) == 1:
-            return tickets[0].rows[name]
-        parts = [ticket.rows[name] for ticket in tickets]
-        joined: Int64Array = self.tables[name].empty(sum(map(len, parts)), np.int64)
-        return np.concatenate(parts, out=joined)
 
     def _granted(self, tickets: list[Ticket], shares: dict[str, Share]) -> list[Lease]:
         try:

@@ -41,11 +41,11 @@ gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     if (!b) return NULL;
     b->rows = rows;
     b->slots = slots;
-    b->slot_of = calloc((size_t)rows + 1, sizeof *b->slot_of);
-    b->row_of = calloc((size_t)slots, sizeof *b->row_of);
-    b->references = calloc((size_t)slots, sizeof *b->references);
-    b->state = calloc((size_t)slots, sizeof *b->state);
-    b->key = calloc((size_t)slots, sizeof *b->key);
+    b->slot_of = gd_table((size_t)rows + 1, sizeof *b->slot_of);
+    b->row_of = gd_table((size_t)slots, sizeof *b->row_of);
+    b->references = gd_table((size_t)slots, sizeof *b->references);
+    b->state = gd_table((size_t)slots, sizeof *b->state);
+    b->key = gd_table((size_t)slots, sizeof *b->key);
     b->returned = malloc((size_t)slots * sizeof *b->returned);
     b->standby = gd_standby_new(slots);
     if (b->slot_of && b->row_of && b->references && b->state && b->key && b->returned && b->standby)
@@ -364,18 +364,4 @@ int gd_buffer_verify(const gd_buffer *b) {
     if (mapped != 0) return -9;
     if (in_use + free_count(b) != b->slots) return -10;
     return standby == gd_standby_count(b->standby) ? 0 : -11;
-}
-
-/* ---- gather ---- */
-
-void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
-               int64_t row_bytes, uint8_t *rows) {
-    for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            const uint8_t *soon = slots + alias[i + AHEAD] * stride;
-            for (int64_t at = 0; at < row_bytes && at < 512; at += 64)
-                __builtin_prefetch(soon + at);
-        }
-        memcpy(rows + i * row_bytes, slots + alias[i] * stride, (size_t)row_bytes);
-    }
 }

@@ -80,7 +80,8 @@ int32_t gd_buffer_references(const gd_buffer *b, int32_t slot);
 void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out);
 /* 0, or the number (< 0) of the broken invariant */
 int gd_buffer_verify(const gd_buffer *b);
-/* rows[i] = slots[alias[i]] for i < n; the feature buffer's rows are `stride` bytes apart. */
+/* gather.c: rows[i] = slots[alias[i]] for i < n, in a few threads; the feature buffer's rows are
+ * `stride` bytes apart. */
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
                int64_t row_bytes, uint8_t *rows);
 

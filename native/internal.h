@@ -5,5 +5,19 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "gnndrive.h"
+
+/* calloc for a table that is looked up at random: in huge pages if it is large, for its lookups
+ * would miss the TLB as well as the cache. */
+static inline void *gd_table(size_t count, size_t width)
+{
+    const size_t page = 4096, huge = 2 << 20;
+    char *table = calloc(count, width);
+    if (table && count * width >= 2 * huge) {
+        size_t ahead = -(uintptr_t)table & (page - 1);
+        madvise(table + ahead, (count * width - ahead) & ~(page - 1), MADV_HUGEPAGE);
+    }
+    return table;
+}
 #endif

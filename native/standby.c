@@ -41,9 +41,9 @@ gd_standby *gd_standby_new(int64_t slots) {
     size_t n = (size_t)slots + 1;
     s->slots = slots;
     s->free_bucket = NONE;
-    s->next = malloc(n * sizeof *s->next);
-    s->previous = malloc(n * sizeof *s->previous);
-    s->bucket_of = calloc(n, sizeof *s->bucket_of);
+    s->next = gd_table(n, sizeof *s->next);
+    s->previous = gd_table(n, sizeof *s->previous);
+    s->bucket_of = gd_table(n, sizeof *s->bucket_of);
     s->buckets = malloc(n * sizeof *s->buckets);
     s->heap = malloc(n * sizeof *s->heap);
     for (unsigned i = 0; i < CACHE_SIZE; i++) s->recent[i] = NONE;

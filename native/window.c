@@ -19,7 +19,7 @@ gd_window *gd_window_new(int64_t rows)
     gd_window *w = rows < 0 ? NULL : calloc(1, sizeof *w);
     if (!w)
         return NULL;
-    w->wanted = calloc((size_t)rows + 1, 1);
+    w->wanted = gd_table((size_t)rows + 1, 1);
     w->rows = rows;
     for (int k = 0; k < BATCHES; k++)
         w->index[k] = -1;

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import sys
 from collections import deque
+from operator import itemgetter
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -66,7 +68,12 @@ class Channel(Generic[Item]):
     @property
     def has_room(self) -> bool:
         """Whether a place is free."""
-        return self.bound is None or self.under_way < self.bound
+        return self.room > 0
+
+    @property
+    def room(self) -> int:
+        """Free places."""
+        return sys.maxsize if self.bound is None else self.bound - self.under_way
 
     def reserve_now(self) -> int:
         """Take a place where there `has_room`; see `reserve`."""
@@ -93,18 +100,40 @@ class Channel(Generic[Item]):
         Raises:
             ChannelEnded: each item announced was taken.
         """
+        await self.arrival()
+        return self.take_now()
+
+    async def arrival(self) -> None:
+        """Wait until `take` would return at once.
+
+        Raises:
+            ChannelEnded: each item announced was taken.
+        """
         while not self._ready():
             if self._total is not None and self.taken >= self._total:
                 raise ChannelEnded
             await self._change()
-        return self.take_now()
 
-    def peek(self) -> Item | None:
-        """What `take` would return at once, or None."""
-        return self._items[0][1] if self._ready() else None
+    @property
+    def coming(self) -> int:
+        """Items that are yet to be taken, as far as that is known."""
+        return sys.maxsize if self._total is None else self._total - self.taken
+
+    def tell(self, waiter: asyncio.Future[None]) -> None:
+        """Set the result of `waiter`, if nobody has yet, at the next change."""
+        self._waiters.append(waiter)
+
+    def peek(self, most: int) -> list[Item]:
+        """What `most` calls of `take` would return at once, as far as it is there."""
+        found: list[Item] = []
+        for rank, item in heapq.nsmallest(most, self._items, key=itemgetter(0)):
+            if self.ordered and rank != self.taken + len(found):
+                break
+            found.append(item)
+        return found
 
     def take_now(self) -> Item:
-        """Take what `peek` shows."""
+        """Take the first that `peek` shows."""
         assert self._ready()
         self.taken += 1
         item = heapq.heappop(self._items)[1]

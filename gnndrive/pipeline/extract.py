@@ -1,9 +1,11 @@
 """The extract stage: several tasks, each bringing batches' rows into the feature buffer (GNNDrive
 §4.2).
 
-A task takes one sample, and with it those that wait behind it already if the buffer has room for
-their rows together: a sweep, read in one sorted pass. On a disk whose requests cost as much as some
-ten kilobytes of bandwidth that is fewer requests and bytes for each batch. `sweep=1` is the paper.
+A task takes one sample, and with it those that wait behind it already, as many as the buffer can
+hold together: a sweep, read in one sorted pass. On a disk whose requests cost as much as some ten
+kilobytes of bandwidth the rows of one batch already make a pass over a good part of the file, and
+the next batch's cost little more; that outweighs that little else fits into the buffer meanwhile.
+`sweep=1` is the paper.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from gnndrive.line import Ticket
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.records import Int64Array
 
 SWEEP_MAX = 4
-SWEEP_ROOM = 1.5  # slots for each row of a sweep: while it is read, others are gathered
 
 
 async def extract_stage(epoch: Epoch) -> None:
@@ -27,10 +29,13 @@ async def extract_stage(epoch: Epoch) -> None:
         try:
             async with epoch.picking:  # whoever waits for its turn holds no place meanwhile
                 await epoch.training.reserve()
-                first = await epoch.extracting.take()
-                # Samples are taken and their tickets drawn in one step (rule 1): `take` returns
-                # without a pause, and nothing from here on waits.
-                waiting = _join(epoch, [first, *_ready_too(epoch, first)])
+                await epoch.extracting.arrival()
+                count = await _sweep(epoch)
+                # Samples are taken and their tickets drawn in one step (rule 1): nothing from here
+                # on waits.
+                for _ in range(count - 1):
+                    epoch.training.reserve_now()
+                waiting = _join(epoch, [epoch.extracting.take_now() for _ in range(count)])
         except ChannelEnded:
             epoch.training.end(epoch.extracting.taken)
             return
@@ -42,22 +47,33 @@ async def extract_stage(epoch: Epoch) -> None:
                 epoch.buffer.leave(ticket)
 
 
-def _ready_too(epoch: Epoch, first: Sampled | Failed) -> list[Sampled | Failed]:
-    """Further samples for a sweep, taken: none that is yet to be waited for."""
-    items, sweep = [first], epoch.stages.sweep or SWEEP_MAX
-    while len(items) < sweep and epoch.training.has_room:
-        more = epoch.extracting.peek()
-        if more is None or (epoch.stages.sweep is None and not _hold(epoch, [*items, more])):
-            break
-        epoch.training.reserve_now()
-        items.append(epoch.extracting.take_now())
-    return items[1:]
+async def _sweep(epoch: Epoch) -> int:
+    """How many of the samples that are ready to take together, their places being free.
+
+    As long as other batches are under way it waits for as many as the buffer holds; when none is,
+    nothing is gained by waiting.
+    """
+    training, extracting = epoch.training, epoch.extracting
+    most = min(epoch.stages.sweep or SWEEP_MAX, training.bound or SWEEP_MAX)
+    held, full = 1, False
+    while True:
+        ready = extracting.peek(most)
+        while held < len(ready) and not full:
+            full = not epoch.buffer.holds([_rows(epoch, item) for item in ready[: held + 1]])
+            held += not full
+        wanted = held if full else min(most, extracting.coming)
+        if held >= wanted and training.room >= held - 1:
+            return held
+        if training.under_way == 1:  # the place that the caller has reserved
+            return min(held, 1 + training.room)
+        change = asyncio.get_running_loop().create_future()
+        training.tell(change)
+        extracting.tell(change)
+        await change
 
 
-def _hold(epoch: Epoch, items: list[Sampled | Failed]) -> bool:
-    """Whether the buffer has room for a sweep of these."""
-    rows = sum(len(item.sample.node) for item in items if isinstance(item, Sampled))
-    return all(rows * SWEEP_ROOM <= table.slots for table in epoch.buffer.tables.values())
+def _rows(epoch: Epoch, item: Sampled | Failed) -> dict[str, Int64Array]:
+    return epoch.rows_of(item.sample) if isinstance(item, Sampled) else {}
 
 
 def _join(epoch: Epoch, items: list[Sampled | Failed]) -> deque[tuple[Sampled, Ticket]]:

@@ -10,7 +10,7 @@ from gnndrive._ffi import lib, pointer
 from gnndrive.books import Share, Table
 from gnndrive.buffer import FeatureBuffer, Lease
 from gnndrive.engines.simulated import Simulated
-from gnndrive.pipeline import extract
+from gnndrive.pipeline import conduct, extract
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
@@ -33,26 +33,21 @@ def drop_order_of_tickets(patch: Patch) -> None:
 
 def drop_ticket_in_the_same_step(patch: Patch) -> None:
     """1: a pause between taking the sample and joining the line, with nobody else kept out."""
-    made, take = Epoch.__post_init__, Channel.take
 
-    class Open:
-        """A lock that locks nobody out."""
+    async def slowly(epoch: Epoch) -> None:
+        while True:
+            try:
+                await epoch.training.reserve()
+                item = await epoch.extracting.take()
+            except ChannelEnded:
+                epoch.training.end(epoch.extracting.taken)
+                return
+            for _ in range(item.seeds.index * 5 % 7 if isinstance(item, Sampled) else 0):
+                await asyncio.sleep(0)
+            for waiting in extract._join(epoch, [item]):
+                await extract._bring(epoch, *waiting)
 
-        async def __aenter__(self) -> None: ...
-        async def __aexit__(self, *error: Any) -> None: ...
-
-    def unlocked(epoch: Epoch) -> None:
-        made(epoch)
-        epoch.picking = Open()  # type: ignore[assignment]
-
-    async def slowly(channel: Channel[Any]) -> Any:
-        item = await take(channel)
-        for _ in range(item.seeds.index * 5 % 7 if isinstance(item, Sampled) else 0):
-            await asyncio.sleep(0)
-        return item
-
-    patch.setattr(Epoch, "__post_init__", unlocked)
-    patch.setattr(Channel, "take", slowly)
+    patch.setattr(conduct, "extract_stage", slowly)
 
 
 def drop_windows(patch: Patch) -> None:
@@ -72,7 +67,11 @@ def drop_windows(patch: Patch) -> None:
         await room(epoch.training)
         epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, lease))
 
+    async def alone(epoch: Epoch) -> int:
+        return 1
+
     patch.setattr(Channel, "reserve", reserve_until_end(reserve))
+    patch.setattr(extract, "_sweep", alone)
     patch.setattr(extract, "_bring", bring_late)
 
 

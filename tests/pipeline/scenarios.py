@@ -107,7 +107,8 @@ def cancelled_leases_among_many_slots(rows: TableFile, seed: int) -> None:
 
 
 def few_staging_blocks_end_well(rows: TableFile, seed: int) -> None:
-    simulate(Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW), seed)
+    stages = Stages(sweep=1)  # several reads at once
+    simulate(Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW, stages=stages), seed)
 
 
 def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
