@@ -18,6 +18,7 @@ import numpy as np
 
 from gnndrive.errors import ConfigError
 from gnndrive.layouts.table import Table
+from gnndrive.measure.drive import Driven
 from gnndrive.measure.raw import IoOptions, run
 from gnndrive.records import DiskCost
 from gnndrive.store.disk import disk_identity, not_writable, save_calibration
@@ -27,7 +28,8 @@ READ_BYTES = (512, 4096, 16384, 65536, 262144)
 FITTED_BYTES_MAX = 65536  # the loader's largest read
 DEPTH = 128
 ROUNDS = 4
-SECONDS_A_POINT = 0.2
+SECONDS_A_POINT = 0.3
+WARM_UP_POINTS = 8  # so much time before the first: a rested virtual disk has credit to burn
 
 
 def calibrate(
@@ -86,18 +88,24 @@ def measure_points(
             "small needs no calibration"
         )
     sizes = [size for size in sorted({max(size, sector) for size in READ_BYTES}) if size <= whole]
+
+    def read(nbytes: int, runtime_s: float) -> Driven:
+        return run(
+            IoOptions(
+                file.path,
+                bs=nbytes,
+                iodepth=depth,
+                ioengine=ioengine,
+                runtime_s=runtime_s if reads is None else None,
+                reads=reads,
+                slat=False,
+            )
+        )
+
+    read(FITTED_BYTES_MAX, WARM_UP_POINTS * seconds)
     points = []
     for nbytes in sizes * ROUNDS:
-        options = IoOptions(
-            file.path,
-            bs=nbytes,
-            iodepth=depth,
-            ioengine=ioengine,
-            runtime_s=seconds if reads is None else None,
-            reads=reads,
-            slat=False,
-        )
-        driven = run(options)
+        driven = read(nbytes, seconds)
         points.append((nbytes, driven.runtime_s / max(driven.rows, 1)))
     return tuple(points)
 
