@@ -312,6 +312,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         holds_all = plan.slots >= self.data.num_nodes
         policy = ("lru" if holds_all else "belady") if self.policy == "auto" else self.policy
         sweep = None if self.sweep == "auto" else int(self.sweep)
+        if holds_all and sweep is None:
+            sweep = 1  # hardly anything is read, so nothing is gained by reading together
         return RuntimeSettings(
             strategy=self._strategy,
             features=self._features,

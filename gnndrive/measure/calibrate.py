@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import datetime
 import os
+import secrets
 from collections.abc import Sequence
+from itertools import count
 from statistics import median
 
 import numpy as np
@@ -89,6 +91,9 @@ def measure_points(
         )
     sizes = [size for size in sorted({max(size, sector) for size in READ_BYTES}) if size <= whole]
 
+    # Blocks that were read a moment ago may come out of a cache of the drive or of the host.
+    seeds = count(secrets.randbits(32))
+
     def read(nbytes: int, runtime_s: float) -> Driven:
         return run(
             IoOptions(
@@ -99,6 +104,7 @@ def measure_points(
                 runtime_s=runtime_s if reads is None else None,
                 reads=reads,
                 slat=False,
+                seed=next(seeds),
             )
         )
 

@@ -54,7 +54,8 @@ async def _sweep(epoch: Epoch) -> int:
     nothing is gained by waiting.
     """
     training, extracting = epoch.training, epoch.extracting
-    most = min(epoch.stages.sweep or SWEEP_MAX, training.bound or SWEEP_MAX)
+    bounds = (channel.bound or SWEEP_MAX for channel in (training, extracting))
+    most = min(epoch.stages.sweep or SWEEP_MAX, *bounds)
     held, full = 1, False
     while True:
         ready = extracting.peek(most)

@@ -256,6 +256,18 @@ def test_batches_are_the_same(
         ]
 
 
+@pytest.mark.parametrize("queues", [(1, 1), (1, 4), (6, 1), (2, 2), (3, 9)])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_queues_shorter_than_a_sweep(
+    rows: TableFile, queues: tuple[int, int], in_order: bool
+) -> None:
+    for seed in range(20):
+        for sweep in (None, 3):
+            stages = Stages(2, 3, *queues, in_order, sweep)
+            scenario = Scenario(rows, slots=50, stages=stages, policy=Belady(), faults=NOISE)
+            assert sorted(b.index for b in simulate(scenario, seed)) == list(range(20))
+
+
 def test_epochs_follow_each_other(rows: TableFile, variant: Callable[[Scenario], Scenario]) -> None:
     for seed in range(20):
         assert len(simulate(variant(Scenario(rows, slots=60)), seed, epochs=3)) == 60
