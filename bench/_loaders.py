@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any
 
 import torch
@@ -213,7 +214,7 @@ def samples(
         meter.sample_s += time.perf_counter() - before
         return sample
 
-    batches = (window[0] for window, _ in zip(schedule.windows(0), range(options.batches)))  # noqa: B905
+    batches = (window[0] for window in islice(schedule.windows(0), options.batches))
     if not ahead:
         yield from map(draw, batches)
         return

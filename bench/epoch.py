@@ -210,7 +210,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--io-depth", type=int, default=128)
     parser.add_argument("--gap", type=int, help="bytes; default: by the disk's constants")
-    parser.add_argument("--sweep", type=int, help="batches read in one pass; default: by the buffer")
+    parser.add_argument("--sweep", type=int, help="batches a pass; default: by the buffer")
     parser.add_argument("--samplers", type=int, default=2)
     parser.add_argument("--train", type=int, metavar="BATCHES")
     parser.add_argument("--json", metavar="FILE")

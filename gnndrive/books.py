@@ -107,7 +107,7 @@ class Table:
             return  # its admission will say so
         if code != -errno.ENOSPC:
             check(code, "look-ahead")
-            keys = self._keys(rows, np.full(len(rows), index, np.int64))
+            keys = self._keys(rows, self._all(rows, index))
             code = lib.gd_buffer_raise(self.books, pointer(rows), pointer(keys), len(rows))
             check(code, "raise")
 
@@ -124,8 +124,13 @@ class Table:
     def disappoint(self, rows: Int64Array) -> None:
         """After `forget`: nobody is known to want `rows` any more, for there will be no batch."""
         if self._window is not None:
-            keys = self._keys(rows, np.full(len(rows), NO_USE, np.int64))
+            keys = self._keys(rows, self._all(rows, NO_USE))
             lib.gd_buffer_rekey(self.books, pointer(rows), pointer(keys), len(rows))
+
+    def _all(self, rows: Int64Array, next_use: int) -> Int64Array:
+        uses: Int64Array = self.empty(len(rows), np.int64)
+        uses.fill(next_use)
+        return uses
 
     def _keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array:
         keys = self.policy.keys(rows, next_use)

@@ -1,7 +1,8 @@
 /* gather.c: rows out of the feature buffer by node alias, the last use of a batch's slots.
  *
- * Each row is a cache and TLB miss or several, so a few threads get more out of the memory than one.
- * They live for one call: a batch is hundreds of megabytes, a thread some tens of microseconds.
+ * Each row is a cache and TLB miss or several, so a few threads get more out of the memory than
+ * one. They live for one call: a batch is hundreds of megabytes, a thread some tens of
+ * microseconds.
  */
 #include <pthread.h>
 #include <unistd.h>

@@ -31,7 +31,8 @@ class Policy(ABC):
         Args:
             rows: the rows, int64 [n].
             next_use: for each the index of the next batch that wants it, among those known and not
-                admitted, or `NO_USE`; int64 [n]; None if the policy does not look ahead.
+                admitted, or `NO_USE`; int64 [n], which the keys may be written into; None if the
+                policy does not look ahead.
 
         Returns:
             int64 [n], or None: the release tick (LRU).

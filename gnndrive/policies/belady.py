@@ -9,6 +9,8 @@ a byte a row is too much.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gnndrive.policies.base import Policy
 from gnndrive.records import Int64Array
 
@@ -22,4 +24,4 @@ class Belady(Policy):
     def keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array | None:
         """See `Policy.keys`; never None."""
         assert next_use is not None, "a policy that looks ahead is told the next uses"
-        return -next_use
+        return np.negative(next_use, out=next_use)
