@@ -164,7 +164,8 @@ class Adjacency:
             store.indptr, lambda: store.indices, file, open_layout, self.read, choice.cache_bytes
         )
         kind: type[Topology] = find("topologies", choice.name)
-        self.topology = kind.open(source)
+        self._name, self._last_stats = choice.name, dict[str, int]()
+        self.topology: Topology | None = kind.open(source)
 
     def start(self, service: Service, engine: type[Engine], settings: EngineSettings) -> None:
         """In the service's loop: make the engine, if there is need for one, of the kind and with
@@ -195,17 +196,20 @@ class Adjacency:
         runs."""
         engine = Counter({} if self._engine is None else self._engine.stats())
         return {
-            "topology": self.topology.name,
+            "topology": self._name,
             "topology_requests": engine["requests"],
             "topology_bytes_read": engine["bytes"],
-            **self.topology.stats(),
+            **(self._last_stats if self.topology is None else self.topology.stats()),
         }
 
     async def aclose(self) -> None:
-        """Wait for the kernel, close files; no sampler may be at work."""
+        """Wait for the kernel, close files, let go of the graph; no sampler may be at work."""
         try:
             if self._engine is not None:
                 await self._engine.aclose()
         finally:
+            if self.topology is not None:
+                self._last_stats = self.topology.stats()
+                self.topology = None
             if self._layout is not None:
                 self._layout.close()

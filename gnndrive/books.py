@@ -64,7 +64,9 @@ class Table:
         self.policy = policy
         self.batch_rows_max = batch_rows_max
         self.empty = empty
+        self._repeats = 0  # rows asked for again within one admission: in two batches of a sweep
         self._window = None
+        self._beyond: dict[int, Int64Array] = {}  # by index, what the window has no place for
         if policy.looks_ahead:
             window = lib.gd_window_new(rows)
             if window == ffi.NULL:
@@ -78,10 +80,12 @@ class Table:
         return int(lib.gd_buffer_available(self.books))
 
     def stats(self) -> dict[str, int]:
-        """The books' counters (`gd_buffer_stats` in native/gnndrive.h)."""
+        """The books' counters (`gd_buffer_stats` in native/gnndrive.h), and `repeats`: rows that
+        came twice in one admission, such as in two batches of a sweep."""
         counters = ffi.new("gd_buffer_stats *")
         lib.gd_buffer_get_stats(self.books, counters)
-        return {name: int(getattr(counters, name)) for name, _ in ffi.typeof(counters[0]).fields}
+        names = [name for name, _ in ffi.typeof(counters[0]).fields]
+        return {name: int(getattr(counters, name)) for name in names} | {"repeats": self._repeats}
 
     def joined(self, parts: Sequence[Int64Array]) -> Int64Array:
         """Rows of several batches, one after the other, so that a later batch's keys count."""
@@ -98,28 +102,34 @@ class Table:
     def foresee(self, index: int, rows: Int64Array) -> None:
         """Batch `index` is known and will want `rows` (int64 [n]): what it wants stays longer.
 
-        More batches than the window holds are not looked at.
+        Batches beyond those that the window holds are looked at when there is a place.
         """
         if self._window is None:
             return
+        keys = self._keys(rows, self._all(rows, index))
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
-        if code == -errno.ERANGE:
-            return  # its admission will say so
-        if code != -errno.ENOSPC:
+        if code == -errno.ENOSPC:
+            self._beyond[index] = rows
+        elif code != -errno.ERANGE:  # or its admission will say so
             check(code, "look-ahead")
-            keys = self._keys(rows, self._all(rows, index))
             code = lib.gd_buffer_raise(self.books, pointer(rows), pointer(keys), len(rows))
             check(code, "raise")
 
     @property
     def foreseen(self) -> int:
-        """Batches that are known and not admitted, as far as the window reaches."""
-        return 0 if self._window is None else int(lib.gd_window_count(self._window))
+        """Batches that are known and not admitted."""
+        if self._window is None:
+            return 0
+        return int(lib.gd_window_count(self._window)) + len(self._beyond)
 
     def forget(self, index: int, rows: Int64Array) -> None:
         """Batch `index` will not come, or comes now: `rows` as they were foreseen."""
-        if self._window is not None:
-            lib.gd_window_drop(self._window, index, pointer(rows), len(rows))
+        if self._window is None or self._beyond.pop(index, None) is not None:
+            return
+        dropped = lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0
+        if dropped and self._beyond:
+            nearest = min(self._beyond)
+            self.foresee(nearest, self._beyond.pop(nearest))
 
     def disappoint(self, rows: Int64Array) -> None:
         """After `forget`: nobody is known to want `rows` any more, for there will be no batch."""
@@ -166,6 +176,7 @@ class Table:
         )
         if code:
             return int(code), found, None
+        self._repeats += count - int(found.hits + found.waits + found.loads)
         loads = (load_rows[: found.loads], load_slots[: found.loads])
         return 0, found, Share(self, alias, pending[: found.pending], loads)
 

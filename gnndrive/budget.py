@@ -22,9 +22,19 @@ SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct 
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 48  # a sampler's scratch for a node: hash entries, id, room to grow
 SCRATCH_EDGE_BYTES = 32  # and for an edge: position, row and col, room to grow
-LEASE_BYTES = 30  # a row of a batch in extraction: alias, pending, its place in the planned reads
-NEXT_USE_BYTES = 24  # a row's next use and key, and the joined rows of a sweep
+# A row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8, load_slots 4, planned
+# reads 21; and with look-ahead its next use, which becomes its key.
+LEASE_BYTES = 49
+NEXT_USE_BYTES = 8
 WINDOW_BYTES = 1  # a node's entry in native/window.c
+PER_EPOCH = (
+    "mapping table",
+    "queued samples",
+    "sampler scratch",
+    "leases",
+    "live batches",
+    "look-ahead",
+)
 DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
 
 
@@ -67,6 +77,12 @@ class Plan:
     def total_bytes(self) -> int:
         """The sum of all lines."""
         return sum(line.nbytes for line in self.lines)
+
+    @property
+    def epoch_bytes(self) -> int:
+        """What each live iterator has for itself, its buffer's slots and their books not
+        counted."""
+        return sum(line.nbytes for line in self.lines if line.what in PER_EPOCH)
 
     @property
     def buffer_bytes(self) -> int:

@@ -174,13 +174,13 @@ class FeatureBuffer:
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a place in the line, or the lease that was granted for it (rule 10)."""
-        if ticket.index is not None and not ticket.arrived:
-            ticket.arrived = True
-            self.forget(ticket.index, ticket.rows)
         if ticket in self._line:
             self._line.remove(ticket)
+            self._will_not_come(ticket)
             self.advance()  # the next in line may fit where this one did not
-        elif not ticket.granted.cancelled() and ticket.granted.exception() is None:
+        elif ticket.granted.cancelled():
+            self._will_not_come(ticket)
+        elif ticket.granted.exception() is None:
             ticket.granted.result().release()
 
     def advance(self) -> None:
@@ -192,7 +192,8 @@ class FeatureBuffer:
                 # Too large together, or one of them is at fault: fewer are tried next.
                 tickets[0].sweep.try_anew(together=max(len(tickets) - 1, 1))
                 if len(tickets) == 1:
-                    self._line.pop().granted.set_exception(error)
+                    self._will_not_come(self._line.pop())
+                    tickets[0].granted.set_exception(error)
                 continue
             if leases is None:
                 return
@@ -225,6 +226,11 @@ class FeatureBuffer:
             shares[name] = share
         sweep.try_anew()  # for what is left of it
         return self._granted(tickets, shares)
+
+    def _will_not_come(self, ticket: Ticket) -> None:
+        """A batch that was foreseen leaves without a lease: what it wants is kept no longer."""
+        if ticket.index is not None:
+            self.forget(ticket.index, ticket.rows)
 
     def _arrive(self, tickets: list[Ticket]) -> None:
         """From now on what they want is what other batches are compared with, not a forecast."""

@@ -53,7 +53,6 @@ from gnndrive.strategies import strategy as find_strategy
 
 BLOCK_BYTES = 65536  # the largest read, unless a row is larger
 SECTOR_BYTES_MAX = 4096
-_STARTING = threading.Lock()  # not a loader's own, so that loaders can be pickled
 
 
 class NeighborLoader(torch.utils.data.DataLoader[Any]):
@@ -83,7 +82,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         policy: what leaves the feature buffer first: "lru", as in the paper; "belady", what the
             queued samples want last; "auto": belady, unless the buffer holds everything.
         sweep: batches read in one sorted pass, if they wait already; "auto": as many as the buffer
-            has room for, up to four. 1 is the paper.
+            has room for, up to four, or one where it holds everything. 1 is the paper.
         samplers, extractors: tasks of the two stages; `num_workers`, if positive, sets `samplers`.
         extracting_queue, training_queue: bounds of the two queues, in batches.
         seed: makes every epoch's batches reproducible; by default drawn from `generator` at each
@@ -164,7 +163,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         self.__dict__.update(given)  # frameworks look for arguments under their own names
         self.data, self.transform = data, transform
         self.num_neighbors = checked_fanout(num_neighbors)
-        self.replace, self.epoch = replace, 0
+        self.replace, self.epoch, self._starting = replace, 0, threading.RLock()
         self.__dict__.update(checked_own({name: named[name] for name in OWN_ARGUMENTS}))
         self.samplers = kwargs.get("num_workers") or self.samplers
         self._features = feature_table(data)
@@ -231,8 +230,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
     def close(self) -> None:
         """End all iterators, wait for reads under way, free everything. Idempotent; the loader
         cannot be used again, and an iterator in the middle of its epoch raises ClosedError."""
-        with _STARTING:
-            self._closed = True
+        self._closed = True
+        with self._starting:  # a start under way in another thread; in this one a signal came in
+            pass
         if self._runtime is not None and self._closer is not None:
             self._runtime.close()
             self._closer.detach()
@@ -297,12 +297,16 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         return BatchIterator(self, runtime, runtime.begin(seeds, seed, number, sampler, finish))
 
     def _start(self) -> Runtime:
-        with _STARTING:
+        with self._starting:
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                self._runtime = Runtime(self.data, self._runtime_settings())
-                self._closer = weakref.finalize(self, self._runtime.close_anywhere)
+                runtime = Runtime(self.data, self._runtime_settings())
+                if self._closed:  # meanwhile, by a signal's handler
+                    runtime.close()
+                    raise ClosedError(CLOSED)
+                self._runtime = runtime
+                self._closer = weakref.finalize(self, runtime.close_anywhere)
             return self._runtime
 
     def _runtime_settings(self) -> RuntimeSettings:
@@ -313,7 +317,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         policy = ("lru" if holds_all else "belady") if self.policy == "auto" else self.policy
         sweep = None if self.sweep == "auto" else int(self.sweep)
         if holds_all and sweep is None:
-            sweep = 1  # hardly anything is read, so nothing is gained by reading together
+            sweep = 1  # after the first epoch nothing is read, so nothing is gained by waiting
         return RuntimeSettings(
             strategy=self._strategy,
             features=self._features,
@@ -379,7 +383,12 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         """torch's warning of too many worker processes: there are none."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_runtime": None, "_closer": None}  # a copy starts its own
+        left_out = {"_starting": None, "_runtime": None, "_closer": None}  # a copy has its own
+        return self.__dict__ | left_out
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._starting = threading.RLock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gnndrive.adjacency import Adjacency
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
-from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Plan
+from gnndrive.budget import SLOT_BOOKS_BYTES, Plan
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.engines import choose
 from gnndrive.engines.base import Engine
@@ -164,12 +164,14 @@ class Runtime:
 
         async def start() -> Running:
             await self._make_way()
+            topology = self._adjacency.topology
+            assert topology is not None, "it goes when the runtime is closed"
             epoch = Epoch(
                 number=number,
                 seed=seed,
                 seeds=seeds,
                 sampler=sampler,
-                topology=self._adjacency.topology,
+                topology=topology,
                 buffer=self._take_buffer(),
                 workers=self._workers,
                 collate=collate,
@@ -236,11 +238,11 @@ class Runtime:
     def _second_buffer_slots(self) -> int:
         plan = self.settings.plan
         slots = min(plan.slots, plan.batch_rows_max)
-        more = slots * (plan.row_bytes + SLOT_BOOKS_BYTES) + MAPPING_BYTES * self._file.row_count
+        more = slots * (plan.row_bytes + SLOT_BOOKS_BYTES) + plan.epoch_bytes
         others = self._secondary * more  # each as large as this one
         if plan.memory is not None and plan.total_bytes + others + more > plan.memory:
             raise ConfigError(
-                "a second live iterator needs a feature buffer of its own, "
+                "a second live iterator needs a feature buffer and batches of its own, "
                 f"{format_size(more)}, and memory={format_size(plan.memory)} has "
                 f"{format_size(plan.memory - plan.total_bytes - others)} left: "
                 "give buffer= less, memory= more, or close the first iterator"
@@ -272,7 +274,7 @@ class Runtime:
             "batches": counters.batches,
             "rows": counters.rows,
             "edges": counters.edges,
-            "rows_hit": books["hits"],
+            "rows_hit": books["hits"] + books["repeats"],
             "rows_waited": books["waits"],
             "rows_loaded": books["loads"],
             "evictions": books["evictions"],
@@ -349,7 +351,9 @@ class Runtime:
             await self.engine.aclose()
             if self._buffer is not None:
                 self._buffer.verify()
+                self._retired.update(self._buffer.tables[self.settings.features].stats())
                 self._buffer.close()
+                self._buffer = None
         finally:
             self._layout.close()
             await self._adjacency.aclose()

@@ -6,7 +6,6 @@ refuses that, through the page cache, which is told to drop each stretch.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -16,19 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.blocks import private_map
 from gnndrive.errors import ReadError, StoreError
 from gnndrive.records import TableFile
 
 STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
 PAGE_BYTES = 4096  # no device asks for more alignment
-
-
-def private_pages(nbytes: int) -> mmap.mmap:
-    """Anonymous memory, private, in huge pages where the kernel has them: [nbytes], rounded up."""
-    pages = mmap.mmap(-1, max(_whole(nbytes), PAGE_BYTES), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without them: more TLB misses, no harm
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return pages
 
 
 class IndexStream:
@@ -80,7 +72,9 @@ class IndexStream:
         with memoryview(pages) as memory:
             for at in range(0, nbytes, STRETCH_BYTES):
                 length = min(STRETCH_BYTES, nbytes - at)
-                self._read(self.file.data_offset + at, length, memory[at : at + _whole(length)])
+                self._read(
+                    self.file.data_offset + at, length, memory[at : at + whole_pages(length)]
+                )
 
     def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
         """Some indices around `position`: the position of the first, and up to 4 MB of them, valid
@@ -91,12 +85,12 @@ class IndexStream:
             StoreError: the file is too short.
         """
         if self._pages is None:
-            self._pages = private_pages(STRETCH_BYTES)
+            self._pages = private_map(STRETCH_BYTES)
         width = self.file.row_bytes
         at = position * width // PAGE_BYTES * PAGE_BYTES
         length = min(STRETCH_BYTES, self.file.row_count * width - at)
         with memoryview(self._pages) as memory:
-            self._read(self.file.data_offset + at, length, memory[: _whole(length)])
+            self._read(self.file.data_offset + at, length, memory[: whole_pages(length)])
         return at // width, np.frombuffer(self._pages, self.dtype, length // width)
 
     def _read(self, offset: int, length: int, memory: memoryview) -> None:
@@ -126,5 +120,6 @@ class IndexStream:
         self._fd, self._direct = buffered, False
 
 
-def _whole(nbytes: int) -> int:
+def whole_pages(nbytes: int) -> int:
+    """`nbytes` rounded up to whole pages."""
     return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

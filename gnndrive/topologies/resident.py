@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gnndrive.blocks import private_map
+from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array, TableFile
 from gnndrive.topologies._csc import check_indptr, make_csc
-from gnndrive.topologies._stream import IndexStream, private_pages
+from gnndrive.topologies._stream import IndexStream, whole_pages
 from gnndrive.topologies.base import GraphSize, Source, Topology
 
 
@@ -38,7 +40,12 @@ class Resident(Topology):
         self.num_nodes = indptr.size - 1
         self.num_edges = file.row_count
         self._indptr = indptr
-        pages = private_pages(file.row_count * file.row_bytes)
+        try:
+            pages = private_map(whole_pages(file.row_count * file.row_bytes))
+        except MemoryError as error:
+            raise ConfigError(
+                f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
+            ) from error
         with IndexStream(file) as stream:
             stream.read_into(pages)
             self._indices = np.frombuffer(pages, stream.dtype, file.row_count)

@@ -341,9 +341,9 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
         return NeighborLoader(store, [2], batch_size=4, **options)._runtime_settings().gap_bytes_max
 
     assert gap_of() == 8192
-    save_calibration(store, DiskCost(1e-5, 5e-10, 128, "uring", "2026-01-01", disk, ()))
-    assert gap_of() == 19968
+    save_calibration(store, DiskCost(1e-5, 1e-9, 128, "uring", "2026-01-01", disk, ()))
+    assert gap_of() == 9728
     assert gap_of(gap=0) == 0
     assert gap_of(gap="4KiB") == 4096
     save_calibration(store, DiskCost(1.0, 1e-9, 128, "uring", "2026-01-01", disk, ()))
-    assert gap_of() == 65536
+    assert gap_of() == 16384

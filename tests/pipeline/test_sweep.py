@@ -186,6 +186,45 @@ def test_a_batch_that_will_not_come_keeps_nothing(rows: TableFile) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["at the gate", "in line"])
+def test_a_batch_that_leaves_the_gate_keeps_nothing(rows: TableFile, early: bool) -> None:
+    """It waited for slots when its epoch was broken off; the next epoch's indices start at 0."""
+
+    async def main() -> None:
+        async with simulation_of(rows, 16) as simulation:
+            buffer = simulation.buffer
+            await visit(simulation, None, ids(0, 8))
+            held = await buffer.lease({"x": ids(8, 16)})
+            await held.ready()
+            wanted = [ids(32, 48)] * early + [np.concatenate([ids(0, 8), ids(16, 20)])]
+            for index, one in enumerate(wanted):
+                buffer.foresee(index, {"x": one})
+            tickets = [buffer.join([(i, {"x": one})])[0] for i, one in enumerate(wanted)]
+            for ticket in reversed(tickets):
+                assert not ticket.granted.done()
+                buffer.leave(ticket)
+            held.release()
+            await visit(simulation, None, ids(16, 24))
+            assert await visit(simulation, None, ids(8, 16)) == 0
+
+    run(main())
+
+
+def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
+    """Those beyond it come in as places come free, the nearest first."""
+
+    async def main() -> None:
+        async with simulation_of(rows, 16) as simulation:
+            parts = {index: ids(8 * (index % 3), 8 * (index % 3) + 8) for index in range(20)}
+            for index, wanted in parts.items():
+                simulation.buffer.foresee(index, {"x": wanted})
+            assert simulation.table.foreseen == 20
+            loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
+            assert sum(loads) == 8 * optimum([[index % 3] for index in parts], 2)
+
+    run(main())
+
+
 def optimum(batches: list[list[int]], slots: int) -> int:
     """Loads of Belady's rule when every batch is known from the start, one after the other."""
     held: set[int] = set()
