@@ -19,6 +19,7 @@ import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
 from gnndrive.buffer import FeatureBuffer, Lease
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.runtime import Runtime
 from tests.loader.conftest import NODES, Make
 
 LOOKS = 20_000  # at what ends by itself, such as a thread's entry after the thread was joined
@@ -261,6 +262,24 @@ def test_closing_again_after_an_interrupt(
     loader.close()
     with pytest.raises(ClosedError):
         list(iterator)
+
+
+def test_closing_from_within_a_start(
+    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's handler closes loaders while one reads its graph at its first `iter`."""
+    starting, other = make(), make()
+    next(iter(other))
+
+    def interrupted(*arguments: Any) -> Runtime:
+        monkeypatch.undo()
+        other.close()
+        starting.close()
+        return Runtime(*arguments)
+
+    monkeypatch.setattr("gnndrive.loader.Runtime", interrupted)
+    with pytest.raises(ClosedError):
+        iter(starting)
 
 
 def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:
