@@ -314,7 +314,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
         plan = self.plan()
         holds_all = plan.slots >= self.data.num_nodes
-        policy = ("lru" if holds_all else "belady") if self.policy == "auto" else self.policy
+        policy = self._strategy.policy if self.policy == "auto" else self.policy
+        if policy == "auto":
+            policy = "lru" if holds_all else "belady"
         sweep = None if self.sweep == "auto" else int(self.sweep)
         if holds_all and sweep is None:
             sweep = 1  # after the first epoch nothing is read, so nothing is gained by waiting

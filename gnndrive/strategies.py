@@ -16,7 +16,7 @@ class Strategy:
     """What a published design is made of; names of plug-ins, see `gnndrive.plugins`.
 
     Attributes:
-        topology: what the loader takes unless it is told; "auto": by the memory there is.
+        topology, policy: what the loader takes unless it is told; "auto": by the memory there is.
     """
 
     paper: str
@@ -30,7 +30,7 @@ class Strategy:
 
 STRATEGIES = {
     "gnndrive": Strategy(
-        "GNNDrive (ICPP 2024)", "shuffled", "uniform", "auto", "table", "lru", "disk"
+        "GNNDrive (ICPP 2024)", "shuffled", "uniform", "auto", "table", "auto", "disk"
     ),
 }
 

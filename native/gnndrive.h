@@ -203,7 +203,7 @@ typedef struct gd_ring_stats {
     int64_t requests, bytes, submits, wakeups, retries, inflight_max, jobs, notifies;
     int32_t fixed_staging, fixed_files, depth;
 } gd_ring_stats;
-/* How requests are handed over. All 0, as the loader has it: in batches of an eighth of the depth,
+/* How requests are handed over. By default: in batches of an eighth of the depth,
  * so that the device begins before a turn of the thread has prepared all; the last batch's system
  * call also waits for the first completion. */
 typedef struct gd_ring_options {
