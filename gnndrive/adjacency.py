@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.arguments import size_or_none
 from gnndrive.budget import (
     DEFAULT_SHARE,
     MAPPING_BYTES,
@@ -27,7 +28,7 @@ from gnndrive.layouts.base import Layout, Reads
 from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.plugins import find
 from gnndrive.records import FAILURE, EngineSettings, TopologyChoice
-from gnndrive.sizes import format_size, parse_size
+from gnndrive.sizes import format_size
 from gnndrive.store.reader import Store
 from gnndrive.topologies._neighbours import build_bytes, least_bytes, most_bytes
 from gnndrive.topologies.base import GraphSize, Source, Topology
@@ -119,7 +120,7 @@ def _cache_bytes(asked: str | int | None, size: GraphSize, room: int) -> int:
     least, most = least_bytes(size), most_bytes(size)
     if asked is None:
         return min(room, most) if room > least else 0
-    wanted = 0 if asked in (0, "0") else parse_size(asked, "neighbour_cache")
+    wanted = size_or_none(asked, "neighbour_cache")
     if 0 < wanted <= least:
         raise ConfigError(
             f"neighbour_cache={format_size(wanted)} holds no list: the address table alone takes "

@@ -58,11 +58,18 @@ def refuse_unbuilt(arguments: Mapping[str, Any]) -> None:
             raise NotImplementedError(f"{name}={value!r} is not built yet; leave it at {default!r}")
 
 
+def size_or_none(size: Any, name: str) -> int:
+    """Bytes of a size that may be 0."""
+    if size in (0, "0") and not isinstance(size, bool):
+        return 0
+    return parse_size(size, name)
+
+
 def checked_gap(gap: Any, store: Store, read_bytes_max: int) -> int:
     """`gap` in bytes; None: what the store's calibration says, else the default."""
     if gap is None:
         return gap_bytes(load_calibration(store), read_bytes_max)
-    return parse_size(gap, "gap") if gap else 0
+    return size_or_none(gap, "gap")
 
 
 def whole(**argument: Any) -> int:
@@ -165,8 +172,15 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     """
     counts = ("io_depth", "samplers", "extractors", "extracting_queue", "training_queue")
     checked = given | {name: positive(**{name: given[name]}) for name in counts}
-    if given["policy"] != "auto":
-        find("policies", given["policy"])
+    for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
+        if given[name] != "auto":
+            find(kind, given[name])
+    for name in ("memory", "buffer"):
+        if given[name] is not None:
+            parse_size(given[name], name)
+    for name in ("gap", "neighbour_cache"):
+        if given[name] is not None:
+            size_or_none(given[name], name)
     sweep, seed = given["sweep"], given["seed"]
     if sweep != "auto":
         if isinstance(sweep, str):
