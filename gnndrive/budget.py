@@ -19,9 +19,10 @@ from gnndrive.records import TopologyChoice
 from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
+SAMPLE_NODE_BYTES = 12  # a node of a queued sample: its id, where its edges start
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 48  # a sampler's scratch for a node: hash entries, id, room to grow
-SCRATCH_EDGE_BYTES = 32  # and for an edge: position, row and col, room to grow
+SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
 # A row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8, load_slots 4, planned
 # reads 21; and with look-ahead its next use, which becomes its key.
 LEASE_BYTES = 49
@@ -106,6 +107,7 @@ class Demand:
         row_bytes: bytes of a node's features.
         other_node_bytes, other_edge_bytes: bytes of a node's and an edge's other attributes.
         batch_rows_max, batch_edges_max: the largest batch.
+        position_bytes: bytes of an edge's position in the graph, 4 or 8.
         batches_queued: samples that can be alive at once.
         batches_extracted: batches in the training window, each with its lease.
         samplers: sampling threads.
@@ -121,6 +123,7 @@ class Demand:
     other_edge_bytes: int
     batch_rows_max: int
     batch_edges_max: int
+    position_bytes: int
     batches_queued: int
     batches_extracted: int
     samplers: int
@@ -206,7 +209,7 @@ def rest_bytes(demand: Demand) -> int:
 
 def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     rows, edges = demand.batch_rows_max, demand.batch_edges_max
-    sample = 8 * rows + 16 * edges
+    sample = SAMPLE_NODE_BYTES * rows + (4 + demand.position_bytes) * edges
     batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
     batch += (24 + demand.other_edge_bytes) * edges
     scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges

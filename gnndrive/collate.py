@@ -5,7 +5,7 @@ yielded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from gnndrive.blocks import Allocate, empty_tensor
 from gnndrive.errors import StoreError
-from gnndrive.records import Int64Array, Sample, Seeds
+from gnndrive.records import Int32Array, Int64Array, Sample, Seeds
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Collate:
         edge_index = empty((2, len(sample.row)), np.int64)
         edge_index[0], edge_index[1] = sample.row, sample.col
         batch.edge_index = torch.from_numpy(edge_index)
-        edge = sample.edge if store.edge_id is None else self._original(sample.edge, empty)
+        edge = self._numbers(sample.edge, empty)
         e_id = torch.from_numpy(edge)
         for name in store.edge_names:
             batch[name] = _picked(self._map(f"edges/{name}"), edge, empty)
@@ -110,18 +110,19 @@ class Collate:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": {}}
 
-    def _original(self, position: Int64Array, empty: Allocate) -> Int64Array:
+    def _numbers(self, position: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
         """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
 
         Raises:
             StoreError: the store is damaged; a wrong number must not wrap around to another edge.
         """
+        position = _wide(position, empty)
         edge_id: Any = self._store.edge_id
+        if edge_id is None:
+            return position
         # The positions are the sampler's and lie within the graph; "clip" spares a temporary.
         found = np.take(edge_id, position, out=empty(len(position), edge_id.dtype), mode="clip")
-        edge: Int64Array = found if found.dtype == np.int64 else empty(len(found), np.int64)
-        if edge is not found:
-            edge[:] = found
+        edge = _wide(found, empty)
         if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < self._store.num_edges):
             raise StoreError(
                 f"{self._store.path}/graph/edge_id.npy names an edge that is not there: run "
@@ -138,6 +139,15 @@ class Collate:
         if name not in self._maps:
             self._maps[name] = self._store.tensor(name)
         return self._maps[name]
+
+
+def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
+    """`numbers` as int64, in memory from `empty` if they are not."""
+    if numbers.dtype == np.int64:
+        return cast(Int64Array, numbers)
+    wide: Int64Array = empty(len(numbers), np.int64)
+    wide[:] = numbers
+    return wide
 
 
 def _picked(table: torch.Tensor, row: Int64Array, empty: Allocate) -> torch.Tensor:

@@ -43,7 +43,7 @@ from gnndrive.pipeline.service import CLOSED
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
 from gnndrive.runtime import Runtime, RuntimeSettings
-from gnndrive.samplers.base import Sampler, batch_key, checked_fanout
+from gnndrive.samplers.base import Sampler, batch_key, checked_fanout, position_dtype
 from gnndrive.schedules.base import Schedule
 from gnndrive.schedules.given import Given
 from gnndrive.schedules.shuffled import order_dtype
@@ -203,6 +203,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             other_edge_bytes=sum(data.table(f"edges/{name}").row_bytes for name in data.edge_names),
             batch_rows_max=rows,
             batch_edges_max=edges,
+            position_bytes=np.dtype(position_dtype(data.num_edges)).itemsize,
             batches_queued=self.extracting_queue + self.training_queue,
             batches_extracted=self.training_queue,
             seed_bytes=self._inputs.nbytes + self._order_bytes(),

@@ -40,18 +40,25 @@ class Sample:
 
     Attributes:
         node: global node ids, int64 [nodes].
-        row, col: edge `e` goes from `node[row[e]]` to `node[col[e]]`; int32 [edges].
-        edge: the edges' positions in the CSC graph, int64 [edges].
+        row: edge `e` comes from `node[row[e]]`; int32 [edges].
+        colptr: edges `colptr[p]` to `colptr[p + 1]` go to `node[p]`; int32 [p + 1] for as many of
+            the first nodes as were expanded.
+        edge: the edges' positions in the CSC graph, int32 or int64 [edges].
         num_sampled_nodes: new nodes per hop, hops + 1 numbers, the seeds first.
         num_sampled_edges: edges per hop, hops numbers.
     """
 
     node: Int64Array
     row: Int32Array
-    col: Int32Array
-    edge: Int64Array
+    colptr: Int32Array
+    edge: Int32Array | Int64Array
     num_sampled_nodes: tuple[int, ...]
     num_sampled_edges: tuple[int, ...]
+
+    @property
+    def col(self) -> Int32Array:
+        """Edge `e` goes to `node[col[e]]`; int32 [edges], made anew at each call."""
+        return np.repeat(np.arange(len(self.colptr) - 1, dtype=np.int32), np.diff(self.colptr))
 
 
 @dataclass(frozen=True, slots=True)

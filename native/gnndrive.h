@@ -253,11 +253,13 @@ enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds,
               const int64_t *fanout, int32_t hops, int32_t replace, uint64_t key,
               const int32_t *stop);
-/* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. */
+/* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i was drawn
+ * for the first node[n] with first + i < until[n]. */
 typedef struct gd_wanted {
     const int64_t *edge; /* CSC positions */
-    const int32_t *col;  /* the node that each was drawn for, as a position in `node` */
     const int64_t *node;
+    const int32_t *until;
+    int64_t first;
     int64_t count; /* 0: it does not wait */
 } gd_wanted;
 void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out);
@@ -266,12 +268,16 @@ void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out);
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count);
 int64_t gd_sampler_nodes(const gd_sampler *s);
 int64_t gd_sampler_edges(const gd_sampler *s);
+int64_t gd_sampler_expanded(const gd_sampler *s); /* the nodes that were drawn for: the first ones */
 int64_t gd_sampler_culprit(const gd_sampler *s);
 /* Copy the result out: node[nodes] global ids, seeds first then by hop; row[edges] the sampled
- * neighbour and col[edges] the node it was sampled for, as positions in node; edge[edges] CSC
- * positions; nodes_per_hop[hops + 1], edges_per_hop[hops]. Any output may be NULL. */
-void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *col,
-                       int64_t *edge, int64_t *nodes_per_hop, int64_t *edges_per_hop);
+ * neighbours, as positions in node; colptr[expanded + 1]: edges [colptr[p], colptr[p + 1]) were
+ * drawn for node[p]; edge[edges] CSC positions, int32 or int64 by edge_bytes, 4 only where the
+ * graph has less than 2^31 edges; nodes_per_hop[hops + 1], edges_per_hop[hops]. Any output may be
+ * NULL. */
+void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *colptr,
+                       void *edge, int32_t edge_bytes, int64_t *nodes_per_hop,
+                       int64_t *edges_per_hop);
 
 /* ---- neighbours.c: the in-neighbour lists that are kept in memory (Ginex's neighbour cache) ----
  */

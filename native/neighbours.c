@@ -218,10 +218,11 @@ int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wa
                             int32_t *slot, int64_t *missing_count) {
     int64_t i = 0, misses = 0, begin = -1, length = 0;
     most = most < wanted->count ? most : wanted->count;
-    for (int32_t of = -1; i < most; i++) {
-        const int64_t position = wanted->edge[i], node = wanted->node[wanted->col[i]];
-        if (wanted->col[i] != of) { /* the edges of a node come one behind the other */
-            of = wanted->col[i];
+    for (int64_t n = 0, found = -1; i < most; i++) {
+        while (wanted->first + i >= wanted->until[n]) n++;
+        const int64_t position = wanted->edge[i], node = wanted->node[n];
+        if (n != found) {
+            found = n;
             begin = find(c, node, &length);
         }
         const int64_t at = position - g->indptr[node];

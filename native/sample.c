@@ -45,14 +45,16 @@ static int draw_node(gd_sampler *s, const gd_job *j, int64_t p, int64_t begin, i
     } else if (gd_draw_many(&s->drawn, stream, begin, degree, k, out)) {
         return -ENOMEM;
     }
-    for (int64_t n = 0; n < k; n++) s->col[s->edges + n] = (int32_t)p;
     s->edges += k;
+    s->expanded = p + 1;
+    s->colptr[s->expanded] = (int32_t)s->edges;
     return 0;
 }
 
 /* Draw for the nodes at positions [first, last). */
 static int draw_hop(gd_sampler *s, const gd_job *j, int64_t first, int64_t last, int64_t fanout) {
     const int64_t *const indptr = j->g->indptr;
+    if (reserve_colptr(s, last)) return -ENOMEM;
     for (int64_t p = first; p < last; p++) {
         if ((p - first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
         if (p + GD_NODES_AHEAD < last) {
@@ -204,7 +206,7 @@ static int go_on(gd_sampler *s) {
 /* What a step of a sample comes to: an error leaves nothing. */
 static int ended(gd_sampler *s, int rc) {
     s->waiting = rc == GD_WANTS;
-    if (rc < 0) s->nodes = s->edges = s->placed = 0;
+    if (rc < 0) s->nodes = s->edges = s->expanded = s->placed = 0;
     if (rc == 0) s->hops = s->job.hops;
     return rc;
 }
@@ -216,7 +218,7 @@ gd_sampler *gd_sampler_new(void) { return calloc(1, sizeof(gd_sampler)); }
 void gd_sampler_free(gd_sampler *s) {
     if (!s) return;
     void *const arrays[] = {s->node,          s->edge,          s->row,
-                            s->col,           s->places.slot,   s->drawn.entry,
+                            s->colptr,        s->places.slot,   s->drawn.entry,
                             s->nodes_per_hop, s->edges_per_hop, s};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
 }
@@ -233,7 +235,7 @@ static int valid_arguments(const gd_csc *g, int64_t n_seeds, const int64_t *fano
 static int begin_batch(gd_sampler *s, int32_t hops) {
     const int64_t had = s->places.slots ? s->places.slots : GD_PLACES_MIN;
     const int64_t slots = had > GD_PLACES_MIN && s->nodes < had / 8 ? had / 2 : had;
-    s->nodes = s->edges = s->placed = s->hop_first = s->culprit = 0;
+    s->nodes = s->edges = s->expanded = s->placed = s->hop_first = s->culprit = 0;
     s->hop = s->hops = s->cold = s->waiting = 0;
     s->faults = major_faults();
     const int64_t capacity = (int64_t)hops + 1;
@@ -243,7 +245,8 @@ static int begin_batch(gd_sampler *s, int32_t hops) {
             return -ENOMEM;
         s->hop_capacity = capacity;
     }
-    s->nodes_per_hop[0] = 0;
+    if (reserve_colptr(s, 0)) return -ENOMEM;
+    s->nodes_per_hop[0] = s->colptr[0] = 0;
     return gd_places_clear(&s->places, slots);
 }
 
@@ -285,14 +288,27 @@ int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count) {
 }
 
 void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out) {
-    const int64_t at = s->placed;
-    *out = (gd_wanted){.node = s->node};
-    if (s->waiting) *out = (gd_wanted){s->edge + at, s->col + at, s->node, s->edges - at};
+    *out = (gd_wanted){.first = s->placed};
+    if (!s->waiting) return;
+    int64_t low = s->hop_first, high = s->hop_last; /* the node that the first edge is for */
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (s->colptr[middle] <= s->placed)
+            low = middle;
+        else
+            high = middle;
+    }
+    out->edge = s->edge + s->placed;
+    out->node = s->node + low;
+    out->until = s->colptr + low + 1;
+    out->count = s->edges - s->placed;
 }
 
 int64_t gd_sampler_nodes(const gd_sampler *s) { return s->nodes; }
 
 int64_t gd_sampler_edges(const gd_sampler *s) { return s->edges; }
+
+int64_t gd_sampler_expanded(const gd_sampler *s) { return s->expanded; }
 
 int64_t gd_sampler_culprit(const gd_sampler *s) { return s->culprit; }
 
@@ -300,12 +316,23 @@ static void copy_out(void *out, const void *from, int64_t count, size_t width) {
     if (out && count > 0) memcpy(out, from, (size_t)count * width);
 }
 
-void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *col,
-                       int64_t *edge, int64_t *nodes_per_hop, int64_t *edges_per_hop) {
+/* Positions below 2^31 take half the room. */
+static void copy_edges(const gd_sampler *s, void *edge, int32_t edge_bytes) {
+    assert(edge_bytes == 4 || edge_bytes == 8);
+    if (edge_bytes == 8) {
+        copy_out(edge, s->edge, s->edges, sizeof *s->edge);
+        return;
+    }
+    for (int64_t e = 0; e < s->edges; e++) ((int32_t *)edge)[e] = (int32_t)s->edge[e];
+}
+
+void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *colptr,
+                       void *edge, int32_t edge_bytes, int64_t *nodes_per_hop,
+                       int64_t *edges_per_hop) {
     copy_out(node, s->node, s->nodes, sizeof *node);
     copy_out(row, s->row, s->edges, sizeof *row);
-    copy_out(col, s->col, s->edges, sizeof *col);
-    copy_out(edge, s->edge, s->edges, sizeof *edge);
+    copy_out(colptr, s->colptr, s->expanded + 1, sizeof *colptr);
+    if (edge) copy_edges(s, edge, edge_bytes);
     copy_out(nodes_per_hop, s->nodes_per_hop, s->hops + 1, sizeof *nodes_per_hop);
     copy_out(edges_per_hop, s->edges_per_hop, s->hops, sizeof *edges_per_hop);
 }

@@ -24,9 +24,11 @@ struct gd_sampler {
     int64_t placed;    /* edges whose neighbours have their places */
     int64_t *node;     /* node[nodes] */
     int64_t nodes, node_capacity;
-    int64_t *edge; /* edge[edges], row[edges], col[edges] */
-    int32_t *row, *col;
+    int64_t *edge; /* edge[edges], row[edges] */
+    int32_t *row;
     int64_t edges, edge_capacity;
+    int32_t *colptr; /* colptr[expanded + 1]: where each expanded node's edges start */
+    int64_t expanded, colptr_capacity;
     gd_places places; /* node -> its first position */
     int32_t cold;     /* the indices come from disk: ask for pages ahead */
     int64_t faults;   /* major faults of this thread when the batch began */
@@ -52,10 +54,18 @@ static int reserve_edges(gd_sampler *s, int64_t more) {
     if (s->edges + more <= s->edge_capacity) return 0;
     const int64_t capacity = gd_doubled(s->edge_capacity, s->edges + more);
     if (grow((void **)&s->edge, capacity, sizeof *s->edge) ||
-        grow((void **)&s->row, capacity, sizeof *s->row) ||
-        grow((void **)&s->col, capacity, sizeof *s->col))
+        grow((void **)&s->row, capacity, sizeof *s->row))
         return -ENOMEM;
     s->edge_capacity = capacity;
+    return 0;
+}
+
+/* Room for where the edges of the first `expanded` nodes start, and the last ones end. */
+static int reserve_colptr(gd_sampler *s, int64_t expanded) {
+    if (expanded < s->colptr_capacity) return 0;
+    const int64_t capacity = gd_doubled(s->colptr_capacity, expanded + 1);
+    if (grow((void **)&s->colptr, capacity, sizeof *s->colptr)) return -ENOMEM;
+    s->colptr_capacity = capacity;
     return 0;
 }
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array, Sample
 from gnndrive.topologies.base import Topology
@@ -66,6 +68,11 @@ def checked_fanout(num_neighbors: Any) -> list[int]:
             "0 or more, or -1 for all neighbours"
         )
     return fanout
+
+
+def position_dtype(num_edges: int) -> type[np.int32 | np.int64]:
+    """What holds the CSC position of one of so many edges."""
+    return np.int32 if num_edges < 1 << 31 else np.int64
 
 
 def batch_key(seed: int, epoch: int, batch: int) -> int:

@@ -18,7 +18,7 @@ from gnndrive._ffi import check, ffi, lib, pointer
 from gnndrive.blocks import Allocate
 from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.records import Int64Array, Sample
-from gnndrive.samplers.base import Sampler, checked_fanout
+from gnndrive.samplers.base import Sampler, checked_fanout, position_dtype
 from gnndrive.topologies.base import Stop, Topology
 
 
@@ -79,7 +79,7 @@ class Uniform(Sampler):
                 code = topology.serve(scratch, self._stop)
             if code < 0:
                 raise _error(code, lib.gd_sampler_culprit(scratch), seeds, topology)
-            return self._result(scratch)
+            return self._result(scratch, topology.num_edges)
         finally:
             with self._lock:
                 self._idle.append(scratch)
@@ -103,18 +103,19 @@ class Uniform(Sampler):
             raise MemoryError("no memory for a sampler's scratch: lower `memory=` or the fanout")
         return ffi.gc(scratch, lib.gd_sampler_free)
 
-    def _result(self, scratch: Any) -> Sample:
+    def _result(self, scratch: Any, num_edges: int) -> Sample:
         nodes, edges = lib.gd_sampler_nodes(scratch), lib.gd_sampler_edges(scratch)
-        node, edge = self._empty(nodes, np.int64), self._empty(edges, np.int64)
-        row, col = self._empty(edges, np.int32), self._empty(edges, np.int32)
+        node, row = self._empty(nodes, np.int64), self._empty(edges, np.int32)
+        colptr = self._empty(lib.gd_sampler_expanded(scratch) + 1, np.int32)
+        edge: Any = self._empty(edges, position_dtype(num_edges))
         nodes_per_hop = np.empty(self._fanout.size + 1, np.int64)
         edges_per_hop = np.empty(self._fanout.size, np.int64)
         lib.gd_sampler_result(
-            scratch, pointer(node), pointer(row), pointer(col), pointer(edge),
+            scratch, pointer(node), pointer(row), pointer(colptr), pointer(edge), edge.itemsize,
             pointer(nodes_per_hop), pointer(edges_per_hop),
         )  # fmt: skip
         return Sample(
-            node, row, col, edge, tuple(nodes_per_hop.tolist()), tuple(edges_per_hop.tolist())
+            node, row, colptr, edge, tuple(nodes_per_hop.tolist()), tuple(edges_per_hop.tolist())
         )
 
 

@@ -93,8 +93,9 @@ class RandomSampler(Sampler):
         count = min(int(draw.integers(0, self._extra_max + 1)), self._num_nodes)
         extra = draw.choice(self._num_nodes, count, replace=False)
         node = np.concatenate([seeds, extra[~np.isin(extra, seeds)]]).astype(np.int64)
-        nothing, none = np.empty(0, np.int32), np.empty(0, np.int64)
-        return Sample(node, nothing, nothing, none, (len(seeds), len(node) - len(seeds)), (0,))
+        none = np.empty(0, np.int32)
+        per_hop = len(seeds), len(node) - len(seeds)
+        return Sample(node, none, np.zeros(len(seeds) + 1, np.int32), none, per_hop, (0,))
 
     def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
         """See `Sampler.bounds`."""

@@ -32,6 +32,7 @@ DEMAND = Demand(
     other_edge_bytes=4,
     batch_rows_max=50,
     batch_edges_max=60,
+    position_bytes=8,
     batches_queued=10,
     batches_extracted=4,
     samplers=4,

@@ -12,6 +12,7 @@ from torch_geometric.utils import k_hop_subgraph
 from gnndrive import plugins
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ConfigError
+from gnndrive.samplers.base import position_dtype
 from gnndrive.samplers.uniform import Uniform, edges_max, nodes_max
 from gnndrive.topologies.mmap import Mmap
 from tests.sampler.graphs import assert_contract, graph_of_degrees, random_graph, star
@@ -102,9 +103,22 @@ def test_nodes_equal_in_their_low_32_bits_stay_apart() -> None:
     assert lib.gd_sampler_nodes(scratch) == 3001
     row, node = np.empty(len(wide), np.int32), np.empty(3001, np.int64)
     null = ffi.NULL
-    lib.gd_sampler_result(scratch, pointer(node), pointer(row), null, null, null, null)
+    lib.gd_sampler_result(scratch, pointer(node), pointer(row), null, null, 8, null, null)
     np.testing.assert_array_equal(node, [0, *wide[:3000]])
     np.testing.assert_array_equal(node[row], wide)
+
+
+def test_positions_take_the_width_that_the_graph_needs() -> None:
+    assert (position_dtype(2**31 - 1), position_dtype(2**31)) == (np.int32, np.int64)
+    topology, scratch = star(40), ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
+    seeds, fanout, null = np.array([0], np.int64), np.array([7], np.int64), ffi.NULL
+    arguments = (pointer(seeds), 1, pointer(fanout), 1, 0, 3, null)
+    assert lib.gd_sample(scratch, topology.csc(), *arguments) == 0
+    narrow, wide = np.empty(7, np.int32), np.empty(7, np.int64)
+    for edge in (narrow, wide):
+        lib.gd_sampler_result(scratch, null, null, null, pointer(edge), edge.itemsize, null, null)
+    assert narrow.tolist() == wide.tolist()
+    assert len(set(wide.tolist()) & set(range(40))) == 7
 
 
 @pytest.mark.parametrize("fanout", [[-2], [3, 2.5], ["10"], [None], [2**63]])

@@ -22,6 +22,7 @@ DEMAND = Demand(
     other_edge_bytes=0,
     batch_rows_max=1_000_000,
     batch_edges_max=1_110_000,
+    position_bytes=8,
     batches_queued=10,
     batches_extracted=4,
     samplers=4,

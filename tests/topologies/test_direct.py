@@ -39,11 +39,10 @@ def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
     inside = np.zeros(nodes, bool)
     neighbours = np.empty(1, graph.dtype)
     missing, slot, missed = np.empty(1, np.int64), np.empty(1, np.int32), ffi.new("int64_t *")
-    node, col = np.arange(nodes), np.zeros(1, np.int32)
+    until = np.ones(1, np.int32)
     for at in np.flatnonzero(degrees):
-        col[0] = at
-        edge = graph.indptr[at : at + 1].copy()
-        wanted = ffi.new("gd_wanted *", [pointer(edge), pointer(col), pointer(node), 1])
+        node, edge = np.array([at]), graph.indptr[at : at + 1].copy()
+        wanted = ffi.new("gd_wanted *", [pointer(edge), pointer(node), pointer(until), 0, 1])
         served = lib.gd_neighbours_serve(
             cache.handle, cache._csc, wanted, 1, 1, ffi.from_buffer(neighbours),
             pointer(missing), pointer(slot), missed,
@@ -163,7 +162,7 @@ def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
     assert lib.gd_sample(scratch, csc, *arguments) == lib.GD_WANTS
     lib.gd_sampler_wanted(scratch, wanted)
     assert (wanted.count, wanted.edge[0], wanted.edge[1]) == (2, 0, 1)
-    assert wanted.node[wanted.col[1]] == 0
+    assert (wanted.first, wanted.node[0], wanted.until[0]) == (0, 0, 2)
     assert (resume(3), resume(-1)) == (-errno.EINVAL, -errno.EINVAL)
     assert (resume(1), resume(1), resume(0)) == (lib.GD_WANTS, 0, -errno.EINVAL)
     assert (lib.gd_sampler_nodes(scratch), lib.gd_sampler_edges(scratch)) == (2, 2)
