@@ -185,11 +185,28 @@ def run_training(options: argparse.Namespace) -> dict[str, Any]:
     return meter.result()
 
 
+PASSED_ON = (
+    "buffer", "engine", "topology", "neighbour_cache", "samplers", "extracting_queue",
+    "training_queue", "io_depth", "gap", "sweep",
+)  # fmt: skip
+
+
 def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLoader:
     """The loader that is measured."""
     given = {
         name: getattr(options, name)
-        for name in ("buffer", "engine", "topology", "samplers", "io_depth", "gap", "sweep")
+        for name in (
+            "buffer",
+            "engine",
+            "topology",
+            "samplers",
+            "extracting_queue",
+            "training_queue",
+            "neighbour_cache",
+            "io_depth",
+            "gap",
+            "sweep",
+        )
         if getattr(options, name) is not None
     }
     return gnndrive.NeighborLoader(
