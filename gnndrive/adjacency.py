@@ -107,8 +107,8 @@ def _room(demand: Demand, memory: int | None, buffer: int | None, batches: float
 
 
 def _by_memory(size: GraphSize, room: int, memory: int | None) -> tuple[str, str]:
-    indices = f"{format_size(size.indices_bytes)} of indices"
-    if size.indices_bytes <= room:
+    indices = f"{format_size(size.packed_bytes)} of indices"
+    if size.packed_bytes <= room:
         return "resident", f"for {indices} fit beside the feature buffer"
     if memory is not None:
         return "direct", f"for {format_size(max(room, 0))} are left for {indices}"

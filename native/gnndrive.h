@@ -238,9 +238,15 @@ void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 typedef struct gd_csc {
     const int64_t *indptr; /* nodes + 1, non-decreasing (checked when the store is opened) */
     const void *indices;   /* in-neighbours; NULL: not in memory, samplers are given them */
-    int32_t index_bytes;   /* 4 or 8 */
+    int32_t index_bytes;   /* 4 or 8: as in the file, and as they are given */
     int64_t nodes, edges;
+    int32_t packed_bits; /* bits of an index in `indices`, 8 bytes behind the last; 0: not packed */
 } gd_csc;
+/* Pack indices[count], those at CSC positions from `first` on, into zeroed memory of
+ * (edges * bits + 7) / 8 + 8 bytes. -ERANGE: one is no node; -EINVAL: a node needs more bits. */
+enum { GD_PACKED_BITS_MAX = 57 };
+int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
+                    int64_t nodes, int32_t bits, void *packed);
 typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash table and result */
 gd_sampler *gd_sampler_new(void);
 void gd_sampler_free(gd_sampler *s);
@@ -268,7 +274,7 @@ void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out);
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count);
 int64_t gd_sampler_nodes(const gd_sampler *s);
 int64_t gd_sampler_edges(const gd_sampler *s);
-int64_t gd_sampler_expanded(const gd_sampler *s); /* the nodes that were drawn for: the first ones */
+int64_t gd_sampler_expanded(const gd_sampler *s); /* nodes that were drawn for: the first ones */
 int64_t gd_sampler_culprit(const gd_sampler *s);
 /* Copy the result out: node[nodes] global ids, seeds first then by hop; row[edges] the sampled
  * neighbours, as positions in node; colptr[expanded + 1]: edges [colptr[p], colptr[p + 1]) were

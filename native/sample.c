@@ -12,6 +12,7 @@
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <sys/resource.h>
 #include <unistd.h>
+#include "indices.h"
 #include "sampler.h"
 
 enum {
@@ -99,21 +100,6 @@ static void ask_for_pages(gd_sampler *s, const gd_csc *g, int64_t until) {
     if (end != begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
 
-static void prefetch_neighbours(const gd_csc *g, const int64_t *edge, int64_t count) {
-    const uint8_t *const indices = g->indices;
-    for (int64_t n = 0; n < count; n++) __builtin_prefetch(indices + edge[n] * g->index_bytes);
-}
-
-/* The indices at the positions at[], or, if `at` is NULL, the first ones. */
-static void read_neighbours(const void *indices, int32_t index_bytes, const int64_t *at,
-                            int64_t count, int64_t *out) {
-    if (index_bytes == 4) {
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)indices)[at ? at[n] : n];
-    } else {
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)indices)[at ? at[n] : n];
-    }
-}
-
 /* Place the neighbours of the next `count` <= CHUNK edges, `given` or else in the indices. */
 static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t count, const void *given) {
     const int64_t first = s->placed;
@@ -123,9 +109,9 @@ static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t count, const void *
     const int rc = reserve_nodes(s, count);
     if (rc) return rc;
     if (given)
-        read_neighbours(given, g->index_bytes, NULL, count, neighbour);
+        gd_read_given(g, given, count, neighbour);
     else
-        read_neighbours(g->indices, g->index_bytes, s->edge + first, count, neighbour);
+        gd_read_indices(g, s->edge + first, count, neighbour);
     for (int64_t n = 0; n < count; n++) {
         if ((uint64_t)neighbour[n] >= (uint64_t)g->nodes) {
             s->culprit = neighbour[n];
@@ -151,7 +137,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Place the neighbours of all edges from `placed` on; the indices are in memory, or mapped. */
 static int map_hop(gd_sampler *s, const gd_job *j) {
     int64_t count = least(s->edges - s->placed, CHUNK);
-    prefetch_neighbours(j->g, s->edge + s->placed, count);
+    gd_prefetch_indices(j->g, s->edge + s->placed, count);
     s->asked = s->placed;
     while (count > 0) {
         if (stopped(j)) return -ECANCELED;
@@ -161,7 +147,7 @@ static int map_hop(gd_sampler *s, const gd_job *j) {
         }
         if (s->cold) ask_for_pages(s, j->g, least(s->edges, s->placed + AHEAD_PAGES));
         const int64_t next = s->placed + count, following = least(s->edges - next, CHUNK);
-        prefetch_neighbours(j->g, s->edge + next, following);
+        gd_prefetch_indices(j->g, s->edge + next, following);
         const int rc = map_chunk(s, j->g, count, NULL);
         if (rc) return rc;
         count = following;

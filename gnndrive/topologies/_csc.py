@@ -45,14 +45,21 @@ def check_form(array: npt.NDArray[Any], dtypes: tuple[type, ...], what: str) -> 
         raise StoreError(f"{what} is not contiguous and aligned: use numpy.ascontiguousarray")
 
 
-def make_csc(indptr: Int64Array, edges: int, indices: npt.NDArray[Any] | None, width: int) -> Any:
+def make_csc(
+    indptr: Int64Array,
+    edges: int,
+    indices: npt.NDArray[Any] | None,
+    width: int,
+    packed_bits: int = 0,
+) -> Any:
     """A `gd_csc *`; whoever holds it keeps the arrays alive.
 
     Args:
         indptr: int64 [nodes + 1].
         edges: number of edges.
-        indices: [edges], or None: not in memory.
-        width: bytes of one index, 4 or 8.
+        indices: [edges], or packed, or None: not in memory.
+        width: bytes of one index in the file, 4 or 8.
+        packed_bits: bits of one index in `indices`; 0: they are not packed.
     """
     fields = {
         "indptr": ffi.cast("int64_t *", indptr.ctypes.data),
@@ -60,5 +67,6 @@ def make_csc(indptr: Int64Array, edges: int, indices: npt.NDArray[Any] | None, w
         "index_bytes": width,
         "nodes": indptr.size - 1,
         "edges": edges,
+        "packed_bits": packed_bits,
     }
     return ffi.new("gd_csc *", fields)

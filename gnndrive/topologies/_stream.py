@@ -61,21 +61,6 @@ class IndexStream:
     ) -> None:
         os.close(self._fd)
 
-    def read_into(self, pages: mmap.mmap) -> None:
-        """Read all indices to the start of `pages`, which hold them rounded up to 4,096 bytes.
-
-        Raises:
-            ReadError: the disk failed.
-            StoreError: the file is too short.
-        """
-        nbytes = self.file.row_count * self.file.row_bytes
-        with memoryview(pages) as memory:
-            for at in range(0, nbytes, STRETCH_BYTES):
-                length = min(STRETCH_BYTES, nbytes - at)
-                self._read(
-                    self.file.data_offset + at, length, memory[at : at + whole_pages(length)]
-                )
-
     def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
         """Some indices around `position`: the position of the first, and up to 4 MB of them, valid
         until the next call.

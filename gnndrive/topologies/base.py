@@ -81,6 +81,16 @@ class GraphSize:
         """Bytes of all indices."""
         return self.edges * self.index_bytes
 
+    @property
+    def packed_bits(self) -> int:
+        """Bits that a node's number needs."""
+        return max((self.nodes - 1).bit_length(), 1)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all indices with no more bits than that, and eight behind the last."""
+        return -(-self.edges * self.packed_bits // 8) + 8
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -1,21 +1,25 @@
 """Index pointers and indices in memory: the fastest to sample from, where they fit.
 
 The indices are read once, in long direct reads, into memory of the process's own, so the page cache
-holds no second copy and nothing can push them out. Do not use it where the feature buffer needs the
-memory more: rows are re-read far more often than lists.
+holds no second copy and nothing can push them out. They are packed: each takes as many bits as the
+largest node's number, 24 instead of 32 for 10 million nodes. Do not use it where the feature buffer
+needs the memory more: rows are re-read far more often than lists.
 """
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from gnndrive._ffi import check, ffi, lib
 from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array, TableFile
 from gnndrive.topologies._csc import check_indptr, make_csc
-from gnndrive.topologies._stream import IndexStream, whole_pages
+from gnndrive.topologies._stream import IndexStream
 from gnndrive.topologies.base import GraphSize, Source, Topology
 
 
@@ -40,16 +44,15 @@ class Resident(Topology):
         self.num_nodes = indptr.size - 1
         self.num_edges = file.row_count
         self._indptr = indptr
-        try:
-            pages = private_map(whole_pages(file.row_count * file.row_bytes))
-        except MemoryError as error:
-            raise ConfigError(
-                f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
-            ) from error
+        size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes)
         with IndexStream(file) as stream:
-            stream.read_into(pages)
-            self._indices = np.frombuffer(pages, stream.dtype, file.row_count)
-        self._csc = make_csc(indptr, file.row_count, self._indices, file.row_bytes)
+            packed, bits = _packed(stream, size), size.packed_bits
+            self._indices: npt.NDArray[Any]
+            if packed is not None:
+                self._indices = packed
+            else:  # damaged: samplers are to find where
+                self._indices, bits = _as_they_are(stream, size), 0
+        self._csc = make_csc(indptr, self.num_edges, self._indices, file.row_bytes, bits)
 
     @classmethod
     def open(cls, source: Source) -> Resident:
@@ -58,8 +61,8 @@ class Resident(Topology):
 
     @classmethod
     def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
-        """Bytes of the indices."""
-        return size.indices_bytes
+        """Bytes of the packed indices."""
+        return size.packed_bytes
 
     def csc(self) -> Any:
         """The C `gd_csc *`, valid while this object lives."""
@@ -68,3 +71,45 @@ class Resident(Topology):
     def resident_bytes(self) -> int:
         """Bytes of the index pointers and the indices."""
         return self._indptr.nbytes + self._indices.nbytes
+
+
+def _packed(stream: IndexStream, size: GraphSize) -> npt.NDArray[np.uint8] | None:
+    """All indices, packed; None: one of them is no node."""
+    packed = _memory(size.packed_bytes)
+    first = 0
+    while first < size.edges:
+        first, indices = stream.stretch(first)
+        code = lib.gd_pack_indices(
+            ffi.from_buffer(indices), size.index_bytes, first, indices.size, size.nodes,
+            size.packed_bits, ffi.from_buffer(packed),
+        )  # fmt: skip
+        if code == -errno.ERANGE:
+            return None
+        check(code, "gd_pack_indices")
+        first += indices.size
+    return packed
+
+
+def _as_they_are(stream: IndexStream, size: GraphSize) -> npt.NDArray[Any]:
+    """All indices as the file has them."""
+    whole = _memory(size.indices_bytes).view(stream.dtype)
+    first = 0
+    while first < size.edges:
+        first, indices = stream.stretch(first)
+        whole[first : first + indices.size] = indices
+        first += indices.size
+    return whole
+
+
+def _memory(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Zeroed.
+
+    Raises:
+        ConfigError: there is not so much.
+    """
+    try:
+        return np.frombuffer(private_map(nbytes), np.uint8, nbytes)
+    except MemoryError as error:
+        raise ConfigError(
+            f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
+        ) from error

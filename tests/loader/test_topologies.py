@@ -146,7 +146,7 @@ def test_auto_is_direct_where_the_budget_is_tight(make: Make) -> None:
     assert resident.topology is not None
     assert resident.topology.name == "resident"
     least = resident.total_bytes - resident.buffer_bytes - resident.topology.nbytes
-    tight = make(memory=least + NODES * (33 * 4 + 37), buffer=None)
+    tight = make(memory=least, buffer=None)
     with pytest.raises(ConfigError, match=r"topology: .*direct, for "):
         tight.plan()
 

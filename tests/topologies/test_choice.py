@@ -14,7 +14,7 @@ from gnndrive.topologies.base import GraphSize
 from gnndrive.topologies.direct import Direct
 
 SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
-INDICES = 640_000_000
+INDICES = SIZE.packed_bytes  # 24 bits each
 DEMAND = Demand(
     nodes=SIZE.nodes,
     row_bytes=512,
@@ -60,8 +60,8 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
 def test_auto_without_a_budget_is_resident_or_mmap() -> None:
     assert chosen(None) == "resident"
     assert chosen(None, buffer=10**9) == "resident"
-    assert chosen(None, size=replace(SIZE, edges=500_000_000)) == "resident"
-    assert chosen(None, size=replace(SIZE, edges=500_000_001)) == "mmap"
+    assert chosen(None, size=replace(SIZE, edges=666_000_000)) == "resident"
+    assert chosen(None, size=replace(SIZE, edges=667_000_000)) == "mmap"
 
 
 def test_the_plan_says_which_and_why() -> None:

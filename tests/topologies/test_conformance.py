@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gnndrive import plugins
+from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ConfigError, ReadError, StoreError
 from gnndrive.records import Sample, TableFile
 from gnndrive.samplers.base import batch_key
@@ -124,6 +125,53 @@ def test_what_it_holds_is_what_was_planned(
     size = GraphSize(3000, len(graph.indices), 4)
     beside = topology.resident_bytes() - size.index_pointer_bytes
     assert cache - 500 < beside <= type(topology).planned_bytes(size, cache, 1)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 255, 256, 257, 70_000, 2**24 + 1])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_packed_indices_of_any_width(
+    opened: Callable[..., Opened], on_disk: OnDisk, nodes: int, dtype: type
+) -> None:
+    random = np.random.default_rng(nodes)
+    indices = random.integers(0, nodes, 5000).astype(dtype)
+    indices[[0, 7, -1]] = nodes - 1
+    indptr = np.full(nodes + 1, len(indices), np.int64)
+    indptr[0] = 0  # all edges are node 0's
+    topology = opened(on_disk(indptr, indices), "resident").topology
+    sample = Uniform([-1]).sample(np.array([0]), 0, topology)
+    np.testing.assert_array_equal(sample.node[sample.row], indices)
+    bits = max(nodes - 1, 1).bit_length()
+    assert topology.resident_bytes() - indptr.nbytes == -(-5000 * bits // 8) + 8
+
+
+@pytest.mark.parametrize("bits", [30, 31, 33, 57])
+def test_what_c_packs_it_reads(bits: int) -> None:
+    random = np.random.default_rng(bits)
+    nodes = 1 << bits
+    indices = random.integers(0, nodes, 900)
+    indices[[0, -1]] = nodes - 1
+    packed = np.zeros(-(-900 * bits // 8) + 8, np.uint8)
+    indptr = np.array([0, 900])
+    arguments = (8, 0, 900, nodes, bits, pointer(packed))
+    assert lib.gd_pack_indices(pointer(indices), *arguments) == 0
+    csc = ffi.new("gd_csc *", [pointer(indptr), pointer(packed), 8, nodes, 900, bits])
+    scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
+    seeds, fanout = np.array([0]), np.array([-1])
+    assert lib.gd_sample(scratch, csc, pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL) == 0
+    node = np.empty(lib.gd_sampler_nodes(scratch), np.int64)
+    row, null = np.empty(900, np.int32), ffi.NULL
+    lib.gd_sampler_result(scratch, pointer(node), pointer(row), null, null, 8, null, null)
+    np.testing.assert_array_equal(node[row], indices)
+
+
+def test_c_packs_no_index_that_needs_more_bits() -> None:
+    indices, packed = np.array([1, 2, 3]), np.zeros(100, np.uint8)
+    for nodes, bits, code in (
+        (4, 2, 0), (3, 2, -errno.ERANGE), (5, 2, -errno.EINVAL), (4, 0, -errno.EINVAL),
+        (4, 58, -errno.EINVAL),
+    ):  # fmt: skip
+        arguments = (8, 0, 3, nodes, bits, pointer(packed))
+        assert lib.gd_pack_indices(pointer(indices), *arguments) == code
 
 
 # ---- a graph from a stranger

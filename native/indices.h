@@ -1,0 +1,69 @@
+/* indices.h: how the sampler reads the adjacency: as int32 or int64, from a file's map or given, or
+ * packed with as many bits as a node's number needs. Only sample.c includes it.
+ *
+ * Packed, 10 million nodes take 24 bits an index and 100 million 27, and an index is still one
+ * load: the eight bytes from the byte where it starts, shifted. */
+#ifndef GNNDRIVE_INDICES_H
+#define GNNDRIVE_INDICES_H
+#include "internal.h"
+
+/* Where the packed index at `position` starts: its byte, and *shift bits into it. */
+static inline int64_t gd_packed_at(int32_t bits, int64_t position, int32_t *shift) {
+    const int64_t bit = position * bits;
+    *shift = (int32_t)(bit & 7);
+    return bit >> 3;
+}
+
+static void gd_prefetch_indices(const gd_csc *g, const int64_t *edge, int64_t count) {
+    const uint8_t *const indices = g->indices;
+    const int64_t bits = g->packed_bits ? g->packed_bits : 8 * g->index_bytes;
+    for (int64_t n = 0; n < count; n++) __builtin_prefetch(indices + (edge[n] * bits >> 3));
+}
+
+static void gd_read_packed(const gd_csc *g, const int64_t *edge, int64_t count, int64_t *out) {
+    const uint64_t mask = (UINT64_C(1) << g->packed_bits) - 1;
+    for (int64_t n = 0; n < count; n++) {
+        uint64_t word;
+        int32_t shift;
+        const int64_t byte = gd_packed_at(g->packed_bits, edge[n], &shift);
+        memcpy(&word, (const uint8_t *)g->indices + byte, sizeof word);
+        out[n] = (int64_t)(word >> shift & mask);
+    }
+}
+
+/* The indices at the positions edge[count]. */
+static void gd_read_indices(const gd_csc *g, const int64_t *edge, int64_t count, int64_t *out) {
+    if (g->packed_bits) {
+        gd_read_packed(g, edge, count, out);
+    } else if (g->index_bytes == 4) {
+        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)g->indices)[edge[n]];
+    } else {
+        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)g->indices)[edge[n]];
+    }
+}
+
+/* The first `count` of indices as wide as the graph's. */
+static void gd_read_given(const gd_csc *g, const void *given, int64_t count, int64_t *out) {
+    if (g->index_bytes == 4)
+        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)given)[n];
+    else
+        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)given)[n];
+}
+
+int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
+                    int64_t nodes, int32_t bits, void *packed) {
+    if (bits < 1 || bits > GD_PACKED_BITS_MAX || nodes > INT64_C(1) << bits) return -EINVAL;
+    for (int64_t n = 0; n < count; n++) {
+        const int64_t node =
+            index_bytes == 4 ? ((const int32_t *)indices)[n] : ((const int64_t *)indices)[n];
+        if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
+        uint64_t word;
+        int32_t shift;
+        uint8_t *const at = (uint8_t *)packed + gd_packed_at(bits, first + n, &shift);
+        memcpy(&word, at, sizeof word);
+        word |= (uint64_t)node << shift;
+        memcpy(at, &word, sizeof word);
+    }
+    return 0;
+}
+#endif
