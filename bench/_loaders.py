@@ -220,7 +220,7 @@ def samples(
 ) -> Iterator[Sample]:
     """The batches that our loader would draw, `ahead` of them in threads beside the caller."""
     graph: Topology = find("topologies", topology)(
-        store.indptr, store.indices, str(store.indices_path)
+        store.index_pointers, store.indices, str(store.indices_path)
     )
     sampler = Uniform(options.fanout)
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)

@@ -131,7 +131,7 @@ def _cache_bytes(asked: str | int | None, size: GraphSize, room: int) -> int:
 
 def mapped(store: Store) -> Topology:
     """A store's graph on mapped indices: at hand at once, for a sample here and there."""
-    return Mmap(store.indptr, store.indices, str(store.indices_path))
+    return Mmap(store.index_pointers, store.indices, str(store.indices_path))
 
 
 class Adjacency:
@@ -162,8 +162,13 @@ class Adjacency:
         self._service: Service | None = None
         self._engine: Engine | None = None
         source = Source(
-            store.indptr, lambda: store.indices, file, open_layout, self.read, choice.cache_bytes
-        )
+            store.index_pointers,
+            lambda: store.indices,
+            file,
+            open_layout,
+            self.read,
+            choice.cache_bytes,
+        )  # fmt: skip
         kind: type[Topology] = find("topologies", choice.name)
         self._name, self._last_stats = choice.name, dict[str, int]()
         self.topology: Topology | None = kind.open(source)

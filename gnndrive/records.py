@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
+IndexPointers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64)])
 """A row that could not be read: its slot, errno and where in the file; C's gd_failure."""
 

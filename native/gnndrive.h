@@ -236,9 +236,10 @@ void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 
 /* ---- sample.c: uniform neighbour sampling over CSC ---- */
 typedef struct gd_csc {
-    const int64_t *indptr; /* nodes + 1, non-decreasing (checked when the store is opened) */
-    const void *indices;   /* in-neighbours; NULL: not in memory, samplers are given them */
-    int32_t index_bytes;   /* 4 or 8: as in the file, and as they are given */
+    const void *indptr;  /* nodes + 1, non-decreasing (checked when the store is opened) */
+    const void *indices; /* in-neighbours; NULL: not in memory, samplers are given them */
+    int32_t indptr_bytes; /* 4 (unsigned) or 8 */
+    int32_t index_bytes;  /* 4 or 8: as in the file, and as they are given */
     int64_t nodes, edges;
     int32_t packed_bits; /* bits of an index in `indices`, 8 bytes behind the last; 0: not packed */
 } gd_csc;

@@ -20,4 +20,11 @@ static inline void *gd_table(size_t count, size_t width)
     }
     return table;
 }
+
+/* Where the in-edges of node `v` start. */
+static inline int64_t gd_indptr(const gd_csc *g, int64_t v)
+{
+    return g->indptr_bytes == 4 ? (int64_t)((const uint32_t *)g->indptr)[v]
+                                : ((const int64_t *)g->indptr)[v];
+}
 #endif

@@ -50,7 +50,7 @@ typedef struct gd_choice { /* a walk over the nodes in order */
 
 /* The node's degree if its list lies behind those before it, as in a whole graph all do; else 0. */
 static int64_t good_degree(gd_choice *c, int64_t node) {
-    const int64_t begin = c->g->indptr[node], end = c->g->indptr[node + 1];
+    const int64_t begin = gd_indptr(c->g, node), end = gd_indptr(c->g, node + 1);
     if (begin < c->reach || end < begin || end > c->g->edges) return 0;
     c->reach = end;
     return end - begin;
@@ -112,7 +112,7 @@ static void write_addresses(gd_neighbours *n) {
     rank = 0;
     for (int64_t v = member_from(n, 0); v < n->g->nodes; v = member_from(n, v + 1)) {
         n->start[rank++] = entry;
-        entry += n->g->indptr[v + 1] - n->g->indptr[v];
+        entry += gd_indptr(n->g, v + 1) - gd_indptr(n->g, v);
     }
     assert(rank == n->members && entry == n->entries);
     n->start[rank] = entry;
@@ -175,7 +175,7 @@ int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes) {
 
 int64_t gd_neighbours_next(const gd_neighbours *c) {
     if (c->filling == c->members) return -1;
-    return c->g->indptr[c->node] + c->filled - c->start[c->filling];
+    return gd_indptr(c->g, c->node) + c->filled - c->start[c->filling];
 }
 
 void gd_neighbours_fill(gd_neighbours *c, const void *indices, int64_t first, int64_t count) {
@@ -225,7 +225,7 @@ int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wa
             found = n;
             begin = find(c, node, &length);
         }
-        const int64_t at = position - g->indptr[node];
+        const int64_t at = position - gd_indptr(g, node);
         if (begin >= 0 && at >= 0 && at < length) {
             put(neighbours, g->index_bytes, i, c->list, begin + at);
             continue;

@@ -54,16 +54,17 @@ static int draw_node(gd_sampler *s, const gd_job *j, int64_t p, int64_t begin, i
 
 /* Draw for the nodes at positions [first, last). */
 static int draw_hop(gd_sampler *s, const gd_job *j, int64_t first, int64_t last, int64_t fanout) {
-    const int64_t *const indptr = j->g->indptr;
+    const gd_csc *const g = j->g;
     if (reserve_colptr(s, last)) return -ENOMEM;
     for (int64_t p = first; p < last; p++) {
         if ((p - first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
         if (p + GD_NODES_AHEAD < last) {
-            const int64_t *ahead = &indptr[s->node[p + GD_NODES_AHEAD]];
+            const char *ahead = g->indptr;
+            ahead += s->node[p + GD_NODES_AHEAD] * g->indptr_bytes;
             __builtin_prefetch(ahead);
-            __builtin_prefetch(ahead + 1);
+            __builtin_prefetch(ahead + g->indptr_bytes);
         }
-        const int64_t node = s->node[p], begin = indptr[node], end = indptr[node + 1];
+        const int64_t node = s->node[p], begin = gd_indptr(g, node), end = gd_indptr(g, node + 1);
         if (begin < 0 || end < begin || end > j->g->edges) {
             s->culprit = node;
             return -ERANGE;
@@ -213,7 +214,8 @@ static int valid_arguments(const gd_csc *g, int64_t n_seeds, const int64_t *fano
     if (n_seeds < 0 || hops < 0 || g->nodes < 0 || g->edges < 0) return 0;
     for (int32_t h = 0; h < hops; h++)
         if (fanout[h] < -1) return 0;
-    return g->index_bytes == 4 || g->index_bytes == 8;
+    return (g->index_bytes == 4 || g->index_bytes == 8) &&
+           (g->indptr_bytes == 4 || g->indptr_bytes == 8);
 }
 
 /* An empty result with room for `hops` hops, and a table about as large as the last batch needed.

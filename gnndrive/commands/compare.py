@@ -105,7 +105,7 @@ def node_ids_of_mapped(
 ) -> Iterator[Int64Array]:
     """Load the same batches through memory maps; gives each one's node ids."""
     sampler = Uniform(options.fanout)
-    topology = Mmap(store.indptr, store.indices, str(store.indices_path))
+    topology = Mmap(store.index_pointers, store.indices, str(store.indices_path))
     tables = []
     for name in store.node_names:
         table = np.load(store.table(name).path, mmap_mode="c")  # torch wants it writable

@@ -131,7 +131,7 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
         for _ in range(options.batches):
             yield np.flatnonzero(random.random(count, np.float32) < options.share)
         return
-    topology = Mmap(store.indptr, store.indices, str(store.indices_path))
+    topology = Mmap(store.index_pointers, store.indices, str(store.indices_path))
     sampler = Uniform(options.fanout)
     for batch in range(options.batches):
         seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)

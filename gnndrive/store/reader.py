@@ -2,12 +2,13 @@
 
 What is cheap is checked at every opening: store.json, each file's size and header, index pointers,
 splits. What costs a pass over the whole store (checksums, every index) is `Store.verify`. Arrays
-are mapped, not read; only the index pointers are kept in memory, 8 bytes a node. After `open`,
-indices are still what the files say: C checks them in use.
+are mapped, not read; only the index pointers are kept in memory, 4 bytes a node below 2^32 edges.
+After `open`, indices are still what the files say: C checks them in use.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import Int64Array, TableFile
+from gnndrive.records import IndexPointers, TableFile
 from gnndrive.store.checks import check_for
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import (
@@ -47,9 +48,9 @@ class Store:
         info: what store.json says, a `StoreInfo`.
     """
 
-    def __init__(self, path: Path, info: StoreInfo, indptr: Int64Array) -> None:
+    def __init__(self, path: Path, info: StoreInfo, index_pointers: IndexPointers) -> None:
         self.path, self.info = path, info
-        self._indptr = indptr
+        self._index_pointers = index_pointers
         self._maps: dict[str, np.memmap[Any, Any]] = {}
 
     def __repr__(self) -> str:
@@ -92,9 +93,15 @@ class Store:
         return self.info.classes
 
     @property
-    def indptr(self) -> Int64Array:
-        """CSC index pointers, int64 [num_nodes + 1], in memory, read-only, checked at open."""
-        return self._indptr
+    def index_pointers(self) -> IndexPointers:
+        """CSC index pointers, [num_nodes + 1], in memory, read-only, checked at open; uint32 if
+        there are fewer than 2^32 edges, else int64."""
+        return self._index_pointers
+
+    @property
+    def indptr(self) -> np.memmap[Any, Any]:
+        """CSC index pointers, int64 [num_nodes + 1], mapped."""
+        return self.array("graph/indptr")
 
     @property
     def indices(self) -> np.memmap[Any, Any]:
@@ -245,9 +252,10 @@ def open(path: str | os.PathLike[str]) -> Store:
     info = read_info(folder)
     for array in info.arrays.values():
         os.close(_open_checked(folder, array))
-    indptr = _load(folder, info.arrays["graph/indptr"], info)
-    indptr.flags.writeable = False
-    store = Store(folder, info, indptr)
+    width = np.uint32 if info.num_edges < 1 << 32 else np.int64
+    index_pointers = _load(folder, info.arrays["graph/indptr"], info, width)
+    index_pointers.flags.writeable = False
+    store = Store(folder, info, index_pointers)
     for name in store.split_names:
         _load(folder, info.arrays[f"splits/{name}"], info)
     return store
@@ -307,32 +315,48 @@ def _open_checked(folder: Path, info: ArrayInfo) -> int:
     return fd
 
 
-def _load(folder: Path, info: ArrayInfo, store: StoreInfo) -> npt.NDArray[Any]:
-    """Read and check index pointers or a split; what is checked is the copy that is given back."""
+def _load(
+    folder: Path, info: ArrayInfo, store: StoreInfo, dtype: type | None = None
+) -> npt.NDArray[Any]:
+    """Read and check index pointers or a split; what is checked is what is given back.
+
+    Args:
+        folder, info: where it is.
+        store: what its values are checked against.
+        dtype: what to keep it in; it must hold every value that passes the checks.
+    """
     path = folder / info.file
     try:
-        values = np.empty(info.shape, info.storage)
+        values = np.empty(info.shape, dtype or info.storage)
     except MemoryError:
         raise StoreError(
             f"{path} needs {info.nbytes:,} bytes of memory, which there are not: use a machine "
             "with more, or, if the graph is not that large, import the store again"
         ) from None
-    view = values.view(np.uint8).data
-    with os.fdopen(_open_checked(folder, info), "rb", buffering=0) as file:
-        done = 0
-        try:
-            while done < len(view) and (got := file.readinto(view[done:])):
-                done += got
-        except OSError as error:
-            raise _unreadable(path, error) from error
-    if done < len(view):
-        raise StoreError(f"{path} became shorter while it was read: copy or import the store again")
     check = check_for(info.name, str(path), store.num_nodes, store.num_edges)
     assert check is not None
-    for start in range(0, len(values), _STEP):
-        check.feed(values[start : start + _STEP])
+    step = np.empty(min(len(values), _STEP), info.storage)
+    with os.fdopen(_open_checked(folder, info), "rb", buffering=0) as file:
+        for start in range(0, len(values), _STEP):
+            chunk = step[: len(values) - start]
+            _fill(chunk, file, path)
+            check.feed(chunk)
+            values[start : start + len(chunk)] = chunk
     check.finish()
     return values
+
+
+def _fill(array: npt.NDArray[Any], file: io.RawIOBase, path: Path) -> None:
+    """Read the file's next bytes into `array`."""
+    view = array.view(np.uint8).data
+    done = 0
+    try:
+        while done < len(view) and (got := file.readinto(view[done:])):
+            done += got
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if done < len(view):
+        raise StoreError(f"{path} became shorter while it was read: copy or import the store again")
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:

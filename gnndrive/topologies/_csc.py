@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from gnndrive._ffi import ffi
 from gnndrive.errors import StoreError
-from gnndrive.records import Int64Array
+from gnndrive.records import IndexPointers
 
 
-def check_indptr(indptr: Int64Array, edges: int, path: str) -> None:
+def check_indptr(indptr: IndexPointers, edges: int, path: str) -> None:
     """Refuse index pointers of another form, or whose ends are not 0 and `edges`.
 
     What lies between the ends is checked by the C samplers as they go.
@@ -20,7 +20,7 @@ def check_indptr(indptr: Int64Array, edges: int, path: str) -> None:
     Raises:
         StoreError: they cannot be a CSC graph's.
     """
-    check_form(indptr, (np.int64,), f"{path}: indptr")
+    check_form(indptr, (np.int64, np.uint32), f"{path}: indptr")
     if indptr.size == 0 or indptr[0] != 0 or indptr[-1] != edges:
         ends = "is empty" if indptr.size == 0 else f"runs from {indptr[0]} to {indptr[-1]}"
         raise StoreError(
@@ -46,7 +46,7 @@ def check_form(array: npt.NDArray[Any], dtypes: tuple[type, ...], what: str) -> 
 
 
 def make_csc(
-    indptr: Int64Array,
+    indptr: IndexPointers,
     edges: int,
     indices: npt.NDArray[Any] | None,
     width: int,
@@ -55,14 +55,15 @@ def make_csc(
     """A `gd_csc *`; whoever holds it keeps the arrays alive.
 
     Args:
-        indptr: int64 [nodes + 1].
+        indptr: int64 or uint32 [nodes + 1].
         edges: number of edges.
         indices: [edges], or packed, or None: not in memory.
         width: bytes of one index in the file, 4 or 8.
         packed_bits: bits of one index in `indices`; 0: they are not packed.
     """
     fields = {
-        "indptr": ffi.cast("int64_t *", indptr.ctypes.data),
+        "indptr": ffi.cast("void *", indptr.ctypes.data),
+        "indptr_bytes": indptr.itemsize,
         "indices": ffi.NULL if indices is None else ffi.cast("void *", indices.ctypes.data),
         "index_bytes": width,
         "nodes": indptr.size - 1,

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive._ffi import ffi
-from gnndrive.records import Int64Array, TableFile
+from gnndrive.records import IndexPointers, TableFile
 
 if TYPE_CHECKING:
     from gnndrive.layouts.base import Layout, Reads
@@ -74,7 +74,7 @@ class GraphSize:
     @property
     def index_pointer_bytes(self) -> int:
         """Bytes of the index pointers, which every topology keeps in memory."""
-        return 8 * (self.nodes + 1)
+        return (4 if self.edges < 1 << 32 else 8) * (self.nodes + 1)
 
     @property
     def indices_bytes(self) -> int:
@@ -97,7 +97,7 @@ class Source:
     """What a topology is opened from; each takes what it needs.
 
     Attributes:
-        indptr: index pointers in memory, int64 [nodes + 1].
+        indptr: index pointers in memory, int64 or uint32 [nodes + 1].
         indices: maps the indices, int32 or int64 [edges].
         file: where the indices are.
         layout: opens the file for planned reads, in which a row is one index and may be asked for
@@ -107,7 +107,7 @@ class Source:
         cache_bytes: what to keep of the adjacency in memory, at most.
     """
 
-    indptr: Int64Array
+    indptr: IndexPointers
     indices: Callable[[], npt.NDArray[Any]]
     file: TableFile
     layout: Callable[[], Layout]

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ClosedError, ReadError
-from gnndrive.records import Int64Array, Landing, TableFile
+from gnndrive.records import IndexPointers, Landing, TableFile
 from gnndrive.topologies._csc import check_indptr, make_csc
 from gnndrive.topologies._neighbours import NeighbourCache
 from gnndrive.topologies._stream import IndexStream
@@ -41,8 +41,8 @@ class Direct(Topology):
     """A CSC graph whose indices are read when they are wanted.
 
     Args:
-        indptr: int64 [nodes + 1], non-decreasing from 0 to the number of edges (only the two ends
-            are checked here, the rest by the C samplers as they go).
+        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
+            two ends are checked here, the rest by the C samplers as they go).
         file: where the indices are.
         layout: plans reads of that file; not closed by this object.
         read: carries reads out and returns the failures; blocking.
@@ -63,7 +63,7 @@ class Direct(Topology):
 
     def __init__(
         self,
-        indptr: Int64Array,
+        indptr: IndexPointers,
         file: TableFile,
         layout: Layout,
         read: Callable[[Reads], npt.NDArray[np.void]],

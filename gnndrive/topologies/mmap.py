@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.records import IndexPointers
 from gnndrive.topologies._csc import check_form, check_indptr, make_csc
 from gnndrive.topologies.base import GraphSize, Source, Topology
 
@@ -24,7 +25,7 @@ class Mmap(Topology):
     """A CSC graph over two arrays.
 
     Args:
-        indptr: int64 [nodes + 1], non-decreasing from 0 to `len(indices)` (only the two
+        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to `len(indices)` (only the two
             ends are checked here, the rest by the C samplers as they go). Copied into memory if it
             is memory-mapped.
         indices: int32 or int64 [edges], the in-neighbours of each node; an array or a memory map.
@@ -37,14 +38,14 @@ class Mmap(Topology):
     name = "mmap"
 
     def __init__(
-        self, indptr: npt.NDArray[np.int64], indices: npt.NDArray[Any], path: str = "<memory>"
+        self, indptr: IndexPointers, indices: npt.NDArray[Any], path: str = "<memory>"
     ) -> None:
         self.path = path
         check_form(indices, (np.int32, np.int64), f"{path}: indices")
         check_indptr(indptr, indices.size, path)
         self.num_nodes = indptr.size - 1
         self.num_edges = indices.size
-        self._indptr = np.array(indptr) if _memory_map(indptr) is not None else indptr
+        self._indptr = indptr if _memory_map(indptr) is None else indptr.copy()
         self._indices = indices
         mapped = _memory_map(indices)
         self._indices_resident_bytes = indices.nbytes if mapped is None else 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gnndrive._ffi import check, ffi, lib
 from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array, TableFile
+from gnndrive.records import IndexPointers, TableFile
 from gnndrive.topologies._csc import check_indptr, make_csc
 from gnndrive.topologies._stream import IndexStream
 from gnndrive.topologies.base import GraphSize, Source, Topology
@@ -27,8 +27,8 @@ class Resident(Topology):
     """A CSC graph whose indices are read into memory when it is made.
 
     Args:
-        indptr: int64 [nodes + 1], non-decreasing from 0 to the number of edges (only the two ends
-            are checked here, the rest by the C samplers as they go).
+        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
+            two ends are checked here, the rest by the C samplers as they go).
         file: where the indices are.
 
     Raises:
@@ -38,7 +38,7 @@ class Resident(Topology):
 
     name = "resident"
 
-    def __init__(self, indptr: Int64Array, file: TableFile) -> None:
+    def __init__(self, indptr: IndexPointers, file: TableFile) -> None:
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
         self.num_nodes = indptr.size - 1

@@ -63,7 +63,7 @@ def test_each_use_of_memory_has_its_line(make: Make, store: Store) -> None:
     assert plan.buffer_bytes == line(plan, "feature buffer").nbytes == 100 * ROW_BYTES
     assert line(plan, "slot books").nbytes == 100 * SLOT_BOOKS_BYTES
     assert line(plan, "mapping table").nbytes == MAPPING_BYTES * NODES
-    assert line(plan, "index pointers").nbytes == store.indptr.nbytes
+    assert line(plan, "index pointers").nbytes == store.index_pointers.nbytes
     assert line(plan, "staging").nbytes == 8 * 65_536
     assert plan.total_bytes == sum(line.nbytes for line in plan.lines)
 

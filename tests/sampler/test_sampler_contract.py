@@ -95,7 +95,7 @@ def test_nodes_equal_in_their_low_32_bits_stay_apart() -> None:
     """Three thousand of them, so that they meet in the hash table, and each of them twice."""
     wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
     indptr = np.array([0, len(wide)], np.int64)  # only node 0 is expanded, so no more is read
-    graph = ffi.new("gd_csc *", [pointer(indptr), pointer(wide), 8, 2**48, len(wide)])
+    graph = ffi.new("gd_csc *", [pointer(indptr), pointer(wide), 8, 8, 2**48, len(wide)])
     scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
     seeds, fanout = np.array([0], np.int64), np.array([-1], np.int64)
     arguments = (pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL)

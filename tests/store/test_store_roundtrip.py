@@ -54,6 +54,9 @@ def test_facts(store: Store) -> None:
     assert store.split("train").dtype == torch.int64
     assert store.indptr.dtype == np.int64
     assert not store.indptr.flags.writeable
+    assert store.index_pointers.dtype == np.uint32
+    assert not store.index_pointers.flags.writeable
+    assert np.array_equal(store.index_pointers, store.indptr)
     assert store.indices.dtype == np.int32
     assert not store.indices.flags.writeable
     assert store.edge_id is not None

@@ -28,6 +28,12 @@ class Graph:
     dtype: np.dtype[Any]
 
     @property
+    def index_pointers(self) -> np.ndarray:
+        """As a store has them: narrow, unless they are damaged."""
+        narrow = self.indptr.astype(np.uint32)
+        return narrow if np.array_equal(narrow, self.indptr) else self.indptr
+
+    @property
     def indices(self) -> np.ndarray:
         edges = (self.path.stat().st_size - DATA_OFFSET) // self.dtype.itemsize
         return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (edges,))

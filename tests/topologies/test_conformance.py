@@ -127,7 +127,7 @@ def test_what_it_holds_is_what_was_planned(
     assert cache - 500 < beside <= type(topology).planned_bytes(size, cache, 1)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, 255, 256, 257, 70_000, 2**24 + 1])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 255, 256, 257, 70_000])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_packed_indices_of_any_width(
     opened: Callable[..., Opened], on_disk: OnDisk, nodes: int, dtype: type
@@ -141,10 +141,10 @@ def test_packed_indices_of_any_width(
     sample = Uniform([-1]).sample(np.array([0]), 0, topology)
     np.testing.assert_array_equal(sample.node[sample.row], indices)
     bits = max(nodes - 1, 1).bit_length()
-    assert topology.resident_bytes() - indptr.nbytes == -(-5000 * bits // 8) + 8
+    assert topology.resident_bytes() - 4 * len(indptr) == -(-5000 * bits // 8) + 8
 
 
-@pytest.mark.parametrize("bits", [30, 31, 33, 57])
+@pytest.mark.parametrize("bits", [24, 31, 33, 57])
 def test_what_c_packs_it_reads(bits: int) -> None:
     random = np.random.default_rng(bits)
     nodes = 1 << bits
@@ -154,7 +154,7 @@ def test_what_c_packs_it_reads(bits: int) -> None:
     indptr = np.array([0, 900])
     arguments = (8, 0, 900, nodes, bits, pointer(packed))
     assert lib.gd_pack_indices(pointer(indices), *arguments) == 0
-    csc = ffi.new("gd_csc *", [pointer(indptr), pointer(packed), 8, nodes, 900, bits])
+    csc = ffi.new("gd_csc *", [pointer(indptr), pointer(packed), 8, 8, nodes, 900, bits])
     scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
     seeds, fanout = np.array([0]), np.array([-1])
     assert lib.gd_sample(scratch, csc, pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL) == 0
