@@ -114,6 +114,7 @@ class Demand:
         seed_bytes: the input nodes and their order.
         staging_bytes: what the engine needs.
         index_pointer_bytes: the graph's, in memory.
+        label_bytes: the labels that are kept in memory.
         looks_ahead: whether the policy wants to know rows' next uses.
     """
 
@@ -130,6 +131,7 @@ class Demand:
     seed_bytes: int
     staging_bytes: int
     index_pointer_bytes: int
+    label_bytes: int = 0
     looks_ahead: bool = False
 
 
@@ -222,6 +224,7 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
         Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
         *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
         Line("input nodes", demand.seed_bytes, "their ids and order"),
+        Line("labels", demand.label_bytes, "of all nodes, in as few bytes as they need"),
         Line("staging", demand.staging_bytes, "reads in flight"),
         Line(
             "queued samples", sample * demand.batches_queued, f"{demand.batches_queued}; {largest}"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
+from gnndrive import labels
 from gnndrive.blocks import Allocate, empty_tensor
 from gnndrive.errors import StoreError
 from gnndrive.records import Int32Array, Int64Array, Sample, Seeds
@@ -42,6 +43,7 @@ class Collate:
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._maps: dict[str, torch.Tensor] = {}
+        self._labels = labels.Labels(store)
 
     def __call__(
         self,
@@ -67,10 +69,12 @@ class Collate:
         batch = Data()
         store = self._store
         for name in store.node_names:
-            if name in rows:
-                batch[name] = rows[name]
-            else:
-                batch[name] = _picked(self._map(f"nodes/{name}"), sample.node, empty)
+            given = rows.get(name)
+            if given is None and name == labels.NAME:
+                given = self._labels.pick(sample.node, empty)
+            if given is None:
+                given = _picked(self._map(f"nodes/{name}"), sample.node, empty)
+            batch[name] = given
         edge_index = empty((2, len(sample.row)), np.int64)
         edge_index[0], edge_index[1] = sample.row, sample.col
         batch.edge_index = torch.from_numpy(edge_index)
@@ -103,7 +107,7 @@ class Collate:
         """
         rows = {
             name: _picked(self._map(f"nodes/{name}"), sample.node, np.empty)
-            for name in self._features
+            for name in self._store.node_names
         }
         return self(seeds, sample, rows)
 
@@ -131,8 +135,9 @@ class Collate:
         return edge
 
     def close(self) -> None:
-        """Let go of the memory maps; they come back when they are wanted."""
+        """Let go of memory maps and labels; they come back when they are wanted."""
         self._maps.clear()
+        self._labels.close()
 
     def _map(self, name: str) -> torch.Tensor:
         """The array as a mapped tensor, mapped once."""

@@ -37,6 +37,7 @@ from gnndrive.budget import Demand, Plan, make_plan
 from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError
 from gnndrive.iterator import BatchIterator
+from gnndrive.labels import kept_bytes
 from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.service import CLOSED
@@ -210,6 +211,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             samplers=min(self.samplers, self.extracting_queue),
             staging_bytes=self.io_depth * self._block_bytes(),
             index_pointer_bytes=graph.index_pointer_bytes,
+            label_bytes=kept_bytes(data),
             looks_ahead=self.policy != "lru",
         )
         kind = self._strategy.topology if self.topology == "auto" else self.topology

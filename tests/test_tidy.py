@@ -30,16 +30,21 @@ _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line plugins"
-_LOADER = f"{_PIPELINE} pipeline strategies store arguments budget collate adjacency runtime * KIND"
+_LOADER = (
+    f"{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency runtime "
+    "* KIND"
+)
 MAY_IMPORT = {
     "errors": "",
     "records": "",
     "_ffi": "",
     "blocks": "",
+    "stream": _CORE,
+    "labels": f"{_CORE} stream store",
     "metrics": _LOW,
     "plugins": _LOW,
     "*.base": f"{_CORE} *.base",
-    "KIND": f"{_CORE} metrics sizes *.base",
+    "KIND": f"{_CORE} metrics sizes stream *.base",
     "*": f"{_CORE} plugins *.base KIND",
     "store": _LOW,
     "report": _LOW,
@@ -50,7 +55,7 @@ MAY_IMPORT = {
     "pipeline": _PIPELINE,
     "strategies": f"{_LOW} plugins *.base",
     "arguments": f"{_LOW} sizes plugins strategies store *.base",
-    "collate": f"{_CORE} *.base store",
+    "collate": f"{_CORE} *.base store labels",
     "budget": _LOADER,
     "adjacency": _LOADER,
     "runtime": _LOADER,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive._ffi import check, ffi, lib
-from gnndrive.topologies._stream import STRETCH_BYTES, IndexStream
+from gnndrive.stream import STRETCH_BYTES, ColumnStream
 from gnndrive.topologies.base import GraphSize
 
 _COUNT_BYTES = 4  # of an out-degree
@@ -37,7 +37,7 @@ class NeighbourCache:
         MemoryError: there is not so much memory.
     """
 
-    def __init__(self, csc: Any, stream: IndexStream, nbytes: int) -> None:
+    def __init__(self, csc: Any, stream: ColumnStream, nbytes: int) -> None:
         self._csc = csc
         self.handle = ffi.gc(self._choose(csc, stream, nbytes), lib.gd_neighbours_free)
         while (at := lib.gd_neighbours_next(self.handle)) >= 0:
@@ -46,7 +46,7 @@ class NeighbourCache:
             lib.gd_neighbours_fill(self.handle, address, first, indices.size)
 
     @staticmethod
-    def _choose(csc: Any, stream: IndexStream, nbytes: int) -> Any:
+    def _choose(csc: Any, stream: ColumnStream, nbytes: int) -> Any:
         """The cache with nothing filled in; out-degrees are forgotten on return."""
         out_degree = np.zeros(max(csc.nodes, 1), np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)

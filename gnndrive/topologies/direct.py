@@ -26,9 +26,9 @@ import numpy.typing as npt
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ClosedError, ReadError
 from gnndrive.records import IndexPointers, Landing, TableFile
+from gnndrive.stream import ColumnStream
 from gnndrive.topologies._csc import check_indptr, make_csc
 from gnndrive.topologies._neighbours import NeighbourCache
-from gnndrive.topologies._stream import IndexStream
 from gnndrive.topologies.base import GraphSize, Source, Stop, Topology
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Direct(Topology):
         self._csc = make_csc(indptr, file.row_count, None, file.row_bytes)
         self._cache: NeighbourCache | None = None
         if cache_bytes:
-            with IndexStream(file) as stream:
+            with ColumnStream(file) as stream:
                 self._cache = NeighbourCache(self._csc, stream, cache_bytes)
         self._turns = threading.Condition()
         self._fetching = False

@@ -18,8 +18,8 @@ from gnndrive._ffi import check, ffi, lib
 from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
 from gnndrive.records import IndexPointers, TableFile
+from gnndrive.stream import ColumnStream
 from gnndrive.topologies._csc import check_indptr, make_csc
-from gnndrive.topologies._stream import IndexStream
 from gnndrive.topologies.base import GraphSize, Source, Topology
 
 
@@ -45,7 +45,7 @@ class Resident(Topology):
         self.num_edges = file.row_count
         self._indptr = indptr
         size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes)
-        with IndexStream(file) as stream:
+        with ColumnStream(file) as stream:
             packed, bits = _packed(stream, size), size.packed_bits
             self._indices: npt.NDArray[Any]
             if packed is not None:
@@ -73,7 +73,7 @@ class Resident(Topology):
         return self._indptr.nbytes + self._indices.nbytes
 
 
-def _packed(stream: IndexStream, size: GraphSize) -> npt.NDArray[np.uint8] | None:
+def _packed(stream: ColumnStream, size: GraphSize) -> npt.NDArray[np.uint8] | None:
     """All indices, packed; None: one of them is no node."""
     packed = _memory(size.packed_bytes)
     first = 0
@@ -90,7 +90,7 @@ def _packed(stream: IndexStream, size: GraphSize) -> npt.NDArray[np.uint8] | Non
     return packed
 
 
-def _as_they_are(stream: IndexStream, size: GraphSize) -> npt.NDArray[Any]:
+def _as_they_are(stream: ColumnStream, size: GraphSize) -> npt.NDArray[Any]:
     """All indices as the file has them."""
     whole = _memory(size.indices_bytes).view(stream.dtype)
     first = 0

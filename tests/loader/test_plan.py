@@ -18,6 +18,7 @@ LINES = [
     "index pointers",
     "topology",
     "input nodes",
+    "labels",
     "staging",
     "queued samples",
     "sampler scratch",

@@ -13,10 +13,10 @@ import pytest
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ClosedError, GNNDriveError, ReadError
 from gnndrive.samplers.uniform import Uniform
+from gnndrive.stream import ColumnStream
 from gnndrive.testing.faults import NOISE, Faults
 from gnndrive.topologies import _neighbours
 from gnndrive.topologies._csc import make_csc
-from gnndrive.topologies._stream import IndexStream
 from gnndrive.topologies.base import GraphSize, Stop
 from gnndrive.topologies.direct import Direct
 from gnndrive.topologies.mmap import Mmap
@@ -56,7 +56,7 @@ def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
 
 def make_cache(graph: Graph, nbytes: int) -> _neighbours.NeighbourCache:
     csc = make_csc(graph.indptr, len(graph.indices), None, graph.dtype.itemsize)
-    with IndexStream(graph.table("graph/indices")) as stream:
+    with ColumnStream(graph.table("graph/indices")) as stream:
         return _neighbours.NeighbourCache(csc, stream, nbytes)
 
 
@@ -89,7 +89,7 @@ def test_a_cache_smaller_than_its_address_table_is_refused(on_disk: OnDisk) -> N
 
 
 def test_lists_are_filled_over_stretches(on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnndrive.topologies._stream.STRETCH_BYTES", 4096)
+    monkeypatch.setattr("gnndrive.stream.STRETCH_BYTES", 4096)
     indptr, indices = graph_of_degrees([5_000, 3, 2_000, 0, 1, 700], 2, np.int32)
     assert kept(make_cache(on_disk(indptr, indices), 10**6), on_disk(indptr, indices)).sum() == 5
 

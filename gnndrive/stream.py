@@ -1,7 +1,7 @@
-"""Indices read from their file in long stretches, past the page cache.
+"""Columns of numbers read from their files in long stretches, past the page cache.
 
-For the start, when all or much of a graph is read once: with O_DIRECT, and where the file system
-refuses that, through the page cache, which is told to drop each stretch.
+For the start, when all or much of a graph's indices or labels is read once: with O_DIRECT, and
+where the file system refuses that, through the page cache, which is told to drop each stretch.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
 PAGE_BYTES = 4096  # no device asks for more alignment
 
 
-class IndexStream:
-    """An open file of indices.
+class ColumnStream:
+    """An open file of numbers.
 
     Args:
-        file: where they are; rows of one index, the first at a multiple of 4,096 bytes.
+        file: where they are; rows of one number, the first at a multiple of 4,096 bytes.
 
     Raises:
         StoreError: the file cannot be opened.
@@ -37,7 +37,7 @@ class IndexStream:
         assert file.data_offset % PAGE_BYTES == 0
         assert PAGE_BYTES % file.row_bytes == 0
         self.file = file
-        self.dtype = np.dtype(f"i{file.row_bytes}")
+        self.dtype = np.dtype(file.dtype)
         self._pages: mmap.mmap | None = None
         flags = os.O_RDONLY | os.O_CLOEXEC
         try:
@@ -50,7 +50,7 @@ class IndexStream:
         except OSError as error:
             raise StoreError(f"{file.path} cannot be opened: {error.strerror}") from error
 
-    def __enter__(self) -> IndexStream:
+    def __enter__(self) -> ColumnStream:
         return self
 
     def __exit__(
@@ -62,7 +62,7 @@ class IndexStream:
         os.close(self._fd)
 
     def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
-        """Some indices around `position`: the position of the first, and up to 4 MB of them, valid
+        """Some numbers around `position`: the position of the first, and up to 4 MB of them, valid
         until the next call.
 
         Raises:
@@ -91,7 +91,7 @@ class IndexStream:
                 raise ReadError(self.file.path, offset + done, error.errno or 0) from error
             if got == 0:
                 raise StoreError(
-                    f"{self.file.path} became shorter than its {self.file.row_count} indices: "
+                    f"{self.file.path} became shorter than its {self.file.row_count} numbers: "
                     "copy or import the store again"
                 )
             done += got

@@ -1,0 +1,101 @@
+"""Labels in memory, in as few bytes as there are classes: one for 50, two for 50,000.
+
+A batch has the labels of all its nodes, as PyG's has: 800,000 numbers all over a file of eight
+bytes a node, each batch anew. Through a memory map that is every page of the file, and under a
+tight memory limit they are read again and again; an eighth of it in memory is cheaper. Not for
+labels of several columns or of floating point: those stay mapped.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gnndrive.blocks import Allocate, empty_tensor
+from gnndrive.records import Int64Array
+from gnndrive.stream import ColumnStream
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+
+NAME = "y"
+
+
+class Labels:
+    """The labels of a store's nodes, read when the first are asked for.
+
+    Args:
+        store: whose.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: torch.Tensor | None = None
+        self._looked = False
+        self._reading = threading.Lock()
+
+    def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
+        """The labels of `node`, [n] in the store's dtype and in memory from `empty`; None: they are
+        not kept here.
+
+        Raises:
+            StoreError, ReadError: they cannot be read.
+        """
+        with self._reading:
+            if not self._looked:
+                self._kept = _read(self._store)
+                self._looked = True
+        if self._kept is None:
+            return None
+        dtype = getattr(torch, self._store.table(NAME).dtype)
+        out = empty_tensor(empty, (len(node),), dtype)
+        return out.copy_(torch.index_select(self._kept, 0, torch.from_numpy(node)))
+
+    def __reduce__(self) -> tuple[type[Labels], tuple[Store]]:
+        return Labels, (self._store,)
+
+    def close(self) -> None:
+        """Let go of them; they come back when they are wanted."""
+        with self._reading:
+            self._kept, self._looked = None, False
+
+
+def kept_dtype(store: Store) -> np.dtype[Any] | None:
+    """What the labels are kept in; None: they are not kept."""
+    if NAME not in store.node_names or store.num_classes < 1:
+        return None
+    file = store.table(NAME)
+    if file.row_shape or not file.dtype.startswith("int"):
+        return None
+    for narrow in (np.int8, np.int16, np.int32):
+        dtype = np.dtype(narrow)
+        if store.num_classes - 1 <= np.iinfo(narrow).max:
+            return dtype if dtype.itemsize < file.row_bytes else None
+    return None
+
+
+def kept_bytes(store: Store) -> int:
+    """Bytes that the labels take in memory."""
+    dtype = kept_dtype(store)
+    return 0 if dtype is None else dtype.itemsize * store.num_nodes
+
+
+def _read(store: Store) -> torch.Tensor | None:
+    """The labels, narrow; None: they are not kept, or some are no class and need more room."""
+    dtype = kept_dtype(store)
+    if dtype is None:
+        return None
+    limits = np.iinfo(dtype)
+    kept = np.empty(store.num_nodes, dtype)
+    first = 0
+    with ColumnStream(store.table(NAME)) as stream:
+        while first < len(kept):
+            first, labels = stream.stretch(first)
+            if labels.min() < limits.min or labels.max() > limits.max:
+                return None
+            kept[first : first + len(labels)] = labels
+            first += len(labels)
+    return torch.from_numpy(kept)
