@@ -4,7 +4,11 @@ it goes, and said so."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from gnndrive.sizes import format_size
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 
@@ -31,6 +35,19 @@ class Cgroup:
     def close(self) -> None:
         """Remove the group."""
         self.folder.rmdir()
+
+
+@contextmanager
+def limited(limit: int) -> Iterator[tuple[Cgroup | None, str]]:
+    """A group for child processes, or None where there can be none, and words for either."""
+    if not may_limit():
+        yield None, "no memory limit (not root on cgroup v1), the store's pages dropped"
+        return
+    group = Cgroup(limit)
+    try:
+        yield group, f"{format_size(limit)} of memory, page cache counted, all caches dropped"
+    finally:
+        group.close()
 
 
 def may_limit() -> bool:

@@ -13,7 +13,9 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +25,14 @@ from torch_geometric.utils import trim_to_layer
 
 import gnndrive
 from gnndrive._ffi import ffi
+from gnndrive.adjacency import Adjacency, mapped
+from gnndrive.arguments import checked_gap
 from gnndrive.blocks import private_map
+from gnndrive.engines import choose
 from gnndrive.layouts.base import Reads
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import QUEUED, drive
-from gnndrive.plugins import find
+from gnndrive.pipeline.service import Service
 from gnndrive.records import EngineSettings, Landing, Sample, TableFile
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
@@ -44,18 +49,33 @@ OURS: dict[str, dict[str, Any]] = {
     "gnndrive": {},
 }
 """What sets our loaders apart: the paper's joint extraction, one batch a sweep, everything."""
+REPORTED = (
+    "requests", "bytes_read", "bytes_wanted", "topology", "topology_requests",
+    "topology_bytes_read", "buffer_bytes", "engine",
+)  # fmt: skip
+"""What their counters say for the result."""
 
 
 class Meter:
-    """Counts batches, says where it is on standard error, and measures time and CPU."""
+    """Counts batches, says where it is on standard error, and measures time, CPU and memory."""
 
     def __init__(self, name: str) -> None:
         self.name, self.batches, self.rows, self.sample_s = name, 0, 0, 0.0
+        self.set_up: dict[str, float] = {"set_up_s": 0.0, "set_up_cpu_s": 0.0}
+        self.private_bytes = 0  # the most memory of the process's own, looked at at each batch
         self._cpu, self._started = time.process_time(), time.perf_counter()
 
+    def ready(self) -> None:
+        """What is done once, before the first batch begins, is done; `elapsed_s` counts it too."""
+        self.set_up = {
+            "set_up_s": time.perf_counter() - self._started,
+            "set_up_cpu_s": time.process_time() - self._cpu,
+        }
+
     def batch(self, rows: int) -> None:
-        """Another batch was touched and dropped."""
+        """Another batch was touched and is dropped next."""
         self.batches, self.rows = self.batches + 1, self.rows + rows
+        self.private_bytes = max(self.private_bytes, private_bytes())
         seconds = time.perf_counter() - self._started
         note = f"{self.name}: batch {self.batches}, {rows} nodes, {seconds:.1f} s"
         print(note, file=sys.stderr, flush=True)
@@ -66,14 +86,21 @@ class Meter:
             "loader": self.name, "batches": self.batches, "rows": self.rows,
             "elapsed_s": time.perf_counter() - self._started,
             "cpu_s": time.process_time() - self._cpu, "sample_s": self.sample_s,
-        } | more  # fmt: skip
+            "private_bytes": self.private_bytes,
+        } | self.set_up | more  # fmt: skip
+
+
+def private_bytes() -> int:
+    """This process's resident memory without mapped files: what no page cache can give back."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
     """PyG+: sample on mapped indices, gather from mapped rows, one thread, no read-ahead."""
     store = gnndrive.open(options.store)
     features, meter = mapped_random(store.table("x")), Meter("pyg+")
-    for sample in samples(store, options, "mmap", meter):
+    for sample in samples(store, options, mapped(store), meter):
         touch(features[torch.from_numpy(sample.node)])
         meter.batch(len(sample.node))
     return meter.result()
@@ -87,10 +114,10 @@ def run_naive(options: argparse.Namespace) -> dict[str, Any]:
     store, meter = gnndrive.open(options.store), Meter("naive")
     file = store.table("x")
     table = Table(file, BLOCK_BYTES, 0, separate=True)
-    driven = drive(
-        [naive_reads(table, samples(store, options, options.topology, meter, AHEAD), meter)],
-        "uring", EngineSettings(options.io_depth, BLOCK_BYTES),
-    )  # fmt: skip
+    with opened(store, options) as graph:
+        drawn = samples(store, options, graph, meter, AHEAD)
+        settings = EngineSettings(options.io_depth, BLOCK_BYTES)
+        driven = drive([naive_reads(table, drawn, meter)], "uring", settings)
     table.close()
     return meter.result(
         requests=driven.requests, bytes_read=driven.nbytes,
@@ -117,8 +144,11 @@ def naive_reads(table: Table, drawn: Iterator[Sample], meter: Meter) -> Iterator
 def run_ours(options: argparse.Namespace) -> dict[str, Any]:
     """One of our loaders, as `OURS` sets it apart."""
     meter, loader = Meter(options.worker), make_loader(options, **OURS[options.worker])
+    plan = {line.what: line.nbytes for line in loader.plan().lines}
     with loader:
-        for batch in loader:
+        batches = iter(loader)
+        meter.ready()
+        for batch in batches:
             touch(batch.x)
             meter.batch(len(batch.n_id))
             if meter.batches == options.batches:
@@ -128,16 +158,17 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
     found = stats["rows_hit"] + stats["rows_waited"]
     return meter.result(
         hit_rate=found / (found + stats["rows_loaded"]),
-        **{name: stats[name] for name in ("requests", "bytes_read", "bytes_wanted", "engine")},
-        topology=options.topology, buffer_bytes=stats["buffer_bytes"],
+        **{name: stats[name] for name in REPORTED}, plan=plan,
     )  # fmt: skip
 
 
 def run_sampling(options: argparse.Namespace) -> dict[str, Any]:
     """Sampling alone, with as many threads and the same topology as our loaders."""
     store, meter = gnndrive.open(options.store), Meter("sampling")
-    for sample in samples(store, options, options.topology, meter, options.samplers):
-        meter.batch(len(sample.node))
+    with opened(store, options) as graph:
+        meter.ready()
+        for sample in samples(store, options, graph, meter, options.samplers):
+            meter.batch(len(sample.node))
     return meter.result()
 
 
@@ -215,13 +246,30 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
     )  # fmt: skip
 
 
+@contextmanager
+def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topology]:
+    """The graph as our loader opens it, with a ring of its own if it reads as it goes."""
+    choice = make_loader(options).plan().topology
+    adjacency = Adjacency(store, choice, "table", checked_gap(options.gap, store, BLOCK_BYTES))
+    service = Service()
+
+    async def start() -> None:
+        settings = EngineSettings(options.io_depth, BLOCK_BYTES)
+        adjacency.start(service, choose(options.engine), settings)
+
+    try:
+        service.call(start())
+        yield adjacency.topology
+    finally:
+        service.call(adjacency.aclose())
+        service.close()
+
+
 def samples(
-    store: gnndrive.Store, options: argparse.Namespace, topology: str, meter: Meter, ahead: int = 0
-) -> Iterator[Sample]:
+    store: gnndrive.Store, options: argparse.Namespace, graph: Topology, meter: Meter,
+    ahead: int = 0,
+) -> Iterator[Sample]:  # fmt: skip
     """The batches that our loader would draw, `ahead` of them in threads beside the caller."""
-    graph: Topology = find("topologies", topology)(
-        store.index_pointers, store.indices, str(store.indices_path)
-    )
     sampler = Uniform(options.fanout)
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
 

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _limits import Cgroup, drop_caches, may_limit
+from _limits import Cgroup, drop_caches, limited
 from _loaders import OURS, RUNS
 
 import gnndrive
@@ -49,10 +49,12 @@ from gnndrive.sizes import format_size, parse_size
 LOADERS = ["pyg+", "gnndrive"]
 
 
-def spawn(which: str, options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
+def spawn(
+    which: str, options: argparse.Namespace, group: Cgroup | None, script: str = __file__
+) -> dict[str, Any]:
     """Run one loader in a process of its own, cold, and return what it prints."""
     drop_caches(Path(options.store), group is not None)
-    command = [sys.executable, __file__, *options.given, "--worker", which]
+    command = [sys.executable, script, *options.given, "--worker", which]
     enter = None if group is None else group.enter
     child = subprocess.run(command, preexec_fn=enter, stdout=subprocess.PIPE, check=False)
     if child.returncode:
@@ -156,7 +158,7 @@ def draw(found: dict[str, Any], path: str) -> None:
 
 
 def main() -> None:
-    options = parse()
+    options = parse(sys.argv[1:])
     if options.import_raw:
         import_raw(Path(options.import_raw), options.store)
         return
@@ -165,18 +167,8 @@ def main() -> None:
         result["peak_bytes"] = peak_memory_bytes()
         json.dump(result, sys.stdout)
         return
-    limit = parse_size(options.memory_limit, "--memory-limit")
-    group = Cgroup(limit) if may_limit() else None
-    try:
-        found = measure(options, group)
-    finally:
-        if group is not None:
-            group.close()
-    found["memory"] = (
-        f"{format_size(limit)} of memory, page cache counted, all caches dropped"
-        if group
-        else "no memory limit (not root), the store's pages dropped"
-    )
+    with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
+        found = measure(options, group) | {"memory": memory}
     print(table(found, options))
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=2))
@@ -196,7 +188,7 @@ def import_raw(folder: Path, path: str) -> None:
     print(store)
 
 
-def parse() -> argparse.Namespace:
+def parse(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("store")
     parser.add_argument("--loaders", type=lambda text: text.split(","), default=LOADERS)
@@ -220,8 +212,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--png", metavar="FILE")
     parser.add_argument("--import-raw", metavar="GRAPH_DIR")
     parser.add_argument("--worker", choices=sorted(RUNS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    options.given = sys.argv[1:]
+    options = parser.parse_args(given)
+    options.given = given
     if unknown := set(options.loaders) - set(RUNS):
         parser.error(f"no loader is called {', '.join(unknown)}: there are {', '.join(RUNS)}")
     if options.train:
