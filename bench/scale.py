@@ -1,0 +1,167 @@
+"""Does a larger graph take more than its own disk asks for, and more memory than its tables?
+
+usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR] [--batches 20] [--memory-limit 3GiB]
+           [--buffer 1GB] [--topology direct] [--json FILE]
+
+Loads batches from power-law graphs of so many million nodes (fractions too), all of one degree,
+one after the other in the same memory, each in a process of its own, everything cold. Each size's
+floor is its own, as in bench/epoch.py, whose other options are taken too (`--batch-size`,
+`--fanout`, `--engine`, `--samplers`, …). The disk is calibrated anew for each.
+
+Graphs that are not in DIR yet are made first: 16 edges a node, 128 × float32 rows; 593 bytes of
+disk a node, so 29.6 GB for 50 M, some minutes and 1.6 GB of memory. They stay there.
+
+set-up    seconds before the first batch: opening the store, the neighbour cache; not in s/batch
+peak      the most bytes charged to the limit, page cache counted (without a limit: resident)
+private   the most memory of the process's own, mapped files not counted, looked at at each batch
+tables    what of that each node has a share in, by the loader's plan: mapping table, index
+          pointers, look-ahead, the input nodes and their order; resident indices if they are that
+beyond    private less tables: what should not grow. A graph that fits into the feature buffer
+          whole has less. A neighbour cache's address table, a fifth of a byte a node, is in it.
+labels    8 bytes a node, read through a memory map and wanted for every node of a batch: page
+          cache, so in peak and not in private
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import epoch
+from _limits import Cgroup, limited
+from _powerlaw import made_by, store_bytes, write_powerlaw
+
+import gnndrive
+from gnndrive.commands.progress import Bars
+from gnndrive.errors import GNNDriveError
+from gnndrive.measure.calibrate import calibrate
+from gnndrive.sizes import format_size, parse_size
+
+PER_NODE = ("mapping table", "index pointers", "look-ahead", "input nodes")
+
+
+def store_path(folder: Path, nodes: int) -> Path:
+    """Where the graph of so many nodes is, or shall be."""
+    return folder / f"powerlaw_{nodes / 1e6:g}m.gnn"
+
+
+def make_missing(folder: Path, sizes: list[int]) -> None:
+    """Make what is not there, if the disk has room for all of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {nodes: store_path(folder, nodes) for nodes in sizes}
+    missing = {nodes: path for nodes, path in paths.items() if not path.exists()}
+    needed, free = sum(map(store_bytes, missing)), shutil.disk_usage(folder).free
+    if needed > free:
+        names = ", ".join(path.name for path in missing.values())
+        sys.exit(
+            f"{names} take {format_size(needed)} and {folder} has {format_size(free)} free: free "
+            f"{format_size(needed - free)}, or give another --folder or fewer --sizes"
+        )
+    for nodes, path in missing.items():
+        print(f"making {path}, {format_size(store_bytes(nodes))}", file=sys.stderr, flush=True)
+        with Bars() as bars:
+            write_powerlaw(path, nodes, bars)
+    for nodes, path in paths.items():
+        if (found := gnndrive.open(path).info.made_by) != made_by(nodes):
+            sys.exit(f"{path} is another graph ({found}): move it away, or give another --folder")
+
+
+def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
+    """One size: the loader, and sampling alone for its floor."""
+    store = gnndrive.open(options.store)
+    cost = calibrate(store)
+    result = per_batch(epoch.spawn("gnndrive", options, group))
+    sampling = per_batch(epoch.spawn("sampling", options, group))
+    epoch.add_floor(result, cost, sampling["elapsed_s"] / sampling["batches"])
+    plan = result["plan"]
+    tables = {name: plan[name] for name in PER_NODE}
+    if result["topology"] == "resident":
+        tables["indices"] = plan["topology"]
+    tables_bytes = sum(tables.values())
+    return result | {
+        "nodes": nodes,
+        "request_us": cost.request_s * 1e6,
+        "byte_ns": cost.byte_s * 1e9,
+        "tables": tables,
+        "tables_bytes": tables_bytes,
+        "beyond_bytes": result["private_bytes"] - tables_bytes,
+        "labels_bytes": store.table("y").row_bytes * nodes,
+    }
+
+
+def per_batch(result: dict[str, Any]) -> dict[str, Any]:
+    """The same without the set-up in its times: what a batch costs must not hang on how many."""
+    elapsed = result["elapsed_s"] - result["set_up_s"]
+    return result | {"elapsed_s": elapsed, "cpu_s": result["cpu_s"] - result["set_up_cpu_s"]}
+
+
+def table(found: dict[str, Any], options: argparse.Namespace) -> str:
+    """What was measured, a line a size."""
+    fanout = ",".join(map(str, options.fanout))
+    lines = [
+        f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}",
+        f"{'nodes':>8} {'s/batch':>8} {'k rows/s':>9} {'hits':>5} {'reads':>8} {'floor':>6} "
+        f"{'of it':>6} {'set-up':>7} {'peak':>8} {'private':>8} {'tables':>8} {'beyond':>8} "
+        f"{'labels':>8}",
+    ]
+    for result in found["results"]:
+        batches, seconds = result["batches"], result["elapsed_s"]
+        parts = result["floor_parts_s"]
+        line = f"{result['nodes'] / 1e6:>6g} M {seconds / batches:8.3f}"
+        line += f" {result['rows'] / seconds / 1e3:9.0f} {result['hit_rate']:5.0%}"
+        line += f" {result['requests'] / batches:8,.0f} {result['floor_s']:6.3f}"
+        line += f" {seconds / batches / result['floor_s']:6.2f} {result['set_up_s']:7.2f}"
+        for name in ("peak", "private", "tables", "beyond", "labels"):
+            line += f" {format_size(result[f'{name}_bytes']):>8}"
+        lines.append(f"{line}  ({max(parts, key=parts.get)})")
+    return "\n".join(lines)
+
+
+def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Our own options, and what is left for bench/epoch.py."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False, usage="%(prog)s [options, also bench/epoch.py's]",
+    )  # fmt: skip
+    parser.add_argument("--sizes", type=node_counts, default="1,10,50", help="million nodes")
+    parser.add_argument("--folder", type=Path, default=Path("."), help="where the graphs are")
+    parser.add_argument("--topology", default="direct")
+    parser.add_argument("--json", metavar="FILE")
+    own, left = parser.parse_known_args(given)
+    return own, [*left, "--topology", own.topology]
+
+
+def node_counts(text: str) -> list[int]:
+    """Numbers of nodes from millions, comma-separated."""
+    nodes = [round(float(million) * 1e6) for million in text.split(",")]
+    if min(nodes) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: give millions of nodes above 0")
+    return nodes
+
+
+def main() -> None:
+    own, left = parse(sys.argv[1:])
+    runs = {nodes: epoch.parse([str(store_path(own.folder, nodes)), *left]) for nodes in own.sizes}
+    options = runs[own.sizes[0]]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half a graph is removed
+    make_missing(own.folder, own.sizes)
+    with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
+        results = [measure(nodes, of_size, group) for nodes, of_size in runs.items()]
+    found = {"memory": memory, "results": results}
+    print(table(found, options))
+    if own.json:
+        Path(own.json).write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except GNNDriveError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
