@@ -1,0 +1,183 @@
+"""The benchmarks still run: their workers, their graph and their tables, on tiny stores, in this
+process. What they measure is no matter here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gnndrive
+from gnndrive._ffi import lib
+from gnndrive.errors import StoreError
+from gnndrive.records import DiskCost
+from gnndrive.store import writer as store_writer
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+sys.path.append(str(BENCH))
+
+import _loaders  # noqa: E402
+import _powerlaw  # noqa: E402
+import consumer  # noqa: E402
+import epoch  # noqa: E402
+import scale  # noqa: E402
+
+NODES = 3000
+SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
+DISK = DiskCost(1e-5, 5e-10, 128, "uring", "2024-01-01", {}, ())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = scale.store_path(tmp_path_factory.mktemp("bench"), NODES)
+    _powerlaw.write_powerlaw(path, NODES)
+    return path
+
+
+def options(store: Path, *more: str) -> argparse.Namespace:
+    return epoch.parse([str(store), *SMALL, *more])
+
+
+# ---- the graph ----
+
+
+def test_the_graph_is_whole_and_skewed(store: Path):
+    made = gnndrive.open(store)
+    made.verify()
+    assert (made.num_nodes, made.num_edges) == (NODES, _powerlaw.DEGREE * NODES)
+    assert made.info.nbytes == _powerlaw.store_bytes(NODES)
+    in_degree, out_degree = np.diff(made.indptr), np.bincount(made.indices, minlength=NODES)
+    for degree, power in ((in_degree, 1.6), (out_degree, 2.2)):
+        tenth = np.sort(degree)[-NODES // 10 :].sum() / made.num_edges
+        assert tenth == pytest.approx(0.1 ** (1 / power), abs=0.03)
+    assert np.corrcoef(in_degree, out_degree)[0, 1] > 0.5  # one permutation for both
+
+
+def test_chunks_do_not_show_in_the_counts(monkeypatch: pytest.MonkeyPatch):
+    ranks = np.arange(500, dtype=np.int32)[::-1].copy()
+    whole = _powerlaw.index_pointers(ranks, 8000, None)
+    monkeypatch.setattr(_powerlaw, "COUNTED_AT_ONCE", 999)
+    assert np.array_equal(_powerlaw.index_pointers(ranks, 8000, None), whole)
+    assert whole[-1] == 8000
+
+
+def test_nothing_is_left_of_a_graph_that_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what == "nodes/x":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _powerlaw.write_powerlaw(tmp_path / "graph.gnn", NODES, interrupt)
+    monkeypatch.setattr(store_writer, "_free_bytes", lambda folder: 1000)
+    with pytest.raises(StoreError, match="too full"):
+        _powerlaw.write_powerlaw(tmp_path / "graph.gnn", NODES)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- bench/epoch.py's workers ----
+
+
+@pytest.mark.parametrize("topology", ["resident", "mmap", "direct"])
+def test_all_loaders_draw_the_same_batches(store: Path, topology: str):
+    given = options(store, "--topology", topology)
+    ended = {name: _loaders.RUNS[name](given) for name in ("pyg+", "sampling")}
+    given.worker = "gnndrive"
+    ended["gnndrive"] = _loaders.run_ours(given)
+    assert {result["batches"] for result in ended.values()} == {3}
+    assert len({result["rows"] for result in ended.values()}) == 1
+    assert ended["gnndrive"]["topology"] == topology
+
+
+# ---- bench/scale.py ----
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers in this process, and a disk that is not measured."""
+
+    def spawn(which: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
+        given.worker = which
+        return _loaders.RUNS[which](given) | {"peak_bytes": 1}
+
+    monkeypatch.setattr(epoch, "spawn", spawn)
+    monkeypatch.setattr(scale, "calibrate", lambda store: DISK)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_scale_measures_a_size(store: Path):
+    result = scale.measure(NODES, options(store, "--topology", "resident"), None)
+    assert result["tables"]["index pointers"] == 8 * (NODES + 1)
+    assert result["tables"]["indices"] == 4 * _powerlaw.DEGREE * NODES
+    assert result["beyond_bytes"] == result["private_bytes"] - sum(result["tables"].values())
+    text = scale.table({"memory": "enough", "results": [result]}, options(store))
+    assert "0.003 M" in text
+
+
+def test_scale_makes_what_is_missing_and_knows_its_own(store: Path):
+    scale.make_missing(store.parent, [NODES, 10])
+    assert gnndrive.open(scale.store_path(store.parent, 10)).num_nodes == 10
+    scale.store_path(store.parent, 10).rename(scale.store_path(store.parent, 20))
+    with pytest.raises(SystemExit, match="another graph"):
+        scale.make_missing(store.parent, [20])
+
+
+def test_scale_says_what_room_is_missing(tmp_path: Path):
+    with pytest.raises(SystemExit, match=r"powerlaw_1e\+06m\.gnn take .* free"):
+        scale.make_missing(tmp_path, [10**12])
+    assert not list(tmp_path.iterdir())
+
+
+def test_scale_leaves_the_other_options_to_epoch():
+    own, left = scale.parse(["--sizes", "0.5,2", "--batches", "3", "--topology", "mmap"])
+    assert own.sizes == [500_000, 2_000_000]
+    assert epoch.parse(["there.gnn", *left]).topology == "mmap"
+    assert epoch.parse(["there.gnn", *left]).batches == 3
+
+
+# ---- bench/consumer.py ----
+
+
+@pytest.mark.parametrize("mode", consumer.MODES)
+@pytest.mark.parametrize("engine", ["auto", "threads"])
+def test_consumer_finds_the_threads(
+    store: Path, mode: str, engine: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(consumer, "ALONE_S", 1e-4)
+    monkeypatch.setattr(consumer.TimedCore, "install", lambda: consumer.TimedCore(lib))
+    result = consumer.run(options(store, "--engine", engine), mode, 1e-4)
+    assert (result["batches"], set(result["threads"])) == (3, set(consumer.SHOWN))
+    assert (result["burn_speed"] is None) is (mode == "idle")
+
+
+def test_consumer_will_not_call_an_unknown_thread_nothing():
+    with pytest.raises(SystemExit, match="loop thread"):
+        consumer.spent(consumer.Counter(), consumer.Counter(), 1.0)
+
+
+def test_consumer_holds_modes_beside_the_idle_one(store: Path, monkeypatch: pytest.MonkeyPatch):
+    speeds = {"idle": 100.0, "thread": 95.0, "loop": 90.0}
+    asked = []
+
+    def spawn(mode: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
+        asked.append((mode, given.given[-1]))
+        return {
+            "loader": mode, "batches": 3, "rows_per_s": speeds[mode], "elapsed_s": 1.0,
+            "following_s": 0.5, "burn_speed": 0.8, "engine": "uring",
+            "threads": dict.fromkeys(consumer.SHOWN, 0.1),
+        }  # fmt: skip
+
+    monkeypatch.setattr(epoch, "spawn", spawn)
+    own, left = consumer.parse([str(store), "--runs", "2", "--modes", "loop,thread", *SMALL])
+    given = epoch.parse(left)
+    results = consumer.measure(own, given, None)
+    assert asked == 2 * [("idle", "0.0"), ("loop", "0.5"), ("thread", "0.5")]
+    text = consumer.table({"memory": "enough", "results": results}, own, given)
+    assert "0.950 (0.950–0.950)" in text
+    assert "0.900 (0.900–0.900)" in text
