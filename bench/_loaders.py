@@ -62,6 +62,7 @@ class Meter:
     def __init__(self, name: str) -> None:
         self.name, self.batches, self.rows, self.sample_s = name, 0, 0, 0.0
         self.set_up: dict[str, float] = {"set_up_s": 0.0, "set_up_cpu_s": 0.0}
+        self.first_s = 0.0
         self.private_bytes = 0  # the most memory of the process's own, looked at at each batch
         self._cpu, self._started = time.process_time(), time.perf_counter()
 
@@ -77,6 +78,7 @@ class Meter:
         self.batches, self.rows = self.batches + 1, self.rows + rows
         self.private_bytes = max(self.private_bytes, private_bytes())
         seconds = time.perf_counter() - self._started
+        self.first_s = self.first_s or seconds
         note = f"{self.name}: batch {self.batches}, {rows} nodes, {seconds:.1f} s"
         print(note, file=sys.stderr, flush=True)
 
@@ -86,7 +88,7 @@ class Meter:
             "loader": self.name, "batches": self.batches, "rows": self.rows,
             "elapsed_s": time.perf_counter() - self._started,
             "cpu_s": time.process_time() - self._cpu, "sample_s": self.sample_s,
-            "private_bytes": self.private_bytes,
+            "first_s": self.first_s, "private_bytes": self.private_bytes,
         } | self.set_up | more  # fmt: skip
 
 

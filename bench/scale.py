@@ -12,6 +12,8 @@ Graphs that are not in DIR yet are made first: 16 edges a node, 128 × float32 r
 disk a node, so 29.6 GB for 50 M, some minutes and 1.6 GB of memory. They stay there.
 
 set-up    seconds before the first batch: opening the store, the neighbour cache; not in s/batch
+first     seconds from there to the first batch, which is in s/batch: cold code is read from disk
+          too, a second or two whatever the graph, so small graphs want more batches
 peak      the most bytes charged to the limit, page cache counted (without a limit: resident)
 private   the most memory of the process's own, mapped files not counted, looked at at each batch
 tables    what of that each node has a share in, by the loader's plan: mapping table, index
@@ -106,8 +108,8 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
     lines = [
         f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}",
         f"{'nodes':>8} {'s/batch':>8} {'k rows/s':>9} {'hits':>5} {'reads':>8} {'floor':>6} "
-        f"{'of it':>6} {'set-up':>7} {'peak':>8} {'private':>8} {'tables':>8} {'beyond':>8} "
-        f"{'labels':>8}",
+        f"{'of it':>6} {'set-up':>7} {'first':>6} {'peak':>8} {'private':>8} {'tables':>8} "
+        f"{'beyond':>8} {'labels':>8}",
     ]
     for result in found["results"]:
         batches, seconds = result["batches"], result["elapsed_s"]
@@ -116,6 +118,7 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
         line += f" {result['rows'] / seconds / 1e3:9.0f} {result['hit_rate']:5.0%}"
         line += f" {result['requests'] / batches:8,.0f} {result['floor_s']:6.3f}"
         line += f" {seconds / batches / result['floor_s']:6.2f} {result['set_up_s']:7.2f}"
+        line += f" {result['first_s'] - result['set_up_s']:6.2f}"
         for name in ("peak", "private", "tables", "beyond", "labels"):
             line += f" {format_size(result[f'{name}_bytes']):>8}"
         lines.append(f"{line}  ({max(parts, key=parts.get)})")
