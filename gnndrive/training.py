@@ -7,11 +7,9 @@ When not to use it: for any model or loop of your own; a batch of gnndrive is a 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
+from gnndrive.durable import replace_file
 from gnndrive.errors import ConfigError
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
@@ -289,7 +288,6 @@ def _save(
     model_settings: ModelSettings,
     settings: TrainSettings,
 ) -> None:
-    """Write beside it, fsync, rename: an interruption leaves the old file or the new one."""
     content = {
         "version": CHECKPOINT_VERSION,
         "model_settings": asdict(model_settings),
@@ -299,30 +297,14 @@ def _save(
         "optimizer": optimizer.state_dict(),
         "random": torch.get_rng_state(),
     }
-    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        temporary = None
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, lambda file: torch.save(content, file))
     except OSError as error:
         raise ConfigError(
             f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a folder "
             "that can be written, on a disk with room"
         ) from error
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
 def _load(

@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from gnndrive.durable import replace_file
 from gnndrive.errors import StoreError
 from gnndrive.records import DiskCost, DiskIdentity
-from gnndrive.store.files import fsync_folder, open_plain, read_at_most, write_all
+from gnndrive.store.files import open_plain, read_at_most
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -87,18 +87,13 @@ def save_calibration(store: Store, cost: DiskCost) -> Path:
     """
     path = store.path / DISK_JSON
     content = json.dumps({"format": _VERSION, **asdict(cost)}, indent=2, allow_nan=False) + "\n"
+
+    def write(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content.encode())
+
     try:
-        fd, temporary = tempfile.mkstemp(prefix=f".{DISK_JSON}.", dir=store.path)
-        try:
-            with os.fdopen(fd, "wb", buffering=0) as file:
-                write_all(file.fileno(), memoryview(content.encode()))
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        fsync_folder(store.path)
+        replace_file(path, write)
     except OSError as error:
         raise not_writable(store, error.strerror or str(error)) from error
     return path

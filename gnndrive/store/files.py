@@ -1,4 +1,4 @@
-"""The file operations that a store stands on: write all, sync a folder, open only plain files."""
+"""Reading the files of a store, which may be a stranger's: only plain files are opened."""
 
 from __future__ import annotations
 
@@ -7,29 +7,6 @@ import stat
 from pathlib import Path
 
 from gnndrive.errors import StoreError
-
-
-def write_all(fd: int, view: memoryview) -> None:
-    """Write all of `view`, however many calls it takes.
-
-    Raises:
-        OSError: the operating system's.
-    """
-    while len(view):
-        view = view[os.write(fd, view) :]
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable.
-
-    Raises:
-        OSError: the operating system's.
-    """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def open_plain(store: Path, file: str) -> int:

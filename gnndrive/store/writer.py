@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.durable import fsync_folder, write_all
 from gnndrive.errors import ConfigError, StoreError
 from gnndrive.store.checks import check_for
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, split_ids, to_storage
-from gnndrive.store.files import fsync_folder, write_all
 from gnndrive.store.format import (
     CHUNK_BYTES,
     DATA_OFFSET,

@@ -127,7 +127,7 @@ def test_a_folder_that_cannot_be_written_to(store, cost, monkeypatch):
     def refuse(*arguments, **options):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr("gnndrive.store.disk.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("gnndrive.durable.tempfile.mkstemp", refuse)
     with pytest.raises(StoreError, match=r"Read-only file system.*give gap= to the loader"):
         save_calibration(store, cost)
 
@@ -135,10 +135,10 @@ def test_a_folder_that_cannot_be_written_to(store, cost, monkeypatch):
 def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
     save_calibration(store, cost)
 
-    def refuse(fd, view):
+    def refuse(fd):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gnndrive.store.disk.write_all", refuse)
+    monkeypatch.setattr("gnndrive.durable.os.fsync", refuse)
     with pytest.raises(StoreError, match="No space left"):
         save_calibration(store, replace(cost, request_s=1.0))
     assert load_calibration(store) == cost
