@@ -2,8 +2,7 @@
 and standby list.
 
 `Table` is one table's share of a buffer, `Share` what one lease holds of it. Nothing here waits:
-the gate and the loads
-are `gnndrive/buffer.py`'s.
+the gate and the loads are `gnndrive/buffer.py`'s.
 """
 
 from __future__ import annotations
@@ -106,11 +105,12 @@ class Table:
         """
         if self._window is None:
             return
+        if lib.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
+            self._beyond[index] = rows
+            return
         keys = self._keys(rows, self._all(rows, index))
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
-        if code == -errno.ENOSPC:
-            self._beyond[index] = rows
-        elif code != -errno.ERANGE:  # or its admission will say so
+        if code != -errno.ERANGE:  # or its admission will say so
             check(code, "look-ahead")
             code = lib.gd_buffer_raise(self.books, pointer(rows), pointer(keys), len(rows))
             check(code, "raise")
