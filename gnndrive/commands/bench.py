@@ -11,7 +11,7 @@ import typer
 
 from gnndrive.commands.options import parse_fanout
 from gnndrive.errors import ConfigError
-from gnndrive.loader import BLOCK_BYTES
+from gnndrive.layouts.base import BLOCK_BYTES
 from gnndrive.measure import calibrate, fio, raw, rows, text
 from gnndrive.sizes import parse_block_size
 from gnndrive.store.disk import DISK_JSON, gap_bytes

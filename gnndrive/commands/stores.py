@@ -9,7 +9,7 @@ from typing import Any
 
 from gnndrive.commands.progress import Bars
 from gnndrive.commands.train import LoaderOptions
-from gnndrive.loader import BLOCK_BYTES
+from gnndrive.layouts.base import BLOCK_BYTES
 from gnndrive.measure.text import costs
 from gnndrive.sizes import format_size
 from gnndrive.store.disk import gap_bytes, load_calibration

@@ -10,6 +10,16 @@ from typing import Any
 from gnndrive._ffi import ffi, lib
 from gnndrive.records import Int32Array, Int64Array, Landing
 
+BLOCK_BYTES = 65536
+"""The loader's largest read, and its staging blocks, unless a row is larger."""
+_SECTOR_BYTES_MAX = 4096
+
+
+def block_bytes(row_bytes: int) -> int:
+    """`BLOCK_BYTES`, or what a longer row takes, rounded out to sectors wherever it lies."""
+    whole = -(-row_bytes // _SECTOR_BYTES_MAX) * _SECTOR_BYTES_MAX
+    return max(BLOCK_BYTES, whole + _SECTOR_BYTES_MAX)
+
 
 class Reads:
     """Planned reads of one file: the C state machine (`native/reads.c`) and what Python needs

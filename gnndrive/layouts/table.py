@@ -15,7 +15,7 @@ import numpy as np
 
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.layouts.base import Layout, Reads
+from gnndrive.layouts.base import BLOCK_BYTES, Layout, Reads
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 
 SECTOR_BYTES = 512  # where reads are buffered nothing asks for alignment: plan as for a usual disk
@@ -45,7 +45,7 @@ class Table(Layout):
     def __init__(
         self,
         file: TableFile,
-        extent_bytes_max: int = 65536,
+        extent_bytes_max: int = BLOCK_BYTES,
         gap_bytes_max: int = 0,
         direct: bool = True,
         separate: bool = False,

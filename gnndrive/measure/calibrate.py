@@ -19,6 +19,7 @@ from statistics import median
 import numpy as np
 
 from gnndrive.errors import ConfigError
+from gnndrive.layouts.base import BLOCK_BYTES
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import Driven
 from gnndrive.measure.raw import IoOptions, run
@@ -27,7 +28,7 @@ from gnndrive.store.disk import disk_identity, not_writable, save_calibration
 from gnndrive.store.reader import Store
 
 READ_BYTES = (512, 4096, 16384, 65536, 262144)
-FITTED_BYTES_MAX = 65536  # the loader's largest read
+FITTED_BYTES_MAX = BLOCK_BYTES
 DEPTH = 128
 ROUNDS = 4
 SECONDS_A_POINT = 0.3

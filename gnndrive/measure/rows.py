@@ -15,7 +15,7 @@ import numpy as np
 
 from gnndrive._ffi import ffi
 from gnndrive.errors import ConfigError
-from gnndrive.layouts.base import Reads
+from gnndrive.layouts.base import Reads, block_bytes
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import QUEUED, Driven, drive
 from gnndrive.records import EngineSettings, Int32Array, Int64Array, Landing
@@ -25,10 +25,8 @@ from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
 from gnndrive.topologies.mmap import Mmap
 
-BLOCK_BYTES = 65536  # the loader's largest read
 LANDING_BYTES = 32 << 20  # rows planned as one
 ROWS_AT_ONCE_MIN = 256
-PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
     """
     file = store.table(options.features)
     cost = load_calibration(store)
-    block = max(BLOCK_BYTES, -(-file.row_bytes // PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES)
+    block = block_bytes(file.row_bytes)
     gap = gap_bytes(cost, block) if options.gap is None else options.gap
     batches = list(wanted_rows(store, options))
     table = Table(file, block, gap, separate=options.separate)
