@@ -8,13 +8,13 @@ copies.
 from __future__ import annotations
 
 import asyncio
-import mmap
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gnndrive._ffi import ffi, lib
+from gnndrive.blocks import private_map
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.records import FAILURE, EngineSettings, Stretch
 
@@ -41,7 +41,7 @@ def refuse_closed(closing: bool) -> None:
 
 def aligned_block(length: int) -> Any:
     """Page-aligned memory as a C `uint8_t[]` that keeps it alive."""
-    return ffi.from_buffer("uint8_t[]", mmap.mmap(-1, length))
+    return ffi.from_buffer("uint8_t[]", private_map(length))
 
 
 def reads_stats(reads: Reads) -> dict[str, int]:

@@ -7,13 +7,12 @@ random. Rows land in memory as in the loader; feature buffer, gather and trainin
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from gnndrive._ffi import ffi
+from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
 from gnndrive.layouts.base import Reads, block_bytes
 from gnndrive.layouts.table import Table
@@ -147,9 +146,8 @@ class _Plans:
         self._at_once = max(ROWS_AT_ONCE_MIN, LANDING_BYTES // stride)
         self._at_once = min(self._at_once, max((len(rows) for rows in batches), default=1) or 1)
         parts = QUEUED + 1  # `drive` asks for the next when at most QUEUED are under way
-        memory = ffi.from_buffer("uint8_t[]", mmap.mmap(-1, parts * self._at_once * stride))
-        address = int(ffi.cast("uintptr_t", memory))
-        self._landing = Landing(address, stride, direct=True, owner=memory)
+        memory = np.frombuffer(private_map(parts * self._at_once * stride), np.uint8)
+        self._landing = Landing(memory.ctypes.data, stride, direct=True, owner=memory)
         slots = np.arange(parts * self._at_once, dtype=np.int32)
         self._slots: list[Int32Array] = np.split(slots, parts)
         self.requests = self.nbytes = 0
