@@ -145,7 +145,7 @@ def show_io(options: raw.IoOptions, runs: int, as_json: bool) -> None:
     if options.runtime_s is None and options.size is None:
         options = replace(options, runtime_s=FIO_SECONDS)
     ours, fios = fio.in_turn(lambda: raw.run(options), lambda: fio.run_fio(options), runs)
-    figures = [one.requests / one.runtime_s for one in ours]
+    figures = [one.iops for one in ours]
     _show_beside(
         text.io_json(options, ours[-1]),
         text.io_report(options, ours[-1]),

@@ -52,6 +52,21 @@ class Driven:
     minf: int
     latency: Latency
 
+    @property
+    def iops(self) -> float:
+        """Requests a second."""
+        return self.requests / self.runtime_s
+
+    @property
+    def usr_cpu(self) -> float:
+        """Per cent of one core, as fio has it; `sys_cpu` likewise."""
+        return 100 * self.usr_s / self.runtime_s
+
+    @property
+    def sys_cpu(self) -> float:
+        """See `usr_cpu`."""
+        return 100 * self.sys_s / self.runtime_s
+
 
 def drive(
     sources: list[Iterator[Reads]],

@@ -66,7 +66,7 @@ def _read_lines(driven: Driven) -> list[str]:
     seconds, latency = driven.runtime_s, driven.latency
     speed = driven.nbytes / seconds
     lines = [
-        f"  read: IOPS={kilo(driven.requests / seconds)}, BW={_binary(speed)}/s "
+        f"  read: IOPS={kilo(driven.iops)}, BW={_binary(speed)}/s "
         f"({_decimal(speed)}/s)({_binary(driven.nbytes)}/{seconds * 1000:.0f}msec)"
     ]
     named = (("    slat", latency.slat), ("    clat", latency.clat), ("     lat", latency.lat))
@@ -75,8 +75,8 @@ def _read_lines(driven: Driven) -> list[str]:
     if times.count:
         lines += _percentile_lines(name, times)
     lines.append(
-        f"  cpu          : usr={100 * driven.usr_s / seconds:.2f}%, "
-        f"sys={100 * driven.sys_s / seconds:.2f}%, ctx={driven.ctx}, majf={driven.majf}, "
+        f"  cpu          : usr={driven.usr_cpu:.2f}%, "
+        f"sys={driven.sys_cpu:.2f}%, ctx={driven.ctx}, majf={driven.majf}, "
         f"minf={driven.minf}"
     )
     return lines
@@ -124,8 +124,8 @@ def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
         "write": nothing,
         "trim": nothing,
         "job_runtime": round(driven.runtime_s * 1000),
-        "usr_cpu": 100 * driven.usr_s / driven.runtime_s,
-        "sys_cpu": 100 * driven.sys_s / driven.runtime_s,
+        "usr_cpu": driven.usr_cpu,
+        "sys_cpu": driven.sys_cpu,
         "ctx": driven.ctx,
         "majf": driven.majf,
         "minf": driven.minf,
@@ -219,14 +219,13 @@ def rows_report(result: RowsResult) -> str:
     lines = [
         f"gnndrive: {driven.rows:,} rows of {result.row_bytes:,} bytes in {driven.runtime_s:.2f} s:"
         f" {kilo(result.rows_per_s)} rows/s",
-        f"  read      : IOPS={kilo(driven.requests / driven.runtime_s)}, BW={_binary(speed)}/s; "
+        f"  read      : IOPS={kilo(driven.iops)}, BW={_binary(speed)}/s; "
         f"{_binary(driven.nbytes / max(driven.requests, 1))} a request",
         f"  requests  : {driven.requests:,}, {driven.rows / max(driven.requests, 1):.2f} rows each "
         "(one request a row: 1.00)",
         f"  bytes     : {driven.nbytes / max(wanted, 1):.2f} read for each one wanted; gaps of up "
         f"to {result.gap_bytes:,} bytes were read over",
-        f"  cpu       : usr={100 * driven.usr_s / driven.runtime_s:.2f}%, "
-        f"sys={100 * driven.sys_s / driven.runtime_s:.2f}%",
+        f"  cpu       : usr={driven.usr_cpu:.2f}%, sys={driven.sys_cpu:.2f}%",
     ]
     if result.predicted_s is not None:
         share = result.predicted_s / driven.runtime_s
@@ -246,12 +245,12 @@ def rows_json(result: RowsResult) -> dict[str, Any]:
         "bytes_read": driven.nbytes,
         "runtime_s": driven.runtime_s,
         "rows_per_s": result.rows_per_s,
-        "iops": driven.requests / driven.runtime_s,
+        "iops": driven.iops,
         "rows_per_request": driven.rows / max(driven.requests, 1),
         "gap_bytes": result.gap_bytes,
         "predicted_s": result.predicted_s,
-        "usr_cpu": 100 * driven.usr_s / driven.runtime_s,
-        "sys_cpu": 100 * driven.sys_s / driven.runtime_s,
+        "usr_cpu": driven.usr_cpu,
+        "sys_cpu": driven.sys_cpu,
     }
 
 
