@@ -20,7 +20,7 @@ from gnndrive.commands.compare import LOADERS, Timing, compare, drop_cached, mem
 from gnndrive.commands.progress import Bars
 from gnndrive.commands.train import LoaderOptions, SplitBatches, run_training
 from gnndrive.errors import StoreError
-from gnndrive.report import final_report
+from gnndrive.report import final_report, say
 from gnndrive.report.text import si
 from gnndrive.sizes import format_size
 from gnndrive.store.generate import planted_communities
@@ -53,10 +53,10 @@ def run(folder: Path, nodes: int, keep: bool) -> None:
     path = folder / f"planted-{nodes}x{DIM}.gnn"
     try:
         store = _graph(path, nodes, console)
-        _say(console, f"[2/3] GraphSAGE, {OPTIONS.buffer} for features, caches cold")
+        say(console, f"[2/3] GraphSAGE, {OPTIONS.buffer} for features, caches cold")
         print(_train(store, console))
         del store  # what a process maps stays in the page cache, however it is dropped
-        _say(console, "[3/3] the same batches through gnndrive and through a memory map")
+        say(console, "[3/3] the same batches through gnndrive and through a memory map")
         print(_compare(path))
     finally:
         if not keep:
@@ -71,13 +71,11 @@ def _graph(path: Path, nodes: int, console: Console) -> Store:
     try:
         store = open_store(path)
         if (store.num_nodes, store.num_features, store.num_classes) == (nodes, DIM, CLASSES):
-            _say(console, f"[1/3] {path} is there: {nodes:,} nodes, {size} of features")
+            say(console, f"[1/3] {path} is there: {nodes:,} nodes, {size} of features")
             return store
     except StoreError:
         pass  # none, or damaged
-    _say(
-        console, f"[1/3] generating {nodes:,} nodes with {CLASSES} communities, {size} of features"
-    )
+    say(console, f"[1/3] generating {nodes:,} nodes with {CLASSES} communities, {size} of features")
     path.parent.mkdir(parents=True, exist_ok=True)
     seeds = OPTIONS.batch_size
     fractions = {
@@ -162,7 +160,3 @@ def _table(timings: dict[str, Timing]) -> list[str]:
     mapped, ours = (timings[kind] for kind in LOADERS)
     ratio = mapped.seconds / ours.seconds
     return [*lines, f"    ratio    : {ratio:.2f} (mapped / gnndrive)"]
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -10,6 +10,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from gnndrive.report import say
+
 
 class Bars:
     """One bar for each kind of work, made when it is first heard of; a context manager.
@@ -58,5 +60,4 @@ class Bars:
         quarter = 4 * done // total if total else 4
         if quarter > self._quarters.get(what, 0):
             self._quarters[what] = quarter
-            line = f"{what}: {25 * quarter} %"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(self._console, f"{what}: {25 * quarter} %")

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from gnndrive.errors import ConfigError
 from gnndrive.loader import NeighborLoader
-from gnndrive.report import LiveLine, final_report
+from gnndrive.report import LiveLine, final_report, say
 from gnndrive.report import as_json as report_json
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -235,16 +235,13 @@ def run_training(
     )
     console = batches.console or Console(stderr=True)
 
-    def say(result: EpochResult) -> None:
-        console.print(epoch_line(result), highlight=False, markup=False, soft_wrap=True)
-
     with batches:
         return train(
             batches,
             model_settings,
             settings,
             on_loss=batches.set_loss,
-            on_epoch=say,
+            on_epoch=lambda result: say(console, epoch_line(result)),
             checkpoint=checkpoint,
             resume=resume,
         )

@@ -4,7 +4,7 @@ Everything is made from the flat mapping that `loader.stats()` returns; nothing 
 or knows a loader.
 """
 
-from gnndrive.report.live import LiveLine
+from gnndrive.report.live import LiveLine, say
 from gnndrive.report.text import as_json, derived, final_report, peak_memory_bytes
 
-__all__ = ["LiveLine", "as_json", "derived", "final_report", "peak_memory_bytes"]
+__all__ = ["LiveLine", "as_json", "derived", "final_report", "peak_memory_bytes", "say"]

@@ -32,6 +32,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: nothing coloured, taken for markup or wrapped."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 class LiveLine:
     """Shows one epoch's progress; a context manager.
 
@@ -98,9 +103,7 @@ class LiveLine:
             self._live.update(text, refresh=due)
             self._drawn_s = now if due else self._drawn_s
         elif last or batch % self._every == 0:
-            self._console.print(
-                self.line(batch, stats, loss), highlight=False, markup=False, soft_wrap=True
-            )
+            say(self._console, self.line(batch, stats, loss))
 
     def line(self, batch: int, stats: Stats, loss: float | None = None) -> str:
         """The line's text after `update`.
