@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
 import os
 import secrets
 import subprocess
@@ -29,7 +28,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
 from gnndrive.commands.malloc import return_large_blocks
@@ -106,11 +104,7 @@ def node_ids_of_mapped(
     """Load the same batches through memory maps; gives each one's node ids."""
     sampler = Uniform(options.fanout)
     topology = Mmap(store.index_pointers, store.indices, str(store.indices_path))
-    tables = []
-    for name in store.node_names:
-        table = np.load(store.table(name).path, mmap_mode="c")  # torch wants it writable
-        table._mmap.madvise(mmap.MADV_RANDOM)
-        tables.append(torch.from_numpy(table))
+    tables = [store.tensor(name, random=True) for name in store.node_names]
     inputs = InputNodes(len(seeds), seeds)
     schedule = Shuffled(inputs, options.batch_size, True, False, options.seed)
     for window in schedule.windows(0):

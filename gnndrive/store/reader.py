@@ -184,13 +184,14 @@ class Store:
                 self._maps[info.name] = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
         return self._maps[info.name]
 
-    def tensor(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str, random: bool = False) -> torch.Tensor:
         """An array as a tensor in its own dtype, bfloat16 too, mapped and not read.
 
         What is written into it stays in this process's memory; the file never changes.
 
         Args:
             name: a per-node array, "y", or in full, "edges/edge_attr".
+            random: have the kernel read no pages but those that are wanted.
 
         Raises:
             ConfigError: there is no such array.
@@ -205,6 +206,8 @@ class Store:
             mapped = mmap.mmap(fd, info.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             os.close(fd)
+        if random:
+            mapped.madvise(mmap.MADV_RANDOM)
         dtype = torch_dtype(info.dtype)
         if info.nbytes == DATA_OFFSET:
             return torch.empty(info.shape, dtype=dtype)

@@ -28,6 +28,7 @@ def test_every_dtype_and_row_size(tmp_path: Path, dtype: str, columns: int) -> N
     store = write_store(tmp_path / "s", indptr=INDPTR, indices=INDICES, nodes=nodes)
     assert store.tensor("x").dtype == x.dtype
     assert torch.equal(store.tensor("x").to(torch.int64), values)
+    assert torch.equal(store.tensor("x", random=True), store.tensor("x"))
     table = store.table("x")
     assert (table.row_count, table.row_shape, table.dtype) == (3, (columns,), dtype)
     assert table.data_offset == 4096
