@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gnndrive.commands.compare import drop_file
 from gnndrive.sizes import format_size
 
 GROUPS = Path("/sys/fs/cgroup/memory")
@@ -57,11 +58,9 @@ def may_limit() -> bool:
 
 def drop_caches(folder: Path, everything: bool) -> None:
     """Make the files below `folder` cold; as root all there are."""
-    os.sync()
     if everything:
+        os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
         return
     for path in folder.rglob("*.npy"):
-        fd = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
+        drop_file(path)

@@ -21,7 +21,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,9 @@ from typing import Any
 
 import torch
 
+from gnndrive.adjacency import mapped
 from gnndrive.commands.malloc import return_large_blocks
+from gnndrive.commands.options import parse_fanout
 from gnndrive.commands.progress import Bars
 from gnndrive.commands.train import LoaderOptions
 from gnndrive.errors import GNNDriveError
@@ -42,7 +44,6 @@ from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.topologies.mmap import Mmap
 
 LOADERS = ("mapped", "gnndrive")  # in the order that they run
 
@@ -72,18 +73,23 @@ class Timing:
 
 
 def drop_cached(store: Store) -> None:
-    """Drop the store's features and indices from the page cache; needs no rights.
+    """Drop the store's features and indices from the page cache; see `drop_file`."""
+    for name in ("nodes/x", "nodes/y", "graph/indices"):
+        if name in store.info.arrays:
+            drop_file(store.table(name).path)
+
+
+def drop_file(path: str | os.PathLike[str]) -> None:
+    """Drop a file from the page cache; needs no rights.
 
     Pages that some process still maps stay, so this process must not.
     """
-    for name in ("nodes/x", "nodes/y", "graph/indices"):
-        if name.removeprefix("nodes/") in store.node_names or name in store.info.arrays:
-            fd = os.open(store.table(name).path, os.O_RDONLY)
-            try:
-                os.fsync(fd)  # dirty pages are not dropped
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)  # dirty pages are not dropped
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
 
 
 # ---- the two loaders, each in a process of its own
@@ -103,7 +109,7 @@ def node_ids_of_mapped(
 ) -> Iterator[Int64Array]:
     """Load the same batches through memory maps; gives each one's node ids."""
     sampler = Uniform(options.fanout)
-    topology = Mmap(store.index_pointers, store.indices, str(store.indices_path))
+    topology = mapped(store)
     tables = [store.tensor(name, random=True) for name in store.node_names]
     inputs = InputNodes(len(seeds), seeds)
     schedule = Shuffled(inputs, options.batch_size, True, False, options.seed)
@@ -121,7 +127,7 @@ def run_child(arguments: Sequence[str]) -> None:
     path, kind, batches, seconds_max, batch_size, fanout, buffer, split = arguments
     return_large_blocks()
     options = LoaderOptions(
-        fanout=tuple(int(count) for count in fanout.split(",")),
+        fanout=parse_fanout(fanout),
         batch_size=int(batch_size),
         buffer=buffer,
     )
@@ -137,7 +143,7 @@ def run_child(arguments: Sequence[str]) -> None:
         if seconds > float(seconds_max):
             break
     result = Timing(seconds, rows, done, checksum, peak_memory_bytes())
-    print(json.dumps({field: getattr(result, field) for field in Timing.__slots__}), flush=True)
+    print(json.dumps(asdict(result)), flush=True)
 
 
 # ---- running them
