@@ -8,7 +8,7 @@ copies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,11 +44,25 @@ def aligned_block(length: int) -> Any:
     return ffi.from_buffer("uint8_t[]", private_map(length))
 
 
-def reads_stats(reads: Reads) -> dict[str, int]:
-    """Completions of `reads`, the bytes they brought and how many were asked for again."""
-    out = ffi.new("gd_reads_stats *")
-    lib.gd_reads_get_stats(reads.handle, out)
-    return {"requests": int(out.requests), "bytes": int(out.bytes), "retries": int(out.retries)}
+class Tally:
+    """Completions of an engine's reads, the bytes they brought and how many were asked for again,
+    for an engine that does not count itself."""
+
+    def __init__(self) -> None:
+        self._ended = {"requests": 0, "bytes": 0, "retries": 0}
+
+    def add(self, reads: Reads) -> None:
+        """Count reads that have ended."""
+        self._ended = self.with_active([reads])
+
+    def with_active(self, active: Iterable[Reads]) -> dict[str, int]:
+        """`Engine.stats`: those that have ended and those under way."""
+        total, out = dict(self._ended), ffi.new("gd_reads_stats *")
+        for reads in active:
+            lib.gd_reads_get_stats(reads.handle, out)
+            for name in total:
+                total[name] += int(getattr(out, name))
+        return total
 
 
 class Listener(AsyncIterator[Stretch]):
@@ -92,9 +106,7 @@ class Listener(AsyncIterator[Stretch]):
 
     async def __anext__(self) -> Stretch:
         while True:
-            finished = (
-                self.finished()
-            )  # asked first, so that what is collected then is all there is
+            finished = self.finished()  # asked first: what is collected then is all there is
             stretch = self._collect()
             if stretch is not None:
                 return stretch

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from gnndrive._ffi import ffi, lib
 from gnndrive.engines._listener import (
     Listener,
+    Tally,
     aligned_block,
-    reads_stats,
     refuse_closed,
     refuse_long_extents,
 )
@@ -98,7 +98,7 @@ class Simulated(Engine):
         self._active: dict[Reads, Listener] = {}
         self._files: dict[tuple[int, int], int] = {}
         self._fds: dict[Reads, int] = {}
-        self._done = {"requests": 0, "bytes": 0, "retries": 0}
+        self._tally = Tally()
         self._turn_number = 0
         self._scheduled = False
         self._closing = False
@@ -131,11 +131,7 @@ class Simulated(Engine):
 
     def stats(self) -> dict[str, int]:
         """Requests, bytes and retries, of reads under way too."""
-        total = dict(self._done)
-        for reads in self._active:
-            for name, value in reads_stats(reads).items():
-                total[name] += value
-        return total
+        return self._tally.with_active(self._active)
 
     # ---- by hand, for tests ----
     @property
@@ -283,8 +279,7 @@ class Simulated(Engine):
             if reads not in busy and not self._waits(listener):
                 lib.gd_reads_let_go(reads.handle)
                 del self._active[reads], self._fds[reads]
-                for name, value in reads_stats(reads).items():
-                    self._done[name] += value
+                self._tally.add(reads)
             listener.poke()
 
     def _waits(self, listener: Listener) -> bool:

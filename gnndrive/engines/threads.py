@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from gnndrive._ffi import check, ffi, lib
 from gnndrive.engines._listener import (
     Listener,
+    Tally,
     aligned_block,
-    reads_stats,
     refuse_closed,
     refuse_long_extents,
 )
@@ -49,7 +49,7 @@ class Threads(Engine):
         ]
         self._idle = [(aligned_block(block_bytes), times) for times in self._times]
         self._active: set[Listener] = set()
-        self._done = {"requests": 0, "bytes": 0, "retries": 0}
+        self._tally = Tally()
         self._closing = False
         self._ended = asyncio.Event()
 
@@ -99,8 +99,7 @@ class Threads(Engine):
         if not listener.poke() or listener not in self._active:
             return
         self._active.discard(listener)
-        for name, value in reads_stats(listener.reads).items():
-            self._done[name] += value
+        self._tally.add(listener.reads)
         if not self._active:
             self._ended.set()
 
@@ -116,11 +115,7 @@ class Threads(Engine):
 
     def stats(self) -> dict[str, int]:
         """Requests, bytes and retries, of reads under way too."""
-        total = dict(self._done)
-        for listener in self._active:
-            for name, value in reads_stats(listener.reads).items():
-                total[name] += value
-        return total
+        return self._tally.with_active(listener.reads for listener in self._active)
 
     def latency(self) -> Any:
         """A C `gd_latency *` of the requests so far, with `settings.measure`.
