@@ -9,6 +9,7 @@ never wait for each other's slots (rule 12).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections import Counter
@@ -299,15 +300,16 @@ class Runtime:
     def _reading_stats(self) -> tuple[dict[str, int], dict[str, float | str]]:
         """What the features' engine counted, and what the adjacency did."""
 
-        async def ask() -> tuple[dict[str, int], dict[str, float | str]]:
+        def look() -> tuple[dict[str, int], dict[str, float | str]]:
             return self.engine.stats(), self._adjacency.stats()
 
-        if self.service.inside:  # a user's sampler that asks
-            return self.engine.stats(), self._adjacency.stats()
-        try:
-            return self.service.call(ask())  # an engine lives in its loop and is no one else's
-        except ClosedError:
-            return self.engine.stats(), self._adjacency.stats()
+        async def ask() -> tuple[dict[str, int], dict[str, float | str]]:
+            return look()  # an engine lives in its loop and is no one else's
+
+        if not self.service.inside:  # as a user's sampler that asks is
+            with contextlib.suppress(ClosedError):
+                return self.service.call(ask())
+        return look()
 
     # ---- the end ----
 
