@@ -176,7 +176,6 @@ int64_t gd_reads_failures(gd_reads *r, const gd_failure **failures);
  * last. */
 int gd_reads_finished(gd_reads *r);
 void gd_reads_let_go(gd_reads *r);
-int64_t gd_reads_retries(const gd_reads *r);
 /* completions, the bytes they brought, and how often something was asked for again */
 typedef struct gd_reads_stats {
     int64_t requests, bytes, retries;
@@ -224,14 +223,12 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
 /* Hand over reads on an open O_DIRECT descriptor; the ring owns r's progress until
  * gd_reads_finished. Any thread. */
 int gd_ring_enqueue(gd_ring *ring, gd_reads *r, int fd);
-/* Begin to stop; notify_fd tells of the end */
+/* Begin to stop: cancel what is not submitted; notify_fd tells of the end */
 void gd_ring_halt(gd_ring *ring);
-/* Cancel what is not submitted, drain the kernel, end the thread */
-int gd_ring_stop(gd_ring *ring);
-/* After stop */
+/* Halt it, drain the kernel, end the thread */
 void gd_ring_free(gd_ring *ring);
 void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out);
-/* *out += the latencies so far, those of finished jobs whole; any thread, after stop too */
+/* *out += the latencies so far, those of finished jobs whole; any thread */
 void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 
 /* ---- sample.c: uniform neighbour sampling over CSC ---- */

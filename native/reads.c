@@ -29,7 +29,6 @@ int64_t gd_reads_rows(const gd_reads *r) { return r->n; }
 int64_t gd_reads_extents(const gd_reads *r) { return r->extents; }
 int64_t gd_reads_bytes(const gd_reads *r) { return r->bytes; }
 int64_t gd_reads_block_bytes(const gd_reads *r) { return r->block_bytes; }
-int64_t gd_reads_retries(const gd_reads *r) { return atomic_load(&r->retries); }
 
 void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out)
 {

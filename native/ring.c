@@ -358,23 +358,12 @@ void gd_ring_halt(gd_ring *g)
     signal_fd(g->wake_fd);
 }
 
-int gd_ring_stop(gd_ring *g)
-{
-    pthread_mutex_lock(&g->lock);
-    int joined = g->joined;
-    g->joined = 1;
-    pthread_mutex_unlock(&g->lock);
-    if (joined)
-        return 0;
-    gd_ring_halt(g);
-    return -pthread_join(g->thread, NULL);
-}
-
 void gd_ring_free(gd_ring *g)
 {
     if (!g)
         return;
-    gd_ring_stop(g);
+    gd_ring_halt(g);
+    pthread_join(g->thread, NULL);
     free_memory(g);
 }
 

@@ -39,7 +39,7 @@ struct gd_ring {
     pthread_t thread;
     pthread_mutex_t lock;                  /* guards all below */
     pthread_cond_t started;
-    int verdict, stopping, joined;         /* verdict: STARTING, 0 or -errno */
+    int verdict, stopping;                 /* verdict: STARTING, 0 or -errno */
     gd_jobs incoming;
     gd_ring_stats published;
 };
