@@ -326,11 +326,6 @@ void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out) {
     out->slots = b->slots;
     out->free = free_count(b);
     out->standby = gd_standby_count(b->standby);
-    for (int64_t slot = 0; slot < b->fresh; slot++) {
-        out->loading += b->state[slot] == GD_LOADING;
-        out->failed += b->state[slot] == GD_FAILED;
-        out->referenced += b->references[slot] > 0;
-    }
 }
 
 static int verify_slot(const gd_buffer *b, int32_t slot) {

@@ -38,7 +38,7 @@ typedef struct gd_admission {
     int64_t deficit; /* when refused: how many more slots it would have needed */
 } gd_admission;
 typedef struct gd_buffer_stats {
-    int64_t rows, slots, free, standby, loading, failed, referenced;
+    int64_t rows, slots, free, standby;
     int64_t admitted, refused, hits, waits, loads, evictions, commits, failures, releases;
 } gd_buffer_stats;
 /* NULL: out of memory; 4 B a row, 37 B a slot under LRU */

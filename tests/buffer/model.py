@@ -162,8 +162,5 @@ class Model:
             "slots": self.slots,
             "free": len(self.slots_in(FREE)),
             "standby": len(self.standby),
-            "loading": len(self.slots_in(LOADING)),
-            "failed": len(self.slots_in(FAILED)),
-            "referenced": sum(count > 0 for count in self.references.values()),
             **self.counts,
         }
