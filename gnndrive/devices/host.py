@@ -19,8 +19,6 @@ from gnndrive.devices.base import Device, SlotMemory
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int32Array, Landing, Stretch
 
-PAGE_BYTES = 4096
-
 
 class HostMemory(SlotMemory):
     """Slots in one private mapping, page by page touched as they are used."""
