@@ -35,6 +35,13 @@ static int bits_of(int64_t value)
     return value > 0 ? 64 - __builtin_clzll((uint64_t)value) : 0;
 }
 
+static int check_row(const gd_reads *r, int64_t row, int32_t slot)
+{
+    if (row < 0 || row >= r->g.row_count)
+        return -ERANGE;
+    return slot < 0 ? -EINVAL : 0;
+}
+
 /* keys[i] = row, then i in the low `shift` bits. 1: they came sorted, 0: they did not, or
  * -errno. */
 static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slots, int shift,
@@ -42,10 +49,9 @@ static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slot
 {
     int sorted = 1;
     for (int64_t i = 0; i < r->n; i++) {
-        if (rows[i] < 0 || rows[i] >= r->g.row_count)
-            return -ERANGE;
-        if (slots[i] < 0)
-            return -EINVAL;
+        int code = check_row(r, rows[i], slots[i]);
+        if (code)
+            return code;
         sorted &= i == 0 || rows[i - 1] < rows[i];
         keys[i] = (uint64_t)rows[i] << shift | (uint64_t)i;
     }
@@ -106,12 +112,12 @@ static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
 /* The rows as they came, for `separate`. */
 static int keep_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
 {
-    int code = make_keys(r, rows, slots, 0, r->row);
-    if (code < 0)
-        return code;
     r->slot = (int32_t *)r->pair;
     r->landed_slots = r->slot + r->n;
     for (int64_t i = 0; i < r->n; i++) {
+        int code = check_row(r, rows[i], slots[i]);
+        if (code)
+            return code;
         r->row[i] = (uint64_t)rows[i];
         r->slot[i] = slots[i];
     }
