@@ -108,7 +108,7 @@ class Table:
         if lib.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
             self._beyond[index] = rows
             return
-        keys = self._keys(rows, self._all(rows, index))
+        keys = self._keys_if_next(rows, index)
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
         if code != -errno.ERANGE:  # or its admission will say so
             check(code, "look-ahead")
@@ -134,15 +134,16 @@ class Table:
     def disappoint(self, rows: Int64Array) -> None:
         """After `forget`: nobody is known to want `rows` any more, for there will be no batch."""
         if self._window is not None:
-            keys = self._keys(rows, self._all(rows, NO_USE))
+            keys = self._keys_if_next(rows, NO_USE)
             lib.gd_buffer_rekey(self.books, pointer(rows), pointer(keys), len(rows))
 
-    def _all(self, rows: Int64Array, next_use: int) -> Int64Array:
-        uses: Int64Array = self.empty(len(rows), np.int64)
-        uses.fill(next_use)
-        return uses
+    def _keys_if_next(self, rows: Int64Array, index: int) -> Int64Array:
+        """Keys if batch `index` is the next that wants any of `rows`."""
+        next_use: Int64Array = self.empty(len(rows), np.int64)
+        next_use.fill(index)
+        return self._keys(rows, next_use)
 
-    def _keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array:
+    def _keys(self, rows: Int64Array, next_use: Int64Array) -> Int64Array:
         keys = self.policy.keys(rows, next_use)
         assert keys is not None
         return keys
