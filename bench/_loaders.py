@@ -7,7 +7,6 @@ All draw the same batches with the same sampler and keys, touch each batch's x a
 from __future__ import annotations
 
 import argparse
-import mmap
 import sys
 import time
 from collections import deque
@@ -29,11 +28,11 @@ from gnndrive.adjacency import Adjacency, mapped
 from gnndrive.arguments import checked_gap
 from gnndrive.blocks import private_map
 from gnndrive.engines import choose
-from gnndrive.layouts.base import Reads
+from gnndrive.layouts.base import BLOCK_BYTES, Reads
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import QUEUED, drive
 from gnndrive.pipeline.service import Service
-from gnndrive.records import EngineSettings, Landing, Sample, TableFile
+from gnndrive.records import EngineSettings, Landing, Sample
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
 from gnndrive.schedules.base import InputNodes
@@ -41,7 +40,6 @@ from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.topologies.base import Topology
 
 SEED = 7
-BLOCK_BYTES = 65536
 AHEAD = 4  # samples that the naive ring has made before they are wanted
 OURS: dict[str, dict[str, Any]] = {
     "joint": {"gap": 0, "policy": "lru", "sweep": 1},
@@ -101,7 +99,7 @@ def private_bytes() -> int:
 def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
     """PyG+: sample on mapped indices, gather from mapped rows, one thread, no read-ahead."""
     store = gnndrive.open(options.store)
-    features, meter = mapped_random(store.table("x")), Meter("pyg+")
+    features, meter = store.tensor("x", random=True), Meter("pyg+")
     for sample in samples(store, options, mapped(store), meter):
         touch(features[torch.from_numpy(sample.node)])
         meter.batch(len(sample.node))
@@ -293,16 +291,6 @@ def samples(
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-def mapped_random(table: TableFile) -> torch.Tensor:
-    """The rows as a mapped tensor without read-ahead (the topology does it for the indices)."""
-    with open(table.path, "rb") as file:
-        rows = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
-    rows.madvise(mmap.MADV_RANDOM)
-    dtype = getattr(torch, table.dtype)
-    values = torch.frombuffer(rows, dtype=torch.uint8, offset=table.data_offset).view(dtype)
-    return values.view(table.row_count, *table.row_shape)
 
 
 def touch(rows: torch.Tensor) -> None:

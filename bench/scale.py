@@ -17,11 +17,10 @@ first     seconds from there to the first batch, which is in s/batch: cold code 
 peak      the most bytes charged to the limit, page cache counted (without a limit: resident)
 private   the most memory of the process's own, mapped files not counted, looked at at each batch
 tables    what of that each node has a share in, by the loader's plan: mapping table, index
-          pointers, look-ahead, the input nodes and their order; resident indices if they are that
+          pointers, labels, look-ahead, the input nodes and their order; resident indices if they
+          are that
 beyond    private less tables: what should not grow. A graph that fits into the feature buffer
           whole has less. A neighbour cache's address table, a fifth of a byte a node, is in it.
-labels    8 bytes a node, read through a memory map and wanted for every node of a batch: page
-          cache, so in peak and not in private
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from gnndrive.errors import GNNDriveError
 from gnndrive.measure.calibrate import calibrate
 from gnndrive.sizes import format_size, parse_size
 
-PER_NODE = ("mapping table", "index pointers", "look-ahead", "input nodes")
+PER_NODE = ("mapping table", "index pointers", "labels", "look-ahead", "input nodes")
 
 
 def store_path(folder: Path, nodes: int) -> Path:
@@ -92,7 +91,6 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
         "tables": tables,
         "tables_bytes": tables_bytes,
         "beyond_bytes": result["private_bytes"] - tables_bytes,
-        "labels_bytes": store.table("y").row_bytes * nodes,
     }
 
 
@@ -109,7 +107,7 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
         f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}",
         f"{'nodes':>8} {'s/batch':>8} {'k rows/s':>9} {'hits':>5} {'reads':>8} {'floor':>6} "
         f"{'of it':>6} {'set-up':>7} {'first':>6} {'peak':>8} {'private':>8} {'tables':>8} "
-        f"{'beyond':>8} {'labels':>8}",
+        f"{'beyond':>8}",
     ]
     for result in found["results"]:
         batches, seconds = result["batches"], result["elapsed_s"]
@@ -119,7 +117,7 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
         line += f" {result['requests'] / batches:8,.0f} {result['floor_s']:6.3f}"
         line += f" {seconds / batches / result['floor_s']:6.2f} {result['set_up_s']:7.2f}"
         line += f" {result['first_s'] - result['set_up_s']:6.2f}"
-        for name in ("peak", "private", "tables", "beyond", "labels"):
+        for name in ("peak", "private", "tables", "beyond"):
             line += f" {format_size(result[f'{name}_bytes']):>8}"
         lines.append(f"{line}  ({max(parts, key=parts.get)})")
     return "\n".join(lines)

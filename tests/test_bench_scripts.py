@@ -113,7 +113,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_process")
 def test_scale_measures_a_size(store: Path):
     result = scale.measure(NODES, options(store, "--topology", "resident"), None)
-    assert result["tables"]["index pointers"] == 8 * (NODES + 1)
+    assert result["tables"]["index pointers"] == 4 * (NODES + 1)
     assert result["tables"]["indices"] == 4 * _powerlaw.DEGREE * NODES
     assert result["beyond_bytes"] == result["private_bytes"] - sum(result["tables"].values())
     text = scale.table({"memory": "enough", "results": [result]}, options(store))
