@@ -56,7 +56,7 @@ class Table:
         if books == ffi.NULL:
             raise MemoryError(f"no memory for the mapping table of {rows} rows and {slots} slots")
         self.books = ffi.gc(books, lib.gd_buffer_free)
-        self.slots = slots
+        self.rows, self.slots = rows, slots
         self.row_bytes = row_bytes
         self.memory = memory
         self.tier = tier
@@ -181,6 +181,26 @@ class Table:
         loads = (load_rows[: found.loads], load_slots[: found.loads])
         return 0, found, Share(self, alias, pending[: found.pending], loads)
 
+    def hold(self, rows: Int64Array) -> Share:
+        """What is there of `rows` or being loaded, which needs no slot; alias -1: is not there."""
+        count = len(rows)
+        found = ffi.new("gd_admission *")
+        alias, pending = (self.empty(count, np.int32) for _ in range(2))
+        keys = self._keys_at_admission(rows)
+        code = lib.gd_buffer_hold(
+            self.books,
+            pointer(rows),
+            count,
+            ffi.NULL if keys is None else pointer(keys),
+            pointer(alias),
+            pointer(pending),
+            found,
+        )
+        check(code, "hold")
+        held = int(np.count_nonzero(alias >= 0))
+        self._repeats += held - int(found.hits + found.waits)
+        return Share(self, alias, pending[: found.pending])
+
     def commit(self, stretch: Stretch) -> None:
         """Make landed rows valid and failed ones fail, in the books."""
         slots = stretch.slots
@@ -231,12 +251,11 @@ class Share:
             for end, count in zip(ends, counts, strict=True)
         ]
 
-    def give_up(self) -> None:
-        """Take an admission back whose fetch failed: rows that were not asked for fail at once."""
+    def fail_unasked(self) -> None:
+        """Rows that nobody was asked for fail at once: their fetch could not be made."""
         if self.loads is not None:
             slots = self.loads[1]
             check(lib.gd_buffer_fail(self.table.books, pointer(slots), len(slots)), "fail")
-        self.table.release(self.alias)
 
     def settled(self) -> bool:
         """Whether none of its rows is loading any more."""

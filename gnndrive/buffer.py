@@ -17,83 +17,16 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from gnndrive._ffi import check, lib
+from gnndrive.admission import Admission
 from gnndrive.books import Share, Table
 from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.lease import Lease
 from gnndrive.line import Line, Sweep, Ticket
-from gnndrive.records import Int32Array, Int64Array
+from gnndrive.records import Int64Array
 from gnndrive.tiers.base import Fetch
 
-
-class Lease:
-    """Rows held in the feature buffer for one batch: admitted, perhaps still loading, until
-    `release`.
-
-    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is.
-    """
-
-    def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
-        self._buffer = buffer
-        self._shares = shares
-        self._settled: asyncio.Future[None] | None = None
-        self.released = False
-
-    def alias(self, table: str) -> Int32Array:
-        """The slots of the table's rows, in the order they were asked for, int32 [n]."""
-        return self._shares[table].alias
-
-    async def ready(self) -> None:
-        """Wait until each row is valid.
-
-        Raises:
-            ReadError: a row could not be read; the lease is still to be released.
-            ClosedError: its reads were cancelled.
-        """
-        while not self._check():
-            self._buffer.raise_if_broken()
-            self._settled = asyncio.get_running_loop().create_future()
-            self._buffer.watch(self)
-            try:
-                await self._settled
-            finally:
-                self._settled = None
-                self._buffer.unwatch(self)
-        for share in self._shares.values():
-            if error := share.error():
-                raise error
-
-    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use."""
-        share = self._shares[table]
-        return share.table.memory.gather(share.alias, dtype, row_shape)
-
-    def release(self) -> None:
-        """Give the slots up: once, after the gather's fence (rule 9).
-
-        Raises:
-            RuntimeError: it was released before.
-        """
-        if self.released:
-            raise RuntimeError("a lease ends once")
-        self.released = True
-        for share in self._shares.values():
-            share.table.release(share.alias)
-        self._buffer.advance()
-
-    def _check(self) -> bool:
-        return all(share.settled() for share in self._shares.values())
-
-    def wake_if_settled(self) -> None:
-        """Called by the buffer after each commit: wake `ready` when nothing is pending any more."""
-        if self._settled is not None and not self._settled.done() and self._check():
-            self._settled.set_result(None)
-
-    def wake(self) -> None:
-        """Called by the buffer when it broke: `ready` looks at why."""
-        if self._settled is not None and not self._settled.done():
-            self._settled.set_result(None)
+PART_ROWS = 1 << 17  # some 50 ms of reading; an admission costs little more for being divided
 
 
 class FeatureBuffer:
@@ -101,11 +34,14 @@ class FeatureBuffer:
 
     Args:
         tables: by name; a lease names rows of some of them.
+        part_rows: what does not fit at once is admitted by parts of about so many missing rows.
     """
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], part_rows: int = PART_ROWS) -> None:
         self.tables = dict(tables)
+        self._part_rows = part_rows
         self._line = Line()
+        self._begun: tuple[list[Ticket], Admission] | None = None  # the head of the line, in part
         self._watchers: dict[Lease, None] = {}
         self._loads: dict[asyncio.Task[None], Fetch] = {}
         self._broken: BaseException | None = None
@@ -174,7 +110,12 @@ class FeatureBuffer:
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a place in the line, or the lease that was granted for it (rule 10)."""
-        if ticket in self._line:
+        if self._begun is not None and ticket in self._begun[0]:
+            ticket.granted.cancel()
+            if all(one.granted.done() for one in self._begun[0]):
+                self._break_off()
+                self.advance()
+        elif ticket in self._line:
             self._line.remove(ticket)
             self._will_not_come(ticket)
             self.advance()  # the next in line may fit where this one did not
@@ -185,10 +126,11 @@ class FeatureBuffer:
 
     def advance(self) -> None:
         """Try the head of the line again: called at every gain of a slot (rule 4)."""
-        while tickets := self._line.head():
+        while tickets := self._begun[0] if self._begun is not None else self._line.head():
             try:
                 leases = self._admit(tickets)
             except Exception as error:
+                self._break_off()
                 # Too large together, or one of them is at fault: fewer are tried next.
                 tickets[0].sweep.try_anew(together=max(len(tickets) - 1, 1))
                 if len(tickets) == 1:
@@ -197,8 +139,12 @@ class FeatureBuffer:
                 continue
             if leases is None:
                 return
-            for lease in leases:
-                self._line.pop().granted.set_result(lease)
+            for ticket, lease in [(self._line.pop(), lease) for lease in leases]:
+                if ticket.granted.done():  # it went away when a part was admitted
+                    self._will_not_come(ticket)
+                    lease.release()
+                else:
+                    ticket.granted.set_result(lease)
 
     def _admit(self, tickets: list[Ticket]) -> list[Lease] | None:
         """Leases for all of them; None: not now. Raises what is wrong with the first."""
@@ -206,6 +152,8 @@ class FeatureBuffer:
         for name, worth in sweep.awaited.items():
             if self.tables[name].available < worth:
                 return None
+        if self._begun is not None:
+            return self._admit_parts(*self._begun)
         self._arrive(tickets)
         if sweep.rows is None:
             sweep.rows = {
@@ -216,16 +164,64 @@ class FeatureBuffer:
             for name, rows in sweep.rows.items():
                 code, found = self.tables[name].probe(rows)
                 if not self._fits(sweep, name, code, found):
-                    return None
+                    return self._begin(tickets)
         shares: dict[str, Share] = {}
         for name, rows in sweep.rows.items():
             code, found, share = self.tables[name].admit(rows)
             if not self._fits(sweep, name, code, found):
-                return None
+                return self._begin(tickets)
             assert share is not None
             shares[name] = share
         sweep.try_anew()  # for what is left of it
+        try:
+            for share in shares.values():
+                self._load(share)
+        except Exception:
+            for share in shares.values():
+                share.fail_unasked()
+                share.table.release(share.alias)
+            raise
         return self._granted(tickets, shares)
+
+    def _begin(self, tickets: list[Ticket]) -> list[Lease] | None:
+        """Admit what does not fit at once by parts, if it is more than one."""
+        sweep = tickets[0].sweep
+        assert sweep.rows is not None
+        if max(map(len, sweep.rows.values())) <= self._part_rows:
+            return None
+        admission = Admission(self.tables, sweep.rows, self._part_rows)
+        self._begun = tickets, admission
+        sweep.try_anew()
+        return self._admit_parts(tickets, admission)
+
+    def _admit_parts(self, tickets: list[Ticket], admission: Admission) -> list[Lease] | None:
+        """Admit and load part after part as long as there are slots."""
+        sweep = tickets[0].sweep
+        while (name := admission.next()) is not None:
+            code, found, share = admission.admit(name)
+            if not self._fits(sweep, name, code, found):
+                return None
+            assert share is not None
+            try:
+                self._load(share)
+            except Exception:
+                share.fail_unasked()
+                raise
+        self._begun = None
+        sweep.try_anew()
+        return self._granted(tickets, admission.shares())
+
+    def _break_off(self) -> None:
+        """Give back what was admitted by parts; who went away meanwhile leaves the line."""
+        if self._begun is None:
+            return
+        tickets, admission = self._begun
+        self._begun = None
+        admission.give_back()
+        for ticket in tickets:
+            if ticket.granted.done():
+                self._line.remove(ticket)
+                self._will_not_come(ticket)
 
     def _will_not_come(self, ticket: Ticket) -> None:
         """A batch that was foreseen leaves without a lease: what it wants is kept no longer."""
@@ -241,13 +237,7 @@ class FeatureBuffer:
             ticket.arrived = True
 
     def _granted(self, tickets: list[Ticket], shares: dict[str, Share]) -> list[Lease]:
-        try:
-            for share in shares.values():
-                self._load(share)
-        except Exception:  # what is left in `loads` was never asked of the kernel
-            for share in shares.values():
-                share.give_up()
-            raise
+        """A lease for each, of what they hold together."""
         split = {
             name: share.split([len(ticket.rows[name]) for ticket in tickets])
             for name, share in shares.items()
@@ -323,6 +313,7 @@ class FeatureBuffer:
         self._broken = self._broken or error
         for lease in list(self._watchers):
             lease.wake()
+        self._break_off()
         self._line.fail(error)
 
     def raise_if_broken(self) -> None:

@@ -173,6 +173,23 @@ static int64_t take_present(gd_buffer *b, const int64_t *ids, int64_t n, const i
     return pending_count;
 }
 
+int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+                   int32_t *alias, int32_t *pending, gd_admission *a) {
+    int64_t own_standby = 0, marked = 0;
+    *a = (gd_admission){0};
+    const int code = mark(b, ids, n, a, &own_standby, &marked);
+    if (code) {
+        unmark(b, ids, marked);
+        return code;
+    }
+    a->pending = take_present(b, ids, n, keys, alias, pending);
+    for (int64_t i = 0; i < n; i++)
+        if (alias[i] < 0) b->slot_of[ids[i]] = 0;
+    b->stats.hits += a->hits;
+    b->stats.waits += a->waits;
+    return 0;
+}
+
 static int32_t take_slot(gd_buffer *b) {
     if (b->returned_count > 0) return b->returned[--b->returned_count];
     if (b->fresh < b->slots) return (int32_t)b->fresh++;

@@ -55,6 +55,10 @@ int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a
 int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
                     int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
                     gd_admission *a);
+/* Take only the rows that are there or being loaded, for which no slot is needed; what is not gets
+ * the alias -1 and is to be admitted later, by nobody else first. a->loads counts those rows. */
+int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+                   int32_t *alias, int32_t *pending, gd_admission *a);
 /* Loading -> valid; -EINVAL: was not loading */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
 /* Loading -> failed, unmapped at once */

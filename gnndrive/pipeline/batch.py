@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnndrive.buffer import Lease
+from gnndrive.lease import Lease
 from gnndrive.records import Sample, Seeds
 
 

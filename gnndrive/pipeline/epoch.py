@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnndrive.buffer import FeatureBuffer, Lease
+from gnndrive.buffer import FeatureBuffer
+from gnndrive.lease import Lease
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel

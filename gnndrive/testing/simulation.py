@@ -116,6 +116,8 @@ class Scenario:
         stages, faults, depth: see `Stages`, `Faults`, `EngineSettings`.
         policy: what leaves the buffer.
         consumer_turns_max: the most turns of the loop that the consumer takes for a batch.
+        part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: by the seed, among them
+            one row and more than any sweep has.
     """
 
     file: TableFile
@@ -128,6 +130,7 @@ class Scenario:
     depth: int = 8
     policy: Policy = field(default_factory=LRU)
     consumer_turns_max: int = 3
+    part_rows: int = 0
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """The epoch's seeds, drawn from `seed`."""
@@ -163,7 +166,8 @@ class Simulation:
         memory = Host().allocate(slots, file.row_bytes)
         tier = Disk(self.layout, self.engine)
         self.table = Table(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
-        self.buffer = FeatureBuffer({"x": self.table})
+        part_rows = scenario.part_rows or (4, 1, 1 << 17)[seed % 3]
+        self.buffer = FeatureBuffer({"x": self.table}, part_rows)
         self.counters = Counters()
 
     def epoch(self, number: int = 0) -> Epoch:

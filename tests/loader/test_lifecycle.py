@@ -17,7 +17,8 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
-from gnndrive.buffer import FeatureBuffer, Lease
+from gnndrive.buffer import FeatureBuffer
+from gnndrive.lease import Lease
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.runtime import Runtime
 from tests.loader.conftest import NODES, Make

@@ -8,8 +8,9 @@ import pytest
 
 from gnndrive._ffi import lib, pointer
 from gnndrive.books import Share, Table
-from gnndrive.buffer import FeatureBuffer, Lease
+from gnndrive.buffer import FeatureBuffer
 from gnndrive.engines.simulated import Simulated
+from gnndrive.lease import Lease
 from gnndrive.pipeline import conduct, extract
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from gnndrive.books import Table
-from gnndrive.buffer import FeatureBuffer, Lease
+from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.host import Host
+from gnndrive.lease import Lease
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run

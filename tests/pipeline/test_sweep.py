@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer import Lease
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError
+from gnndrive.lease import Lease
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.policies.belady import Belady
 from gnndrive.policies.lru import LRU
@@ -26,8 +26,11 @@ READ_ROWS = 8  # to a sector
 
 
 @asynccontextmanager
-async def simulation_of(rows: TableFile, slots: int) -> AsyncIterator[Simulation]:
-    simulation = Simulation(Scenario(rows, slots=slots, policy=Belady()), seed=0)
+async def simulation_of(
+    rows: TableFile, slots: int, part_rows: int = 4
+) -> AsyncIterator[Simulation]:
+    scenario = Scenario(rows, slots=slots, policy=Belady(), part_rows=part_rows)
+    simulation = Simulation(scenario, seed=0)
     yield simulation
     await simulation.close()
 
@@ -191,7 +194,7 @@ def test_a_batch_that_leaves_the_gate_keeps_nothing(rows: TableFile, early: bool
     """It waited for slots when its epoch was broken off; the next epoch's indices start at 0."""
 
     async def main() -> None:
-        async with simulation_of(rows, 16) as simulation:
+        async with simulation_of(rows, 16, part_rows=100) as simulation:  # nothing by parts
             buffer = simulation.buffer
             await visit(simulation, None, ids(0, 8))
             held = await buffer.lease({"x": ids(8, 16)})

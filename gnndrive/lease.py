@@ -1,0 +1,83 @@
+"""A lease: the only way to touch rows of the feature buffer (GNNDrive §4.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import torch
+
+from gnndrive.books import Share
+from gnndrive.records import Int32Array
+
+if TYPE_CHECKING:
+    from gnndrive.buffer import FeatureBuffer
+
+
+class Lease:
+    """Rows held in the feature buffer for one batch: admitted, perhaps still loading, until
+    `release`.
+
+    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is.
+    """
+
+    def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
+        self._buffer = buffer
+        self._shares = shares
+        self._settled: asyncio.Future[None] | None = None
+        self.released = False
+
+    def alias(self, table: str) -> Int32Array:
+        """The slots of the table's rows, in the order they were asked for, int32 [n]."""
+        return self._shares[table].alias
+
+    async def ready(self) -> None:
+        """Wait until each row is valid.
+
+        Raises:
+            ReadError: a row could not be read; the lease is still to be released.
+            ClosedError: its reads were cancelled.
+        """
+        while not self._check():
+            self._buffer.raise_if_broken()
+            self._settled = asyncio.get_running_loop().create_future()
+            self._buffer.watch(self)
+            try:
+                await self._settled
+            finally:
+                self._settled = None
+                self._buffer.unwatch(self)
+        for share in self._shares.values():
+            if error := share.error():
+                raise error
+
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use."""
+        share = self._shares[table]
+        return share.table.memory.gather(share.alias, dtype, row_shape)
+
+    def release(self) -> None:
+        """Give the slots up: once, after the gather's fence (rule 9).
+
+        Raises:
+            RuntimeError: it was released before.
+        """
+        if self.released:
+            raise RuntimeError("a lease ends once")
+        self.released = True
+        for share in self._shares.values():
+            share.table.release(share.alias)
+        self._buffer.advance()
+
+    def _check(self) -> bool:
+        return all(share.settled() for share in self._shares.values())
+
+    def wake_if_settled(self) -> None:
+        """Called by the buffer after each commit: wake `ready` when nothing is pending any more."""
+        if self._settled is not None and not self._settled.done() and self._check():
+            self._settled.set_result(None)
+
+    def wake(self) -> None:
+        """Called by the buffer when it broke: `ready` looks at why."""
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)

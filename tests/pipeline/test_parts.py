@@ -1,0 +1,200 @@
+"""Admission by parts: the head of the line takes slots as they come, and gives them back when it
+goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.lease import Lease
+from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from gnndrive.tiers.base import Fetch, Tier
+
+SLOTS = 16
+
+
+def ids(start: int, stop: int) -> Int64Array:
+    return np.arange(start, stop, dtype=np.int64)
+
+
+@asynccontextmanager
+async def simulation_of(rows: TableFile, part_rows: int = 2) -> AsyncIterator[Simulation]:
+    """At its end every slot must be free or on standby."""
+    simulation = Simulation(Scenario(rows, slots=SLOTS, part_rows=part_rows), seed=0)
+    yield simulation
+    await simulation.close()
+
+
+async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
+    """Wait for the lease's rows, compare them, release."""
+    await lease.ready()
+    row_bytes = simulation.scenario.file.row_bytes
+    got = lease.gather("x", torch.uint8, (row_bytes,)).numpy()
+    assert np.array_equal(got, told_rows(wanted, row_bytes))
+    lease.release()
+
+
+def loads(simulation: Simulation) -> int:
+    return int(simulation.table.stats()["loads"])
+
+
+def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 10)})
+            wanted = np.concatenate([ids(4, 10), ids(20, 30)])
+            (ticket,) = buffer.join([(None, {"x": wanted})])
+            assert not ticket.granted.done()
+            assert 10 < loads(simulation) <= SLOTS
+            await use(simulation, first, ids(0, 10))
+            await use(simulation, await buffer.granted(ticket), wanted)
+            assert loads(simulation) == 20
+
+    run(main())
+
+
+def test_no_part_gives_up_what_another_wants(rows: TableFile) -> None:
+    """Rows 0 … 7 are the oldest on standby and the last in the file's order of what is wanted."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            await use(simulation, await buffer.lease({"x": ids(40, 48)}), ids(40, 48))
+            first = await buffer.lease({"x": ids(0, 8)})
+            wanted = np.concatenate([ids(10, 18), ids(40, 48)])
+            (ticket,) = buffer.join([(None, {"x": wanted})])
+            await use(simulation, first, ids(0, 8))
+            await use(simulation, await buffer.granted(ticket), wanted)
+            assert loads(simulation) == 24
+
+    run(main())
+
+
+def test_rows_that_come_twice_and_rows_that_another_loads(rows: TableFile) -> None:
+    async def main() -> None:
+        for part_rows in (1, 2, 3, 100):
+            async with simulation_of(rows, part_rows) as simulation:
+                buffer = simulation.buffer
+                first = await buffer.lease({"x": ids(0, 12)})
+                wanted = [np.array([3, 20, 3, 21, 20]), np.array([21, 22, 23, 24, 5, 25, 26])]
+                tickets = buffer.join([(None, {"x": one}) for one in wanted])
+                await use(simulation, first, ids(0, 12))
+                for one, ticket in zip(wanted, tickets, strict=True):
+                    await use(simulation, await buffer.granted(ticket), one)
+                assert loads(simulation) == 19
+                stats = simulation.table.stats()
+                assert stats["hits"] + stats["waits"] + stats["repeats"] == 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_one_of_a_sweep_goes_away_meanwhile(rows: TableFile, gone: int, cancelled: bool) -> None:
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            wanted = [ids(20, 28), ids(28, 36)]
+            tickets = buffer.join([(n, {"x": one}) for n, one in enumerate(wanted)])
+            behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 48)}))
+            await asyncio.sleep(0)
+            assert 12 < loads(simulation) <= SLOTS, "it has begun"
+            if cancelled:
+                waiting = asyncio.ensure_future(buffer.granted(tickets[gone]))
+                await asyncio.sleep(0)
+                waiting.cancel()
+                await asyncio.wait([waiting])
+            else:
+                buffer.leave(tickets[gone])
+            assert not behind.done()
+            await use(simulation, first, ids(0, 12))
+            await use(simulation, await buffer.granted(tickets[1 - gone]), wanted[1 - gone])
+            await use(simulation, await behind, ids(40, 48))
+
+    run(main())
+
+
+def test_all_of_a_sweep_go_away_meanwhile(rows: TableFile) -> None:
+    """What they held is for the next in line; nothing more is read for them."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            tickets = buffer.join([(None, {"x": one}) for one in (ids(20, 28), ids(28, 36))])
+            behind = asyncio.ensure_future(buffer.lease({"x": np.array([20, 40])}))
+            await asyncio.sleep(0)
+            begun = loads(simulation)
+            assert 12 < begun <= SLOTS
+            for ticket in tickets:
+                buffer.leave(ticket)
+            await use(simulation, await behind, np.array([20, 40]))
+            await use(simulation, first, ids(0, 12))
+            assert loads(simulation) <= begun + 2
+
+    run(main())
+
+
+class Limited(Tier):
+    """Passes on so many fetches to `below`, and refuses the next."""
+
+    name = "limited"
+
+    def __init__(self, below: Tier, passed: int) -> None:
+        self.below, self.path, self.left = below, below.path, passed
+
+    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+        self.left -= 1
+        if self.left == -1:
+            raise MemoryError("no memory for the reads")
+        return self.below.fetch(rows, slots, landing)
+
+
+@pytest.mark.parametrize("passed", [1, 2, 3, 4])
+@pytest.mark.parametrize("gone", [None, 0, 1])
+def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | None) -> None:
+    """Its sweep is tried one by one from then on; who is at fault is told, and all go on."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            simulation.table.tier = Limited(simulation.table.tier, passed)
+            first = await buffer.lease({"x": ids(0, 14)})
+            wanted = [ids(20, 28), ids(28, 36)]
+            tickets = buffer.join([(None, {"x": one}) for one in wanted])
+            if gone is not None:
+                buffer.leave(tickets[gone])
+            await use(simulation, first, ids(0, 14))
+            for number, ticket in enumerate(tickets):
+                if number != gone:
+                    await use(simulation, await buffer.granted(ticket), wanted[number])
+            await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
+
+    run(main())
+
+
+def test_a_buffer_that_breaks_meanwhile(rows: TableFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            await first.ready()
+            (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+            assert 12 < loads(simulation) <= SLOTS, "it has begun"
+            buffer._break(OSError("the device fell off"))
+            with pytest.raises(OSError, match="fell off"):
+                await buffer.granted(ticket)
+            first.release()
+            await buffer.drain()
+
+    run(main())
