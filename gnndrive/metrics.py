@@ -12,7 +12,8 @@ class Counters:
     Attributes:
         batches, rows, edges: handed over.
         bytes_wanted: bytes of the rows handed over.
-        sample_s, extract_s, gather_s: seconds that batches spent in the stages.
+        sample_s: seconds that samplers were at work.
+        extract_s, gather_s: seconds that batches spent in these stages.
         wait_s: seconds that the user waited for a batch.
     """
 

@@ -10,6 +10,7 @@ from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
+from gnndrive.records import Sample, Seeds
 from gnndrive.samplers.base import batch_key
 
 
@@ -31,13 +32,19 @@ async def sample_stage(epoch: Epoch) -> None:
             epoch.extracting.end(epoch.seeds_drawn)
             return
         epoch.seeds_drawn += 1
-        key = batch_key(epoch.seed, epoch.number, seeds.index)
-        started = perf_counter()
         try:
-            sample = await epoch.workers.run(epoch.sampler.sample, seeds.node, key, epoch.topology)
+            sample, seconds = await epoch.workers.run(_sample, epoch, seeds)
         except Exception as error:
             epoch.extracting.put(seeds.index, Failed(seeds.index, error))
         else:
+            epoch.counters.sample_s += seconds
             epoch.buffer.foresee(seeds.index, epoch.rows_of(sample))
             epoch.extracting.put(seeds.index, Sampled(seeds, sample))
-        epoch.counters.sample_s += perf_counter() - started
+
+
+def _sample(epoch: Epoch, seeds: Seeds) -> tuple[Sample, float]:
+    """In a worker thread: the sample, and how many seconds it took."""
+    started = perf_counter()
+    key = batch_key(epoch.seed, epoch.number, seeds.index)
+    sample = epoch.sampler.sample(seeds.node, key, epoch.topology)
+    return sample, perf_counter() - started
