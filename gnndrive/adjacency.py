@@ -178,7 +178,7 @@ class Adjacency:
         the faults of the features'."""
         self._service = service
         if self._layout is not None:
-            own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES)
+            own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES, gives_way=False)
             self._engine = engine(own)
 
     def read(self, reads: Reads) -> npt.NDArray[np.void]:

@@ -143,6 +143,9 @@ class EngineSettings:
         submit_batch: uring hands over after each so many prepared requests; 0: an eighth of depth.
         complete_min: uring sleeps until so many have completed, fewer if fewer are in flight.
         measure: time each request; uring then hands over and waits in two system calls.
+        traffic: an `int32_t *` that several uring engines share, or None.
+        gives_way: keep no more than a 64th of depth in flight while another engine with the
+            same `traffic`, which does not give way, has something to read.
     """
 
     depth: int = 128
@@ -152,6 +155,8 @@ class EngineSettings:
     submit_batch: int = 0
     complete_min: int = 1
     measure: bool = False
+    traffic: Any = None
+    gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True)

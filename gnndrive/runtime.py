@@ -14,10 +14,11 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from gnndrive._ffi import ffi
 from gnndrive.adjacency import Adjacency
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
@@ -138,9 +139,13 @@ class Runtime:
 
     async def _start_engine(self) -> Engine:
         kind = choose(self.settings.engine)
-        engine = kind(self.settings.engine_settings)
+        # A sample is three short sweeps, each waiting for the one before; rows are one long one.
+        settings = replace(
+            self.settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True
+        )
+        engine = kind(settings)
         try:
-            self._adjacency.start(self.service, kind, self.settings.engine_settings)
+            self._adjacency.start(self.service, kind, settings)
         except BaseException:
             await engine.aclose()
             raise

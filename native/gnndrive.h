@@ -214,6 +214,8 @@ typedef struct gd_ring_options {
     int32_t complete_min; /* wait for so many completions, fewer if fewer are in flight; 0: one */
     int32_t measure;      /* 1: handing over and waiting are two system calls and each request has a
                              clock of its own, so that slat and clat can be told apart */
+    int32_t gives_way;    /* 1: while *traffic is not 0 no more than depth / 64 are in flight */
+    int32_t *traffic;     /* rings that share it and do not give way count their jobs in it; NULL */
 } gd_ring_options;
 typedef struct gd_latency {
     gd_histogram slat; /* from preparing a request to the kernel's having taken it */

@@ -104,6 +104,7 @@ static void settle(gd_ring *g)
         gd_job *job = ended.head;
         ended.head = job->next;
         file_close(g, job->file);
+        count_traffic(g, -1);
         gd_reads_let_go(job->reads); /* from here on it may be gone */
         free(job);
     }
@@ -154,9 +155,9 @@ static void enter(gd_ring *g, unsigned wait)
 static void feed(gd_ring *g)
 {
     unsigned batch = (unsigned)g->options.submit_batch;
-    for (gd_job *job = g->jobs.head; job && g->idle_count; job = job->next) {
+    for (gd_job *job = g->jobs.head; job && room(g) > 0; job = job->next) {
         int64_t e;
-        while (g->idle_count && (e = gd_reads_take(job->reads)) >= 0) {
+        while (room(g) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
             int32_t block = g->idle[--g->idle_count];
             g->ops[block] = (gd_op){job, e, 0, 0};
             job->inflight++;
@@ -294,6 +295,8 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     *error = -EINVAL;
     if (options && (options->submit_batch < 0 || options->complete_min < 0))
         return NULL;
+    if (options && options->gives_way && !options->traffic)
+        return NULL;
     if (depth < 1 || depth > DEPTH_MAX || report_rows < 1)
         return NULL;
     if (block_bytes < 1 || block_bytes > INT32_MAX)
@@ -305,7 +308,7 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     g->depth = depth;
     g->block_bytes = (block_bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
     g->report_rows = report_rows;
-    g->options = options ? *options : (gd_ring_options){0, 0, 0};
+    g->options = options ? *options : (gd_ring_options){0};
     if (!g->options.submit_batch)
         g->options.submit_batch = depth / BATCHES > 0 ? depth / BATCHES : 1;
     g->notify_fd = notify_fd;
@@ -338,6 +341,7 @@ int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd)
     int stopping = g->stopping;
     if (!stopping) {
         atomic_store(&r->held, 1);
+        count_traffic(g, 1);
         *g->incoming.tail = job;
         g->incoming.tail = &job->next;
     }

@@ -5,7 +5,7 @@
 #include "latency.h"
 #include "reads.h"
 
-enum { FILES = 64, DEPTH_MAX = 4096, BATCHES = 8, PAGE = 4096 };
+enum { FILES = 64, DEPTH_MAX = 4096, BATCHES = 8, GIVES_WAY = 64, PAGE = 4096 };
 enum { STARTING = 1, BACK_OFF_NS = 1000000 };
 #define WAKE UINT64_MAX /* user_data of the eventfd's read; the others carry a block's number */
 
@@ -43,6 +43,23 @@ struct gd_ring {
     gd_jobs incoming;
     gd_ring_stats published;
 };
+
+/* ---- giving way to another ring, whose jobs are short and waited for */
+
+/* How many more requests may be in flight. */
+static inline int32_t room(const gd_ring *g)
+{
+    if (!g->options.gives_way || __atomic_load_n(g->options.traffic, __ATOMIC_RELAXED) == 0)
+        return g->idle_count;
+    const int32_t most = g->depth / GIVES_WAY > 0 ? g->depth / GIVES_WAY : 1;
+    return most - (g->depth - g->idle_count);
+}
+
+static inline void count_traffic(const gd_ring *g, int32_t jobs)
+{
+    if (g->options.traffic && !g->options.gives_way)
+        __atomic_add_fetch(g->options.traffic, jobs, __ATOMIC_RELAXED);
+}
 
 /* ---- clocks: one a turn serves the loader; `measure` has one a request and one a submission */
 static inline void note_prepared(gd_ring *g, int32_t block)

@@ -40,9 +40,14 @@ class Uring(Engine):
         self._loop = asyncio.get_running_loop()
         self._notify = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         error = ffi.new("int *")
+        traffic = ffi.NULL if settings.traffic is None else settings.traffic
         options = ffi.new(
-            "gd_ring_options *", (settings.submit_batch, settings.complete_min, settings.measure)
-        )
+            "gd_ring_options *",
+            (
+                settings.submit_batch, settings.complete_min, settings.measure,
+                settings.gives_way, traffic,
+            ),
+        )  # fmt: skip
         ring = lib.gd_ring_new(
             settings.depth, settings.block_bytes, self._notify, REPORT_ROWS, options, error
         )
@@ -57,7 +62,8 @@ class Uring(Engine):
         self._ended = asyncio.Event()
         # The finalizer holds what the kernel may write until the ring has stopped, whatever becomes
         # of this object; for the same reason the loop must not keep this object alive.
-        self._finish = weakref.finalize(self, _finish, self._loop, ring, self._notify, self._active)
+        held = self._active, settings.traffic
+        self._finish = weakref.finalize(self, _finish, self._loop, ring, self._notify, *held)
         self._loop.add_reader(self._notify, _wake, weakref.ref(self))
 
     def read(self, reads: Reads) -> Listener:
@@ -118,8 +124,13 @@ def _wake(engine: weakref.ref[Uring]) -> None:
         alive._on_notify()
 
 
-def _finish(loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[Listener]) -> None:
-    """Stop the ring, drain the kernel, wake who still listens, free everything; in any thread."""
+def _finish(
+    loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[Listener], traffic: Any
+) -> None:
+    """Stop the ring, drain the kernel, wake who still listens, free everything; in any thread.
+
+    `traffic` is only held: the ring counts in it to its end.
+    """
     lib.gd_ring_free(ring)
 
     def unlisten() -> None:

@@ -157,7 +157,43 @@ async def test_the_threads_engine_times_its_reads_when_asked(rows_of):
         assert latency.slat.count == 0
 
 
-@pytest.mark.parametrize("options", [(-1, 0, 0), (0, -1, 0)])
+async def test_an_engine_gives_way_while_there_is_traffic(rows_of):
+    rows = rows_of(512, 600)
+    traffic = ffi.new("int32_t *")
+    picked = np.arange(0, 600, 2)
+    settings = EngineSettings(depth=32, block_bytes=2048, traffic=traffic, gives_way=True)
+    for others, most in ((0, 32), (3, 1)):
+        traffic[0] = others
+        engine = Uring(settings)
+        landed, failures = await drain(
+            engine, rows.table.locate(picked, picked.astype(np.int32), rows.landing)
+        )
+        await engine.aclose()
+        assert (len(landed), len(failures), traffic[0]) == (300, 0, others)
+        assert most // 2 < engine.stats()["inflight_max"] <= most
+        assert rows.wrong(picked, picked.astype(np.int32)) == 0
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+async def test_an_engine_that_does_not_give_way_counts_its_jobs(rows_of, cancel):
+    rows = rows_of(512, 600)
+    traffic = ffi.new("int32_t *")
+    picked = np.arange(0, 600, 2)
+    engine = Uring(EngineSettings(depth=2, block_bytes=2048, traffic=traffic))
+    planned = [rows.table.locate(picked, picked.astype(np.int32), rows.landing) for _ in range(3)]
+    listeners = [engine.read(reads) for reads in planned]
+    assert 1 <= traffic[0] <= 3
+    if cancel:
+        await engine.aclose()
+    else:
+        for listener in listeners:
+            async for _ in listener:
+                pass
+        await engine.aclose()
+    assert traffic[0] == 0
+
+
+@pytest.mark.parametrize("options", [(-1, 0, 0), (0, -1, 0), (0, 0, 0, 1)])
 def test_options_that_cannot_be_are_refused(options):
     error = ffi.new("int *")
     asked = ffi.new("gd_ring_options *", options)
