@@ -24,7 +24,7 @@ from gnndrive.budget import (
 )
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
-from gnndrive.layouts.base import Layout, Reads
+from gnndrive.layouts.base import BLOCK_BYTES, Layout, Reads
 from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.plugins import find
 from gnndrive.records import FAILURE, EngineSettings, TopologyChoice
@@ -35,7 +35,6 @@ from gnndrive.topologies.base import GraphSize, Source, Topology
 from gnndrive.topologies.mmap import Mmap
 
 IO_DEPTH = 64  # of the adjacency's ring; the features' is deeper and has more to read
-BLOCK_BYTES = 65536
 BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside all indices,
 CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads than a slot's
 CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if nothing is said

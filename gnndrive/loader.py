@@ -38,6 +38,7 @@ from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError
 from gnndrive.iterator import BatchIterator
 from gnndrive.labels import kept_bytes
+from gnndrive.layouts.base import block_bytes
 from gnndrive.pipeline.batch import Extracted, Sampled
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.service import CLOSED
@@ -51,9 +52,6 @@ from gnndrive.schedules.shuffled import order_dtype
 from gnndrive.sizes import parse_size
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
-
-BLOCK_BYTES = 65536  # the largest read, unless a row is larger
-SECTOR_BYTES_MAX = 4096
 
 
 class NeighborLoader(torch.utils.data.DataLoader[Any]):
@@ -212,7 +210,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             staging_bytes=self.io_depth * self._block_bytes(),
             index_pointer_bytes=graph.index_pointer_bytes,
             label_bytes=kept_bytes(data),
-            looks_ahead=self.policy != "lru",
+            looks_ahead=find("policies", self._policy("belady")).looks_ahead,
         )
         kind = self._strategy.topology if self.topology == "auto" else self.topology
         topology = choose_topology(kind, self.neighbour_cache, graph, demand, memory, buffer)
@@ -317,9 +315,6 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
         plan = self.plan()
         holds_all = plan.slots >= self.data.num_nodes
-        policy = self._strategy.policy if self.policy == "auto" else self.policy
-        if policy == "auto":
-            policy = "lru" if holds_all else "belady"
         sweep = None if self.sweep == "auto" else int(self.sweep)
         if holds_all and sweep is None:
             sweep = 1  # after the first epoch nothing is read, so nothing is gained by waiting
@@ -327,7 +322,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             strategy=self._strategy,
             features=self._features,
             plan=plan,
-            policy=policy,
+            policy=self._policy("lru" if holds_all else "belady"),
             stages=Stages(self.samplers, self.extractors, *queues, in_order, sweep),
             engine=self.engine,
             engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
@@ -349,6 +344,11 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
         return sampler
 
+    def _policy(self, auto: str) -> str:
+        """The policy's name; `auto` if neither the user nor the strategy says which."""
+        name = self._strategy.policy if self.policy == "auto" else self.policy
+        return auto if name == "auto" else name
+
     def _batch_seeds_max(self) -> int:
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         return min(size or len(self._inputs), max(len(self._inputs), 1))
@@ -360,9 +360,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         return 8 * len(self._inputs)
 
     def _block_bytes(self) -> int:
-        row = self.data.table(self._features).row_bytes
-        whole = -(-row // SECTOR_BYTES_MAX) * SECTOR_BYTES_MAX + SECTOR_BYTES_MAX
-        return max(BLOCK_BYTES, whole)
+        return block_bytes(self.data.table(self._features).row_bytes)
 
     # ---- PyG's public parts ----
 

@@ -37,9 +37,8 @@ class Channel(Generic[Item]):
         self.ordered = ordered
         self.reserved = 0
         self.taken = 0
-        self._items: list[
-            tuple[int, Item]
-        ] = []  # a heap by index; first come, first out if not ordered
+        # A heap by index; first come, first out if not ordered.
+        self._items: list[tuple[int, Item]] = []
         self._arrivals = 0
         self._total: int | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -59,16 +58,11 @@ class Channel(Generic[Item]):
         Raises:
             ChannelEnded: the channel's last item has been announced.
         """
-        while self._total is None and not self.has_room:
+        while self._total is None and self.room <= 0:
             await self._change()
         if self._total is not None:
             raise ChannelEnded
         return self.reserve_now()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a place is free."""
-        return self.room > 0
 
     @property
     def room(self) -> int:
@@ -76,8 +70,8 @@ class Channel(Generic[Item]):
         return sys.maxsize if self.bound is None else self.bound - self.under_way
 
     def reserve_now(self) -> int:
-        """Take a place where there `has_room`; see `reserve`."""
-        assert self.has_room
+        """Take a place where there is `room`; see `reserve`."""
+        assert self.room > 0
         self.reserved += 1
         return self.reserved - 1
 
@@ -151,7 +145,7 @@ class Channel(Generic[Item]):
 
     async def _change(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self.tell(waiter)
         await waiter
 
     def _changed(self) -> None:
