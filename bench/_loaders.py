@@ -225,20 +225,7 @@ PASSED_ON = (
 def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLoader:
     """The loader that is measured."""
     given = {
-        name: getattr(options, name)
-        for name in (
-            "buffer",
-            "engine",
-            "topology",
-            "samplers",
-            "extracting_queue",
-            "training_queue",
-            "neighbour_cache",
-            "io_depth",
-            "gap",
-            "sweep",
-        )
-        if getattr(options, name) is not None
+        name: getattr(options, name) for name in PASSED_ON if getattr(options, name) is not None
     }
     return gnndrive.NeighborLoader(
         gnndrive.open(options.store), options.fanout, batch_size=options.batch_size, shuffle=True,

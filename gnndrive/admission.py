@@ -32,7 +32,14 @@ class Admission:
     def __init__(
         self, tables: Mapping[str, Table], rows: Mapping[str, Int64Array], part_rows: int
     ) -> None:
-        self._ways = {name: _Way(tables[name], ids, part_rows) for name, ids in rows.items()}
+        self._ways: dict[str, _Way] = {}
+        try:
+            for name, ids in rows.items():
+                self._ways[name] = way = _Way(tables[name], ids)
+                way.divide(part_rows)
+        except BaseException:
+            self.give_back()
+            raise
 
     def next(self) -> str | None:
         """The table whose part comes next; None: everything is admitted."""
@@ -53,19 +60,29 @@ class Admission:
 
 
 class _Way:
-    """The way of a sweep's rows into one table."""
+    """The way of a sweep's rows into one table; what is there is held from the start."""
 
-    def __init__(self, table: Table, rows: Int64Array, part_rows: int) -> None:
-        self._table = table
+    def __init__(self, table: Table, rows: Int64Array) -> None:
+        self._table, self._rows = table, rows
         held = table.hold(rows)
         self._alias, self._pending = held.alias, [held.pending]
-        self._rows = rows
-        missing = np.flatnonzero(self._alias < 0).astype(np.int32)
-        # In the file's order, as far as 16 bits tell, which numpy sorts by radix.
-        place = (rows[missing] * (1 << 16) // max(table.rows, 1 << 16)).astype(np.uint16)
-        self._order: Int32Array = missing[np.argsort(place, kind="stable")]
-        self._ends = [min(n + part_rows, len(missing)) for n in range(0, len(missing), part_rows)]
+        self._order: Int32Array = np.empty(0, np.int32)
+        self._ends: list[int] = []
         self._start = 0
+
+    def divide(self, part_rows: int) -> None:
+        """Divide what is missing into parts, in the file's order as far as 16 bits tell, which
+        numpy sorts by radix. Equal rows are in one part: of two, the second would need a slot of
+        its own if the first one's read had failed."""
+        missing = np.flatnonzero(self._alias < 0).astype(np.int32)
+        if not len(missing):
+            return
+        place = self._rows[missing] * (1 << 16) // max(self._table.rows, 1 << 16)
+        order = np.argsort(place.astype(np.uint16), kind="stable")
+        self._order, place = missing[order], place[order]
+        last = place[min(part_rows, len(place)) - 1 :: part_rows]
+        ends = np.unique(np.searchsorted(place, last, side="right")).tolist()
+        self._ends = ends if ends[-1] == len(place) else [*ends, len(place)]
 
     @property
     def left(self) -> bool:

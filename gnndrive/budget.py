@@ -20,8 +20,9 @@ from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
 SAMPLE_NODE_BYTES = 12  # a node of a queued sample: its id, where its edges start
+BATCH_EDGE_BYTES = 44  # edge_index, e_id, and making them: col, positions, original numbers
 MAPPING_BYTES = 4  # a row's entry in the mapping table
-SCRATCH_NODE_BYTES = 48  # a sampler's scratch for a node: hash entries, id, room to grow
+SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
 # A row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8, load_slots 4, planned
 # reads 21; and with look-ahead its next use, which becomes its key.
@@ -213,7 +214,7 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     rows, edges = demand.batch_rows_max, demand.batch_edges_max
     sample = SAMPLE_NODE_BYTES * rows + (4 + demand.position_bytes) * edges
     batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
-    batch += (24 + demand.other_edge_bytes) * edges
+    batch += (BATCH_EDGE_BYTES + demand.other_edge_bytes) * edges
     scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges
     lease = LEASE_BYTES + demand.looks_ahead * NEXT_USE_BYTES
     leases = lease * rows * demand.batches_extracted

@@ -1,10 +1,10 @@
 """The feature buffer and its leases (GNNDrive §4.2), for one or several tables behind one gate.
 
 A `Lease` is the only way to touch rows. `FeatureBuffer.lease` draws a ticket in the step that calls
-it; the gate admits whole batches, first come first served, when the rows they miss fit into free
-and standby slots (rule 3). With the grant, in the same step, the missing rows' reads are enqueued:
-from then on they belong to the buffer and end whatever becomes of the batch (rule 5). A row becomes
-valid only after the device's commit of all of it (rule 7).
+it; the gate admits batches, first come first served, when the rows they miss fit into free and
+standby slots, the first in line by parts if need be (rule 3). With the grant, in the same step, the
+missing rows' reads are enqueued: from then on they belong to the buffer and end whatever becomes of
+the batch (rule 5). A row becomes valid only after the device's commit of all of it (rule 7).
 
 The books are C (`native/buffer.c`); Python sees batches and stretches, never rows. All of it runs
 in one event loop.
@@ -30,7 +30,7 @@ PART_ROWS = 1 << 17  # some 50 ms of reading; an admission costs little more for
 
 
 class FeatureBuffer:
-    """A gate over tables: admits whole batches and watches over their loads.
+    """A gate over tables: admits batches and watches over their loads.
 
     Args:
         tables: by name; a lease names rows of some of them.
@@ -133,7 +133,7 @@ class FeatureBuffer:
                 self._break_off()
                 # Too large together, or one of them is at fault: fewer are tried next.
                 tickets[0].sweep.try_anew(together=max(len(tickets) - 1, 1))
-                if len(tickets) == 1:
+                if len(tickets) == 1 and not tickets[0].granted.done():
                     self._will_not_come(self._line.pop())
                     tickets[0].granted.set_exception(error)
                 continue
@@ -161,10 +161,10 @@ class FeatureBuffer:
                 for name in tickets[0].rows
             }
         if len(sweep.rows) > 1:  # all or none over all tables: look before the first is changed
-            for name, rows in sweep.rows.items():
-                code, found = self.tables[name].probe(rows)
-                if not self._fits(sweep, name, code, found):
-                    return self._begin(tickets)
+            found = {name: self.tables[name].probe(rows) for name, rows in sweep.rows.items()}
+            fits = [self._fits(sweep, name, *one) for name, one in found.items()]
+            if not all(fits):
+                return self._begin(tickets)
         shares: dict[str, Share] = {}
         for name, rows in sweep.rows.items():
             code, found, share = self.tables[name].admit(rows)
@@ -207,9 +207,10 @@ class FeatureBuffer:
             except Exception:
                 share.fail_unasked()
                 raise
+        leases = self._granted(tickets, admission.shares())
         self._begun = None
         sweep.try_anew()
-        return self._granted(tickets, admission.shares())
+        return leases
 
     def _break_off(self) -> None:
         """Give back what was admitted by parts; who went away meanwhile leaves the line."""

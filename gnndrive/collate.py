@@ -26,7 +26,6 @@ class Collate:
 
     Args:
         store: where attributes other than the features come from, through its memory maps.
-        features: names of node attributes that are given as rows.
         transform: the user's, applied last.
         pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
     """
@@ -34,12 +33,10 @@ class Collate:
     def __init__(
         self,
         store: Store,
-        features: tuple[str, ...],
         transform: Callable[[Data], Any] | None,
         pin_memory: bool,
     ) -> None:
         self._store = store
-        self._features = features
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._maps: dict[str, torch.Tensor] = {}

@@ -178,7 +178,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
-        self._collate = Collate(data, (self._features,), transform, self.pin_memory)
+        self._collate = Collate(data, transform, self.pin_memory)
 
     # ---- what the user asks ----
 

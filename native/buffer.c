@@ -10,8 +10,8 @@
  * A slot is in exactly one place: free (holds nothing), standby (valid, no references), referenced
  * (valid, loading or failed), or loading without references: nobody wants it any more, yet the
  * kernel may still write it, so it stays out of use until its read has ended (DESIGN.md, law 3 and
- * rule 6). Admission is all or nothing (rule 3). One thread, the pipeline's event loop, calls these
- * functions, so there is no lock.
+ * rule 6). An admission is all or nothing; gd_buffer_hold is for the first in line, who may come by
+ * parts (rule 3). One thread, the pipeline's event loop, calls these functions: there is no lock.
  */
 #include "internal.h"
 

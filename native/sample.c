@@ -146,7 +146,8 @@ static int map_hop(gd_sampler *s, const gd_job *j) {
             s->cold = major_faults() - s->faults > FAULTS_COLD;
             s->asked = s->placed;
         }
-        if (s->cold) ask_for_pages(s, j->g, least(s->edges, s->placed + AHEAD_PAGES));
+        if (s->cold && !j->g->packed_bits)
+            ask_for_pages(s, j->g, least(s->edges, s->placed + AHEAD_PAGES));
         const int64_t next = s->placed + count, following = least(s->edges - next, CHUNK);
         gd_prefetch_indices(j->g, s->edge + next, following);
         const int rc = map_chunk(s, j->g, count, NULL);

@@ -114,7 +114,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_scale_measures_a_size(store: Path):
     result = scale.measure(NODES, options(store, "--topology", "resident"), None)
     assert result["tables"]["index pointers"] == 4 * (NODES + 1)
-    assert result["tables"]["indices"] == 4 * _powerlaw.DEGREE * NODES
+    assert result["tables"]["indices"] == 12 * _powerlaw.DEGREE * NODES // 8 + 8
     assert result["beyond_bytes"] == result["private_bytes"] - sum(result["tables"].values())
     text = scale.table({"memory": "enough", "results": [result]}, options(store))
     assert "0.003 M" in text

@@ -1,6 +1,6 @@
 """Index pointers in memory, indices memory-mapped: GNNDrive's topology (§4.1), and PyG+'s.
 
-Index pointers are 8 bytes a node and touched for every node, so they stay resident; indices are the
+Index pointers are 4 bytes a node and touched for every node, so they stay resident; indices are the
 bulk of a graph and only a few of their pages are wanted by one batch, so the page cache keeps what
 is hot. MADV_RANDOM turns the kernel's readahead off, which would bring 32 pages for each one
 wanted. Do not use it where features and adjacency compete for little memory (the page cache then

@@ -60,6 +60,17 @@ class Books:
         code = lib.gd_buffer_probe(self.c, ffi.new("int64_t[]", ids), len(ids), a)
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit)
 
+    def hold(self, ids: Sequence[int]) -> Answer:
+        n, a = len(ids), ffi.new("gd_admission *")
+        alias, pending = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(2))
+        code = lib.gd_buffer_hold(self.c, ffi.new("int64_t[]", ids), n, ffi.NULL, alias, pending, a)
+        kept = []
+        for array, count in ((alias, n), (pending, a.pending)):
+            values = ffi.unpack(array, n + 1)
+            assert values[count if code == 0 else 0 :] == [GUARD] * (n + 1 - count * (code == 0))
+            kept.append(tuple(values[:count]) if code == 0 else ())
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1])
+
     def admit(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))

@@ -113,6 +113,26 @@ def test_own_hits_on_standby_are_not_available(books: Books) -> None:
     assert books.release(held.alias) == 0
 
 
+def test_holding_takes_what_is_there_and_nothing_else(books: Books) -> None:
+    retire(books, [0])
+    loading = books.admit([1])
+    before = books.available()
+    held = books.hold([5, 0, 1, 5, 1, 0])
+    assert (held.code, held.hits, held.waits, held.load_count) == (0, 1, 1, 1)
+    absent, there, coming = held.alias[0], held.alias[1], held.alias[2]
+    assert held.alias == (-1, there, coming, -1, coming, there)
+    assert absent == -1
+    assert held.pending == (coming,) == loading.alias
+    assert books.available() == before - 1, "out of standby, and no slot taken"
+    assert books.probe([5]).load_count == 1, "not marked"
+    assert books.hold([0, 10**9]).code == -errno.ERANGE
+    assert lib.gd_buffer_commit(books.c, ffi.new("int32_t[]", [coming]), 1) == 0
+    assert books.release(loading.alias) == 0
+    assert books.release([alias for alias in held.alias if alias >= 0]) == 0
+    assert books.available() == before + 1
+    assert lib.gd_buffer_verify(books.c) == 0
+
+
 def test_a_hit_that_another_lease_holds_costs_nothing(books: Books) -> None:
     books.serve([0, 1])
     retire(books, [2, 3])

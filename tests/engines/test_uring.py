@@ -182,7 +182,7 @@ async def test_an_engine_that_does_not_give_way_counts_its_jobs(rows_of, cancel)
     engine = Uring(EngineSettings(depth=2, block_bytes=2048, traffic=traffic))
     planned = [rows.table.locate(picked, picked.astype(np.int32), rows.landing) for _ in range(3)]
     listeners = [engine.read(reads) for reads in planned]
-    assert 1 <= traffic[0] <= 3
+    assert 0 <= traffic[0] <= 3
     if cancel:
         await engine.aclose()
     else:

@@ -6,13 +6,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import numpy as np
 import pytest
 import torch
 
+from gnndrive.admission import _Way
+from gnndrive.books import Table
+from gnndrive.buffer import FeatureBuffer
+from gnndrive.devices.host import Host
+from gnndrive.engines.simulated import Faults
+from gnndrive.errors import ConfigError, ReadError
 from gnndrive.lease import Lease
+from gnndrive.policies.lru import LRU
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
@@ -26,11 +33,14 @@ def ids(start: int, stop: int) -> Int64Array:
 
 
 @asynccontextmanager
-async def simulation_of(rows: TableFile, part_rows: int = 2) -> AsyncIterator[Simulation]:
+async def closing(simulation: Simulation) -> AsyncIterator[Simulation]:
     """At its end every slot must be free or on standby."""
-    simulation = Simulation(Scenario(rows, slots=SLOTS, part_rows=part_rows), seed=0)
     yield simulation
     await simulation.close()
+
+
+def simulation_of(rows: TableFile, part_rows: int = 2) -> AbstractAsyncContextManager[Simulation]:
+    return closing(Simulation(Scenario(rows, slots=SLOTS, part_rows=part_rows), seed=0))
 
 
 async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
@@ -179,6 +189,151 @@ def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | Non
                 if number != gone:
                     await use(simulation, await buffer.granted(ticket), wanted[number])
             await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
+
+    run(main())
+
+
+@pytest.mark.parametrize("passed", [1, 2, 3])
+def test_a_part_whose_fetch_raises_is_told_to_its_batch(rows: TableFile, passed: int) -> None:
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            simulation.table.tier = Limited(simulation.table.tier, passed)
+            first = await buffer.lease({"x": ids(0, 14)})
+            (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+            behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
+            await use(simulation, first, ids(0, 14))
+            with pytest.raises(MemoryError, match="no memory for the reads"):
+                await buffer.granted(ticket)
+            await use(simulation, await behind, ids(40, 56))
+
+    run(main())
+
+
+def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows: TableFile) -> None:
+    """The cancelled batch has not left yet when the part is tried: nobody else's place is lost."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            simulation.table.tier = Limited(simulation.table.tier, 2)
+            first = await buffer.lease({"x": ids(0, 14)})
+            (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+            behind = asyncio.ensure_future(buffer.lease({"x": ids(40, 56)}))
+            await first.ready()
+            ticket.granted.cancel()
+            first.release()  # the part that fails
+            buffer.leave(ticket)
+            await use(simulation, await behind, ids(40, 56))
+
+    run(main())
+
+
+def test_rows_that_fail_while_parts_are_to_come(rows: TableFile) -> None:
+    """In a buffer with no slot to spare, rows of both batches fail before the next part comes."""
+
+    async def main() -> None:
+        at = rows.data_offset + 20 * rows.row_bytes
+        faults = Faults(eio_offsets=((at, at + 1),))
+        for part_rows in (1, 2, 3, 5):
+            scenario = Scenario(rows, slots=SLOTS, faults=faults, part_rows=part_rows)
+            async with closing(Simulation(scenario, seed=0)) as simulation:
+                buffer = simulation.buffer
+                first = await buffer.lease({"x": ids(0, 12)})
+                await first.ready()
+                wanted = [ids(20, 36), ids(20, 36)[::-1].copy()]
+                tickets = buffer.join([(None, {"x": one}) for one in wanted])
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                first.release()
+                for ticket in tickets:
+                    lease = await buffer.granted(ticket)
+                    with pytest.raises(ReadError):
+                        await lease.ready()
+                    lease.release()
+
+    run(main())
+
+
+# ---- two tables
+
+
+@asynccontextmanager
+async def two_tables(rows: TableFile) -> AsyncIterator[tuple[Simulation, FeatureBuffer]]:
+    simulation = Simulation(Scenario(rows, slots=SLOTS), seed=0)
+    tables = {
+        name: Table(
+            rows.row_count, SLOTS, rows.row_bytes, Host().allocate(SLOTS, rows.row_bytes),
+            simulation.table.tier, LRU(),
+        )
+        for name in ("one", "two")
+    }  # fmt: skip
+    buffer = FeatureBuffer(tables, part_rows=2)
+    yield simulation, buffer
+    await buffer.drain()
+    buffer.verify()
+    for table in tables.values():
+        stats = table.stats()
+        assert stats["free"] + stats["standby"] == SLOTS
+    buffer.close()
+    await simulation.close()
+
+
+@pytest.mark.parametrize("tight", ["one", "two"])
+def test_two_tables_by_parts(rows: TableFile, tight: str) -> None:
+    async def main() -> None:
+        async with two_tables(rows) as (_, buffer):
+            held = {name: ids(0, 12 if name == tight else 2) for name in ("one", "two")}
+            first = await buffer.lease(held)
+            wanted = {"one": ids(20, 34), "two": ids(30, 44)}
+            (ticket,) = buffer.join([(None, wanted)])
+            assert not ticket.granted.done()
+            await first.ready()
+            first.release()
+            lease = await buffer.granted(ticket)
+            await lease.ready()
+            for name, asked in wanted.items():
+                got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
+                assert np.array_equal(got, told_rows(asked, rows.row_bytes))
+            lease.release()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("two", "error"), [(ids(0, SLOTS + 1), ConfigError), (np.array([1, 10**6]), IndexError)]
+)
+def test_a_table_that_cannot_hold_its_rows_is_told_before_parts(
+    rows: TableFile, two: Int64Array, error: type[Exception]
+) -> None:
+    async def main() -> None:
+        async with two_tables(rows) as (_, buffer):
+            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+            (ticket,) = buffer.join([(None, {"one": ids(20, 34), "two": two})])
+            with pytest.raises(error):
+                await buffer.granted(ticket)
+            await first.ready()
+            first.release()
+
+    run(main())
+
+
+def test_memory_that_is_short_when_parts_are_made(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(way: object, part_rows: int) -> None:
+        raise MemoryError("no memory for parts")
+
+    async def main() -> None:
+        async with two_tables(rows) as (_, buffer):
+            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+            with monkeypatch.context() as patch:
+                patch.setattr(_Way, "divide", refuse)
+                (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
+                with pytest.raises(MemoryError, match="for parts"):
+                    await buffer.granted(ticket)
+            await first.ready()
+            first.release()
 
     run(main())
 
