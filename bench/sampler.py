@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnndrive.samplers.uniform import Uniform, batch_key
+from gnndrive.samplers.base import batch_key
+from gnndrive.samplers.uniform import Uniform
 from gnndrive.topologies.mmap import Mmap
 
 NOT_THERE = (

@@ -5,6 +5,7 @@ process. What they measure is no matter here.
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,8 @@ def test_consumer_holds_modes_beside_the_idle_one(store: Path, monkeypatch: pyte
     text = consumer.table({"memory": "enough", "results": results}, own, given)
     assert "0.950 (0.950–0.950)" in text
     assert "0.900 (0.900–0.900)" in text
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))
+def test_every_script_finds_what_it_imports(script: str):
+    assert importlib.import_module(script).__doc__
