@@ -90,12 +90,9 @@ def _read(store: Store) -> torch.Tensor | None:
         return None
     limits = np.iinfo(dtype)
     kept = np.empty(store.num_nodes, dtype)
-    first = 0
     with ColumnStream(store.table(NAME)) as stream:
-        while first < len(kept):
-            first, labels = stream.stretch(first)
+        for first, labels in stream.stretches():
             if labels.min() < limits.min or labels.max() > limits.max:
                 return None
             kept[first : first + len(labels)] = labels
-            first += len(labels)
     return torch.from_numpy(kept)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -60,6 +61,15 @@ class ColumnStream:
         trace: TracebackType | None,
     ) -> None:
         os.close(self._fd)
+
+    def stretches(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """All numbers in order, as `stretch` gives them."""
+        position = 0
+        while position < self.file.row_count:
+            first, numbers = self.stretch(position)
+            assert first == position
+            yield first, numbers
+            position += numbers.size
 
     def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
         """Some numbers around `position`: the position of the first, and up to 4 MB of them, valid

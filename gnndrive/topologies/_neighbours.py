@@ -50,13 +50,9 @@ class NeighbourCache:
         """The cache with nothing filled in; out-degrees are forgotten on return."""
         out_degree = np.zeros(max(csc.nodes, 1), np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)
-        position, end = 0, csc.edges
-        while position < end:
-            first, indices = stream.stretch(position)
+        for _, indices in stream.stretches():
             address = ffi.cast("void *", indices.ctypes.data)
-            assert first == position
             lib.gd_count_out_degrees(address, csc.index_bytes, indices.size, csc.nodes, counts)
-            position += indices.size
         error = ffi.new("int *")
         handle = lib.gd_neighbours_new(csc, counts, nbytes, error)
         if handle == ffi.NULL:

@@ -76,9 +76,7 @@ class Resident(Topology):
 def _packed(stream: ColumnStream, size: GraphSize) -> npt.NDArray[np.uint8] | None:
     """All indices, packed; None: one of them is no node."""
     packed = _memory(size.packed_bytes)
-    first = 0
-    while first < size.edges:
-        first, indices = stream.stretch(first)
+    for first, indices in stream.stretches():
         code = lib.gd_pack_indices(
             ffi.from_buffer(indices), size.index_bytes, first, indices.size, size.nodes,
             size.packed_bits, ffi.from_buffer(packed),
@@ -86,18 +84,14 @@ def _packed(stream: ColumnStream, size: GraphSize) -> npt.NDArray[np.uint8] | No
         if code == -errno.ERANGE:
             return None
         check(code, "gd_pack_indices")
-        first += indices.size
     return packed
 
 
 def _as_they_are(stream: ColumnStream, size: GraphSize) -> npt.NDArray[Any]:
     """All indices as the file has them."""
     whole = _memory(size.indices_bytes).view(stream.dtype)
-    first = 0
-    while first < size.edges:
-        first, indices = stream.stretch(first)
+    for first, indices in stream.stretches():
         whole[first : first + indices.size] = indices
-        first += indices.size
     return whole
 
 
