@@ -58,7 +58,8 @@ class Meter:
     """Counts batches, says where it is on standard error, and measures time, CPU and memory."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.batches, self.rows, self.sample_s = name, 0, 0, 0.0
+        self.name, self.batches, self.rows = name, 0, 0
+        self.samples, self.sample_s = 0, 0.0
         self.set_up: dict[str, float] = {"set_up_s": 0.0, "set_up_cpu_s": 0.0}
         self.first_s = 0.0
         self.private_bytes = 0  # the most memory of the process's own, looked at at each batch
@@ -85,8 +86,8 @@ class Meter:
         return {
             "loader": self.name, "batches": self.batches, "rows": self.rows,
             "elapsed_s": time.perf_counter() - self._started,
-            "cpu_s": time.process_time() - self._cpu, "sample_s": self.sample_s,
-            "first_s": self.first_s, "private_bytes": self.private_bytes,
+            "cpu_s": time.process_time() - self._cpu, "first_s": self.first_s,
+            "samples": self.samples, "sample_s": self.sample_s, "private_bytes": self.private_bytes,
         } | self.set_up | more  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
             if meter.batches == options.batches:
                 break
         stats = loader.stats()
-    meter.sample_s = stats["sample_s"]
+    meter.samples, meter.sample_s = stats["samples"], stats["sample_s"]
     found = stats["rows_hit"] + stats["rows_waited"]
     return meter.result(
         hit_rate=found / (found + stats["rows_loaded"]),
@@ -263,6 +264,7 @@ def samples(
     def draw(seeds: Any) -> Sample:
         before = time.perf_counter()
         sample = sampler.sample(seeds.node, batch_key(SEED, 0, seeds.index), graph)
+        meter.samples += 1
         meter.sample_s += time.perf_counter() - before
         return sample
 

@@ -66,16 +66,23 @@ def spawn(
     return result
 
 
-def add_floor(result: dict[str, Any], cost: DiskCost, sampling_s: float) -> None:
-    """What no loader with these reads, this sampler and this CPU time could beat, s a batch."""
+def add_floor(result: dict[str, Any], cost: DiskCost, sampling: dict[str, Any]) -> None:
+    """What no loader with these reads, this sampler and this CPU time could beat, s a batch; and
+    how long a sample takes when nothing else goes on."""
     batches = result["batches"]
     parts = {
         "reads": cost.seconds(result["requests"], result["bytes_read"]) / batches,
-        "sampling": sampling_s,
+        "sampling": sampling["elapsed_s"] / sampling["batches"],
         "cpu": result["cpu_s"] / batches / (os.cpu_count() or 1),
     }
     result["floor_parts_s"] = parts
     result["floor_s"] = max(parts.values())
+    result["alone_sample_s"] = sample_s(sampling)
+
+
+def sample_s(result: dict[str, Any]) -> float:
+    """Seconds that a sample took."""
+    return float(result["sample_s"] / result["samples"])
 
 
 def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
@@ -88,9 +95,8 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     mine = [result for result in results if "requests" in result]
     if mine:
         sampling = spawn("sampling", options, group)
-        alone_s = sampling["elapsed_s"] / sampling["batches"]
         for result in mine:
-            add_floor(result, cost, alone_s)
+            add_floor(result, cost, sampling)
         results.append(sampling)
     return {"request_us": cost.request_s * 1e6, "byte_ns": cost.byte_s * 1e9, "results": results}
 
@@ -120,7 +126,8 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
         if "floor_s" in result:
             limit = max(result["floor_parts_s"], key=result["floor_parts_s"].get)
             line += f" {result['floor_s']:6.2f} {seconds / batches / result['floor_s']:6.2f}"
-            line += f"  ({limit}; sampling {result['sample_s'] / batches:.2f} s a batch)"
+            line += f"  ({limit}; a sample {sample_s(result):.3f} s,"
+            line += f" {result['alone_sample_s']:.3f} alone)"
         lines.append(line)
     return "\n".join(lines + ratios(found["results"]))
 

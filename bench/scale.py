@@ -78,7 +78,7 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
     cost = calibrate(store)
     result = per_batch(epoch.spawn("gnndrive", options, group))
     sampling = per_batch(epoch.spawn("sampling", options, group))
-    epoch.add_floor(result, cost, sampling["elapsed_s"] / sampling["batches"])
+    epoch.add_floor(result, cost, sampling)
     plan = result["plan"]
     tables = {name: plan[name] for name in PER_NODE}
     if result["topology"] == "resident":

@@ -12,7 +12,8 @@ class Counters:
     Attributes:
         batches, rows, edges: handed over.
         bytes_wanted: bytes of the rows handed over.
-        sample_s: seconds that samplers were at work.
+        samples: batches sampled, those that nobody came to ask for too.
+        sample_s: seconds that samplers were at work on them.
         extract_s, gather_s: seconds that batches spent in these stages.
         wait_s: seconds that the user waited for a batch.
     """
@@ -21,6 +22,7 @@ class Counters:
     rows: int = 0
     edges: int = 0
     bytes_wanted: int = 0
+    samples: int = 0
     sample_s: float = 0.0
     extract_s: float = 0.0
     gather_s: float = 0.0

@@ -289,6 +289,7 @@ class Runtime:
             "bytes_wanted": counters.bytes_wanted,
             "retries": engine["retries"],
             **topology,
+            "samples": counters.samples,
             "sample_s": counters.sample_s,
             "extract_s": counters.extract_s,
             "gather_s": counters.gather_s,

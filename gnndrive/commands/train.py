@@ -27,8 +27,8 @@ from gnndrive.training import EpochResult, History, ModelSettings, TrainSettings
 
 _SUMMED = (
     "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
-    "bytes_read", "bytes_wanted", "retries", "sample_s", "extract_s", "gather_s", "wait_s",
-    "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
+    "bytes_read", "bytes_wanted", "retries", "samples", "sample_s", "extract_s", "gather_s",
+    "wait_s", "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
     "neighbours_cached",
 )  # fmt: skip
 EVALUATED = ("val", "valid", "test")

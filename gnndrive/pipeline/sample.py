@@ -37,6 +37,7 @@ async def sample_stage(epoch: Epoch) -> None:
         except Exception as error:
             epoch.extracting.put(seeds.index, Failed(seeds.index, error))
         else:
+            epoch.counters.samples += 1
             epoch.counters.sample_s += seconds
             epoch.buffer.foresee(seeds.index, epoch.rows_of(sample))
             epoch.extracting.put(seeds.index, Sampled(seeds, sample))

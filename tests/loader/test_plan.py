@@ -224,7 +224,7 @@ def test_stats_add_up(make: Make, store: Store) -> None:
     documented = re.findall(r"\w+", (type(loader).stats.__doc__ or "").partition("Keys:")[2])
     assert stats.keys() <= set(documented)
     rows = sum(batch.num_nodes for batch in batches)
-    assert stats["batches"] == len(batches) == len(loader)
+    assert stats["batches"] == stats["samples"] == len(batches) == len(loader)
     assert stats["rows"] == rows
     assert stats["edges"] == sum(batch.num_edges for batch in batches)
     assert stats["rows_hit"] + stats["rows_waited"] + stats["rows_loaded"] == rows
