@@ -96,6 +96,9 @@ def io(
     fanout: Annotated[str, typer.Option(help="Of a sample.")] = "10,10,10",
     gap: Annotated[int | None, typer.Option(min=0, help="Bytes to read over; calibrated.")] = None,
     separate: Annotated[bool, typer.Option(help="With --rows: one request a row.")] = False,
+    recalibrate: Annotated[
+        bool, typer.Option(help="With --rows: measure the disk in turn, and predict by that.")
+    ] = False,
     against_fio: Annotated[bool, typer.Option(help="Run fio in turn; print ratios.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Of each, with --against-fio.")] = 1,
     output_format: OutputFormat = "normal",
@@ -103,8 +106,8 @@ def io(
     """Read a file as fio does, or the rows of batches; nothing is ever written."""
     if (filename is None) == (rows_of is None):
         raise ConfigError("give one of --filename FILE, to read a file, and --rows STORE")
-    if rows_of is None and (share is not None or gap is not None or separate):
-        raise ConfigError("--share, --gap and --separate go with --rows STORE")
+    if rows_of is None and (share is not None or gap is not None or separate or recalibrate):
+        raise ConfigError("--share, --gap, --separate and --recalibrate go with --rows STORE")
     options = raw.IoOptions(
         filename=filename or "", rw=rw, bs=parse_block_size(bs, "bs"), iodepth=iodepth,
         numjobs=numjobs, direct=bool(direct), runtime_s=runtime,
@@ -120,7 +123,7 @@ def io(
         share=share, batches=batches, batch_size=batch_size, fanout=parse_fanout(fanout), gap=gap,
         separate=separate, iodepth=iodepth, ioengine=ioengine,
         submit_batch=iodepth_batch_submit,
-        complete_min=iodepth_batch_complete_min,
+        complete_min=iodepth_batch_complete_min, recalibrate=recalibrate,
     )  # fmt: skip
     show_rows(rows_of, wanted, options, beside, as_json)
 

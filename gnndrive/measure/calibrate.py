@@ -80,41 +80,56 @@ def measure_points(
     store: Store, features: str, depth: int, ioengine: str, seconds: float, reads: int | None
 ) -> tuple[tuple[int, float], ...]:
     """(bytes of a read, seconds a read): the sizes that the disk and the file allow, in rounds."""
-    file = store.table(features)
-    table = Table(file)
-    sector = table.sector_bytes if table.direct else 1
-    table.close()
-    whole = os.path.getsize(file.path)
-    if whole < FITTED_BYTES_MAX:
-        raise ConfigError(
-            f"{file.path} has {whole:,} bytes, less than one of the reads to measure: a store that "
-            "small needs no calibration"
-        )
-    sizes = [size for size in sorted({max(size, sector) for size in READ_BYTES}) if size <= whole]
+    disk = Disk(store, features, depth, ioengine)
+    disk.read(FITTED_BYTES_MAX, WARM_UP_POINTS * seconds, reads)
+    return tuple(disk.point(nbytes, seconds, reads) for nbytes in disk.sizes * ROUNDS)
 
-    # Blocks that were read a moment ago may come out of a cache of the drive or of the host.
-    seeds = count(secrets.randbits(32))
 
-    def read(nbytes: int, runtime_s: float) -> Driven:
+class Disk:
+    """What a store's rows lie on, to be read at random.
+
+    Attributes:
+        sizes: bytes of the reads that the disk and the file allow, of `READ_BYTES`.
+
+    Raises:
+        ConfigError: the file is smaller than 64 KiB.
+    """
+
+    def __init__(self, store: Store, features: str, depth: int, ioengine: str) -> None:
+        file = store.table(features)
+        table = Table(file)
+        sector = table.sector_bytes if table.direct else 1
+        table.close()
+        whole = os.path.getsize(file.path)
+        if whole < FITTED_BYTES_MAX:
+            raise ConfigError(
+                f"{file.path} has {whole:,} bytes, less than one of the reads to measure: a store "
+                "that small needs no calibration"
+            )
+        self.sizes = [s for s in sorted({max(size, sector) for size in READ_BYTES}) if s <= whole]
+        self._path, self._depth, self._ioengine = file.path, depth, ioengine
+        # Blocks that were read a moment ago may come out of a cache of the drive or of the host.
+        self._seeds = count(secrets.randbits(32))
+
+    def read(self, nbytes: int, seconds: float, reads: int | None = None) -> Driven:
+        """Read `nbytes` at random places for so long, or so many times."""
         return run(
             IoOptions(
-                file.path,
+                self._path,
                 bs=nbytes,
-                iodepth=depth,
-                ioengine=ioengine,
-                runtime_s=runtime_s if reads is None else None,
+                iodepth=self._depth,
+                ioengine=self._ioengine,
+                runtime_s=seconds if reads is None else None,
                 reads=reads,
                 slat=False,
-                seed=next(seeds),
+                seed=next(self._seeds),
             )
         )
 
-    read(FITTED_BYTES_MAX, WARM_UP_POINTS * seconds)
-    points = []
-    for nbytes in sizes * ROUNDS:
-        driven = read(nbytes, seconds)
-        points.append((nbytes, driven.runtime_s / max(driven.rows, 1)))
-    return tuple(points)
+    def point(self, nbytes: int, seconds: float, reads: int | None = None) -> tuple[int, float]:
+        """The same; `nbytes` and seconds a read."""
+        driven = self.read(nbytes, seconds, reads)
+        return nbytes, driven.runtime_s / max(driven.rows, 1)
 
 
 def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

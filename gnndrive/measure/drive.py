@@ -11,7 +11,7 @@ import errno
 import resource
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter
 
 from gnndrive.engines._listener import Listener
@@ -51,6 +51,11 @@ class Driven:
     majf: int
     minf: int
     latency: Latency
+
+    def __add__(self, other: Driven) -> Driven:
+        """Both, one after the other."""
+        names = (field.name for field in fields(Driven))
+        return Driven(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def iops(self) -> float:

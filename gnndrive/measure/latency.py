@@ -39,6 +39,17 @@ class Histogram:
         default_factory=lambda: np.zeros(lib.GD_LATENCY_BUCKETS, np.int64), repr=False
     )
 
+    def __add__(self, other: Histogram) -> Histogram:
+        if not (self.count and other.count):
+            return self if self.count else other
+        return Histogram(
+            self.count + other.count,
+            self.sum_ns + other.sum_ns,
+            min(self.min_ns, other.min_ns),
+            max(self.max_ns, other.max_ns),
+            self.buckets + other.buckets,
+        )
+
     @property
     def mean_ns(self) -> float:
         """The mean, exact; 0 when none was counted."""
@@ -79,6 +90,9 @@ class Latency:
     slat: Histogram = field(default_factory=Histogram)
     clat: Histogram = field(default_factory=Histogram)
     lat: Histogram = field(default_factory=Histogram)
+
+    def __add__(self, other: Latency) -> Latency:
+        return Latency(self.slat + other.slat, self.clat + other.clat, self.lat + other.lat)
 
 
 def merged(latencies: Iterable[Any]) -> Latency:

@@ -16,6 +16,7 @@ from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
 from gnndrive.layouts.base import Reads, block_bytes
 from gnndrive.layouts.table import Table
+from gnndrive.measure.calibrate import FITTED_BYTES_MAX, Disk, fit
 from gnndrive.measure.drive import QUEUED, Driven, drive
 from gnndrive.records import EngineSettings, Int32Array, Int64Array, Landing
 from gnndrive.samplers.base import batch_key
@@ -26,6 +27,7 @@ from gnndrive.topologies.mmap import Mmap
 
 LANDING_BYTES = 32 << 20  # rows planned as one
 ROWS_AT_ONCE_MIN = 256
+SECONDS_A_POINT = 0.1  # of a calibration in turn: less than it takes to read a stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class RowsOptions:
         separate: one request a row, nothing merged: the naive ring.
         iodepth, ioengine, submit_batch, complete_min, slat: as in `IoOptions`.
         seed: of the rows.
+        recalibrate: measure the disk before each stretch of rows and predict by that. A disk that
+            others use too is not the same for two seconds, let alone since it was calibrated.
     """
 
     features: str = "x"
@@ -57,6 +61,7 @@ class RowsOptions:
     complete_min: int = 1
     slat: bool = False
     seed: int = 1
+    recalibrate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,8 @@ class RowsResult:
         driven: what was read and what it took.
         row_bytes: bytes of one row.
         gap_bytes: gaps that were read over.
-        predicted_s: how long the calibration says that these requests take; None: not calibrated.
+        predicted_s: how long the store's calibration, or the one in between, says that these
+            requests take; None: not calibrated.
     """
 
     driven: Driven
@@ -104,11 +110,27 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
             measure=options.slat,
         )
         plans = _Plans(table, batches)
-        driven = drive([iter(plans)], options.ioengine, settings)
+        if options.recalibrate:
+            disk = Disk(store, options.features, options.iodepth, options.ioengine)
+            driven, line = _drive_in_turn(plans, disk, options.ioengine, settings)
+        else:
+            driven = drive([iter(plans)], options.ioengine, settings)
+            line = None if cost is None else (cost.request_s, cost.byte_s)
     finally:
         table.close()
-    predicted = None if cost is None else cost.seconds(plans.requests, plans.nbytes)
+    predicted = None if line is None else plans.requests * line[0] + plans.nbytes * line[1]
     return RowsResult(driven, file.row_bytes, gap, predicted)
+
+
+def _drive_in_turn(
+    plans: _Plans, disk: Disk, engine: str, settings: EngineSettings
+) -> tuple[Driven, tuple[float, float] | None]:
+    """Drive stretch by stretch, the disk measured before each; all of it, and the line of `fit`."""
+    driven, points = drive([iter(())], engine, settings), []
+    for reads in plans:
+        points += [disk.point(n, SECONDS_A_POINT) for n in disk.sizes if n <= FITTED_BYTES_MAX]
+        driven += drive([iter((reads,))], engine, settings)
+    return driven, fit(points) if points else None
 
 
 def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:

@@ -84,6 +84,30 @@ def test_each_row_lands_where_it_should(store, monkeypatch):
     assert (held[start : start + len(last)] == last).all()
 
 
+def test_a_disk_measured_in_turn_predicts(store, monkeypatch):
+    monkeypatch.setattr(rows, "LANDING_BYTES", 512 * 512)
+    measured = []
+
+    def point(self, nbytes, seconds):
+        measured.append(nbytes)
+        return nbytes, 1e-5 + nbytes * 1e-9
+
+    monkeypatch.setattr(rows.Disk, "point", point)
+    options = RowsOptions(share=0.4, batches=1, iodepth=8)
+    result, alone = (rows.run(store, replace(options, recalibrate=turns)) for turns in (1, 0))
+    driven = result.driven
+    assert measured == [512, 4096, 16384, 65536] * 3
+    assert driven.rows == alone.driven.rows > 2 * 512
+    assert driven.latency.lat.count == driven.requests
+    assert result.predicted_s == pytest.approx(driven.requests * 1e-5 + driven.nbytes * 1e-9)
+
+
+def test_no_rows_at_all(store):
+    options = RowsOptions(share=1e-9, batches=1, recalibrate=True)
+    result = rows.run(store, options)
+    assert (result.driven.rows, result.predicted_s) == (0, None)
+
+
 def test_what_the_calibration_predicts(store):
     disk = disk_identity(store.path)
     save_calibration(store, DiskCost(1e-5, 1e-9, 8, "uring", "2026-01-01", disk, ()))
