@@ -30,8 +30,14 @@ Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 """(shape, dtype) → an array of arbitrary content; `numpy.empty` is one."""
 
 
-def private_map(nbytes: int) -> mmap.mmap:
-    """Private memory of at least one page, in huge pages where there are any.
+def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
+    """Private memory of at least one page.
+
+    Args:
+        nbytes: how much.
+        huge: in huge pages where there are any: for what is looked up at random in bits of a few
+            bytes. Rows are longer, and huge pages are dearer when they are touched first: a guest
+            whose host takes back what lies idle gets them at half a gigabyte a second.
 
     Raises:
         MemoryError: there is none.
@@ -40,7 +46,7 @@ def private_map(nbytes: int) -> mmap.mmap:
         block = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise MemoryError(f"no memory for {nbytes:,} bytes ({error})") from error
-    if nbytes >= _HUGE_BYTES:
+    if huge and nbytes >= _HUGE_BYTES:
         with contextlib.suppress(OSError):  # a kernel without huge pages
             block.madvise(mmap.MADV_HUGEPAGE)
     return block

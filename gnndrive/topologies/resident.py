@@ -102,7 +102,7 @@ def _memory(nbytes: int) -> npt.NDArray[np.uint8]:
         ConfigError: there is not so much.
     """
     try:
-        return np.frombuffer(private_map(nbytes), np.uint8, nbytes)
+        return np.frombuffer(private_map(nbytes, huge=True), np.uint8, nbytes)
     except MemoryError as error:
         raise ConfigError(
             f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
