@@ -45,6 +45,8 @@ class FeatureBuffer:
         self._watchers: dict[Lease, None] = {}
         self._loads: dict[asyncio.Task[None], Fetch] = {}
         self._broken: BaseException | None = None
+        self._missing = 0  # rows that were loaded for the sweep at the head of the line
+        self.missing_share = 1.0  # of the rows of the last that was admitted
 
     # ---- what is known of batches to come ----
 
@@ -217,7 +219,7 @@ class FeatureBuffer:
         if self._begun is None:
             return
         tickets, admission = self._begun
-        self._begun = None
+        self._begun, self._missing = None, 0
         admission.give_back()
         for ticket in tickets:
             if ticket.granted.done():
@@ -239,6 +241,8 @@ class FeatureBuffer:
 
     def _granted(self, tickets: list[Ticket], shares: dict[str, Share]) -> list[Lease]:
         """A lease for each, of what they hold together."""
+        asked = sum(len(ids) for ticket in tickets for ids in ticket.rows.values())
+        self.missing_share, self._missing = self._missing / max(asked, 1), 0
         split = {
             name: share.split([len(ticket.rows[name]) for ticket in tickets])
             for name, share in shares.items()
@@ -277,6 +281,7 @@ class FeatureBuffer:
         rows, slots = share.loads
         if len(rows) == 0:
             return
+        self._missing += len(rows)
         fetch = share.table.tier.fetch(rows, slots, share.table.memory.landing())
         share.loads = None
         task = asyncio.get_running_loop().create_task(self._land(share.table, fetch))
@@ -341,6 +346,11 @@ class FeatureBuffer:
                 for fetch in self._loads.values():
                     fetch.cancel()
             await asyncio.wait(list(self._loads))
+
+    @property
+    def loading(self) -> bool:
+        """Whether reads are under way."""
+        return bool(self._loads)
 
     @property
     def idle(self) -> bool:

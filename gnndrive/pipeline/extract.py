@@ -21,6 +21,7 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.records import Int64Array
 
 SWEEP_MAX = 4
+FEW_MISSING = 0.1  # of a batch's rows: reading them is not what takes time
 
 
 async def extract_stage(epoch: Epoch) -> None:
@@ -50,8 +51,8 @@ async def extract_stage(epoch: Epoch) -> None:
 async def _sweep(epoch: Epoch) -> int:
     """How many of the samples that are ready to take together, their places being free.
 
-    As long as other batches are under way it waits for as many as the buffer holds; when none is,
-    nothing is gained by waiting.
+    As long as other batches are under way it waits for as many as the buffer holds, but not while
+    the disk stands still for want of samples, or for want of rows that are missing.
     """
     training, extracting = epoch.training, epoch.extracting
     bounds = (channel.bound or SWEEP_MAX for channel in (training, extracting))
@@ -65,7 +66,9 @@ async def _sweep(epoch: Epoch) -> int:
         wanted = held if full else min(most, extracting.coming)
         if held >= wanted and training.room >= held - 1:
             return held
-        if training.under_way == 1:  # the place that the caller has reserved
+        alone = training.under_way == 1  # the place that the caller has reserved
+        useless = held < wanted or epoch.buffer.missing_share < FEW_MISSING
+        if alone or (useless and not epoch.buffer.loading):
             return min(held, 1 + training.room)
         change = asyncio.get_running_loop().create_future()
         training.tell(change)
