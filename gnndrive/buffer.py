@@ -23,8 +23,8 @@ from gnndrive.books import Share, Table
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.lease import Lease
 from gnndrive.line import Line, Sweep, Ticket
+from gnndrive.loads import Loads
 from gnndrive.records import Int64Array
-from gnndrive.tiers.base import Fetch
 
 PART_ROWS = 1 << 17  # some 50 ms of reading; an admission costs little more for being divided
 
@@ -43,7 +43,7 @@ class FeatureBuffer:
         self._line = Line()
         self._begun: tuple[list[Ticket], Admission] | None = None  # the head of the line, in part
         self._watchers: dict[Lease, None] = {}
-        self._loads: dict[asyncio.Task[None], Fetch] = {}
+        self._loads = Loads(self._rows_settled, self._break)
         self._broken: BaseException | None = None
         self._missing = 0  # rows that were loaded for the sweep at the head of the line
         self.missing_share = 1.0  # of the rows of the last that was admitted
@@ -278,39 +278,13 @@ class FeatureBuffer:
 
     def _load(self, share: Share) -> None:
         assert share.loads is not None
-        rows, slots = share.loads
-        if len(rows) == 0:
-            return
-        self._missing += len(rows)
-        fetch = share.table.tier.fetch(rows, slots, share.table.memory.landing())
-        share.loads = None
-        task = asyncio.get_running_loop().create_task(self._land(share.table, fetch))
-        self._loads[task] = fetch
-        task.add_done_callback(self._load_ended)
+        self._missing += len(share.loads[0])
+        self._loads.begin(share)
 
-    async def _land(self, table: Table, fetch: Fetch) -> None:
-        error: Exception | None = None
-        async for stretch in fetch:  # to its end whatever happens: the kernel may still write
-            if error is not None:
-                continue
-            try:
-                await table.memory.commit(stretch)
-                table.commit(stretch)
-                for lease in list(self._watchers):
-                    lease.wake_if_settled()
-                self.advance()
-            except Exception as caught:
-                error = caught
-                self._break(error)
-        if error is not None:
-            raise error
-
-    def _load_ended(self, task: asyncio.Task[None]) -> None:
-        self._loads.pop(task, None)
-        if task.cancelled():
-            self._break(ClosedError("a load was cancelled from outside"))
-        elif error := task.exception():
-            self._break(error)
+    def _rows_settled(self) -> None:
+        for lease in list(self._watchers):
+            lease.wake_if_settled()
+        self.advance()
 
     def _break(self, error: BaseException) -> None:
         """An engine or device failed in a way that leaves slots loading for ever: everybody is
@@ -341,11 +315,7 @@ class FeatureBuffer:
         """Wait until no read is under way; with `cancel`, those not yet started fail with
         ECANCELED.
         """
-        while self._loads:
-            if cancel:
-                for fetch in self._loads.values():
-                    fetch.cancel()
-            await asyncio.wait(list(self._loads))
+        await self._loads.drain(cancel)
 
     @property
     def loading(self) -> bool:

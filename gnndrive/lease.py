@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gnndrive.books import Share
+from gnndrive.devices.base import Fence
 from gnndrive.records import Int32Array
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Lease:
         self._buffer = buffer
         self._shares = shares
         self._settled: asyncio.Future[None] | None = None
+        self._fences: list[Fence] = []
         self.released = False
 
     def alias(self, table: str) -> Int32Array:
@@ -54,7 +56,14 @@ class Lease:
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use."""
         share = self._shares[table]
-        return share.table.memory.gather(share.alias, dtype, row_shape)
+        rows, fence = share.table.memory.gather(share.alias, dtype, row_shape)
+        self._fences.append(fence)
+        return rows
+
+    async def gathered(self) -> None:
+        """Wait until what `gather` began is over; only then may the lease be released (rule 9)."""
+        for fence in self._fences:
+            await fence()
 
     def release(self) -> None:
         """Give the slots up: once, after the gather's fence (rule 9).

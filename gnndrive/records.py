@@ -6,6 +6,7 @@ progress comes back as `Stretch`es, and ends as a torch_geometric `Data`. Record
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,12 +107,17 @@ class Landing:
         slot_stride: bytes from one slot to the next.
         direct: whether a row of whole aligned sectors may be read straight into its slot.
         owner: keeps the memory alive for as long as somebody may land rows in it.
+        places: where the rows land if not in their slots, int32 [rows]: counted in `slot_stride`
+            from `address` too; None: in their slots.
+        leave: called when nobody will land rows any more and those that landed are committed.
     """
 
     address: int
     slot_stride: int
     direct: bool
     owner: Any = None
+    places: Int32Array | None = None
+    leave: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ KINDS = [
 _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
-_PIPELINE = f"{_BUFFER} buffer books line admission lease plugins"
+_PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
 _LOADER = (
     f"{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency runtime "
     "* KIND"
@@ -53,8 +53,9 @@ MAY_IMPORT = {
     "books": _BUFFER,
     "line": _CORE,
     "admission": f"{_BUFFER} books",
+    "loads": f"{_BUFFER} books",
     "lease": f"{_BUFFER} books buffer",
-    "buffer": f"{_BUFFER} books line admission lease",
+    "buffer": f"{_BUFFER} books line loads admission lease",
     "pipeline": _PIPELINE,
     "strategies": f"{_LOW} plugins *.base",
     "arguments": f"{_LOW} sizes plugins strategies store *.base",

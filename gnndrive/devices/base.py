@@ -1,39 +1,55 @@
 """The Device interface: where the feature buffer lives, how rows get into it and out of it.
 
 On the host a landed row is already in its slot, so a commit has nothing to wait for. A CUDA device
-takes rows in pinned staging beside the feature buffer and commits a stretch when the copy's event
-has fired.
+takes rows in pinned staging beside the feature buffer, commits a stretch when the copy's event has
+fired, and a gather is over when its own has.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import torch
+from torch_geometric.data import Data
 
 from gnndrive.records import Int32Array, Landing, Stretch
 
 
+Fence: TypeAlias = Callable[[], Awaitable[None]]
+"""Awaited before slots are given up: until then they may still be read."""
+
+
+async def passed() -> None:
+    """The fence of a gather that was over when it returned."""
+
+
 class SlotMemory(ABC):
-    """The memory of one feature buffer: `slots` rows of `row_bytes`."""
+    """The memory of one feature buffer: `slots` rows of `row_bytes`.
+
+    Attributes:
+        landing_rows_max: rows of one landing at most; None: any number.
+    """
+
+    landing_rows_max: int | None = None
 
     @abstractmethod
-    def landing(self) -> Landing:
-        """Where engines put rows."""
+    def landing(self, slots: Int32Array) -> Landing | None:
+        """Where engines put the rows of `slots` (int32 [n]); None: there is no staging now, but
+        will be when a landing that was given out is left."""
 
     @abstractmethod
-    async def commit(self, stretch: Stretch) -> None:
-        """Return once the stretch's rows can be gathered."""
+    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
+        """Return once the rows of a stretch that landed there can be gathered; the stretch with
+        slots for places."""
 
     @abstractmethod
     def gather(
         self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Fence]:
         """Copy the rows of `alias` (slots, int32 [n]) into a new tensor [n, *row_shape]; blocking,
-        in a worker thread.
-
-        When it returns the slots may be given up: this call is the fence.
-        """
+        in a worker thread. The slots may be given up behind the fence."""
 
     @abstractmethod
     def close(self) -> None:
@@ -52,3 +68,10 @@ class Device(ABC):
         Raises:
             ConfigError: there is not that much memory.
         """
+
+    def deliver(self, batch: Data) -> Data:
+        """The batch with all of its tensors on the device; in a worker thread."""
+        return batch
+
+    def hand_over(self, batch: Any) -> None:
+        """In the user's thread: what was begun for the batch comes before what the user begins."""

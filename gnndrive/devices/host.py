@@ -15,7 +15,7 @@ import torch
 
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.blocks import Allocate, empty_tensor, private_map
-from gnndrive.devices.base import Device, SlotMemory
+from gnndrive.devices.base import Device, Fence, SlotMemory, passed
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int32Array, Landing, Stretch
 
@@ -40,24 +40,25 @@ class HostMemory(SlotMemory):
             self._map, np.uint8
         )
 
-    def landing(self) -> Landing:
+    def landing(self, slots: Int32Array) -> Landing:
         """The mapping itself: rows land where they stay."""
         assert self._bytes is not None
         return Landing(self._bytes.ctypes.data, self._row_bytes, True, self._bytes)
 
-    async def commit(self, stretch: Stretch) -> None:
+    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
         """Nothing to wait for."""
+        return stretch
 
     def gather(
         self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Fence]:
         """Copy rows into a new tensor, without the GIL."""
         assert self._bytes is not None
         rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
         into = ffi.cast("uint8_t *", rows.data_ptr())
         base = pointer(self._bytes)
         lib.gd_gather(base, self._row_bytes, pointer(alias), len(alias), self._row_bytes, into)
-        return rows
+        return rows, passed
 
     def close(self) -> None:
         """Unmap the slots."""

@@ -45,6 +45,7 @@ async def run_epoch(epoch: Epoch) -> None:
 
 async def _wind_up(epoch: Epoch) -> None:
     for lease in epoch.releasing.drain():
+        await lease.gathered()
         lease.release()
     for item in epoch.training.drain():
         if isinstance(item, Extracted):

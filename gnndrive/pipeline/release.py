@@ -12,7 +12,11 @@ async def release_stage(epoch: Epoch) -> None:
     """Release lease after lease until training ends."""
     while True:
         try:
-            lease = await epoch.releasing.take()
+            await epoch.releasing.arrival()
         except ChannelEnded:
             return
+        # Taken behind the fence: whoever winds up finds it where it is if this task is cancelled.
+        (lease,) = epoch.releasing.peek(1)
+        await lease.gathered()
+        epoch.releasing.take_now()
         lease.release()

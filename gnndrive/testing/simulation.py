@@ -162,8 +162,9 @@ class Simulation:
             EngineSettings(scenario.depth, 4096 + file.row_bytes, seed, scenario.faults)
         )
         self.layout = TableLayout(file, extent_bytes_max=4096)
+        self.device = Host()
         slots = scenario.slots or scenario.batch_size + scenario.extra_max
-        memory = Host().allocate(slots, file.row_bytes)
+        memory = self.device.allocate(slots, file.row_bytes)
         tier = Disk(self.layout, self.engine)
         self.table = Table(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
         part_rows = scenario.part_rows or (4, 1, 1 << 17)[seed % 3]

@@ -128,19 +128,12 @@ def drop_first_come_first_served(patch: Patch) -> None:
 
 def drop_retry_on_completion(patch: Patch) -> None:
     """4: the head of the line is tried at releases only, not when a late read gives a slot back."""
-    land = FeatureBuffer._land
 
-    async def silently(buffer: FeatureBuffer, table: Table, fetch: Any) -> None:
-        advance = buffer.advance
-        buffer.advance = lambda: None  # type: ignore[method-assign]
-        async for stretch in fetch:
-            table.commit(stretch)
-            for lease in list(buffer._watchers):
-                lease.wake_if_settled()
-        buffer.advance = advance  # type: ignore[method-assign]
+    def silently(buffer: FeatureBuffer) -> None:
+        for lease in list(buffer._watchers):
+            lease.wake_if_settled()
 
-    assert land is not None
-    patch.setattr(FeatureBuffer, "_land", silently)
+    patch.setattr(FeatureBuffer, "_rows_settled", silently)
 
 
 def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
@@ -149,9 +142,10 @@ def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
     fetches: dict[int, list[Any]] = {}
 
     def loading(buffer: FeatureBuffer, share: Share) -> None:
-        before = set(buffer._loads.values())
+        before = set(buffer._loads._fetches.values())
         load(buffer, share)
-        fetches[id(share.pending)] = [f for f in buffer._loads.values() if f not in before]
+        now = buffer._loads._fetches.values()
+        fetches[id(share.pending)] = [fetch for fetch in now if fetch not in before]
 
     def releasing(lease: Lease) -> None:
         for share in lease._shares.values():

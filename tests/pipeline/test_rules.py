@@ -99,7 +99,7 @@ def test_an_extent_larger_than_the_staging_is_refused(rows: TableFile) -> None:
                 simulation.layout.locate(
                     np.arange(64),
                     np.arange(64, dtype=np.int32) % 16,
-                    simulation.table.memory.landing(),
+                    simulation.table.memory.landing(np.zeros(64, np.int32)),
                 )
             )
 
