@@ -20,7 +20,7 @@ from typing import Any
 from gnndrive._ffi import check, lib
 from gnndrive.admission import Admission
 from gnndrive.books import Share, Table
-from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.errors import ConfigError
 from gnndrive.lease import Lease
 from gnndrive.line import Line, Sweep, Ticket
 from gnndrive.loads import Loads

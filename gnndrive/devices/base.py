@@ -8,14 +8,13 @@ fired, and a gather is over when its own has.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeAlias
 
 import torch
 from torch_geometric.data import Data
 
 from gnndrive.records import Int32Array, Landing, Stretch
-
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited before slots are given up: until then they may still be read."""
@@ -69,9 +68,13 @@ class Device(ABC):
             ConfigError: there is not that much memory.
         """
 
-    def deliver(self, batch: Data) -> Data:
-        """The batch with all of its tensors on the device; in a worker thread."""
+    def deliver(self, batch: Data, there: Collection[str]) -> Data:
+        """The batch with all of its tensors on the device, where those named `there` are already;
+        in a worker thread."""
         return batch
 
-    def hand_over(self, batch: Any) -> None:
+    def close(self) -> None:  # noqa: B027  # most have nothing
+        """Let go of everything; all memory that it allocated was closed."""
+
+    def hand_over(self, batch: Any) -> None:  # noqa: B027  # nothing is begun on the host
         """In the user's thread: what was begun for the batch comes before what the user begins."""

@@ -22,9 +22,12 @@ import torch
 
 from gnndrive.books import Table
 from gnndrive.buffer import FeatureBuffer
+from gnndrive.devices.base import Device
 from gnndrive.devices.host import Host
+from gnndrive.devices.simulated_cuda import SimulatedCuda
 from gnndrive.engines.simulated import Simulated
 from gnndrive.layouts.table import Table as TableLayout
+from gnndrive.lease import Lease
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import run_epoch
@@ -40,6 +43,7 @@ from gnndrive.tiers.disk import Disk
 from gnndrive.topologies.base import Topology
 
 Result = TypeVar("Result")
+DEFAULT_DEVICE = "host"
 
 
 def told_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
@@ -118,6 +122,7 @@ class Scenario:
         consumer_turns_max: the most turns of the loop that the consumer takes for a batch.
         part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: by the seed, among them
             one row and more than any sweep has.
+        device: "host" or "simulated-cuda", where the buffer lives.
     """
 
     file: TableFile
@@ -131,6 +136,7 @@ class Scenario:
     policy: Policy = field(default_factory=LRU)
     consumer_turns_max: int = 3
     part_rows: int = 0
+    device: str = field(default_factory=lambda: DEFAULT_DEVICE)
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """The epoch's seeds, drawn from `seed`."""
@@ -162,7 +168,8 @@ class Simulation:
             EngineSettings(scenario.depth, 4096 + file.row_bytes, seed, scenario.faults)
         )
         self.layout = TableLayout(file, extent_bytes_max=4096)
-        self.device = Host()
+        cuda = scenario.device == SimulatedCuda.name
+        self.device: Device = SimulatedCuda(seed=seed) if cuda else Host()
         slots = scenario.slots or scenario.batch_size + scenario.extra_max
         memory = self.device.allocate(slots, file.row_bytes)
         tier = Disk(self.layout, self.engine)
@@ -192,6 +199,12 @@ class Simulation:
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
         return Delivered(item.seeds.index, item.sample.node, rows)
 
+    def gathered(self, lease: Lease) -> npt.NDArray[np.uint8]:
+        """The rows of a lease that is ready, gathered and looked at."""
+        rows = lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
+        self.device.hand_over(rows)
+        return rows.numpy()
+
     async def consume(self, epoch: Epoch, limit: int | None = None) -> list[Delivered]:
         """Take batches from the epoch and check each row, until it ends or `limit` were taken."""
         delivered: list[Delivered] = []
@@ -208,6 +221,7 @@ class Simulation:
 
     def check(self, batch: Delivered) -> None:
         """Raise AssertionError if a row is not its node's."""
+        self.device.hand_over(batch)
         expected = told_rows(batch.node, self.scenario.file.row_bytes)
         wrong = np.flatnonzero((batch.rows.numpy() != expected).any(axis=1))
         assert not len(wrong), f"batch {batch.index}: wrong rows for nodes {batch.node[wrong]}"

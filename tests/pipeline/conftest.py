@@ -1,10 +1,11 @@
-"""Tables whose rows tell their number."""
+"""Tables whose rows tell their number; each test runs once for each device that there can be."""
 
 from pathlib import Path
 
 import pytest
 
 from gnndrive.records import TableFile
+from gnndrive.testing import simulation
 from gnndrive.testing.simulation import write_told_rows
 
 
@@ -20,3 +21,11 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
     """200 rows of 1,024 bytes, two sectors each: every second row is a read of its own."""
     path: Path = tmp_path_factory.mktemp("wide") / "x.bin"
     return write_told_rows(path, 200, 1024)
+
+
+@pytest.fixture(autouse=True, params=["host", "simulated-cuda"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the feature buffers of the test's simulations live."""
+    name: str = request.param
+    monkeypatch.setattr(simulation, "DEFAULT_DEVICE", name)
+    return name

@@ -85,6 +85,7 @@ def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24) -> N
                 await lease.ready()
                 row = lease.gather("x", torch.uint8, (rows.row_bytes,))
                 simulation.check(Delivered(0, ids, row))
+                await lease.gathered()
             finally:
                 lease.release()
 

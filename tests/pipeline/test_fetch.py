@@ -56,11 +56,11 @@ async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
     await simulation.close()
 
 
-async def use(lease: Lease, asked: Int64Array, row_bytes: int) -> None:
+async def use(simulation: Simulation, lease: Lease, asked: Int64Array) -> None:
     """Wait for the lease's rows, compare them, release."""
     await lease.ready()
-    got = lease.gather("x", torch.uint8, (row_bytes,)).numpy()
-    assert np.array_equal(got, told_rows(asked, row_bytes))
+    row_bytes = simulation.scenario.file.row_bytes
+    assert np.array_equal(simulation.gathered(lease), told_rows(asked, row_bytes))
     lease.release()
 
 
@@ -71,7 +71,7 @@ def test_from_the_lease_that_asks(rows: TableFile) -> None:
                 await simulation.buffer.lease({"x": ids(16, 32)})
             assert simulation.table.stats()["free"] == 16
             lease = await simulation.buffer.lease({"x": ids(0, 16)})
-            await use(lease, ids(0, 16), rows.row_bytes)
+            await use(simulation, lease, ids(0, 16))
 
     run(main())
 
@@ -84,7 +84,7 @@ def test_rows_that_another_holds_stay(rows: TableFile) -> None:
             first = await simulation.buffer.lease({"x": ids(0, 8)})
             with pytest.raises(MemoryError):
                 await simulation.buffer.lease({"x": np.concatenate([ids(0, 4), ids(18, 22)])})
-            await use(first, ids(0, 8), rows.row_bytes)
+            await use(simulation, first, ids(0, 8))
 
     run(main())
 
@@ -99,10 +99,10 @@ def test_from_a_release(rows: TableFile) -> None:
                 asyncio.ensure_future(simulation.buffer.lease({"x": asked}))
                 for asked in (ids(16, 32), ids(32, 48))
             ]
-            await use(first, ids(0, 16), rows.row_bytes)
+            await use(simulation, first, ids(0, 16))
             with pytest.raises(MemoryError):
                 await waiting[0]
-            await use(await waiting[1], ids(32, 48), rows.row_bytes)
+            await use(simulation, await waiting[1], ids(32, 48))
 
     run(main())
 
@@ -118,7 +118,7 @@ def test_from_a_load_that_lands(rows: TableFile) -> None:
             with pytest.raises(MemoryError):
                 await simulation.buffer.lease({"x": ids(16, 32)})
             lease = await simulation.buffer.lease({"x": ids(32, 48)})
-            await use(lease, ids(32, 48), rows.row_bytes)
+            await use(simulation, lease, ids(32, 48))
             simulation.buffer.raise_if_broken()
 
     run(main())

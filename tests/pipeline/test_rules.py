@@ -37,7 +37,9 @@ RULES = [
     Rule(2, dropped.drop_windows, scenarios.narrow_queues_end_well),
     Rule(3, dropped.drop_all_or_none, scenarios.epoch_ends_well),
     Rule(3, dropped.drop_first_come_first_served, scenarios.epoch_ends_well),
-    Rule(4, dropped.drop_retry_on_completion, scenarios.cancelled_leases_come_back, table="wide"),
+    Rule(
+        4, dropped.drop_retry_on_completion, scenarios.cancelled_leases_come_back, 300, table="wide"
+    ),
     Rule(
         5,
         dropped.drop_reads_belong_to_the_buffer,
@@ -99,7 +101,7 @@ def test_an_extent_larger_than_the_staging_is_refused(rows: TableFile) -> None:
                 simulation.layout.locate(
                     np.arange(64),
                     np.arange(64, dtype=np.int32) % 16,
-                    simulation.table.memory.landing(np.zeros(64, np.int32)),
+                    simulation.table.memory.landing(np.zeros(16, np.int32)),
                 )
             )
 

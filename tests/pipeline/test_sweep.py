@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError
-from gnndrive.lease import Lease
 from gnndrive.pipeline import extract
 from gnndrive.pipeline.batch import Failed
 from gnndrive.pipeline.channel import Channel
@@ -44,10 +42,6 @@ def ids(start: int, stop: int, step: int = 1) -> Int64Array:
     return np.arange(start, stop, step, dtype=np.int64)
 
 
-def gathered(simulation: Simulation, lease: Lease) -> np.ndarray:
-    return lease.gather("x", torch.uint8, (simulation.scenario.file.row_bytes,)).numpy()
-
-
 # ---- sweeps
 
 
@@ -61,7 +55,7 @@ def test_a_sweep_is_one_pass(rows: TableFile) -> None:
             leases = [await simulation.buffer.granted(ticket) for ticket in tickets]
             for one, lease in zip(wanted, leases, strict=True):
                 await lease.ready()
-                assert np.array_equal(gathered(simulation, lease), told_rows(one, rows.row_bytes))
+                assert np.array_equal(simulation.gathered(lease), told_rows(one, rows.row_bytes))
                 lease.release()
             assert simulation.engine.stats()["requests"] == 64 / READ_ROWS / 8  # 4,096 bytes each
             assert simulation.table.stats()["admitted"] == 1
@@ -83,7 +77,7 @@ def test_what_does_not_fit_together_comes_one_after_the_other(
             for one, ticket in zip(wanted, tickets, strict=True):
                 lease = await simulation.buffer.granted(ticket)
                 await lease.ready()
-                assert np.array_equal(gathered(simulation, lease), told_rows(one, rows.row_bytes))
+                assert np.array_equal(simulation.gathered(lease), told_rows(one, rows.row_bytes))
                 lease.release()
 
     run(main())
@@ -108,7 +102,7 @@ def test_a_batch_at_fault_does_not_take_the_others_along(
                     continue
                 lease = await simulation.buffer.granted(ticket)
                 await lease.ready()
-                assert np.array_equal(gathered(simulation, lease), told_rows(one, rows.row_bytes))
+                assert np.array_equal(simulation.gathered(lease), told_rows(one, rows.row_bytes))
                 lease.release()
 
     run(main())

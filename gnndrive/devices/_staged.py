@@ -1,0 +1,242 @@
+"""A feature buffer in a device's memory, with pinned staging before it (GNNDrive §4.2, phase 2).
+
+The disk reaches host memory only, so a missing row lands in staging: pinned memory that is made
+once, in portions, one for each extractor and any of them for whoever has more to read. A stretch
+that has landed is scattered into its slots on a side stream while the rest is still being read: by
+one kernel that reads pinned memory itself, or by a large copy and a scatter behind it. Never a copy
+a row, as the paper's code has it.
+
+Each wait is for an event, none for the device:
+
+1. a stretch is committed behind its scatter's event, and with that its rows are valid and its
+   staging may be used again;
+2. a lease is released behind its gather's event, for until then its slots are read;
+3. what else a batch has is copied on the side stream, and the compute stream waits for that;
+4. memory is freed behind everything that was begun.
+
+What it needs of CUDA is a `Driver`: `devices/cuda.py` has the real one, `simulated_cuda.py` one
+whose copies happen when a seed says so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch_geometric.data import Data
+
+from gnndrive._ffi import ffi
+from gnndrive.devices.base import Device, Fence, SlotMemory
+from gnndrive.errors import ConfigError
+from gnndrive.records import FAILURE, Int32Array, Landing, Stretch
+
+PORTIONS = 4  # as many as there are extractors in the paper
+PORTION_BYTES = 32 << 20
+
+
+class Driver(ABC):
+    """Memory, a side stream, a compute stream and their events.
+
+    What it starts happens later, in the order of its stream; the two streams know nothing of each
+    other but where one waits for the other.
+    """
+
+    @abstractmethod
+    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Host memory that the device can read, uint8 [nbytes], aligned to a page.
+
+        Raises:
+            MemoryError: there is none.
+        """
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Device memory of arbitrary content, uint8 [nbytes].
+
+        Raises:
+            MemoryError: there is none; the message has the numbers.
+        """
+
+    @abstractmethod
+    def scatter(self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array) -> Any:
+        """On the side stream: row `moves[0][i]` of `staging` goes to row `moves[1][i]` of `into`.
+
+        Args:
+            into: uint8 [slots, row_bytes], on the device.
+            staging: pinned, uint8 [places, row_bytes].
+            moves: pinned, int32 [2, n]: places and slots.
+
+        Returns:
+            An event behind it.
+        """
+
+    @abstractmethod
+    def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Any]:
+        """On the compute stream: a new tensor `rows[alias]`, uint8 [n, row_bytes], and an event
+        behind it. `alias` (int32 [n], not pinned) may be changed when this returns."""
+
+    @abstractmethod
+    def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """On the side stream: copies of host tensors on the device, which the compute stream waits
+        for. The tensors may be changed when this returns."""
+
+    @abstractmethod
+    async def wait(self, event: Any) -> None:
+        """Return once the event has fired; no thread of Python's stands still meanwhile."""
+
+    @abstractmethod
+    def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
+        """In the user's thread: its current stream waits for the compute stream, and memory of
+        `tensors` is not used again before it is done with it."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until nothing is under way on either stream; before memory is freed."""
+
+
+class StagedMemory(SlotMemory):
+    """Slots in device memory.
+
+    Args:
+        driver: what moves rows.
+        slots, row_bytes: how many, and of what size.
+        portions: of staging.
+        portion_rows: rows of a portion.
+
+    Raises:
+        ConfigError: there is not that much memory.
+    """
+
+    def __init__(
+        self, driver: Driver, slots: int, row_bytes: int, portions: int, portion_rows: int
+    ) -> None:
+        self._driver, self._row_bytes = driver, row_bytes
+        self.landing_rows_max = self._portion_rows = portion_rows
+        portion_bytes = -(-portion_rows * row_bytes // _PAGE_BYTES) * _PAGE_BYTES
+        try:
+            self._slots = driver.allocate(slots * row_bytes).view(slots, row_bytes)
+        except MemoryError as error:
+            raise ConfigError(
+                f"no device memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
+                f"({error}): ask for less with buffer= or device_memory="
+            ) from error
+        try:
+            staging = driver.pinned(portions * portion_bytes).reshape(portions, portion_bytes)
+            moves = driver.pinned(portions * 2 * portion_rows * 4).view(np.int32)
+        except MemoryError as error:
+            raise ConfigError(
+                f"no memory for {portions} portions of staging of {portion_bytes:,} bytes "
+                f"({error}): the limit on locked memory may be low (ulimit -l)"
+            ) from error
+        moves = moves.reshape(portions, 2, portion_rows)
+        self._portions = [_Portion(*one) for one in zip(staging, moves, strict=True)]
+        self._free = deque(self._portions)
+
+    def landing(self, slots: Int32Array) -> Landing | None:
+        """A portion of staging; None: all are in use."""
+        assert len(slots) <= self._portion_rows
+        if not self._free:
+            return None
+        portion = self._free.popleft()
+        portion.slots, portion.moved = slots, 0
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(portion.staging)))
+        return Landing(
+            address, self._row_bytes, True, portion,
+            np.arange(len(slots), dtype=np.int32), partial(self._free.append, portion),
+        )  # fmt: skip
+
+    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
+        """Scatter what has landed, and wait for that."""
+        portion: _Portion = landing.owner
+        places = stretch.slots
+        slots = portion.slots[places]
+        if len(places):
+            # Read by the device later, so each stretch has a piece of its own.
+            moves = portion.moves[:, portion.moved : portion.moved + len(places)]
+            portion.moved += len(places)
+            moves[0], moves[1] = places, slots
+            rows = portion.staging[: self._portion_rows * self._row_bytes]
+            event = self._driver.scatter(self._slots, rows.reshape(-1, self._row_bytes), moves)
+            await self._driver.wait(event)
+        failures: npt.NDArray[np.void] = np.array(stretch.failures, FAILURE)
+        failures["slot"] = portion.slots[failures["slot"]]
+        return Stretch(slots, failures)
+
+    def gather(
+        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
+    ) -> tuple[torch.Tensor, Fence]:
+        """Begin to copy rows into a new tensor on the device."""
+        rows, event = self._driver.gather(self._slots, alias)
+        shaped = rows.view(dtype).view(len(alias), *row_shape)
+        return shaped, partial(self._driver.wait, event)
+
+    def close(self) -> None:
+        """Free slots and staging behind all that was begun."""
+        self._driver.synchronize()
+        self._free.clear()
+        self._portions.clear()
+        self._slots = torch.empty(0, dtype=torch.uint8)
+
+
+_PAGE_BYTES = 4096
+
+
+@dataclass(eq=False)
+class _Portion:
+    """A portion of staging.
+
+    Attributes:
+        staging: pinned, uint8 [bytes].
+        moves: pinned, int32 [2, rows]: places and slots, stretch behind stretch.
+        slots: whose rows land there, int32 [n].
+        moved: rows that were scattered out of it.
+    """
+
+    staging: npt.NDArray[np.uint8]
+    moves: Int32Array
+    slots: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    moved: int = 0
+
+
+class Staged(Device):
+    """A device behind a driver.
+
+    Attributes:
+        driver: what moves bytes.
+        portions: of staging.
+        portion_bytes: of one, about; it holds a row at least.
+    """
+
+    driver: Driver
+    portions = PORTIONS
+    portion_bytes = PORTION_BYTES
+
+    def allocate(self, slots: int, row_bytes: int) -> StagedMemory:
+        """Slots in device memory; see `StagedMemory`."""
+        rows = max(1, min(self.portion_bytes // max(row_bytes, 1), slots))
+        return StagedMemory(self.driver, slots, row_bytes, self.portions, rows)
+
+    def deliver(self, batch: Data, there: Collection[str]) -> Data:
+        """Begin to copy what is not on the device yet."""
+        waiting = [
+            (store, name, value)
+            for store in batch.stores
+            for name, value in store.items()
+            if isinstance(value, torch.Tensor) and name not in there
+        ]
+        copies = self.driver.copy([value for _, _, value in waiting])
+        for (store, name, _), value in zip(waiting, copies, strict=True):
+            store[name] = value
+        return batch
+
+    def hand_over(self, batch: Any) -> None:
+        """See `Driver.hand_over`."""
+        values = batch.to_dict().values() if isinstance(batch, Data) else ()
+        self.driver.hand_over([value for value in values if isinstance(value, torch.Tensor)])

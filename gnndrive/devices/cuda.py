@@ -1,0 +1,309 @@
+"""The CUDA device: the feature buffer in GPU memory (GNNDrive §4.2).
+
+Streams, events and pinned memory are torch's and CuPy's; both are imported when a device is made
+and not before, so that nothing here is needed on a machine without a GPU. Rows are moved in one of
+two ways: with CuPy one kernel reads pinned staging and writes slots ("zero-copy"); without it, or
+if asked for, torch copies the stretch of staging that has landed and scatters it on the device
+("staged"). Use `host` where the features are trained on by the CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive._ffi import ffi
+from gnndrive.blocks import private_map
+from gnndrive.devices._staged import Driver, Staged
+from gnndrive.errors import ConfigError
+from gnndrive.records import Int32Array
+
+WAYS = ("zero-copy", "staged")
+_UNITS = ((16, "uint4"), (8, "uint2"), (4, "unsigned int"), (2, "unsigned short"))
+_cuda: Any = torch.cuda  # much of it has no types
+Event: TypeAlias = tuple[torch.cuda.Stream, Any]
+"""A stream, and torch's event on it."""
+_THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16
+_HOST_REGISTER_PORTABLE_MAPPED = 3
+# A warp a row; a row is `units` units, so that a row of 512 bytes is one access of each lane.
+_MOVE_ROWS = """
+extern "C" __global__ void move_rows(
+    UNIT *into, const int *into_row, const UNIT *from, const int *from_row,
+    const long long rows, const long long units)
+{
+    const long long warps = (long long)gridDim.x * blockDim.x / 32;
+    long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; row < rows; row += warps) {
+        const UNIT *source = from + (long long)from_row[row] * units;
+        UNIT *target = into + (into_row ? (long long)into_row[row] : row) * units;
+        for (long long unit = threadIdx.x % 32; unit < units; unit += 32)
+            target[unit] = source[unit];
+    }
+}
+"""
+
+
+class TorchDriver(Driver):
+    """Two streams of one GPU. The compute stream is the one that is current in the thread that
+    makes this object, which is the user's.
+
+    Args:
+        device: which GPU.
+        way: one of `WAYS`; None: zero-copy where there is CuPy.
+
+    Raises:
+        ConfigError: no such GPU, or no CuPy where it was asked for.
+    """
+
+    def __init__(self, device: torch.device, way: str | None = None) -> None:
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"device={str(device)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', "
+                "or a torch with CUDA on a machine with a driver"
+            )
+        index = torch.cuda.current_device() if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            raise ConfigError(
+                f"device={str(device)!r}: there are {torch.cuda.device_count()} GPUs, numbered "
+                "from 0"
+            )
+        self.device = torch.device("cuda", index)
+        self._cupy = _cupy(way)
+        self.way = "staged" if self._cupy is None else "zero-copy"
+        self._kernels: dict[str, Any] = {}
+        self._registered: list[npt.NDArray[np.uint8]] = []
+        with torch.cuda.device(self.device):
+            self._compute = torch.cuda.current_stream()
+            self._side = _cuda.Stream()
+        # One for each stream: a gather waits behind the user's own work, a scatter must not.
+        self._waiters = {stream: _Waiter() for stream in (self._side, self._compute)}
+
+    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """See `Driver.pinned`: a mapping of our own, so that O_DIRECT finds it aligned."""
+        memory = np.frombuffer(private_map(nbytes), np.uint8)
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+        with torch.cuda.device(self.device):
+            code = _cuda.cudart().cudaHostRegister(
+                address, memory.nbytes, _HOST_REGISTER_PORTABLE_MAPPED
+            )
+        if int(code):
+            raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: error {int(code)}")
+        self._registered.append(memory)
+        return memory[:nbytes]
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """See `Driver.allocate`."""
+        try:
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            free, total = torch.cuda.mem_get_info(self.device)
+            raise MemoryError(
+                f"{nbytes:,} bytes asked for, {free:,} of {total:,} are free"
+            ) from error
+
+    def scatter(
+        self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array
+    ) -> Event:
+        """See `Driver.scatter`."""
+        places, slots = torch.from_numpy(moves[0]), torch.from_numpy(moves[1])
+        with torch.cuda.device(self.device), torch.cuda.stream(self._side):
+            if self._cupy is not None:
+                source = torch.from_numpy(staging)
+                self._move(self._side, into, slots, source, places, len(places))
+            else:
+                low, high = int(moves[0].min()), int(moves[0].max()) + 1
+                copied = torch.from_numpy(staging[low:high]).to(self.device, non_blocking=True)
+                index = (places.to(self.device, non_blocking=True) - low).long()
+                rows = _wide(copied).index_select(0, index)
+                _wide(into).index_copy_(0, slots.to(self.device, non_blocking=True).long(), rows)
+            return self._record(self._side)
+
+    def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
+        """See `Driver.gather`."""
+        index = torch.from_numpy(alias).pin_memory()
+        with torch.cuda.device(self.device), torch.cuda.stream(self._compute):
+            there = index.to(self.device, non_blocking=True)
+            if self._cupy is not None:
+                shape = len(alias), rows.shape[1]
+                out = torch.empty(shape, dtype=torch.uint8, device=self.device)
+                self._move(self._compute, out, None, rows, there, len(alias))
+            else:
+                out = _wide(rows).index_select(0, there).view(torch.uint8)
+            return out, self._record(self._compute)
+
+    def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `Driver.copy`."""
+        pinned = [tensor.pin_memory() for tensor in tensors]
+        with torch.cuda.device(self.device), torch.cuda.stream(self._side):
+            copies = [tensor.to(self.device, non_blocking=True) for tensor in pinned]
+            self._compute.wait_event(self._record(self._side)[1])
+        for tensor in copies:
+            tensor.record_stream(self._compute)
+        return copies
+
+    async def wait(self, event: Event) -> None:
+        """See `Driver.wait`."""
+        stream, fired = event
+        await self._waiters[stream].wait(fired)
+
+    def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
+        """See `Driver.hand_over`."""
+        current = torch.cuda.current_stream(self.device)
+        if current == self._compute:
+            return
+        current.wait_stream(self._compute)
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(current)
+
+    def synchronize(self) -> None:
+        """See `Driver.synchronize`."""
+        for stream in (self._side, self._compute):
+            stream.synchronize()
+
+    def close(self) -> None:
+        """Let go of pinned memory and threads; nothing may be under way."""
+        for waiter in self._waiters.values():
+            waiter.close()
+        for memory in self._registered:
+            address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+            with torch.cuda.device(self.device), contextlib.suppress(RuntimeError):
+                _cuda.cudart().cudaHostUnregister(address)
+        self._registered.clear()
+
+    def _record(self, stream: torch.cuda.Stream) -> Event:
+        event = _cuda.Event(blocking=True)
+        event.record(stream)
+        return stream, event
+
+    def _move(
+        self,
+        stream: torch.cuda.Stream,
+        into: torch.Tensor,
+        into_row: torch.Tensor | None,
+        source: torch.Tensor,
+        source_row: torch.Tensor,
+        rows: int,
+    ) -> None:
+        """Row `source_row[i]` of `source` to row `into_row[i]`, or `i`, of `into`."""
+        if not rows:
+            return
+        width = int(into.shape[1])
+        unit, name = _unit(width)
+        if name not in self._kernels:
+            code = _MOVE_ROWS.replace("UNIT", name)
+            self._kernels[name] = self._cupy.RawKernel(code, "move_rows")
+        blocks = min(-(-rows * _WARP // _THREADS), _BLOCKS_MAX)
+        arguments = (
+            into.data_ptr(), 0 if into_row is None else into_row.data_ptr(),
+            source.data_ptr(), source_row.data_ptr(), rows, width // unit,
+        )  # fmt: skip
+        with self._cupy.cuda.ExternalStream(stream.cuda_stream, self.device.index):
+            self._kernels[name]((blocks,), (_THREADS,), tuple(map(np.int64, arguments)))
+
+
+class _Waiter:
+    """A thread that waits for one stream's events, in their order, without the GIL."""
+
+    def __init__(self) -> None:
+        self._events: SimpleQueue[tuple[Any, Callable[[BaseException | None], None]] | None]
+        self._events = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="gnndrive-events", daemon=True)
+        self._thread.start()
+
+    async def wait(self, event: Any) -> None:
+        if event.query():
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle, waiter, error)
+
+        self._events.put((event, tell))
+        await waiter
+
+    def _run(self) -> None:
+        while (item := self._events.get()) is not None:
+            event, tell = item
+            try:
+                event.synchronize()
+            except RuntimeError as error:
+                tell(error)
+            else:
+                tell(None)
+            del item, event, tell
+
+    def close(self) -> None:
+        self._events.put(None)
+        self._thread.join()
+
+
+def _settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _cupy(way: str | None) -> Any:
+    """CuPy, or None for the staged way."""
+    if way not in (None, *WAYS):
+        raise ConfigError(f"way={way!r}: choose one of {', '.join(WAYS)}")
+    if way == "staged":
+        return None
+    try:
+        import cupy
+    except ImportError:
+        if way is None:
+            return None
+        raise ConfigError(
+            "the zero-copy way needs CuPy: install the cupy package of your CUDA version"
+        ) from None
+    return cupy
+
+
+def _unit(width: int) -> tuple[int, str]:
+    """The widest unit, in bytes and C, that rows of `width` bytes are whole numbers of."""
+    return next(((unit, name) for unit, name in _UNITS if width % unit == 0), (1, "unsigned char"))
+
+
+def _wide(rows: torch.Tensor) -> torch.Tensor:
+    """uint8 rows as rows of the widest integers that fit."""
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        if rows.shape[1] % dtype.itemsize == 0:
+            return rows.view(dtype)
+    return rows
+
+
+class Cuda(Staged):
+    """One GPU.
+
+    Args:
+        empty: of no use to it.
+        device: which; by default the current one.
+        way: see `TorchDriver`.
+    """
+
+    name = "cuda"
+    driver: TorchDriver
+
+    def __init__(
+        self, empty: Any = None, device: torch.device | None = None, way: str | None = None
+    ) -> None:
+        self.driver = TorchDriver(device or torch.device("cuda"), way)
+
+    def close(self) -> None:
+        """See `TorchDriver.close`."""
+        self.driver.close()
