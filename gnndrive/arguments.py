@@ -89,15 +89,38 @@ def positive(**argument: int) -> int:
     return index(value)
 
 
-def device_name(device: str | torch.device) -> str:
-    """The device plug-in for a torch device."""
+def checked_device(
+    device: str | torch.device, memory: str | int | None
+) -> tuple[str, torch.device | None]:
+    """The device plug-in for a torch device, and which of its kind; `memory` is its budget."""
+    if device == "simulated-cuda":  # for tests
+        return "simulated-cuda", None
     try:
-        kind = torch.device(device).type
+        where = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ConfigError(f"device={device!r} is no torch device; use 'cpu'") from None
-    if kind != "cpu":
-        raise NotImplementedError(f"device={str(device)!r} is not built yet; use 'cpu'")
-    return "host"
+        raise ConfigError(f"device={device!r} is no torch device; use 'cpu' or 'cuda'") from None
+    if where.type == "cpu" and memory is not None:
+        raise ConfigError("device_memory= is a GPU's: give memory= or buffer= for the host")
+    if where.type == "cpu":
+        return "host", None
+    if where.type != "cuda":
+        raise NotImplementedError(
+            f"device={str(device)!r} is not built; use 'cpu' or 'cuda' and move batches yourself"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={str(device)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', or "
+            "a torch with CUDA on a machine with a driver"
+        )
+    return "cuda", where
+
+
+def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
+    """What features are delivered in: a floating torch dtype or its name; None: as stored."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
+        raise ConfigError(f"feature_dtype={dtype!r}: give a floating dtype, such as 'float32'")
+    return found
 
 
 def feature_table(store: Store) -> str:
@@ -147,6 +170,8 @@ OWN_ARGUMENTS = (
     "memory",
     "buffer",
     "device",
+    "device_memory",
+    "feature_dtype",
     "strategy",
     "topology",
     "neighbour_cache",
@@ -175,7 +200,7 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
         if given[name] != "auto":
             find(kind, given[name])
-    for name in ("memory", "buffer"):
+    for name in ("memory", "buffer", "device_memory"):
         if given[name] is not None:
             parse_size(given[name], name)
     for name in ("gap", "neighbour_cache"):

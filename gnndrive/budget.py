@@ -66,6 +66,8 @@ class Plan:
         batch_rows_max: the most rows that one batch can have.
         memory: the budget in bytes, or None.
         topology: which, or None: none was chosen.
+        device_lines: each use of the device's memory; empty: the buffer is in host memory.
+        device_memory: their budget in bytes, or None.
     """
 
     lines: tuple[Line, ...]
@@ -74,11 +76,18 @@ class Plan:
     batch_rows_max: int
     memory: int | None
     topology: TopologyChoice | None = None
+    device_lines: tuple[Line, ...] = ()
+    device_memory: int | None = None
 
     @property
     def total_bytes(self) -> int:
-        """The sum of all lines."""
+        """The sum of all lines of host memory."""
         return sum(line.nbytes for line in self.lines)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of host memory that a slot and its books take."""
+        return SLOT_BOOKS_BYTES + (0 if self.device_lines else self.row_bytes)
 
     @property
     def epoch_bytes(self) -> int:
@@ -92,11 +101,20 @@ class Plan:
         return self.slots * self.row_bytes
 
     def __str__(self) -> str:
-        wide = max(len(line.what) for line in self.lines)
-        rows = [f"{x.what:<{wide}}  {format_size(x.nbytes):>8}  {x.why}" for x in self.lines]
-        total = f"{'total':<{wide}}  {format_size(self.total_bytes):>8}"
-        budget = "" if self.memory is None else f"  of memory={format_size(self.memory)}"
-        return "\n".join([*rows, total + budget])
+        host = _said(self.lines, self.memory, "memory")
+        if not self.device_lines:
+            return host
+        device = _said(self.device_lines, self.device_memory, "device_memory")
+        return f"{host}\non the device\n{device}"
+
+
+def _said(lines: tuple[Line, ...], budget: int | None, name: str) -> str:
+    wide = max(len(line.what) for line in lines)
+    rows = [f"{x.what:<{wide}}  {format_size(x.nbytes):>8}  {x.why}" for x in lines]
+    total = f"{'total':<{wide}}  {format_size(sum(line.nbytes for line in lines)):>8}"
+    return "\n".join(
+        [*rows, total + ("" if budget is None else f"  of {name}={format_size(budget)}")]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +135,9 @@ class Demand:
         index_pointer_bytes: the graph's, in memory.
         label_bytes: the labels that are kept in memory.
         looks_ahead: whether the policy wants to know rows' next uses.
+        device_memory: bytes of the device for the buffer and live batches; None: they are in host
+            memory.
+        pinned_bytes: staging before the device.
     """
 
     nodes: int
@@ -134,6 +155,20 @@ class Demand:
     index_pointer_bytes: int
     label_bytes: int = 0
     looks_ahead: bool = False
+    device_memory: int | None = None
+    pinned_bytes: int = 0
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of the largest sample."""
+        edges = (4 + self.position_bytes) * self.batch_edges_max
+        return SAMPLE_NODE_BYTES * self.batch_rows_max + edges
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes of the largest batch."""
+        nodes = (self.row_bytes + self.other_node_bytes + 8) * self.batch_rows_max
+        return nodes + (BATCH_EDGE_BYTES + self.other_edge_bytes) * self.batch_edges_max
 
 
 def make_plan(
@@ -156,11 +191,42 @@ def make_plan(
             least.
     """
     rest = _rest(demand, topology)
-    needed = sum(line.nbytes for line in rest)
-    per_slot = slot_bytes(demand)
+    live = Line("live batches", 2 * demand.batch_bytes, "one with you, one ready")
+    slots, why = _slots(demand, memory, buffer, rest, live.nbytes)
+    if slots >= demand.nodes:
+        slots, why = demand.nodes, "the whole table fits"
+    held = Line("feature buffer", slots * demand.row_bytes, f"{slots:,} rows: {why}")
+    books = Line("slot books", slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list")
+    on_device = demand.device_memory is not None
+    plan = Plan(
+        (books, *rest) if on_device else (held, books, *rest),
+        slots, demand.row_bytes, demand.batch_rows_max, memory, topology,
+        (held, live) if on_device else (), demand.device_memory,
+    )  # fmt: skip
+    if demand.device_memory is not None and held.nbytes + live.nbytes > demand.device_memory:
+        raise ConfigError(
+            f"device_memory={format_size(demand.device_memory)} is less than this loader can need, "
+            f"{format_size(held.nbytes + live.nbytes)}; give that much or a smaller buffer=\n{plan}"
+        )
+    if memory is not None and plan.total_bytes > memory:
+        raise ConfigError(
+            f"memory={format_size(memory)} is less than this loader can need, "
+            f"{format_size(plan.total_bytes)}; give that much or a smaller buffer=\n{plan}"
+        )
+    return plan
+
+
+def _slots(
+    demand: Demand, memory: int | None, buffer: int | None, rest: tuple[Line, ...], live_bytes: int
+) -> tuple[int, str]:
+    """How many slots, more than a table needs perhaps, and why."""
+    needed, per_slot = sum(line.nbytes for line in rest), slot_bytes(demand)
     if buffer is not None:
         slots = buffer // max(demand.row_bytes, 1)
         why = "as asked for with buffer="
+    elif demand.device_memory is not None:
+        slots = (demand.device_memory - live_bytes) // max(demand.row_bytes, 1)
+        why = "what live batches leave of device_memory="
     elif memory is not None:
         slots = (memory - needed) // per_slot
         why = "what the rest leaves of memory="
@@ -171,6 +237,12 @@ def make_plan(
         raise ConfigError(
             f"buffer={format_size(buffer)} holds no row: one row is {demand.row_bytes:,} bytes, "
             f"and a batch has up to {demand.batch_rows_max:,}"
+        )
+    if slots < 1 and demand.device_memory is not None:
+        raise ConfigError(
+            f"device_memory={format_size(demand.device_memory)} leaves no room for a feature "
+            f"buffer: two live batches take up to {format_size(live_bytes)}; give more, or a "
+            "smaller batch_size or num_neighbors"
         )
     if slots < 1 and memory is not None:
         raise ConfigError(
@@ -184,25 +256,12 @@ def make_plan(
             f"{format_size(DEFAULT_SHARE * available_memory())}, a quarter of the memory "
             f"available, hold no row of {demand.row_bytes:,} bytes; set memory= or buffer="
         )
-    if slots >= demand.nodes:
-        slots, why = demand.nodes, "the whole table fits"
-    lines = (
-        Line("feature buffer", slots * demand.row_bytes, f"{slots:,} rows: {why}"),
-        Line("slot books", slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list"),
-        *rest,
-    )
-    plan = Plan(lines, slots, demand.row_bytes, demand.batch_rows_max, memory, topology)
-    if memory is not None and plan.total_bytes > memory:
-        raise ConfigError(
-            f"memory={format_size(memory)} is less than this loader can need, "
-            f"{format_size(plan.total_bytes)}; give that much or a smaller buffer=\n{plan}"
-        )
-    return plan
+    return slots, why
 
 
 def slot_bytes(demand: Demand) -> int:
-    """Bytes of a slot of the feature buffer and its books."""
-    return max(demand.row_bytes, 1) + SLOT_BOOKS_BYTES
+    """Bytes of host memory of a slot of the feature buffer and its books."""
+    return SLOT_BOOKS_BYTES + (max(demand.row_bytes, 1) if demand.device_memory is None else 0)
 
 
 def rest_bytes(demand: Demand) -> int:
@@ -212,9 +271,11 @@ def rest_bytes(demand: Demand) -> int:
 
 def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     rows, edges = demand.batch_rows_max, demand.batch_edges_max
-    sample = SAMPLE_NODE_BYTES * rows + (4 + demand.position_bytes) * edges
-    batch = (demand.row_bytes + demand.other_node_bytes + 8) * rows
-    batch += (BATCH_EDGE_BYTES + demand.other_edge_bytes) * edges
+    on_device = demand.device_memory is not None
+    live = demand.batch_bytes - (demand.row_bytes * rows if on_device else 0)
+    why_live = "one with you, one ready"
+    if on_device:
+        why_live = "without features: made here, pinned and copied"
     scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges
     lease = LEASE_BYTES + demand.looks_ahead * NEXT_USE_BYTES
     leases = lease * rows * demand.batches_extracted
@@ -227,12 +288,15 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
         Line("input nodes", demand.seed_bytes, "their ids and order"),
         Line("labels", demand.label_bytes, "of all nodes, in as few bytes as they need"),
         Line("staging", demand.staging_bytes, "reads in flight"),
+        *([Line("pinned staging", demand.pinned_bytes, "rows on the way")] if on_device else []),
         Line(
-            "queued samples", sample * demand.batches_queued, f"{demand.batches_queued}; {largest}"
+            "queued samples",
+            demand.sample_bytes * demand.batches_queued,
+            f"{demand.batches_queued}; {largest}",
         ),
         Line("sampler scratch", scratch * demand.samplers, f"{demand.samplers} samplers"),
         Line("leases", leases, f"aliases and reads of {demand.batches_extracted} batches"),
-        Line("live batches", 2 * batch, "one with you, one ready"),
+        Line("live batches", 2 * live, why_live),
         Line("look-ahead", look_ahead, "which queued samples want a node"),
     )
 

@@ -5,6 +5,7 @@ yielded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch_geometric.data import Data
 
 from gnndrive import labels
 from gnndrive.blocks import Allocate, empty_tensor
+from gnndrive.devices.base import Device
 from gnndrive.errors import StoreError
 from gnndrive.records import Int32Array, Int64Array, Sample, Seeds
 from gnndrive.store.format import torch_dtype
@@ -28,6 +30,8 @@ class Collate:
         store: where attributes other than the features come from, through its memory maps.
         transform: the user's, applied last.
         pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
+        feature_dtype: what features are delivered in; None: as they are stored. Integers are
+            multiplied by the node attribute `x_scale`, a number or a row a node, if there is one.
     """
 
     def __init__(
@@ -35,10 +39,12 @@ class Collate:
         store: Store,
         transform: Callable[[Data], Any] | None,
         pin_memory: bool,
+        feature_dtype: torch.dtype | None = None,
     ) -> None:
         self._store = store
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
+        self._feature_dtype = feature_dtype
         self._maps: dict[str, torch.Tensor] = {}
         self._labels = labels.Labels(store)
 
@@ -48,14 +54,16 @@ class Collate:
         sample: Sample,
         rows: Mapping[str, torch.Tensor],
         empty: Allocate = np.empty,
+        device: Device | None = None,
     ) -> Any:
         """The batch.
 
         Args:
             seeds: the batch's seeds.
             sample: what was sampled around them.
-            rows: the features by name, [nodes, *row].
+            rows: the features by name, [nodes, *row], on the device.
             empty: where the batch's other arrays get their memory from.
+            device: where the batch is delivered; None: it stays.
 
         Returns:
             A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
@@ -89,9 +97,27 @@ class Collate:
         batch.batch_size = len(seeds.node)
         if not store.node_names:
             batch.num_nodes = len(sample.node)
-        if self._pin_memory:
+        if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
             batch = batch.pin_memory()
-        return batch if self._transform is None else self._transform(batch)
+        if device is not None:
+            batch = device.deliver(batch, rows.keys())
+        if self._feature_dtype is None and self._transform is None:
+            return batch
+        with nullcontext() if device is None else device.computing():
+            for name in rows:
+                self._convert(batch, name)
+            return batch if self._transform is None else self._transform(batch)
+
+    def _convert(self, batch: Data, name: str) -> None:
+        """Give the features the element type that they are delivered in."""
+        dtype, stored = self._feature_dtype, batch[name]
+        if dtype is None or stored.dtype == dtype:
+            return
+        batch[name] = stored.to(dtype)
+        scale = batch.get(f"{name}_scale")
+        if scale is not None and not stored.is_floating_point():
+            wide = [-1] + [1] * (stored.dim() - 1) if scale.dim() == 1 else scale.shape
+            batch[name] *= scale.to(dtype).view(*wide)
 
     def row_type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
         """The element type and shape of a row of node attribute `name`."""

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 from gnndrive.pipeline.handover import HandoverEnded
 from gnndrive.runtime import Running, Runtime
+
+
+class Closing(ABC):
+    """`with` and `async with` close it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        self.close()
 
 
 class BatchIterator(Iterator[Any]):
@@ -28,7 +49,7 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         started = perf_counter()
         try:
-            return self._handover.get()
+            return self._given(self._handover.get())
         except HandoverEnded:
             self.close()
             raise StopIteration from None
@@ -38,13 +59,17 @@ class BatchIterator(Iterator[Any]):
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
 
+    def _given(self, batch: Any) -> Any:
+        self._runtime.device.hand_over(batch)
+        return batch
+
     def __aiter__(self) -> BatchIterator:
         return self
 
     async def __anext__(self) -> Any:
         started = perf_counter()
         try:
-            return await self._handover.aget()
+            return self._given(await self._handover.aget())
         except HandoverEnded:
             self.close()
             raise StopAsyncIteration from None

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,11 @@ from gnndrive.adjacency import choose_topology, graph_size, mapped
 from gnndrive.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
+    checked_device,
+    checked_feature_dtype,
     checked_gap,
     checked_input_nodes,
     checked_own,
-    device_name,
     feature_table,
     refuse_unbuilt,
 )
@@ -36,7 +36,7 @@ from gnndrive.blocks import Allocate
 from gnndrive.budget import Demand, Plan, make_plan
 from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError
-from gnndrive.iterator import BatchIterator
+from gnndrive.iterator import BatchIterator, Closing
 from gnndrive.labels import kept_bytes
 from gnndrive.layouts.base import block_bytes
 from gnndrive.pipeline.batch import Extracted, Sampled
@@ -53,8 +53,10 @@ from gnndrive.sizes import parse_size
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
 
+DEVICE_SHARE = 0.5  # of what is free on the device; training takes the rest
 
-class NeighborLoader(torch.utils.data.DataLoader[Any]):
+
+class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
     """Samples neighbourhoods of a stored graph and loads their features from disk.
 
     The arguments up to `directed` and those in `kwargs` are PyG's and torch's; those that are not
@@ -68,7 +70,11 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         transform: applied to each batch.
         memory: what loading may use in all, bytes or text ("8GB"); see `plan`.
         buffer: the feature buffer's size, bytes or text; by default what `memory` leaves.
-        device: where the feature buffer and the batches live; "cpu".
+        device: where the feature buffer and the batches live: "cpu", or "cuda", which one too.
+        device_memory: what loading may use of a GPU's memory, bytes or text; by default half of
+            what is free when the first batch is asked for.
+        feature_dtype: what x is delivered in, converted on the device, such as "float32" for rows
+            stored as float16, bfloat16, or int8 with a node attribute `x_scale`.
         strategy: the published design to run, see `gnndrive.strategies`.
         topology: where the adjacency is: "resident" in memory, "mmap" in the page cache, "direct"
             on disk; "auto": by the memory there is, see `gnndrive.adjacency`.
@@ -97,6 +103,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
     memory: str | int | None
     buffer: str | int | None
     device: str | torch.device
+    device_memory: str | int | None
+    feature_dtype: str | torch.dtype | None
     strategy: str
     topology: str
     neighbour_cache: str | int | None
@@ -136,6 +144,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         memory: str | int | None = None,
         buffer: str | int | None = None,
         device: str | torch.device = "cpu",
+        device_memory: str | int | None = None,
+        feature_dtype: str | torch.dtype | None = None,
         strategy: str = "gnndrive",
         topology: str = "auto",
         neighbour_cache: str | int | None = None,
@@ -167,7 +177,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         self.samplers = kwargs.get("num_workers") or self.samplers
         self._features = feature_table(data)
         self._strategy = find_strategy(strategy)
-        self._device = device_name(device)
+        self._device = checked_device(device, device_memory)
         self._inputs = checked_input_nodes(input_nodes, data.num_nodes)
         self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         self._shuffle = bool(kwargs.get("shuffle"))
@@ -178,7 +188,9 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
-        self._collate = Collate(data, transform, self.pin_memory)
+        self._collate = Collate(
+            data, transform, self.pin_memory, checked_feature_dtype(feature_dtype)
+        )
 
     # ---- what the user asks ----
 
@@ -191,11 +203,11 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         data, graph = self.data, graph_size(self.data)
         memory = None if self.memory is None else parse_size(self.memory, "memory")
         buffer = None if self.buffer is None else parse_size(self.buffer, "buffer")
-        seeds = self._batch_seeds_max()
+        seeds, row_bytes = self._batch_seeds_max(), data.table(self._features).row_bytes
         rows, edges = self._make_sampler().bounds(seeds, data.num_nodes, data.num_edges)
         demand = Demand(
             nodes=data.num_nodes,
-            row_bytes=data.table(self._features).row_bytes,
+            row_bytes=row_bytes,
             other_node_bytes=sum(
                 data.table(name).row_bytes for name in data.node_names if name != self._features
             ),
@@ -211,6 +223,8 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             index_pointer_bytes=graph.index_pointer_bytes,
             label_bytes=kept_bytes(data),
             looks_ahead=find("policies", self._policy("belady")).looks_ahead,
+            device_memory=self._device_bytes(),
+            pinned_bytes=find("devices", self._device[0]).pinned_bytes(row_bytes),
         )
         kind = self._strategy.topology if self.topology == "auto" else self.topology
         topology = choose_topology(kind, self.neighbour_cache, graph, demand, memory, buffer)
@@ -238,28 +252,6 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
             self._runtime.close()
             self._closer.detach()
         self._collate.close()
-
-    def __enter__(self) -> NeighborLoader:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> NeighborLoader:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # ---- iterating ----
 
@@ -293,7 +285,7 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
 
         def finish(item: Extracted) -> Any:
             rows = item.lease.gather(features, dtype, shape)
-            return collate(item.seeds, item.sample, {features: rows}, empty)
+            return collate(item.seeds, item.sample, {features: rows}, empty, runtime.device)
 
         return BatchIterator(self, runtime, runtime.begin(seeds, seed, number, sampler, finish))
 
@@ -348,6 +340,14 @@ class NeighborLoader(torch.utils.data.DataLoader[Any]):
         """The policy's name; `auto` if neither the user nor the strategy says which."""
         name = self._strategy.policy if self.policy == "auto" else self.policy
         return auto if name == "auto" else name
+
+    def _device_bytes(self) -> int | None:
+        """The budget of the device's memory; None: it has none but the host's."""
+        name, where = self._device
+        if self.device_memory is not None:
+            return parse_size(self.device_memory, "device_memory")
+        free: int | None = find("devices", name).free_bytes(where)
+        return None if free is None else int(DEVICE_SHARE * free)
 
     def _batch_seeds_max(self) -> int:
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)

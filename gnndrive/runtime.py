@@ -18,12 +18,15 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gnndrive._ffi import ffi
 from gnndrive.adjacency import Adjacency
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
-from gnndrive.budget import SLOT_BOOKS_BYTES, Plan
+from gnndrive.budget import Plan
 from gnndrive.buffer import FeatureBuffer
+from gnndrive.devices.base import Device
 from gnndrive.engines import choose
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
@@ -55,7 +58,7 @@ class RuntimeSettings:
         stages: tasks and queues.
         engine: an engine's name, or "auto".
         engine_settings: depth, staging.
-        device: "host", later "cuda".
+        device: a device plug-in's name, and which of its kind, or None.
         gap_bytes_max: rows at most this far apart on disk are read as one.
     """
 
@@ -66,7 +69,7 @@ class RuntimeSettings:
     stages: Stages
     engine: str
     engine_settings: EngineSettings
-    device: str
+    device: tuple[str, torch.device | None]
     gap_bytes_max: int
 
 
@@ -114,7 +117,8 @@ class Runtime:
             store, settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
         self.blocks = Blocks()
-        self._device = find("devices", settings.device)(self.blocks.empty)
+        kind, where = settings.device
+        self.device: Device = find("devices", kind)(self.blocks.empty, where)
         self._policy = find("policies", settings.policy)()
         self._layout = find("layouts", parts.layout)(
             self._file,
@@ -244,7 +248,7 @@ class Runtime:
     def _second_buffer_slots(self) -> int:
         plan = self.settings.plan
         slots = min(plan.slots, plan.batch_rows_max)
-        more = slots * (plan.row_bytes + SLOT_BOOKS_BYTES) + plan.epoch_bytes
+        more = slots * plan.slot_bytes + plan.epoch_bytes
         others = self._secondary * more  # each as large as this one
         if plan.memory is not None and plan.total_bytes + others + more > plan.memory:
             raise ConfigError(
@@ -258,7 +262,7 @@ class Runtime:
     def _make_buffer(self, slots: int) -> FeatureBuffer:
         tier = find("tiers", self.settings.strategy.tier)(self._layout, self.engine)
         row_bytes = self._file.row_bytes
-        memory = self._device.allocate(slots, row_bytes)
+        memory = self.device.allocate(slots, row_bytes)
         rows_max = self.settings.plan.batch_rows_max
         table = Table(
             self._file.row_count, slots, row_bytes, memory, tier, self._policy, rows_max,
@@ -365,6 +369,7 @@ class Runtime:
         finally:
             self._layout.close()
             await self._adjacency.aclose()
+            self.device.close()
             self.blocks.close()
 
     def _end_threads(self) -> None:

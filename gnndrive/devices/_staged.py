@@ -23,6 +23,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -86,6 +87,10 @@ class Driver(ABC):
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """On the side stream: copies of host tensors on the device, which the compute stream waits
         for. The tensors may be changed when this returns."""
+
+    @abstractmethod
+    def computing(self) -> AbstractContextManager[object]:
+        """Within it torch works on the compute stream."""
 
     @abstractmethod
     async def wait(self, event: Any) -> None:
@@ -222,6 +227,15 @@ class Staged(Device):
         """Slots in device memory; see `StagedMemory`."""
         rows = max(1, min(self.portion_bytes // max(row_bytes, 1), slots))
         return StagedMemory(self.driver, slots, row_bytes, self.portions, rows)
+
+    @classmethod
+    def pinned_bytes(cls, row_bytes: int) -> int:
+        """See `Device.pinned_bytes`."""
+        return cls.portions * max(cls.portion_bytes, row_bytes) * (row_bytes + 8) // row_bytes
+
+    def computing(self) -> AbstractContextManager[object]:
+        """See `Driver.computing`."""
+        return self.driver.computing()
 
     def deliver(self, batch: Data, there: Collection[str]) -> Data:
         """Begin to copy what is not on the device yet."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -67,6 +68,21 @@ class Device(ABC):
         Raises:
             ConfigError: there is not that much memory.
         """
+
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int | None:
+        """Bytes of its own memory that are free now; None: it has none but the host's."""
+        return None
+
+    @classmethod
+    def pinned_bytes(cls, row_bytes: int) -> int:
+        """Bytes of host memory that staging before it takes."""
+        return 0
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Within it torch computes on a batch's tensors behind what brings their bytes; in a worker
+        thread."""
+        return nullcontext()
 
     def deliver(self, batch: Data, there: Collection[str]) -> Data:
         """The batch with all of its tensors on the device, where those named `there` are already;

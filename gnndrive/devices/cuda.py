@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -148,6 +148,12 @@ class TorchDriver(Driver):
         for tensor in copies:
             tensor.record_stream(self._compute)
         return copies
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """See `Driver.computing`."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self._compute):
+            yield
 
     async def wait(self, event: Event) -> None:
         """See `Driver.wait`."""
@@ -292,7 +298,7 @@ class Cuda(Staged):
 
     Args:
         empty: of no use to it.
-        device: which; by default the current one.
+        where: which; by default the current one.
         way: see `TorchDriver`.
     """
 
@@ -300,9 +306,16 @@ class Cuda(Staged):
     driver: TorchDriver
 
     def __init__(
-        self, empty: Any = None, device: torch.device | None = None, way: str | None = None
+        self, empty: Any = None, where: torch.device | None = None, way: str | None = None
     ) -> None:
-        self.driver = TorchDriver(device or torch.device("cuda"), way)
+        self.driver = TorchDriver(where or torch.device("cuda"), way)
+
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int | None:
+        """See `Device.free_bytes`; what torch keeps for its next tensors counts as free."""
+        free, _ = torch.cuda.mem_get_info(where)
+        kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        return int(free) + int(kept)
 
     def close(self) -> None:
         """See `TorchDriver.close`."""

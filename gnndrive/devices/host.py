@@ -72,11 +72,12 @@ class Host(Device):
 
     Args:
         empty: where gathered rows get their memory from.
+        where: there is but one.
     """
 
     name = "host"
 
-    def __init__(self, empty: Allocate = np.empty) -> None:
+    def __init__(self, empty: Allocate = np.empty, where: torch.device | None = None) -> None:
         self._empty = empty
 
     def allocate(self, slots: int, row_bytes: int) -> HostMemory:

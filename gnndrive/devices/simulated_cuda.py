@@ -9,10 +9,11 @@ to wait gets a wrong row. It lives beside the real one, found by name like it, a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,11 +55,13 @@ class SimulatedDriver(Driver):
         memory_bytes: what device memory there is.
     """
 
-    memory_bytes = 1 << 40
+    memory_bytes = 1 << 30
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
         self._streams: tuple[deque[Operation], deque[Operation]] = (deque(), deque())
+        # With some seeds the user's own work is in front of most that is begun there.
+        self._compute_share = (0.5, 0.05)[seed // 3 % 2]
         self._lock = threading.RLock()
         self._scheduled = False
 
@@ -98,9 +101,7 @@ class SimulatedDriver(Driver):
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Driver.copy`."""
         sources = [tensor.clone() for tensor in tensors]
-        copies = [torch.empty_like(tensor) for tensor in tensors]
-        for out in copies:
-            out.contiguous().view(-1).view(torch.uint8).fill_(POISON)
+        copies = [_poison(tensor) for tensor in tensors]
 
         def move() -> None:
             for out, source in zip(copies, sources, strict=True):
@@ -108,6 +109,13 @@ class SimulatedDriver(Driver):
 
         self.compute_waits_for(self._begin(SIDE, move))
         return copies
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """See `Driver.computing`; torch's own work here is done at once, so what it looks at must
+        be there."""
+        self.finish_compute()
+        yield
 
     def compute_waits_for(self, event: Event) -> None:
         """What is begun on the compute stream from now on comes behind the event."""
@@ -182,8 +190,16 @@ class SimulatedDriver(Driver):
         with self._lock:
             self._scheduled = False
             for _ in range(self._random.randint(0, TURN_OPERATIONS_MAX)):
-                self._step(self._random.choice((SIDE, COMPUTE)))
+                self._step(COMPUTE if self._random.random() < self._compute_share else SIDE)
             self._schedule(loop)
+
+
+def _poison(like: torch.Tensor) -> torch.Tensor:
+    """A tensor of that shape and type with what memory holds before it is written."""
+    if not like.numel():
+        return torch.empty_like(like)
+    memory = torch.full((like.numel() * like.itemsize,), POISON, dtype=torch.uint8)
+    return memory.view(like.dtype).view(like.shape)
 
 
 def _set(waiter: asyncio.Future[None]) -> None:
@@ -195,12 +211,17 @@ class SimulatedCuda(Staged):
     """The device; with some seeds it has so little staging that loads wait for it.
 
     Args:
-        empty: of no use to it.
+        empty, where: of no use to it.
         seed: what its streams' turns are drawn from.
     """
 
     name = "simulated-cuda"
 
-    def __init__(self, empty: Any = None, seed: int = 0) -> None:
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int:
+        """See `Device.free_bytes`."""
+        return SimulatedDriver.memory_bytes
+
+    def __init__(self, empty: Any = None, where: Any = None, seed: int = 0) -> None:
         self.driver = SimulatedDriver(seed)
         self.portions, self.portion_bytes = ((4, 32 << 20), (2, 1024), (3, 256))[seed % 3]

@@ -211,7 +211,7 @@ def test_torchs_own_checks(make: Make, arguments: dict[str, Any]) -> None:
         ("worker_init_fn", print),
         ("multiprocessing_context", "spawn"),
         ("batch_size", None),
-        ("device", "cuda"),
+        ("device", "mps"),
         ("num_neighbors", {("a", "to", "b"): [1]}),
         ("data", Data()),
     ],
