@@ -85,6 +85,16 @@ class Plan:
         return sum(line.nbytes for line in self.lines)
 
     @property
+    def device_bytes(self) -> int:
+        """The sum of all lines of device memory."""
+        return sum(line.nbytes for line in self.device_lines)
+
+    @property
+    def live_device_bytes(self) -> int:
+        """Bytes of device memory for live batches."""
+        return sum(line.nbytes for line in self.device_lines if line.what in PER_EPOCH)
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes of host memory that a slot and its books take."""
         return SLOT_BOOKS_BYTES + (0 if self.device_lines else self.row_bytes)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, Self
 
+from gnndrive.pipeline.conduct import Running
 from gnndrive.pipeline.handover import HandoverEnded
-from gnndrive.runtime import Running, Runtime
+from gnndrive.records import Seeds
+from gnndrive.runtime import Runtime
+
+WARM_UP = 3  # batches, after which training takes what it will take of a device's memory
 
 
 class Closing(ABC):
@@ -32,16 +36,51 @@ class Closing(ABC):
         self.close()
 
 
+class Remembered(Iterator[Seeds]):
+    """Seeds of the batches of a warm-up, which may be drawn and not delivered when it ends."""
+
+    def __init__(self, seeds: Iterator[Seeds]) -> None:
+        self._left, self._drawn = seeds, list[Seeds]()
+        self._error: BaseException | None = None
+
+    def __next__(self) -> Seeds:
+        try:
+            self._drawn.append(next(self._left))
+        except BaseException as error:  # a user's sampler: its batches are still to be delivered
+            self._error = error
+            raise
+        return self._drawn[-1]
+
+    def rest(self, first: int) -> Iterator[Seeds]:
+        """Those from batch `first` on."""
+        yield from (seeds for seeds in self._drawn if seeds.index >= first)
+        if self._error is not None and not isinstance(self._error, StopIteration):
+            raise self._error
+        yield from self._left
+
+
 class BatchIterator(Iterator[Any]):
     """One epoch's batches, for `for` and `async for`; closing it, or dropping it, ends the
     epoch."""
 
-    def __init__(self, loader: object, runtime: Runtime, running: Running) -> None:
+    def __init__(
+        self,
+        loader: object,
+        runtime: Runtime,
+        start: Callable[[Iterator[Seeds], int], Running],
+        seeds: Iterator[Seeds],
+    ) -> None:
         self._loader = loader  # `for batch in NeighborLoader(…)` holds nothing but this iterator
         self._runtime = runtime
-        self._running = running
-        self._handover = running.epoch.handover
-        weakref.finalize(self, runtime.drop, running)
+        self._start = start
+        self._given = 0
+        self._seeds = Remembered(seeds) if runtime.warming_up else None
+        self._begin(self._seeds or seeds)
+
+    def _begin(self, seeds: Iterator[Seeds]) -> None:
+        self._running = self._start(seeds, self._given)
+        self._handover = self._running.epoch.handover
+        self._dropped = weakref.finalize(self, self._runtime.drop, self._running)
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -49,7 +88,9 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         started = perf_counter()
         try:
-            return self._given(self._handover.get())
+            if self._given == WARM_UP:
+                self._grow()
+            return self._give(self._handover.get())
         except HandoverEnded:
             self.close()
             raise StopIteration from None
@@ -59,9 +100,21 @@ class BatchIterator(Iterator[Any]):
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
 
-    def _given(self, batch: Any) -> Any:
+    def _give(self, batch: Any) -> Any:
+        self._given += 1
         self._runtime.device.hand_over(batch)
         return batch
+
+    def _grow(self) -> None:
+        """At the end of the warm-up: the rest of the epoch through a feature buffer in all that
+        training leaves. What a batch holds depends on its index alone, so none is different."""
+        remembered, self._seeds = self._seeds, None
+        if remembered is None or self._handover.ended:
+            return
+        self._dropped.detach()
+        self._runtime.end(self._running)
+        self._runtime.grow()
+        self._begin(remembered.rest(self._given))
 
     def __aiter__(self) -> BatchIterator:
         return self
@@ -69,7 +122,9 @@ class BatchIterator(Iterator[Any]):
     async def __anext__(self) -> Any:
         started = perf_counter()
         try:
-            return self._given(await self._handover.aget())
+            if self._given == WARM_UP:
+                self._grow()
+            return self._give(await self._handover.aget())
         except HandoverEnded:
             self.close()
             raise StopAsyncIteration from None

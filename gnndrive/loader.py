@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 
-from gnndrive.adjacency import choose_topology, graph_size, mapped
+from gnndrive.adjacency import mapped
 from gnndrive.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
@@ -33,27 +33,24 @@ from gnndrive.arguments import (
     refuse_unbuilt,
 )
 from gnndrive.blocks import Allocate
-from gnndrive.budget import Demand, Plan, make_plan
+from gnndrive.budget import Plan
 from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError
 from gnndrive.iterator import BatchIterator, Closing
-from gnndrive.labels import kept_bytes
 from gnndrive.layouts.base import block_bytes
 from gnndrive.pipeline.batch import Extracted, Sampled
+from gnndrive.pipeline.conduct import Running
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.service import CLOSED
+from gnndrive.planning import wanted
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
 from gnndrive.runtime import Runtime, RuntimeSettings
-from gnndrive.samplers.base import Sampler, batch_key, checked_fanout, position_dtype
+from gnndrive.samplers.base import Sampler, batch_key, checked_fanout
 from gnndrive.schedules.base import Schedule
 from gnndrive.schedules.given import Given
-from gnndrive.schedules.shuffled import order_dtype
-from gnndrive.sizes import parse_size
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
-
-DEVICE_SHARE = 0.5  # of what is free on the device; training takes the rest
 
 
 class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
@@ -71,8 +68,9 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         memory: what loading may use in all, bytes or text ("8GB"); see `plan`.
         buffer: the feature buffer's size, bytes or text; by default what `memory` leaves.
         device: where the feature buffer and the batches live: "cpu", or "cuda", which one too.
-        device_memory: what loading may use of a GPU's memory, bytes or text; by default half of
-            what is free when the first batch is asked for.
+        device_memory: what loading may use of a GPU's memory, bytes or text; by default what
+            training leaves: after a few batches through a small buffer it is measured, and the
+            epoch goes on through a large one.
         feature_dtype: what x is delivered in, converted on the device, such as "float32" for rows
             stored as float16, bfloat16, or int8 with a node attribute `x_scale`.
         strategy: the published design to run, see `gnndrive.strategies`.
@@ -200,35 +198,7 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         Raises:
             ConfigError: `memory` or `buffer` cannot work; the message names the least that does.
         """
-        data, graph = self.data, graph_size(self.data)
-        memory = None if self.memory is None else parse_size(self.memory, "memory")
-        buffer = None if self.buffer is None else parse_size(self.buffer, "buffer")
-        seeds, row_bytes = self._batch_seeds_max(), data.table(self._features).row_bytes
-        rows, edges = self._make_sampler().bounds(seeds, data.num_nodes, data.num_edges)
-        demand = Demand(
-            nodes=data.num_nodes,
-            row_bytes=row_bytes,
-            other_node_bytes=sum(
-                data.table(name).row_bytes for name in data.node_names if name != self._features
-            ),
-            other_edge_bytes=sum(data.table(f"edges/{name}").row_bytes for name in data.edge_names),
-            batch_rows_max=rows,
-            batch_edges_max=edges,
-            position_bytes=np.dtype(position_dtype(data.num_edges)).itemsize,
-            batches_queued=self.extracting_queue + self.training_queue,
-            batches_extracted=self.training_queue,
-            seed_bytes=self._inputs.nbytes + self._order_bytes(),
-            samplers=min(self.samplers, self.extracting_queue),
-            staging_bytes=self.io_depth * self._block_bytes(),
-            index_pointer_bytes=graph.index_pointer_bytes,
-            label_bytes=kept_bytes(data),
-            looks_ahead=find("policies", self._policy("belady")).looks_ahead,
-            device_memory=self._device_bytes(),
-            pinned_bytes=find("devices", self._device[0]).pinned_bytes(row_bytes),
-        )
-        kind = self._strategy.topology if self.topology == "auto" else self.topology
-        topology = choose_topology(kind, self.neighbour_cache, graph, demand, memory, buffer)
-        return make_plan(demand, memory, buffer, topology)
+        return wanted(self).plan()
 
     def stats(self) -> dict[str, float | str]:
         """What happened since the first `iter`, before which it is empty, and what goes on now.
@@ -279,7 +249,6 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
             # pipeline's thread that would come in between whatever the user draws.
             seeds = chain(list(islice(seeds, 1)), seeds)
         empty = runtime.blocks.empty
-        sampler = self._make_sampler(empty)
         collate, features = self._collate, self._features
         dtype, shape = collate.row_type(features)
 
@@ -287,7 +256,11 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
             rows = item.lease.gather(features, dtype, shape)
             return collate(item.seeds, item.sample, {features: rows}, empty, runtime.device)
 
-        return BatchIterator(self, runtime, runtime.begin(seeds, seed, number, sampler, finish))
+        def start(left: Iterator[Seeds], first: int) -> Running:
+            sampler = self._make_sampler(empty)
+            return runtime.begin(left, seed, number, sampler, finish, first)
+
+        return BatchIterator(self, runtime, start, seeds)
 
     def _start(self) -> Runtime:
         with self._starting:
@@ -305,7 +278,8 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
     def _runtime_settings(self) -> RuntimeSettings:
         queues = self.extracting_queue, self.training_queue
         in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
-        plan = self.plan()
+        found = wanted(self)
+        plan = found.plan()
         holds_all = plan.slots >= self.data.num_nodes
         sweep = None if self.sweep == "auto" else int(self.sweep)
         if holds_all and sweep is None:
@@ -320,6 +294,7 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
             engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
             device=self._device,
             gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
+            plan_of=found.plan_of(),
         )
 
     def _schedule(self, seed: int) -> Schedule:
@@ -340,24 +315,6 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         """The policy's name; `auto` if neither the user nor the strategy says which."""
         name = self._strategy.policy if self.policy == "auto" else self.policy
         return auto if name == "auto" else name
-
-    def _device_bytes(self) -> int | None:
-        """The budget of the device's memory; None: it has none but the host's."""
-        name, where = self._device
-        if self.device_memory is not None:
-            return parse_size(self.device_memory, "device_memory")
-        free: int | None = find("devices", name).free_bytes(where)
-        return None if free is None else int(DEVICE_SHARE * free)
-
-    def _batch_seeds_max(self) -> int:
-        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return min(size or len(self._inputs), max(len(self._inputs), 1))
-
-    def _order_bytes(self) -> int:
-        """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
-        if self._own_batches:
-            return self._shuffle * order_dtype(len(self._inputs)).itemsize * len(self._inputs)
-        return 8 * len(self._inputs)
 
     def _block_bytes(self) -> int:
         return block_bytes(self.data.table(self._features).row_bytes)

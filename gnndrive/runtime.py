@@ -32,7 +32,7 @@ from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.conduct import run_epoch
+from gnndrive.pipeline.conduct import Running, run_epoch
 from gnndrive.pipeline.epoch import Epoch, Stages
 from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
@@ -60,6 +60,7 @@ class RuntimeSettings:
         engine_settings: depth, staging.
         device: a device plug-in's name, and which of its kind, or None.
         gap_bytes_max: rows at most this far apart on disk are read as one.
+        plan_of: the plan for so many bytes of device memory, if `plan` is for a warm-up only.
     """
 
     strategy: Strategy
@@ -71,28 +72,7 @@ class RuntimeSettings:
     engine_settings: EngineSettings
     device: tuple[str, torch.device | None]
     gap_bytes_max: int
-
-
-class Running:
-    """A running epoch, as its iterator sees it.
-
-    Attributes:
-        epoch: its stages; `epoch.handover` is where batches come from.
-        task: runs them, in the service's loop.
-        ended: set when nothing of the epoch is under way any more.
-    """
-
-    def __init__(self, epoch: Epoch, task: asyncio.Task[None]) -> None:
-        self.epoch = epoch
-        self.task = task
-        self.ended = threading.Event()
-
-    def stop(self, error: Exception | None = None) -> None:
-        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
-        ending = self.epoch.handover.abandon(error)
-        self.epoch.sampler.stop()
-        if not ending:  # else its task ends by itself, and winding up must not be cancelled
-            self.task.cancel()
+    plan_of: Callable[[int], Plan] | None = None
 
 
 class Runtime:
@@ -164,8 +144,9 @@ class Runtime:
         number: int,
         sampler: Sampler,
         collate: Callable[[Extracted], Any],
+        first: int = 0,
     ) -> Running:
-        """Start an epoch; its batches come out of the hand-over.
+        """Start an epoch at batch `first`; its batches come out of the hand-over.
 
         Raises:
             ConfigError: a second buffer does not fit into memory=.
@@ -187,6 +168,7 @@ class Runtime:
                 collate=collate,
                 stages=self.settings.stages,
                 counters=self.counters,
+                first=first,
             )
             running = Running(epoch, asyncio.get_running_loop().create_task(run_epoch(epoch)))
             self._running[running] = None
@@ -226,6 +208,33 @@ class Runtime:
         running.ended.wait()
 
     # ---- feature buffers ----
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the buffer is the one to begin with, until it is known what training leaves."""
+        return self.settings.plan_of is not None
+
+    def grow(self) -> None:
+        """Between two epochs: from now on a feature buffer in all that training leaves of the
+        device's memory.
+
+        Raises:
+            ClosedError: the runtime was closed.
+        """
+
+        async def renew() -> None:
+            plan_of, old = self.settings.plan_of, self.settings.plan
+            if plan_of is None or self._running or self._buffer is None:
+                return
+            self._retired.update(self._buffer.tables[self.settings.features].stats())
+            await self._buffer.drain()
+            self._buffer.close()
+            self._buffer = None
+            spare = self.device.spare_bytes() or 0  # the old buffer's memory among it
+            plan = plan_of(max(spare + old.live_device_bytes, old.device_bytes))
+            self.settings = replace(self.settings, plan=plan, plan_of=None)
+
+        self.service.call(renew())
 
     def _take_buffer(self) -> FeatureBuffer:
         if self._buffer is None:

@@ -74,6 +74,10 @@ class Device(ABC):
         """Bytes of its own memory that are free now; None: it has none but the host's."""
         return None
 
+    def spare_bytes(self) -> int | None:
+        """Bytes of its own memory that nobody has needed so far, a margin left; None as above."""
+        return None
+
     @classmethod
     def pinned_bytes(cls, row_bytes: int) -> int:
         """Bytes of host memory that staging before it takes."""

@@ -27,6 +27,7 @@ from gnndrive.errors import ConfigError
 from gnndrive.records import Int32Array
 
 WAYS = ("zero-copy", "staged")
+MARGIN = 0.05  # of the memory: what the allocator cannot use, and other libraries
 _UNITS = ((16, "uint4"), (8, "uint2"), (4, "unsigned int"), (2, "unsigned short"))
 _cuda: Any = torch.cuda  # much of it has no types
 Event: TypeAlias = tuple[torch.cuda.Stream, Any]
@@ -316,6 +317,14 @@ class Cuda(Staged):
         free, _ = torch.cuda.mem_get_info(where)
         kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
         return int(free) + int(kept)
+
+    def spare_bytes(self) -> int:
+        """See `Device.spare_bytes`: what is free now less what training takes at its peak."""
+        where = self.driver.device
+        now, peak = torch.cuda.memory_allocated(where), torch.cuda.max_memory_allocated(where)
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(where)
+        return max(int(free) - (int(peak) - int(now)) - int(MARGIN * total), 0)
 
     def close(self) -> None:
         """See `TorchDriver.close`."""

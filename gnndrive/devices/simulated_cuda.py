@@ -216,11 +216,16 @@ class SimulatedCuda(Staged):
     """
 
     name = "simulated-cuda"
+    driver: SimulatedDriver
 
     @classmethod
     def free_bytes(cls, where: torch.device | None) -> int:
         """See `Device.free_bytes`."""
         return SimulatedDriver.memory_bytes
+
+    def spare_bytes(self) -> int:
+        """See `Device.spare_bytes`."""
+        return self.driver.memory_bytes
 
     def __init__(self, empty: Any = None, where: Any = None, seed: int = 0) -> None:
         self.driver = SimulatedDriver(seed)

@@ -29,14 +29,15 @@ class Channel(Generic[Item]):
 
     Args:
         bound: places that may be reserved and not yet taken, at least 1; None: as many as come.
-        ordered: whether items leave strictly by index, from 0.
+        ordered: whether items leave strictly by index, from `first`.
+        first: the first item's index.
     """
 
-    def __init__(self, bound: int | None, ordered: bool = True) -> None:
+    def __init__(self, bound: int | None, ordered: bool = True, first: int = 0) -> None:
         self.bound = bound
         self.ordered = ordered
-        self.reserved = 0
-        self.taken = 0
+        self.reserved = first
+        self.taken = first
         # A heap by index; first come, first out if not ordered.
         self._items: list[tuple[int, Item]] = []
         self._arrivals = 0
@@ -83,7 +84,7 @@ class Channel(Generic[Item]):
         self._changed()
 
     def end(self, total: int) -> None:
-        """Announce that items 0 … total − 1 are all there will ever be."""
+        """Announce that item `total` − 1 is the last there will ever be."""
         self._total = total if self._total is None else min(total, self._total)
         self._changed()
 

@@ -8,6 +8,7 @@ free for somebody else (rule 13).
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from gnndrive.errors import ClosedError
 from gnndrive.pipeline.batch import Extracted, Sampled
@@ -16,6 +17,28 @@ from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.release import release_stage
 from gnndrive.pipeline.sample import sample_stage
 from gnndrive.pipeline.train import EpochFailed, train_stage
+
+
+class Running:
+    """A running epoch, as its iterator sees it.
+
+    Attributes:
+        epoch: its stages; `epoch.handover` is where batches come from.
+        task: runs them, in the service's loop.
+        ended: set when nothing of the epoch is under way any more.
+    """
+
+    def __init__(self, epoch: Epoch, task: asyncio.Task[None]) -> None:
+        self.epoch = epoch
+        self.task = task
+        self.ended = threading.Event()
+
+    def stop(self, error: Exception | None = None) -> None:
+        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
+        ending = self.epoch.handover.abandon(error)
+        self.epoch.sampler.stop()
+        if not ending:  # else its task ends by itself, and winding up must not be cancelled
+            self.task.cancel()
 
 
 async def run_epoch(epoch: Epoch) -> None:

@@ -59,6 +59,7 @@ class Epoch:
         workers: threads for sampling and gathering.
         collate: makes the user's batch from an extracted one; blocking.
         counters: what happened so far.
+        first: the index of the first batch; those before it are not wanted.
     """
 
     number: int
@@ -71,15 +72,14 @@ class Epoch:
     collate: Callable[[Extracted], Any]
     stages: Stages
     counters: Counters
+    first: int = 0
     handover: Handover = field(default_factory=Handover)
-    seeds_drawn: int = 0
 
     def __post_init__(self) -> None:
-        stages = self.stages
-        self.extracting: Channel[Sampled | Failed] = Channel(
-            stages.extracting_queue, stages.in_order
-        )
-        self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, stages.in_order)
+        stages, self.seeds_drawn = self.stages, self.first
+        order = stages.in_order, self.first
+        self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
+        self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
         self.releasing: Channel[Lease] = Channel(None)
         self.picking = asyncio.Lock()  # the extractor that takes the next samples
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,15 +51,16 @@ def test_batches_are_those_of_the_host(
             assert_same(one, other)
 
 
-def test_copies_that_nobody_waits_for_are_not_there(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The compute stream waits for the side stream, or labels and edges are wrong."""
-    monkeypatch.setattr(SimulatedDriver, "compute_waits_for", lambda driver, event: None)
-    host, device = (make(device=name, seed=3) for name in DEVICES)
-    one, other = next(iter(host)), next(iter(device))
-    with pytest.raises(AssertionError):
-        assert_same(one, other)
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_compute_stream_waits_for_copies(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
+    """Or labels and edges are not there yet."""
+    if not waits:
+        monkeypatch.setattr(SimulatedDriver, "compute_waits_for", lambda driver, event: None)
+    device, labels = SimulatedCuda(), torch.arange(5)
+    batch = device.deliver(Data(y=labels, x=torch.ones(5)), ["x"])
+    device.hand_over(batch)
+    assert torch.equal(batch.y, labels) is waits
+    assert torch.equal(batch.x, torch.ones(5))
 
 
 def test_a_transform_finds_the_bytes(make: Make, data: Data) -> None:
@@ -176,6 +178,67 @@ def test_the_buffer_is_what_device_memory_leaves(make: Make) -> None:
     loader = make(device="simulated-cuda", buffer=None, device_memory=live + 380 * ROW_BYTES)
     assert loader.plan().slots == 380
     assert sum(batch.batch_size for batch in loader) == NODES
+
+
+@pytest.mark.usefixtures("some_staging")
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_after_a_warm_up_the_buffer_takes_what_is_left(
+    make: Make, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    """In the middle of the first epoch, whose batches are what they would have been."""
+    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    given = {"shuffle": shuffle, "seed": 3, "batch_size": 8, "buffer": None}
+    host, device = (make([2, 2], device=name, **given) for name in DEVICES)
+    little = device.plan().slots
+    assert little < NODES
+    for epoch in range(2):
+        for number, (one, other) in enumerate(zip(host, device, strict=True)):
+            assert_same(one, other)
+            assert device.stats()["buffer_slots"] == (little if epoch + number // 3 == 0 else NODES)
+
+
+async def test_a_warm_up_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    given = {"seed": 3, "batch_size": 8, "buffer": None}
+    expected = iter(make([2, 2], **given))
+    device = make([2, 2], device="simulated-cuda", **given)
+    async for batch in device:
+        assert_same(next(expected), batch)
+    assert device.stats()["buffer_slots"] == NODES
+
+
+def test_what_a_sampler_raises_in_the_warm_up_comes_at_its_turn(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+
+    def positions() -> Iterator[list[int]]:
+        for number in range(5):
+            yield [8 * number + one for one in range(8)]
+        raise KeyError("no more")
+
+    class Sampler(torch.utils.data.Sampler[list[int]]):
+        def __iter__(self) -> Iterator[list[int]]:
+            return positions()
+
+        def __len__(self) -> int:
+            return 5
+
+    loader = make([2, 2], device="simulated-cuda", buffer=None, batch_size=1,
+                  batch_sampler=Sampler())  # fmt: skip
+    delivered = []
+    with pytest.raises(KeyError, match="no more"):
+        delivered.extend(batch.input_id.tolist() for batch in loader)
+    assert [ids[0] for ids in delivered] == [0, 8, 16, 24, 32]
+
+
+@pytest.mark.parametrize("arguments", [{"in_order": False}, {"device_memory": "1MB"}, {}])
+def test_without_a_warm_up(make: Make, arguments: dict[str, object]) -> None:
+    """Out of order an epoch cannot go on where it was; what was said is kept to."""
+    loader = make(**({"device": "simulated-cuda", "buffer": None} | arguments))
+    slots = loader.plan().slots
+    assert len(list(loader)) == NODES // 16
+    assert loader.stats()["buffer_slots"] == slots
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""What a loader's plan depends on, gathered from its arguments and its store; nothing is read.
+
+On a GPU whose share was not said the plan begins with a warm-up: a small feature buffer, until it
+is known what training leaves of the device's memory (`gnndrive/iterator.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gnndrive.adjacency import choose_topology, graph_size
+from gnndrive.budget import Demand, Plan, make_plan
+from gnndrive.labels import kept_bytes
+from gnndrive.plugins import find
+from gnndrive.records import TopologyChoice
+from gnndrive.samplers.base import position_dtype
+from gnndrive.schedules.shuffled import order_dtype
+from gnndrive.sizes import parse_size
+
+if TYPE_CHECKING:
+    from gnndrive.loader import NeighborLoader
+
+WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `make_plan` is asked; it holds nothing of the loader, which shall be free to go.
+
+    Attributes:
+        demand, memory, buffer, topology: its arguments.
+        warm_up: whether the device's memory is that of a warm-up.
+    """
+
+    demand: Demand
+    memory: int | None
+    buffer: int | None
+    topology: TopologyChoice
+    warm_up: bool
+
+    def plan(self) -> Plan:
+        """The plan.
+
+        Raises:
+            ConfigError: see `make_plan`.
+        """
+        return make_plan(self.demand, self.memory, self.buffer, self.topology)
+
+    def plan_of(self) -> Callable[[int], Plan] | None:
+        """Makes plans for so many bytes of device memory, after a warm-up; None: there is none."""
+        if not self.warm_up:
+            return None
+
+        def of(nbytes: int) -> Plan:
+            return replace(self, demand=replace(self.demand, device_memory=nbytes)).plan()
+
+        return of
+
+
+def wanted(loader: NeighborLoader) -> Wanted:
+    """What a loader's plan is asked.
+
+    Raises:
+        ConfigError: an argument cannot work.
+    """
+    data, graph, features = loader.data, graph_size(loader.data), loader._features
+    memory = None if loader.memory is None else parse_size(loader.memory, "memory")
+    buffer = None if loader.buffer is None else parse_size(loader.buffer, "buffer")
+    row_bytes = data.table(features).row_bytes
+    rows, edges = loader._make_sampler().bounds(seeds_max(loader), data.num_nodes, data.num_edges)
+    others = (data.table(name).row_bytes for name in data.node_names if name != features)
+    demand = Demand(
+        nodes=data.num_nodes,
+        row_bytes=row_bytes,
+        other_node_bytes=sum(others),
+        other_edge_bytes=sum(data.table(f"edges/{name}").row_bytes for name in data.edge_names),
+        batch_rows_max=rows,
+        batch_edges_max=edges,
+        position_bytes=np.dtype(position_dtype(data.num_edges)).itemsize,
+        batches_queued=loader.extracting_queue + loader.training_queue,
+        batches_extracted=loader.training_queue,
+        seed_bytes=loader._inputs.nbytes + _order_bytes(loader),
+        samplers=min(loader.samplers, loader.extracting_queue),
+        staging_bytes=loader.io_depth * loader._block_bytes(),
+        index_pointer_bytes=graph.index_pointer_bytes,
+        label_bytes=kept_bytes(data),
+        looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
+        pinned_bytes=find("devices", loader._device[0]).pinned_bytes(row_bytes),
+    )
+    device_memory, warm_up = _device_memory(loader, demand)
+    demand = replace(demand, device_memory=device_memory)
+    kind = loader._strategy.topology if loader.topology == "auto" else loader.topology
+    topology = choose_topology(kind, loader.neighbour_cache, graph, demand, memory, buffer)
+    return Wanted(demand, memory, buffer, topology, warm_up)
+
+
+def _device_memory(loader: NeighborLoader, demand: Demand) -> tuple[int | None, bool]:
+    """Bytes of the device for loading, None where it has none but the host's; whether that is for a
+    warm-up only."""
+    name, where = loader._device
+    if loader.device_memory is not None:
+        return parse_size(loader.device_memory, "device_memory"), False
+    free: int | None = find("devices", name).free_bytes(where)
+    if free is None or loader.buffer is not None:
+        return free, False
+    if not getattr(loader, "in_order", True):  # an epoch cannot go on where it was left
+        return free // 2, False
+    slots = int(WARM_UP_BATCHES * demand.batch_rows_max)
+    little = 2 * demand.batch_bytes + slots * demand.row_bytes
+    return min(free, little), slots < demand.nodes
+
+
+def seeds_max(loader: NeighborLoader) -> int:
+    """Seeds of a batch at most."""
+    count = len(loader._inputs)
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    return min(size or count, max(count, 1))
+
+
+def _order_bytes(loader: NeighborLoader) -> int:
+    """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
+    count = len(loader._inputs)
+    if loader._own_batches:
+        return loader._shuffle * order_dtype(count).itemsize * count
+    return 8 * count
