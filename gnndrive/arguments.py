@@ -112,6 +112,10 @@ def checked_device(
             f"device={str(device)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', or "
             "a torch with CUDA on a machine with a driver"
         )
+    if where.index is not None and where.index >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={str(device)!r}: there are {torch.cuda.device_count()} GPUs, numbered from 0"
+        )
     return "cuda", where
 
 

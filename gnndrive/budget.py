@@ -36,6 +36,7 @@ PER_EPOCH = (
     "leases",
     "live batches",
     "look-ahead",
+    "pinned staging",
 )
 DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
 
@@ -147,7 +148,9 @@ class Demand:
         looks_ahead: whether the policy wants to know rows' next uses.
         device_memory: bytes of the device for the buffer and live batches; None: they are in host
             memory.
+        device_why: why so many.
         pinned_bytes: staging before the device.
+        converted_bytes: bytes of a node's features as they are delivered, if they are converted.
     """
 
     nodes: int
@@ -166,7 +169,9 @@ class Demand:
     label_bytes: int = 0
     looks_ahead: bool = False
     device_memory: int | None = None
+    device_why: str = ""
     pinned_bytes: int = 0
+    converted_bytes: int = 0
 
     @property
     def sample_bytes(self) -> int:
@@ -177,7 +182,8 @@ class Demand:
     @property
     def batch_bytes(self) -> int:
         """Bytes of the largest batch."""
-        nodes = (self.row_bytes + self.other_node_bytes + 8) * self.batch_rows_max
+        features = self.row_bytes + self.converted_bytes
+        nodes = (features + self.other_node_bytes + 8) * self.batch_rows_max
         return nodes + (BATCH_EDGE_BYTES + self.other_edge_bytes) * self.batch_edges_max
 
 
@@ -236,7 +242,9 @@ def _slots(
         why = "as asked for with buffer="
     elif demand.device_memory is not None:
         slots = (demand.device_memory - live_bytes) // max(demand.row_bytes, 1)
-        why = "what live batches leave of device_memory="
+        why = demand.device_why
+        if memory is not None:
+            slots = min(slots, (memory - needed) // per_slot)
     elif memory is not None:
         slots = (memory - needed) // per_slot
         why = "what the rest leaves of memory="
@@ -251,8 +259,9 @@ def _slots(
     if slots < 1 and demand.device_memory is not None:
         raise ConfigError(
             f"device_memory={format_size(demand.device_memory)} leaves no room for a feature "
-            f"buffer: two live batches take up to {format_size(live_bytes)}; give more, or a "
-            "smaller batch_size or num_neighbors"
+            f"buffer: two live batches take up to {format_size(live_bytes)}, and the slots' books "
+            "their part of memory=; give more (or free some of the GPU's memory, if you gave "
+            "none), or a smaller batch_size or num_neighbors"
         )
     if slots < 1 and memory is not None:
         raise ConfigError(
@@ -282,7 +291,8 @@ def rest_bytes(demand: Demand) -> int:
 def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     rows, edges = demand.batch_rows_max, demand.batch_edges_max
     on_device = demand.device_memory is not None
-    live = demand.batch_bytes - (demand.row_bytes * rows if on_device else 0)
+    features = (demand.row_bytes + demand.converted_bytes) * rows
+    live = demand.batch_bytes - (features if on_device else 0)
     why_live = "one with you, one ready"
     if on_device:
         why_live = "without features: made here, pinned and copied"

@@ -43,7 +43,7 @@ class FeatureBuffer:
         self._line = Line()
         self._begun: tuple[list[Ticket], Admission] | None = None  # the head of the line, in part
         self._watchers: dict[Lease, None] = {}
-        self._loads = Loads(self._rows_settled, self._break)
+        self._loads = Loads(self._rows_settled, self.fail)
         self._broken: BaseException | None = None
         self._missing = 0  # rows that were loaded for the sweep at the head of the line
         self.missing_share = 1.0  # of the rows of the last that was admitted
@@ -216,10 +216,11 @@ class FeatureBuffer:
 
     def _break_off(self) -> None:
         """Give back what was admitted by parts; who went away meanwhile leaves the line."""
+        self._missing = 0
         if self._begun is None:
             return
         tickets, admission = self._begun
-        self._begun, self._missing = None, 0
+        self._begun = None
         admission.give_back()
         for ticket in tickets:
             if ticket.granted.done():
@@ -286,7 +287,7 @@ class FeatureBuffer:
             lease.wake_if_settled()
         self.advance()
 
-    def _break(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """An engine or device failed in a way that leaves slots loading for ever: everybody is
         told.
         """
@@ -311,11 +312,9 @@ class FeatureBuffer:
 
     # ---- the end ----
 
-    async def drain(self, cancel: bool = True) -> None:
-        """Wait until no read is under way; with `cancel`, those not yet started fail with
-        ECANCELED.
-        """
-        await self._loads.drain(cancel)
+    async def drain(self) -> None:
+        """Wait until no read is under way; those not yet started fail with ECANCELED."""
+        await self._loads.drain()
 
     @property
     def loading(self) -> bool:

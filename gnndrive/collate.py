@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ class Collate:
 
     Args:
         store: where attributes other than the features come from, through its memory maps.
+        features: the node attribute that comes through the feature buffer.
         transform: the user's, applied last.
         pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
         feature_dtype: what features are delivered in; None: as they are stored. Integers are
@@ -37,11 +39,12 @@ class Collate:
     def __init__(
         self,
         store: Store,
+        features: str,
         transform: Callable[[Data], Any] | None,
         pin_memory: bool,
         feature_dtype: torch.dtype | None = None,
     ) -> None:
-        self._store = store
+        self._store, self._features = store, features
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
@@ -104,13 +107,18 @@ class Collate:
         if self._feature_dtype is None and self._transform is None:
             return batch
         with nullcontext() if device is None else device.computing():
-            for name in rows:
-                self._convert(batch, name)
+            self._convert(batch)
             return batch if self._transform is None else self._transform(batch)
 
-    def _convert(self, batch: Data, name: str) -> None:
+    def converted_bytes(self, name: str) -> int:
+        """Bytes of a row of the features as they are delivered; 0: they are not converted."""
+        dtype, (stored, shape) = self._feature_dtype, self.row_type(name)
+        return 0 if dtype is None or dtype == stored else dtype.itemsize * prod(shape)
+
+    def _convert(self, batch: Data) -> None:
         """Give the features the element type that they are delivered in."""
-        dtype, stored = self._feature_dtype, batch[name]
+        name, dtype = self._features, self._feature_dtype
+        stored = batch[name]
         if dtype is None or stored.dtype == dtype:
             return
         batch[name] = stored.to(dtype)

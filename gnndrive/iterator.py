@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ class BatchIterator(Iterator[Any]):
         """At the end of the warm-up: the rest of the epoch through a feature buffer in all that
         training leaves. What a batch holds depends on its index alone, so none is different."""
         remembered, self._seeds = self._seeds, None
-        if remembered is None or self._handover.ended:
+        if remembered is None or self._handover.ended or not self._runtime.alone(self._running):
             return
         self._dropped.detach()
         self._runtime.end(self._running)
@@ -122,8 +123,8 @@ class BatchIterator(Iterator[Any]):
     async def __anext__(self) -> Any:
         started = perf_counter()
         try:
-            if self._given == WARM_UP:
-                self._grow()
+            if self._given == WARM_UP and self._seeds is not None:
+                await asyncio.to_thread(self._grow)
             return self._give(await self._handover.aget())
         except HandoverEnded:
             self.close()

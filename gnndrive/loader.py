@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace as replaced
 from itertools import chain, islice
 from typing import Any
 
@@ -45,10 +46,11 @@ from gnndrive.pipeline.service import CLOSED
 from gnndrive.planning import wanted
 from gnndrive.plugins import find
 from gnndrive.records import EngineSettings, Sample, Seeds
-from gnndrive.runtime import Runtime, RuntimeSettings
+from gnndrive.runtime import Runtime
 from gnndrive.samplers.base import Sampler, batch_key, checked_fanout
 from gnndrive.schedules.base import Schedule
 from gnndrive.schedules.given import Given
+from gnndrive.settings import RuntimeSettings
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
 
@@ -186,9 +188,8 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
-        self._collate = Collate(
-            data, transform, self.pin_memory, checked_feature_dtype(feature_dtype)
-        )
+        dtype = checked_feature_dtype(feature_dtype)
+        self._collate = Collate(data, self._features, transform, self.pin_memory, dtype)
 
     # ---- what the user asks ----
 
@@ -196,8 +197,11 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         """What will use how much memory and why; reads nothing.
 
         Raises:
-            ConfigError: `memory` or `buffer` cannot work; the message names the least that does.
+            ConfigError: `memory`, `buffer` or `device_memory` cannot work; the message names the
+                least that does.
         """
+        if self._runtime is not None:
+            return self._runtime.settings.plan  # after a warm-up another than before it
         return wanted(self).plan()
 
     def stats(self) -> dict[str, float | str]:
@@ -276,26 +280,36 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
             return self._runtime
 
     def _runtime_settings(self) -> RuntimeSettings:
-        queues = self.extracting_queue, self.training_queue
+        found, sweep = wanted(self), None if self.sweep == "auto" else int(self.sweep)
         in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
-        found = wanted(self)
-        plan = found.plan()
-        holds_all = plan.slots >= self.data.num_nodes
-        sweep = None if self.sweep == "auto" else int(self.sweep)
-        if holds_all and sweep is None:
-            sweep = 1  # after the first epoch nothing is read, so nothing is gained by waiting
-        return RuntimeSettings(
+        stages = Stages(
+            self.samplers, self.extractors, self.extracting_queue, self.training_queue, in_order,
+            sweep,
+        )  # fmt: skip
+        settings = RuntimeSettings(
             strategy=self._strategy,
             features=self._features,
-            plan=plan,
-            policy=self._policy("lru" if holds_all else "belady"),
-            stages=Stages(self.samplers, self.extractors, *queues, in_order, sweep),
+            plan=found.plan(),
+            policy=self._policy("belady"),
+            stages=stages,
             engine=self.engine,
             engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
             device=self._device,
             gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
-            plan_of=found.plan_of(),
         )
+        nodes, lru = self.data.num_nodes, self._policy("lru")
+
+        def fitted(plan: Plan) -> RuntimeSettings:  # knows nothing of the loader: it may go
+            if plan.slots < nodes:
+                return replaced(settings, plan=plan)
+            # After the first epoch nothing is read, so nothing is gained by waiting.
+            once = replaced(stages, sweep=sweep or 1)
+            return replaced(settings, plan=plan, policy=lru, stages=once)
+
+        begun = fitted(settings.plan)
+        if not found.warm_up:
+            return begun
+        return replaced(begun, after_warm_up=lambda nbytes: fitted(found.plan_of(nbytes)))
 
     def _schedule(self, seed: int) -> Schedule:
         if not self._own_batches:
@@ -336,8 +350,9 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         return Sampled(seeds, sample)
 
     def filter_fn(self, out: Sampled) -> Any:
-        """Join a sample with its features and attributes: a Data."""
-        return self._collate.from_map(out.seeds, out.sample)
+        """Join a sample with its features and attributes: a Data, on the loader's device."""
+        batch, where = self._collate.from_map(out.seeds, out.sample), self._device[1]
+        return batch if where is None else batch.to(where)
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning of too many worker processes: there are none."""

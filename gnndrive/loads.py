@@ -90,7 +90,9 @@ class Loads:
             try:
                 self._ask(table, landing, part)
             except ClosedError:
-                self._give_up(table, part[1])
+                self._give_up(table, part[1], errno.ECANCELED)
+            except MemoryError:
+                self._give_up(table, part[1], errno.ENOMEM)
             except Exception as error:
                 self._broken(error)
 
@@ -122,28 +124,27 @@ class Loads:
         """What was not started fails with ECANCELED."""
         while self._waiting:
             table, (_, slots) = self._waiting.popleft()
-            self._give_up(table, slots)
+            self._give_up(table, slots, errno.ECANCELED)
         for fetch in self._fetches.values():
             fetch.cancel()
 
-    def _give_up(self, table: Table, slots: Int32Array) -> None:
+    def _give_up(self, table: Table, slots: Int32Array, error: int) -> None:
         failures = np.zeros(len(slots), FAILURE)
-        failures["slot"], failures["error"] = slots, errno.ECANCELED
+        failures["slot"], failures["error"] = slots, error
         table.commit(Stretch(np.empty(0, np.int32), failures))
         self._settled()
 
-    async def drain(self, cancel: bool) -> None:
-        """Wait until nothing is under way; with `cancel`, what was not started fails."""
+    async def drain(self) -> None:
+        """Wait until nothing is under way; what was not started fails."""
         while self:
-            if cancel:
-                self.cancel()
+            self.cancel()
             if self._fetches:
                 await asyncio.wait(list(self._fetches))
 
 
 def _divided(rows: Int64Array, slots: Int32Array, most: int | None) -> Iterator[Part]:
-    """Parts of at most so many rows; several are in the order of the file."""
-    if most is None or len(rows) <= most:
+    """Parts of at most so many rows, in the order of the file, in which they will land."""
+    if most is None:
         if len(rows):
             yield rows, slots
         return

@@ -6,7 +6,6 @@ is known what training leaves of the device's memory (`gnndrive/iterator.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -50,15 +49,14 @@ class Wanted:
         """
         return make_plan(self.demand, self.memory, self.buffer, self.topology)
 
-    def plan_of(self) -> Callable[[int], Plan] | None:
-        """Makes plans for so many bytes of device memory, after a warm-up; None: there is none."""
-        if not self.warm_up:
-            return None
+    def plan_of(self, nbytes: int) -> Plan:
+        """The plan for so many bytes of device memory, after a warm-up.
 
-        def of(nbytes: int) -> Plan:
-            return replace(self, demand=replace(self.demand, device_memory=nbytes)).plan()
-
-        return of
+        Raises:
+            ConfigError: see `make_plan`.
+        """
+        demand = replace(self.demand, device_memory=nbytes, device_why="what training leaves")
+        return replace(self, demand=demand).plan()
 
 
 def wanted(loader: NeighborLoader) -> Wanted:
@@ -90,9 +88,13 @@ def wanted(loader: NeighborLoader) -> Wanted:
         label_bytes=kept_bytes(data),
         looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
         pinned_bytes=find("devices", loader._device[0]).pinned_bytes(row_bytes),
+        converted_bytes=loader._collate.converted_bytes(features),
     )
     device_memory, warm_up = _device_memory(loader, demand)
-    demand = replace(demand, device_memory=device_memory)
+    why = "until it is known what training leaves"
+    if not warm_up:
+        why = "what live batches leave of device_memory="
+    demand = replace(demand, device_memory=device_memory, device_why=why)
     kind = loader._strategy.topology if loader.topology == "auto" else loader.topology
     topology = choose_topology(kind, loader.neighbour_cache, graph, demand, memory, buffer)
     return Wanted(demand, memory, buffer, topology, warm_up)

@@ -14,17 +14,14 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from gnndrive._ffi import ffi
 from gnndrive.adjacency import Adjacency
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
-from gnndrive.budget import Plan
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.base import Device
 from gnndrive.engines import choose
@@ -33,46 +30,17 @@ from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import Running, run_epoch
-from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.plugins import find
-from gnndrive.records import EngineSettings, Seeds
+from gnndrive.records import Seeds
 from gnndrive.samplers.base import Sampler
+from gnndrive.settings import RuntimeSettings
 from gnndrive.sizes import format_size
-from gnndrive.strategies import Strategy
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
-
-
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
-    """Everything that a runtime is made of.
-
-    Attributes:
-        strategy: which plug-ins.
-        features: the table that goes through the feature buffer, a node attribute's name.
-        plan: how much memory for what, and which topology.
-        policy: what leaves the feature buffer first.
-        stages: tasks and queues.
-        engine: an engine's name, or "auto".
-        engine_settings: depth, staging.
-        device: a device plug-in's name, and which of its kind, or None.
-        gap_bytes_max: rows at most this far apart on disk are read as one.
-        plan_of: the plan for so many bytes of device memory, if `plan` is for a warm-up only.
-    """
-
-    strategy: Strategy
-    features: str
-    plan: Plan
-    policy: str
-    stages: Stages
-    engine: str
-    engine_settings: EngineSettings
-    device: tuple[str, torch.device | None]
-    gap_bytes_max: int
-    plan_of: Callable[[int], Plan] | None = None
 
 
 class Runtime:
@@ -97,14 +65,16 @@ class Runtime:
             store, settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
         self.blocks = Blocks()
-        kind, where = settings.device
-        self.device: Device = find("devices", kind)(self.blocks.empty, where)
         self._policy = find("policies", settings.policy)()
         self._layout = find("layouts", parts.layout)(
             self._file,
             extent_bytes_max=settings.engine_settings.block_bytes,
             gap_bytes_max=settings.gap_bytes_max,
         )
+        kind, where = settings.device
+        self.device: Device = find("devices", kind)(self.blocks.empty, where)
+        if self.warming_up:
+            self.device.watch()
         self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
         self._buffer: FeatureBuffer | None = None
         self._buffer_used = False
@@ -118,6 +88,7 @@ class Runtime:
         try:
             self.engine: Engine = self.service.call(self._start_engine())
         except BaseException:
+            self.device.close()
             self._end_threads()
             raise
 
@@ -212,29 +183,45 @@ class Runtime:
     @property
     def warming_up(self) -> bool:
         """Whether the buffer is the one to begin with, until it is known what training leaves."""
-        return self.settings.plan_of is not None
+        return self.settings.after_warm_up is not None
+
+    def alone(self, running: Running) -> bool:
+        """Whether no other epoch runs."""
+        return list(self._running) == [running]
 
     def grow(self) -> None:
         """Between two epochs: from now on a feature buffer in all that training leaves of the
-        device's memory.
+        device's memory, if that is more than there was.
 
         Raises:
             ClosedError: the runtime was closed.
         """
 
         async def renew() -> None:
-            plan_of, old = self.settings.plan_of, self.settings.plan
-            if plan_of is None or self._running or self._buffer is None:
+            settings, old = self.settings, self.settings.plan
+            if settings.after_warm_up is None or self._running or self._buffer is None:
                 return
-            self._retired.update(self._buffer.tables[self.settings.features].stats())
-            await self._buffer.drain()
-            self._buffer.close()
-            self._buffer = None
-            spare = self.device.spare_bytes() or 0  # the old buffer's memory among it
-            plan = plan_of(max(spare + old.live_device_bytes, old.device_bytes))
-            self.settings = replace(self.settings, plan=plan, plan_of=None)
+            spare = self.device.spare_bytes() or 0
+            try:
+                larger = settings.after_warm_up(spare + old.device_bytes)
+            except ConfigError:
+                larger = settings
+            self.settings = replace(larger, after_warm_up=None)
+            if larger.plan.slots <= old.slots:
+                return
+            await self._close_buffer()
+            self._policy = find("policies", larger.policy)()
 
         self.service.call(renew())
+
+    async def _close_buffer(self) -> None:
+        if self._buffer is None:
+            return
+        await self._buffer.drain()
+        self._buffer.verify()
+        self._retired.update(self._buffer.tables[self.settings.features].stats())
+        self._buffer.close()
+        self._buffer = None
 
     def _take_buffer(self) -> FeatureBuffer:
         if self._buffer is None:
@@ -257,15 +244,12 @@ class Runtime:
     def _second_buffer_slots(self) -> int:
         plan = self.settings.plan
         slots = min(plan.slots, plan.batch_rows_max)
-        more = slots * plan.slot_bytes + plan.epoch_bytes
-        others = self._secondary * more  # each as large as this one
-        if plan.memory is not None and plan.total_bytes + others + more > plan.memory:
-            raise ConfigError(
-                "a second live iterator needs a feature buffer and batches of its own, "
-                f"{format_size(more)}, and memory={format_size(plan.memory)} has "
-                f"{format_size(plan.memory - plan.total_bytes - others)} left: "
-                "give buffer= less, memory= more, or close the first iterator"
-            )
+        host = slots * plan.slot_bytes + plan.epoch_bytes
+        _refuse_more(self._secondary, host, plan.total_bytes, plan.memory, "memory")
+        if plan.device_lines:
+            device = slots * plan.row_bytes + plan.live_device_bytes
+            budget = plan.device_memory
+            _refuse_more(self._secondary, device, plan.device_bytes, budget, "device_memory")
         return slots
 
     def _make_buffer(self, slots: int) -> FeatureBuffer:
@@ -370,17 +354,27 @@ class Runtime:
             if self._buffer is not None:
                 await self._buffer.drain()
             await self.engine.aclose()
-            if self._buffer is not None:
-                self._buffer.verify()
-                self._retired.update(self._buffer.tables[self.settings.features].stats())
-                self._buffer.close()
-                self._buffer = None
+            await self._close_buffer()
         finally:
             self._layout.close()
-            await self._adjacency.aclose()
-            self.device.close()
             self.blocks.close()
+            try:
+                await self._adjacency.aclose()
+            finally:
+                self.device.close()
 
     def _end_threads(self) -> None:
         self.service.close()
         self._workers.close()
+
+
+def _refuse_more(others: int, more: int, used: int, budget: int | None, name: str) -> None:
+    """Raise ConfigError if another iterator's `more` bytes, beside `others` of its size, do not fit
+    into what is used of a budget."""
+    left = 0 if budget is None else budget - used - others * more
+    if budget is not None and left < more:
+        raise ConfigError(
+            "a second live iterator needs a feature buffer and batches of its own, "
+            f"{format_size(more)}, and {name}={format_size(budget)} has {format_size(left)} left: "
+            f"give buffer= less, {name}= more, or close the first iterator"
+        )

@@ -31,8 +31,8 @@ _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
 _LOADER = (
-    f"{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency runtime "
-    "* KIND"
+    f"{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency settings "
+    "runtime * KIND"
 )
 MAY_IMPORT = {
     "errors": "",
@@ -62,6 +62,7 @@ MAY_IMPORT = {
     "collate": f"{_CORE} *.base store labels",
     "budget": _LOADER,
     "adjacency": _LOADER,
+    "settings": _LOADER,
     "runtime": _LOADER,
     "iterator": _LOADER,
     "planning": f"{_LOADER} loader",

@@ -1,10 +1,10 @@
 """A feature buffer in a device's memory, with pinned staging before it (GNNDrive §4.2, phase 2).
 
 The disk reaches host memory only, so a missing row lands in staging: pinned memory that is made
-once, in portions, one for each extractor and any of them for whoever has more to read. A stretch
-that has landed is scattered into its slots on a side stream while the rest is still being read: by
-one kernel that reads pinned memory itself, or by a large copy and a scatter behind it. Never a copy
-a row, as the paper's code has it.
+once, in as many portions as the paper has extractors, any of them for whoever has something to
+read. A stretch that has landed is scattered into its slots on a side stream while the rest is still
+being read: by one kernel that reads pinned memory itself, or by a large copy and a scatter behind
+it. Never a copy a row, as the paper's code has it.
 
 Each wait is for an event, none for the device:
 
@@ -12,7 +12,7 @@ Each wait is for an event, none for the device:
    staging may be used again;
 2. a lease is released behind its gather's event, for until then its slots are read;
 3. what else a batch has is copied on the side stream, and the compute stream waits for that;
-4. memory is freed behind everything that was begun.
+4. staging is freed behind everything that was begun on the side stream.
 
 What it needs of CUDA is a `Driver`: `devices/cuda.py` has the real one, `simulated_cuda.py` one
 whose copies happen when a seed says so.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch_geometric.data import Data
+from torch_geometric.data.data import BaseData
 
 from gnndrive._ffi import ffi
 from gnndrive.devices.base import Device, Fence, SlotMemory
@@ -102,8 +103,12 @@ class Driver(ABC):
         `tensors` is not used again before it is done with it."""
 
     @abstractmethod
-    def synchronize(self) -> None:
-        """Wait until nothing is under way on either stream; before memory is freed."""
+    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Let go of what `pinned` gave, behind all that was begun on the side stream."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Wait until nothing is under way on either stream, and let go of everything."""
 
 
 class StagedMemory(SlotMemory):
@@ -132,17 +137,19 @@ class StagedMemory(SlotMemory):
                 f"no device memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or device_memory="
             ) from error
+        self._pinned: list[npt.NDArray[np.uint8]] = []
         try:
-            staging = driver.pinned(portions * portion_bytes).reshape(portions, portion_bytes)
-            moves = driver.pinned(portions * 2 * portion_rows * 4).view(np.int32)
+            for nbytes in (portions * portion_bytes, portions * 2 * portion_rows * 4):
+                self._pinned.append(driver.pinned(nbytes))
         except MemoryError as error:
+            self.close()
             raise ConfigError(
-                f"no memory for {portions} portions of staging of {portion_bytes:,} bytes "
-                f"({error}): the limit on locked memory may be low (ulimit -l)"
+                f"no pinned memory for {portions} portions of staging of {portion_bytes:,} bytes "
+                f"({error}): free some of the host's memory"
             ) from error
-        moves = moves.reshape(portions, 2, portion_rows)
-        self._portions = [_Portion(*one) for one in zip(staging, moves, strict=True)]
-        self._free = deque(self._portions)
+        moves = self._pinned[1].view(np.int32).reshape(portions, 2, portion_rows)
+        staging = self._pinned[0].reshape(portions, portion_bytes)
+        self._free = deque(_Portion(*one) for one in zip(staging, moves, strict=True))
 
     def landing(self, slots: Int32Array) -> Landing | None:
         """A portion of staging; None: all are in use."""
@@ -183,11 +190,12 @@ class StagedMemory(SlotMemory):
         return shaped, partial(self._driver.wait, event)
 
     def close(self) -> None:
-        """Free slots and staging behind all that was begun."""
-        self._driver.synchronize()
-        self._free.clear()
-        self._portions.clear()
+        """Free slots and staging. Every lease was gathered and every stretch committed: nothing
+        on the compute stream looks at them any more."""
         self._slots = torch.empty(0, dtype=torch.uint8)
+        self._free = deque()
+        while self._pinned:
+            self._driver.unpin(self._pinned.pop())
 
 
 _PAGE_BYTES = 4096
@@ -252,5 +260,22 @@ class Staged(Device):
 
     def hand_over(self, batch: Any) -> None:
         """See `Driver.hand_over`."""
-        values = batch.to_dict().values() if isinstance(batch, Data) else ()
-        self.driver.hand_over([value for value in values if isinstance(value, torch.Tensor)])
+        self.driver.hand_over(list(_tensors(batch)))
+
+    def close(self) -> None:
+        """See `Driver.close`."""
+        self.driver.close()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a batch, or of what a transform made of it."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if isinstance(value, BaseData):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)

@@ -74,8 +74,12 @@ class Device(ABC):
         """Bytes of its own memory that are free now; None: it has none but the host's."""
         return None
 
+    def watch(self) -> None:  # noqa: B027  # who has no memory of its own looks at nothing
+        """From now on `spare_bytes` looks at what is needed."""
+
     def spare_bytes(self) -> int | None:
-        """Bytes of its own memory that nobody has needed so far, a margin left; None as above."""
+        """Bytes of its own memory that nobody has needed since `watch`, a margin left; None as
+        above."""
         return None
 
     @classmethod

@@ -1,7 +1,7 @@
 """The CUDA device: the feature buffer in GPU memory (GNNDrive §4.2).
 
-Streams, events and pinned memory are torch's and CuPy's; both are imported when a device is made
-and not before, so that nothing here is needed on a machine without a GPU. Rows are moved in one of
+Streams and events are torch's; CuPy is imported when a device is made, and this file when one is
+asked for, so that nothing here is needed on a machine without a GPU. Rows are moved in one of
 two ways: with CuPy one kernel reads pinned staging and writes slots ("zero-copy"); without it, or
 if asked for, torch copies the stretch of staging that has landed and scatters it on the device
 ("staged"). Use `host` where the features are trained on by the CPU.
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import mmap
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -77,10 +79,10 @@ class TorchDriver(Driver):
                 "from 0"
             )
         self.device = torch.device("cuda", index)
-        self._cupy = _cupy(way)
+        self._cupy = _cupy(way, self.device)
         self.way = "staged" if self._cupy is None else "zero-copy"
         self._kernels: dict[str, Any] = {}
-        self._registered: list[npt.NDArray[np.uint8]] = []
+        self._registered: dict[int, npt.NDArray[np.uint8]] = {}
         with torch.cuda.device(self.device):
             self._compute = torch.cuda.current_stream()
             self._side = _cuda.Stream()
@@ -89,7 +91,9 @@ class TorchDriver(Driver):
 
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """See `Driver.pinned`: a mapping of our own, so that O_DIRECT finds it aligned."""
-        memory = np.frombuffer(private_map(nbytes), np.uint8)
+        mapping = private_map(nbytes)
+        mapping.madvise(mmap.MADV_DONTFORK)  # or a child could be given what the device reads
+        memory = np.frombuffer(mapping, np.uint8)
         address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
         with torch.cuda.device(self.device):
             code = _cuda.cudart().cudaHostRegister(
@@ -97,13 +101,26 @@ class TorchDriver(Driver):
             )
         if int(code):
             raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: error {int(code)}")
-        self._registered.append(memory)
+        self._registered[address] = memory
         return memory[:nbytes]
+
+    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+        """See `Driver.unpin`."""
+        self._side.synchronize()
+        self._unregister(int(ffi.cast("uintptr_t", ffi.from_buffer(memory))))
+
+    def _unregister(self, address: int) -> None:
+        if self._registered.pop(address, None) is not None:
+            with torch.cuda.device(self.device):
+                _cuda.cudart().cudaHostUnregister(address)  # what it says changes nothing
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """See `Driver.allocate`."""
+        # Out of the memory of the side stream, which is the first to write there: a block that the
+        # user's own work has given back on the host may still be in use on the device.
         try:
-            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+            with torch.cuda.stream(self._side):
+                return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         except torch.cuda.OutOfMemoryError as error:
             free, total = torch.cuda.mem_get_info(self.device)
             raise MemoryError(
@@ -171,20 +188,14 @@ class TorchDriver(Driver):
             if tensor.is_cuda:
                 tensor.record_stream(current)
 
-    def synchronize(self) -> None:
-        """See `Driver.synchronize`."""
+    def close(self) -> None:
+        """See `Driver.close`."""
         for stream in (self._side, self._compute):
             stream.synchronize()
-
-    def close(self) -> None:
-        """Let go of pinned memory and threads; nothing may be under way."""
         for waiter in self._waiters.values():
             waiter.close()
-        for memory in self._registered:
-            address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
-            with torch.cuda.device(self.device), contextlib.suppress(RuntimeError):
-                _cuda.cudart().cudaHostUnregister(address)
-        self._registered.clear()
+        for address in list(self._registered):
+            self._unregister(address)
 
     def _record(self, stream: torch.cuda.Stream) -> Event:
         event = _cuda.Event(blocking=True)
@@ -206,8 +217,7 @@ class TorchDriver(Driver):
         width = int(into.shape[1])
         unit, name = _unit(width)
         if name not in self._kernels:
-            code = _MOVE_ROWS.replace("UNIT", name)
-            self._kernels[name] = self._cupy.RawKernel(code, "move_rows")
+            self._kernels[name] = self._cupy.RawKernel(_code(name), "move_rows")
         blocks = min(-(-rows * _WARP // _THREADS), _BLOCKS_MAX)
         arguments = (
             into.data_ptr(), 0 if into_row is None else into_row.data_ptr(),
@@ -264,7 +274,7 @@ def _settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
         waiter.set_exception(error)
 
 
-def _cupy(way: str | None) -> Any:
+def _cupy(way: str | None, device: torch.device) -> Any:
     """CuPy, or None for the staged way."""
     if way not in (None, *WAYS):
         raise ConfigError(f"way={way!r}: choose one of {', '.join(WAYS)}")
@@ -272,13 +282,25 @@ def _cupy(way: str | None) -> Any:
         return None
     try:
         import cupy
-    except ImportError:
-        if way is None:
-            return None
-        raise ConfigError(
-            "the zero-copy way needs CuPy: install the cupy package of your CUDA version"
-        ) from None
+
+        with torch.cuda.device(device):
+            cupy.RawKernel(_code("uint4"), "move_rows").compile()
+    except Exception as error:  # no CuPy, one for another CUDA, or no compiler with it
+        if way is not None:
+            raise ConfigError(
+                f"way={way!r} needs a CuPy that compiles ({error}): install the cupy package of "
+                "your CUDA version"
+            ) from error
+        if not isinstance(error, ImportError):
+            text = f"CuPy cannot compile ({error}): rows are staged and scattered by torch"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return None
     return cupy
+
+
+def _code(unit: str) -> str:
+    """The kernel's source for rows of such units."""
+    return _MOVE_ROWS.replace("UNIT", unit)
 
 
 def _unit(width: int) -> tuple[int, str]:
@@ -322,10 +344,10 @@ class Cuda(Staged):
         """See `Device.spare_bytes`: what is free now less what training takes at its peak."""
         where = self.driver.device
         now, peak = torch.cuda.memory_allocated(where), torch.cuda.max_memory_allocated(where)
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info(where)
-        return max(int(free) - (int(peak) - int(now)) - int(MARGIN * total), 0)
+        _, total = torch.cuda.mem_get_info(where)
+        free = self.free_bytes(where) or 0
+        return max(free - (int(peak) - int(now)) - int(MARGIN * total), 0)
 
-    def close(self) -> None:
-        """See `TorchDriver.close`."""
-        self.driver.close()
+    def watch(self) -> None:
+        """See `Device.watch`; begins torch's own count of the peak anew."""
+        torch.cuda.reset_peak_memory_stats(self.driver.device)

@@ -53,6 +53,7 @@ class SimulatedDriver(Driver):
 
     Attributes:
         memory_bytes: what device memory there is.
+        pinned_bytes: what is pinned now.
     """
 
     memory_bytes = 1 << 30
@@ -64,11 +65,13 @@ class SimulatedDriver(Driver):
         self._compute_share = (0.5, 0.05)[seed // 3 % 2]
         self._lock = threading.RLock()
         self._scheduled = False
+        self.pinned_bytes = 0
 
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Host memory, aligned to a page."""
         memory = np.frombuffer(private_map(nbytes), np.uint8)
         memory[:] = POISON
+        self.pinned_bytes += nbytes
         return memory[:nbytes]
 
     def allocate(self, nbytes: int) -> torch.Tensor:
@@ -144,10 +147,19 @@ class SimulatedDriver(Driver):
                 if not self._step(COMPUTE):
                     self._step(SIDE)
 
-    def synchronize(self) -> None:
-        """See `Driver.synchronize`."""
+    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+        """See `Driver.unpin`."""
+        self._finish_side()
+        self.pinned_bytes -= memory.nbytes
+        memory[:] = POISON
+
+    def close(self) -> None:
+        """See `Driver.close`."""
+        self.finish_compute()
+        self._finish_side()
+
+    def _finish_side(self) -> None:
         with self._lock:
-            self.finish_compute()
             while self._streams[SIDE]:
                 self._step(SIDE)
 

@@ -68,7 +68,10 @@ async def run_epoch(epoch: Epoch) -> None:
 
 async def _wind_up(epoch: Epoch) -> None:
     for lease in epoch.releasing.drain():
-        await lease.gathered()
+        try:
+            await lease.gathered()
+        except Exception as error:  # the device's: nobody can say what is in its memory
+            epoch.buffer.fail(error)
         lease.release()
     for item in epoch.training.drain():
         if isinstance(item, Extracted):

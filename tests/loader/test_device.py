@@ -100,8 +100,10 @@ def test_memory_is_freed_behind_what_was_begun() -> None:
     device = SimulatedCuda()
     memory = device.allocate(8, 16)
     device.driver.copy([torch.arange(4)])
-    assert device.driver.busy
+    assert device.driver.pinned_bytes > 0
     memory.close()
+    assert device.driver.pinned_bytes == 0
+    device.close()
     assert not device.driver.busy
 
 
@@ -113,7 +115,8 @@ def stored(folder: Path, dtype: torch.dtype, **more: torch.Tensor) -> tuple[Stor
     draw = torch.Generator().manual_seed(1)
     x = (torch.randn(50, 6, generator=draw) * 20).to(dtype)
     edges = torch.randint(0, 50, (2, 300), generator=draw)
-    return gnndrive.from_data(Data(x=x, edge_index=edges, **more), folder / "x.gnn"), x
+    data = Data(x=x, edge_index=edges, y=torch.arange(50), mask=torch.ones(50).bool(), **more)
+    return gnndrive.from_data(data, folder / "x.gnn"), x
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -136,6 +139,8 @@ def test_features_in_the_type_asked_for(
     for batch in (*loader, loader([3, 4])):
         assert batch.x.dtype == expected.dtype
         assert torch.equal(batch.x, expected[batch.n_id])
+        assert torch.equal(batch.y, batch.n_id)
+        assert batch.mask.dtype == torch.bool
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -195,6 +200,41 @@ def test_after_a_warm_up_the_buffer_takes_what_is_left(
         for number, (one, other) in enumerate(zip(host, device, strict=True)):
             assert_same(one, other)
             assert device.stats()["buffer_slots"] == (little if epoch + number // 3 == 0 else NODES)
+    assert device.plan().slots == NODES
+    assert device._runtime.settings.policy == "lru"
+    assert device._runtime.settings.stages.sweep == 1
+
+
+def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The books of slots on the device are in host memory."""
+    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "topology": "resident"}
+    plan = make([2, 2], **given).plan()
+    loader = make([2, 2], memory=plan.total_bytes + 37 * 20, **given)
+    assert len(list(loader)) == NODES // 8
+    assert loader.plan().slots == plan.slots + 20
+    assert loader.plan().total_bytes <= loader.memory
+
+
+def test_nothing_grows_while_another_iterator_lives(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "seed": 3}
+    loader = make([2, 2], **given)
+    slots = loader.plan().slots
+    monkeypatch.setattr("gnndrive.runtime._refuse_more", lambda *_: None)
+    assert len(list(zip(loader, loader, strict=True))) == NODES // 8
+    assert loader.plan().slots == slots
+    assert len(list(loader)) == NODES // 8
+    assert loader.plan().slots == NODES
+
+
+def test_a_second_iterator_needs_device_memory_too(make: Make) -> None:
+    needed = make(device="simulated-cuda").plan().device_bytes
+    loader = make(device="simulated-cuda", device_memory=needed)
+    with pytest.raises(ConfigError, match=r"second live iterator.*device_memory="):
+        next(zip(loader, loader, strict=True))
 
 
 async def test_a_warm_up_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,7 +271,7 @@ def drop_buffer_of_its_own(patch: Patch) -> None:
 def drop_drain_before_free(patch: Patch) -> None:
     """13: memory is freed without waiting for the kernel."""
 
-    async def at_once(buffer: FeatureBuffer, cancel: bool = True) -> None:
+    async def at_once(buffer: FeatureBuffer) -> None:
         return
 
     patch.setattr(FeatureBuffer, "drain", at_once)

@@ -59,6 +59,11 @@ def broken_off(rows: TableFile, seed: int) -> None:
     run(main())
 
 
+@pytest.fixture(autouse=True)
+def device() -> None:
+    """The simulated device alone; it is named above."""
+
+
 async def no_wait(event: Any) -> None:
     """Goes on before the event has fired."""
 
@@ -146,6 +151,33 @@ def test_without_the_wait_there_are_wrong_rows(
             said = str(error)
             break
     assert "wrong rows for nodes" in said, f"it can be dropped: {drop.__doc__}"
+
+
+def test_a_device_that_fails_behind_a_gather_ends_the_epoch(
+    rows: TableFile, monkeypatch: Patch
+) -> None:
+    """Whoever waits is told, every slot comes back, and nobody uses the buffer again."""
+    gathered, count = Lease.gathered, iter(range(1000))
+
+    async def failing(lease: Lease) -> None:
+        if next(count) > 2:
+            raise RuntimeError("the device is gone")
+        await gathered(lease)
+
+    monkeypatch.setattr(Lease, "gathered", failing)
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, faults=SLOW, device="simulated-cuda"), 0)
+        epoch = simulation.epoch()
+        running = asyncio.ensure_future(run_epoch(epoch))
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            await simulation.consume(epoch)
+        await running
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            simulation.buffer.raise_if_broken()
+        await simulation.close()
+
+    run(main())
 
 
 @pytest.mark.parametrize("scenario", [many_batches, broken_off])
