@@ -11,11 +11,11 @@ TORCH := torch==2.13.0
 CORE := gnndrive/_core.abi3.so
 NATIVE := $(wildcard native/*.c native/*.h) build_ext.py setup.py
 
-.PHONY: help demo test build lint format clean distclean
+.PHONY: help demo test build lint format gpu-bundle clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## what there is to make
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(CORE)  ## generate a graph of 2 M nodes, train on it with 256 MB for features
 	@$(VENV)/bin/gnndrive demo
@@ -32,6 +32,9 @@ lint: $(CORE)  ## ruff and mypy
 
 format: $(CORE)  ## let ruff format the Python code
 	@$(PY) -m ruff format .
+
+gpu-bundle: $(CORE)  ## build/gpu-bundle: tests and measures on a GPU's machine without network
+	@$(PY) .ci/gpu_bundle.py
 
 clean:  ## remove what was built; .venv stays
 	@rm -rf build dist *.egg-info gnndrive/*.so gnndrive/_core.c gnndrive/_core.o native/*.o

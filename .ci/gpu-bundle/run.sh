@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Run tests/gpu, then bench/gpu.py, with what this folder and the machine's Python hold.
+#
+# usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    PYTEST_ADDOPTS holds pytest's
+#        ./run.sh --check                         on any machine: load an epoch on the CPU
+#
+# Exit status: that of the first that failed; both run. PYTHON names another interpreter.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
+PYTHON=${PYTHON:-python3}
+wanted=$(<python-version)
+found=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || exit 1
+if [ "$found" != "$wanted" ]; then
+    echo "this bundle is for Python $wanted, and $PYTHON is $found: name another in PYTHON, or make" \
+        "a bundle with .ci/gpu_bundle.py --python $found" >&2
+    exit 1
+fi
+
+# Unpack the wheels, unless the very same ones are; pip may be missing here, and is not needed.
+unpack() {
+    local sum
+    sum=$(cat wheels/*.whl | sha256sum) || return
+    [ "$(cat site/.made 2>/dev/null)" != "$sum" ] || return 0
+    rm -rf site site.new && mkdir site.new &&
+        "$PYTHON" -c 'import sys, zipfile
+for wheel in sys.argv[1:]:
+    zipfile.ZipFile(wheel).extractall("site.new")' wheels/*.whl &&
+        echo "$sum" >site.new/.made && mv site.new site
+}
+
+unpack || exit 1
+export PYTHONPATH=$PWD/site${PYTHONPATH:+:$PYTHONPATH}
+if [ "${1:-}" = --check ]; then
+    exec "$PYTHON" check.py --epoch
+fi
+"$PYTHON" check.py || exit
+
+# Plug-ins that the machine's own pytest has are made for another pytest than the bundle's.
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+printf '\n== tests/gpu\n'
+"$PYTHON" -m pytest -p asyncio -rs tests/gpu
+tests=$?
+printf '\n== bench/gpu.py\n'
+"$PYTHON" bench/gpu.py "$@"
+bench=$?
+printf '\nexit status: tests/gpu %d, bench/gpu.py %d\n' "$tests" "$bench"
+[ "$tests" -eq 0 ] || exit "$tests"
+exit "$bench"

@@ -1,0 +1,197 @@
+"""`make gpu-bundle`: which wheels it brings, what it refuses, and what its run.sh does with them.
+
+Nothing is built here and nothing fetched; what run.sh runs are stand-ins.
+"""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_bundle", ROOT / ".ci" / "gpu_bundle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gpu_bundle = _load()
+
+# ---- which wheels ----
+
+
+def test_requirements_are_followed_for_the_python_there():
+    packages = {
+        "a": ("1.0", ["B_b>=2", "numpy", "old; python_version < '3.12'", "docs; extra == 'docs'"]),
+        "b-b": ("2.1", ["a", "new; python_version >= '3.12'"]),
+        "new": ("3.0", []),
+        "old": ("4.0", []),
+    }
+    asked = ["A", "torch>=2", "torch_geometric"]
+    found = gpu_bundle.wheels_needed(asked, "3.12", packages.__getitem__)
+    assert found == {"a": "1.0", "b-b": "2.1", "new": "3.0"}
+    found = gpu_bundle.wheels_needed(asked, "3.11", packages.__getitem__)
+    assert found == {"a": "1.0", "b-b": "2.1", "old": "4.0"}
+
+
+def test_this_tree_brings_what_the_machine_lacks_and_nothing_large():
+    found = gpu_bundle.wheels_needed(gpu_bundle.asked_by_project(), "3.12")
+    assert {"cffi", "pycparser", "rich", "typer", "pytest", "pluggy", "iniconfig"} <= set(found)
+    assert {"torch", "numpy", "scipy", "torch-geometric", "triton"}.isdisjoint(found)
+
+
+def test_what_is_not_installed_is_named():
+    with pytest.raises(SystemExit, match=r"needs no-such-package, which .* `make build`"):
+        gpu_bundle.wheels_needed(["no-such-package"], "3.12")
+
+
+def test_without_a_network_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(SystemExit) as stopped:
+        gpu_bundle.download({"gnndrive-wanted": "1.0"}, "3.12", tmp_path / "wheels")
+    said = str(stopped.value)
+    assert "could not fetch the wheels of gnndrive-wanted==1.0" in said
+    assert "needs a network" in said
+    assert "No matching distribution" in said
+
+
+def test_a_wheel_that_unpacking_does_not_install_is_refused(tmp_path: Path):
+    _wheel(tmp_path, "plain", {"plain.py": ""})
+    gpu_bundle.check_plain(tmp_path)
+    _wheel(tmp_path, "spread", {"spread-1.data/scripts/spread": ""})
+    with pytest.raises(SystemExit, match=r"spread-1.*\.data folder"):
+        gpu_bundle.check_plain(tmp_path)
+
+
+# ---- the folder ----
+
+
+def test_a_bundle_that_is_too_large_is_refused(tmp_path: Path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "x").write_bytes(bytes(700_000))
+    (tmp_path / "run.sh").write_bytes(bytes(300_000))
+    assert gpu_bundle.check_size(tmp_path, 1_000_000) == "1.0 MB of 1: store 0.7, run.sh 0.3"
+    with pytest.raises(SystemExit, match=r"too large: 1\.0 MB of 1: store 0\.7, run\.sh 0\.3"):
+        gpu_bundle.check_size(tmp_path, 999_999)
+    assert gpu_bundle.BYTES_MAX == 64_000_000
+
+
+def test_a_tree_without_gpu_tests_is_refused(tmp_path: Path):
+    with pytest.raises(SystemExit, match="the tree lacks tests/gpu"):
+        gpu_bundle.check_tree(tmp_path)
+    (tmp_path / "tests" / "gpu").mkdir(parents=True)
+    with pytest.raises(SystemExit, match=r"the tree lacks bench/gpu\.py"):
+        gpu_bundle.check_tree(tmp_path)
+
+
+def test_a_folder_that_is_no_bundle_is_left_alone(tmp_path: Path):
+    (tmp_path / "thesis").write_text("mine")
+    with pytest.raises(SystemExit, match="is no bundle"):
+        gpu_bundle.check_target(tmp_path)
+    gpu_bundle.check_target(tmp_path / "new")
+
+
+def test_an_older_bundle_is_replaced_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    out = tmp_path / "bundle"
+    out.mkdir()
+    (out / "run.sh").write_text("old")
+
+    def fill(folder: Path, python: str, scratch: Path) -> None:
+        (folder / "run.sh").write_text("new")
+
+    def fail(folder: Path, python: str, scratch: Path) -> NoReturn:
+        (folder / "run.sh").write_text("half")
+        sys.exit("no network")
+
+    monkeypatch.setattr(gpu_bundle, "check_tree", lambda root: None)
+    monkeypatch.setattr(gpu_bundle, "fill", fail)
+    with pytest.raises(SystemExit, match="no network"):
+        gpu_bundle.make(out, "3.12")
+    assert (out / "run.sh").read_text() == "old"
+    monkeypatch.setattr(gpu_bundle, "fill", fill)
+    gpu_bundle.make(out, "3.12")
+    assert (out / "run.sh").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+# ---- run.sh ----
+
+
+def _wheel(folder: Path, name: str, files: dict[str, str]) -> None:
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w") as wheel:
+        for path, text in files.items():
+            wheel.writestr(path, text)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A bundle whose pytest says "pytest ran" and ends as $TESTS says, its bench as $BENCH says."""
+    folder = tmp_path / "a bundle"
+    for name in ("tests/gpu", "bench"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "gpu-bundle" / "run.sh", folder)
+    (folder / "python-version").write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
+    body = "import os, sys\nprint('{0} ran', sys.argv[1:])\nsys.exit(int(os.environ['{1}']))\n"
+    _wheel(folder / "wheels", "pytest", {"pytest.py": body.format("pytest", "TESTS")})
+    (folder / "bench" / "gpu.py").write_text(body.format("bench", "BENCH"))
+    (folder / "check.py").write_text("import pytest_free, sys\nprint('check', sys.argv[1:])\n")
+    _wheel(folder / "wheels", "pytest_free", {"pytest_free.py": ""})
+    return folder
+
+
+def run(
+    bundle: Path, *arguments: str, tests: int = 0, bench: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Start its run.sh from elsewhere."""
+    environment = {"PYTHON": sys.executable, "TESTS": str(tests), "BENCH": str(bench)}
+    return subprocess.run(
+        [bundle / "run.sh", *arguments],
+        cwd="/", env=os.environ | environment, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("tests", "bench", "status"), [(0, 0, 0), (1, 0, 1), (0, 3, 3), (2, 3, 2)])
+def test_both_run_and_the_first_failure_is_told(bundle: Path, tests: int, bench: int, status: int):
+    done = run(bundle, "--nodes", "a b", tests=tests, bench=bench)
+    assert done.returncode == status, done.stderr
+    assert "check []" in done.stdout
+    assert "pytest ran" in done.stdout
+    assert "bench ran ['--nodes', 'a b']" in done.stdout
+    assert f"tests/gpu {tests}, bench/gpu.py {bench}" in done.stdout
+
+
+def test_a_check_runs_neither_and_new_wheels_are_unpacked_anew(bundle: Path):
+    done = run(bundle, "--check")
+    assert (done.returncode, done.stdout) == (0, "check ['--epoch']\n"), done.stderr
+    made = (bundle / "site" / ".made").read_text()
+    (bundle / "site" / "kept").touch()
+    run(bundle, "--check")
+    assert (bundle / "site" / "kept").exists()
+    _wheel(bundle / "wheels", "another", {"another.py": ""})
+    run(bundle, "--check")
+    assert (bundle / "site" / "another.py").exists()
+    assert (bundle / "site" / ".made").read_text() != made
+
+
+def test_another_python_is_refused(bundle: Path):
+    (bundle / "python-version").write_text("2.7\n")
+    done = run(bundle)
+    assert done.returncode == 1
+    assert "this bundle is for Python 2.7" in done.stderr
+    assert not (bundle / "site").exists()
