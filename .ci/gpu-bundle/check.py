@@ -55,7 +55,13 @@ def load_epoch() -> str:
     rows = np.load(STORE / "nodes" / "x.npy", mmap_mode="r")
     began = time.perf_counter()
     with gnndrive.NeighborLoader(
-        store, [5, 5], store.split("train"), batch_size=100, buffer="8MB", device="cpu"
+        store,
+        [5, 5],
+        store.split("train"),
+        batch_size=100,
+        seed=0,
+        buffer="8MB",
+        device="cpu",
     ) as loader:
         for number, batch in enumerate(loader):
             if not np.array_equal(batch.x.numpy(), rows[batch.n_id.numpy()]):
