@@ -60,10 +60,10 @@ class TorchDriver(Driver):
 
     Args:
         device: which GPU.
-        way: one of `WAYS`; None: zero-copy where there is CuPy.
+        way: one of `WAYS`; None: zero-copy where CuPy can do it.
 
     Raises:
-        ConfigError: no such GPU, or no CuPy where it was asked for.
+        ConfigError: no such GPU, or a way that was asked for and cannot be gone.
     """
 
     def __init__(self, device: torch.device, way: str | None = None) -> None:
@@ -79,15 +79,45 @@ class TorchDriver(Driver):
                 "from 0"
             )
         self.device = torch.device("cuda", index)
-        self._cupy = _cupy(way, self.device)
-        self.way = "staged" if self._cupy is None else "zero-copy"
+        self._cupy = _cupy(way)
         self._kernels: dict[str, Any] = {}
         self._registered: dict[int, npt.NDArray[np.uint8]] = {}
         with torch.cuda.device(self.device):
             self._compute = torch.cuda.current_stream()
             self._side = _cuda.Stream()
+        if self._cupy is not None:
+            self._try_kernel(way)
+        self.way = "staged" if self._cupy is None else "zero-copy"
         # One for each stream: a gather waits behind the user's own work, a scatter must not.
-        self._waiters = {stream: _Waiter() for stream in (self._side, self._compute)}
+        streams = {self._side, self._compute}
+        self._waiters = {stream: _Waiter(self.device) for stream in streams}
+
+    def _try_kernel(self, way: str | None) -> None:
+        """Move one row out of pinned memory: CuPy may be there and its compiler missing."""
+        problem: object = "it moved wrong bytes"
+        row, moves = self.pinned(16), self.pinned(8).view(np.int32)
+        try:
+            row[:], moves[:] = np.arange(16), 0
+            into = self.allocate(16).view(1, 16)
+            self.scatter(into, row.reshape(1, 16), moves.reshape(2, 1))[1].synchronize()
+            if np.array_equal(into[0].cpu().numpy(), row):
+                return
+        except Exception as error:  # whatever a compiler or a driver may say
+            problem = error
+        finally:
+            self.unpin(row)
+            self.unpin(moves.view(np.uint8))
+        if way is not None:
+            raise ConfigError(
+                f"way={way!r}: CuPy's kernel does not work here ({problem}): install the cupy "
+                "package of your CUDA version, with its compiler"
+            )
+        warnings.warn(
+            f"CuPy's kernel does not work here ({problem}): rows go to the GPU in copies that "
+            "torch scatters",
+            stacklevel=2,
+        )
+        self._cupy = None
 
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """See `Driver.pinned`: a mapping of our own, so that O_DIRECT finds it aligned."""
@@ -96,11 +126,12 @@ class TorchDriver(Driver):
         memory = np.frombuffer(mapping, np.uint8)
         address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
         with torch.cuda.device(self.device):
-            code = _cuda.cudart().cudaHostRegister(
-                address, memory.nbytes, _HOST_REGISTER_PORTABLE_MAPPED
-            )
-        if int(code):
-            raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: error {int(code)}")
+            cudart = _cuda.cudart()
+            code = cudart.cudaHostRegister(address, memory.nbytes, _HOST_REGISTER_PORTABLE_MAPPED)
+            if int(code):
+                _forget_error(self.device)
+                what = cudart.cudaGetErrorString(code)
+                raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: {what}")
         self._registered[address] = memory
         return memory[:nbytes]
 
@@ -228,17 +259,23 @@ class TorchDriver(Driver):
 
 
 class _Waiter:
-    """A thread that waits for one stream's events, in their order, without the GIL."""
+    """A thread that waits for one stream's events, in their order, without the GIL.
 
-    def __init__(self) -> None:
+    The GPU is made current wherever CUDA is called: a thread begins with GPU 0, and a call there
+    may make a context on it, some hundred megabytes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._events: SimpleQueue[tuple[Any, Callable[[BaseException | None], None]] | None]
         self._events = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="gnndrive-events", daemon=True)
         self._thread.start()
 
     async def wait(self, event: Any) -> None:
-        if event.query():
-            return
+        with torch.cuda.device(self._device):
+            if event.query():
+                return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 
@@ -250,15 +287,16 @@ class _Waiter:
         await waiter
 
     def _run(self) -> None:
-        while (item := self._events.get()) is not None:
-            event, tell = item
-            try:
-                event.synchronize()
-            except RuntimeError as error:
-                tell(error)
-            else:
-                tell(None)
-            del item, event, tell
+        with torch.cuda.device(self._device):
+            while (item := self._events.get()) is not None:
+                event, tell = item
+                try:
+                    event.synchronize()
+                except RuntimeError as error:
+                    tell(error)
+                else:
+                    tell(None)
+                del item, event, tell
 
     def close(self) -> None:
         self._events.put(None)
@@ -274,7 +312,14 @@ def _settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
         waiter.set_exception(error)
 
 
-def _cupy(way: str | None, device: torch.device) -> Any:
+def _forget_error(device: torch.device) -> None:
+    """CUDA keeps the error of a call that failed for the thread's next launch, which would raise it
+    as its own; have one launched for it."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device=device)
+
+
+def _cupy(way: str | None) -> Any:
     """CuPy, or None for the staged way."""
     if way not in (None, *WAYS):
         raise ConfigError(f"way={way!r}: choose one of {', '.join(WAYS)}")
@@ -282,19 +327,12 @@ def _cupy(way: str | None, device: torch.device) -> Any:
         return None
     try:
         import cupy
-
-        with torch.cuda.device(device):
-            cupy.RawKernel(_code("uint4"), "move_rows").compile()
-    except Exception as error:  # no CuPy, one for another CUDA, or no compiler with it
-        if way is not None:
-            raise ConfigError(
-                f"way={way!r} needs a CuPy that compiles ({error}): install the cupy package of "
-                "your CUDA version"
-            ) from error
-        if not isinstance(error, ImportError):
-            text = f"CuPy cannot compile ({error}): rows are staged and scattered by torch"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return None
+    except ImportError:
+        if way is None:
+            return None
+        raise ConfigError(
+            "the zero-copy way needs CuPy: install the cupy package of your CUDA version"
+        ) from None
     return cupy
 
 
