@@ -1,0 +1,49 @@
+"""Tests on a real GPU. Where torch sees none each is skipped, and says so; none passes unrun."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gnndrive.devices import cuda
+from gnndrive.devices.cuda import Cuda, TorchDriver
+from tests.loader.conftest import data, make, store
+
+__all__ = ["data", "make", "store"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip before any fixture is made."""
+    if not torch.cuda.is_available():
+        pytest.skip(f"needs a CUDA GPU: torch {torch.__version__} sees none")
+
+
+@pytest.fixture(params=cuda.WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """How rows are moved; without CuPy there is but one."""
+    if request.param == "zero-copy":
+        pytest.importorskip("cupy", reason="the zero-copy way needs CuPy")
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def driver(way: str) -> Iterator[TorchDriver]:
+    """The current GPU's driver."""
+    made = TorchDriver(torch.device("cuda"), way)
+    assert made.way == way
+    yield made
+    made.synchronize()
+    made.close()
+
+
+@pytest.fixture
+def device(way: str) -> Iterator[Cuda]:
+    """The current GPU, with little staging, so that it is used many times over."""
+    made = Cuda(way=way)
+    made.portions, made.portion_bytes = 3, 1 << 14
+    yield made
+    made.close()

@@ -1,0 +1,253 @@
+"""The whole loader on a GPU: the batches that the CPU gets, as tensors on the GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn.models import GraphSAGE
+
+from gnndrive import ClosedError, ConfigError, ReadError
+from gnndrive.devices import cuda
+from gnndrive.devices.cuda import Cuda
+from gnndrive.store.format import DATA_OFFSET
+from gnndrive.testing.faults import NOISE, Faults
+from tests.loader.batches import assert_same, check, simulate
+from tests.loader.conftest import NODES, Make
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = "cuda"
+ROW_BYTES = 33 * 4
+BAD_NODE, BAD_BATCH = 100, 6  # in batches of 16 seeds each
+
+
+@pytest.fixture(autouse=True)
+def the_way(request: pytest.FixtureRequest, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders go one of the two ways."""
+    find = cuda._cupy
+    monkeypatch.setattr(cuda, "_cupy", lambda asked: find(way))
+
+
+def on_gpu(batch: Data) -> Data:
+    """A copy in host memory of a batch, all of whose tensors are on the GPU."""
+    values = batch.to_dict()
+    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+    assert {"x", "y", "edge_index", "n_id", "e_id", "input_id"} <= tensors.keys()
+    assert {value.device.type for value in tensors.values()} == {torch.device(DEVICE).type}
+    return Data(**(values | {name: value.cpu() for name, value in tensors.items()}))
+
+
+def epochs(make: Make, **given: Any) -> list[list[Data]]:
+    """Two epochs' batches, in host memory."""
+    loader = make(**({"shuffle": True, "seed": 3, "engine": "threads"} | given))
+    host = loader.device == "cpu"
+    return [[batch if host else on_gpu(batch) for batch in loader] for _ in range(2)]
+
+
+@pytest.mark.parametrize("engine", ["auto", "threads", "simulated"])
+@pytest.mark.parametrize("staging", [None, (1, 4096), (2, 600)])
+def test_batches_are_those_of_the_cpu(
+    make: Make,
+    data: Data,
+    monkeypatch: pytest.MonkeyPatch,
+    staging: tuple[int, int] | None,
+    engine: str,
+) -> None:
+    simulate(monkeypatch, seed=5, faults=NOISE)
+    if staging is not None:
+        for name, value in zip(("portions", "portion_bytes"), staging, strict=True):
+            monkeypatch.setattr(Cuda, name, value)
+    expected = epochs(make)
+    got = epochs(make, device=DEVICE, engine=engine)
+    for left, right in zip(expected, got, strict=True):
+        assert len(left) == NODES // 16
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+            check(other, data)
+
+
+def test_out_of_order_the_batches_are_the_same(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, seed=1, faults=Faults(short=0.3, eagain=0.1, delay_turns_max=20))
+    mixed = epochs(make, device=DEVICE, engine="simulated", in_order=False)
+    for left, right in zip(epochs(make), mixed, strict=True):
+        place = {tuple(batch.input_id.tolist()): batch for batch in right}
+        assert len(place) == len(left)
+        for batch in left:
+            assert_same(batch, place[tuple(batch.input_id.tolist())])
+
+
+def test_a_tight_buffer_changes_nothing(make: Make) -> None:
+    least = make([4, 3], device=DEVICE).plan().batch_rows_max
+    tight = epochs(make, device=DEVICE, buffer=f"{least * ROW_BYTES}")
+    for left, right in zip(epochs(make), tight, strict=True):
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+
+
+def test_an_epoch_may_be_broken_off(make: Make, data: Data) -> None:
+    loader = make(shuffle=True, seed=3, device=DEVICE)
+    for taken in (1, 3, 0):
+        for number, batch in enumerate(loader):
+            if number >= taken:
+                break
+            check(on_gpu(batch), data)
+    assert sum(1 for _ in loader) == len(loader)
+
+
+def test_close_in_the_middle_leaves_delivered_batches(make: Make, data: Data) -> None:
+    loader = make(device=DEVICE)
+    iterator = iter(loader)
+    batches = [next(iterator), next(iterator)]
+    loader.close()
+    with pytest.raises(ClosedError):
+        list(iterator)
+    for batch in batches:
+        check(on_gpu(batch), data)
+
+
+def test_two_iterators_at_once(make: Make, data: Data) -> None:
+    loader = make(shuffle=True, seed=3, device=DEVICE)
+    for one, other in zip(loader, loader, strict=True):
+        check(on_gpu(one), data)
+        check(on_gpu(other), data)
+
+
+def test_async_for(make: Make, data: Data) -> None:
+    async def main() -> int:
+        count = 0
+        async for batch in make(device=DEVICE):
+            check(on_gpu(batch), data)
+            count += 1
+        return count
+
+    assert asyncio.run(main()) == NODES // 16
+
+
+def test_a_transform_sees_the_tensors_on_the_gpu(make: Make, data: Data) -> None:
+    def doubled(batch: Data) -> Data:
+        batch.twice = batch.x[: batch.batch_size] * 2
+        batch.degree = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
+        return batch
+
+    for batch in make(device=DEVICE, transform=doubled):
+        host = on_gpu(batch)
+        assert torch.equal(host.twice, 2 * data.x[host.n_id[: host.batch_size]])
+        assert host.degree.sum() == host.num_edges
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_eio_comes_at_its_batchs_turn(
+    make: Make, data: Data, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    start = DATA_OFFSET + BAD_NODE * ROW_BYTES
+    faults = Faults(
+        eio_offsets=((start, start + ROW_BYTES),), short=0.2, eagain=0.05, delay_turns_max=seed
+    )
+    simulate(monkeypatch, seed, faults)
+    loader = make([], engine="simulated", device=DEVICE)
+    for _ in range(2):
+        delivered, iterator = 0, iter(loader)
+        with pytest.raises(ReadError) as caught:  # noqa: PT012
+            for batch in iterator:
+                check(on_gpu(batch), data)
+                delivered += 1
+        assert caught.value.errno == errno.EIO
+        assert delivered == BAD_BATCH
+
+
+def test_nothing_is_left_after_close(make: Make) -> None:
+    def names() -> list[str]:
+        return sorted(thread.name for thread in threading.enumerate())
+
+    for _ in make(device=DEVICE):  # what torch keeps for good is made
+        pass
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    kept = names()
+    loader = make(device=DEVICE)
+    for one, _ in zip(loader, loader, strict=True):
+        del one, _
+    assert torch.cuda.memory_allocated() > before
+    loader.close()
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before
+    assert names() == kept
+
+
+def test_too_little_device_memory_is_an_error_with_numbers(make: Make) -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
+    loader = make(device=DEVICE, buffer="40KB")
+    torch.cuda.set_per_process_memory_fraction(1e-9)
+    try:
+        with pytest.raises(ConfigError, match=r"[\d,]+ bytes asked for, [\d,]+ of [\d,]+ are free"):
+            iter(loader)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    with pytest.raises(ConfigError, match="device_memory"):
+        iter(make(device=DEVICE, device_memory="1KB"))
+
+
+def test_nothing_on_the_way_synchronizes(
+    make: Make, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the whole device nor, as far as torch can tell, a stream."""
+
+    def refuse(*given: Any) -> None:
+        raise AssertionError("the whole device was waited for")
+
+    loader = make(shuffle=True, seed=3, device=DEVICE)
+    for _ in loader:  # what is made at first use is made
+        pass
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batches = list(loader)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for batch in batches:
+        check(on_gpu(batch), data)
+
+
+# ---- training
+
+
+def losses(batches: Callable[[], Any], classes: int) -> list[float]:
+    """The losses of two epochs with a small GraphSAGE, its weights drawn from one seed."""
+    torch.manual_seed(0)
+    model = GraphSAGE(33, 16, num_layers=2, out_channels=classes).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    found = []
+    for _ in range(2):
+        for batch in batches():
+            optimizer.zero_grad()
+            out = model(batch.x, batch.edge_index)[: batch.batch_size]
+            loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
+            loss.backward()
+            optimizer.step()
+            found.append(loss.detach())
+    return [loss.item() for loss in found]
+
+
+def test_training_comes_to_the_losses_of_training_from_memory(make: Make, data: Data) -> None:
+    given = {"shuffle": True, "seed": 3}
+    ours, reference = make(device=DEVICE, **given), make(**given)
+
+    def from_memory() -> Any:
+        for batch in reference:
+            x, y = data.x[batch.n_id].to(DEVICE), data.y[batch.n_id].to(DEVICE)
+            edge_index = batch.edge_index.to(DEVICE)
+            yield Data(x=x, y=y, edge_index=edge_index, batch_size=batch.batch_size)
+
+    expected = losses(from_memory, classes=7)
+    # Sums over neighbours are made in any order on a GPU, so the last bits may differ.
+    assert losses(lambda: ours, classes=7) == pytest.approx(expected, rel=2e-3)
+    assert expected[-1] < expected[0]

@@ -1,0 +1,238 @@
+"""Who waits for whom on a GPU, shown on streams that a kernel which only takes time keeps busy."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.devices import cuda
+from gnndrive.devices.cuda import TorchDriver
+from gnndrive.errors import ConfigError
+from tests.devices.moving import shuffled, some_rows
+from tests.devices.test_drivers import pinned_moves, staged
+
+pytestmark = pytest.mark.gpu
+
+SLOTS, ROW_BYTES = 1000, 512
+BUSY_CYCLES = 500_000_000  # of the GPU's clock: some tenths of a second
+EVERY = np.arange(SLOTS, dtype=np.int32)
+
+
+def keep_busy(stream: torch.cuda.Stream) -> None:
+    """What is begun on `stream` from now on comes some tenths of a second later."""
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(BUSY_CYCLES)
+
+
+class Filled:
+    """Slots with known rows, and all that is made at first use made: memory that is pinned or
+    allocated while a stream is busy may wait for it."""
+
+    def __init__(self, driver: TorchDriver) -> None:
+        self.driver = driver
+        self.rows, self.fresh = (some_rows(SLOTS, ROW_BYTES, seed) for seed in range(2))
+        self.into = driver.allocate(self.rows.size).view(SLOTS, ROW_BYTES)
+        self.moves = pinned_moves(driver, EVERY, EVERY)
+        self._staging = staged(driver, self.rows), staged(driver, self.fresh)
+        for _ in range(2):
+            self.refill(0)
+            driver.synchronize()
+            self.gather()
+            driver.copy([torch.from_numpy(self.rows)])
+            driver.synchronize()
+
+    def refill(self, which: int = 1) -> Any:
+        """Scatter the rows, or the fresh ones; an event."""
+        return self.driver.scatter(self.into, self._staging[which], self.moves)
+
+    def gather(self) -> tuple[torch.Tensor, Any]:
+        """All rows, and an event."""
+        return self.driver.gather(self.into, EVERY)
+
+
+@pytest.fixture
+def filled(driver: TorchDriver) -> Filled:
+    return Filled(driver)
+
+
+def test_waiting_leaves_the_event_loop_free(filled: Filled) -> None:
+    async def main() -> None:
+        keep_busy(filled.driver._compute)
+        out, event = filled.gather()
+        waiting = asyncio.ensure_future(filled.driver.wait(event))
+        turns = 0
+        while not waiting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 100
+        assert event[1].query()
+        assert np.array_equal(out.cpu().numpy(), filled.rows)
+
+    asyncio.run(main())
+
+
+def test_a_scatter_does_not_wait_for_training(filled: Filled) -> None:
+    async def main() -> None:
+        keep_busy(filled.driver._compute)
+        _, gathered = filled.gather()
+        await filled.driver.wait(filled.refill())
+        assert not gathered[1].query(), "the compute stream should be busy still"
+        await filled.driver.wait(gathered)
+
+    asyncio.run(main())
+
+
+def test_training_does_not_wait_for_a_scatter(filled: Filled) -> None:
+    async def main() -> None:
+        keep_busy(filled.driver._side)
+        scattered = filled.refill()
+        await filled.driver.wait(filled.gather()[1])
+        assert not scattered[1].query(), "the side stream should be busy still"
+        await filled.driver.wait(scattered)
+
+    asyncio.run(main())
+
+
+def test_the_compute_stream_waits_for_copies(filled: Filled) -> None:
+    driver, source = filled.driver, torch.from_numpy(filled.rows)
+    keep_busy(driver._side)
+    (copied,) = driver.copy([source])
+    with driver.computing():
+        more = copied + 1
+    driver.hand_over([more])
+    assert np.array_equal(more.cpu().numpy(), filled.rows + 1)
+
+
+def test_hand_over_makes_another_stream_wait(filled: Filled) -> None:
+    driver, other = filled.driver, torch.cuda.Stream()
+    keep_busy(driver._compute)
+    out, event = filled.gather()
+    with torch.cuda.stream(other):
+        driver.hand_over([out])
+        more = out + 1
+    other.synchronize()
+    assert event[1].query()
+    assert np.array_equal(more.cpu().numpy(), filled.rows + 1)
+
+
+def test_memory_is_not_used_again_before_another_stream_is_done(filled: Filled) -> None:
+    driver, other = filled.driver, torch.cuda.Stream()
+    out, _ = filled.gather()
+    address = out.data_ptr()
+    with torch.cuda.stream(other):
+        driver.hand_over([out])
+        keep_busy(other)
+        more = out + 1
+    del out
+    with driver.computing():
+        spoilt = [torch.zeros(SLOTS, ROW_BYTES, dtype=torch.uint8, device="cuda") for _ in range(4)]
+    assert address not in [tensor.data_ptr() for tensor in spoilt]
+    other.synchronize()
+    assert np.array_equal(more.cpu().numpy(), filled.rows + 1)
+
+
+def test_a_buffer_is_not_written_by_kernels_queued_before_it(driver: TorchDriver) -> None:
+    """Memory that the compute stream gave back may be written until its kernels have run."""
+    size = 64 << 20
+    rows = some_rows(size // 4096, 4096)
+    staging, slots = staged(driver, rows), np.arange(len(rows), dtype=np.int32)
+    moves = pinned_moves(driver, slots, slots)
+    torch.cuda.empty_cache()
+    with driver.computing():
+        earlier = torch.empty(size, dtype=torch.uint8, device="cuda")
+        torch.cuda._sleep(BUSY_CYCLES)
+        earlier.fill_(0)
+        del earlier
+    into = driver.allocate(size).view(len(rows), 4096)
+    driver.scatter(into, staging, moves)
+    driver.synchronize()
+    assert np.array_equal(into.cpu().numpy(), rows)
+
+
+def test_slots_beyond_four_gigabytes(driver: TorchDriver) -> None:
+    slots, row_bytes = 1 << 21, 3072
+    if torch.cuda.mem_get_info()[0] < 2 * slots * row_bytes:
+        pytest.skip("the GPU has less than 12 GB free")
+    into = driver.allocate(slots * row_bytes).view(slots, row_bytes)
+    rows, where = some_rows(64, row_bytes), (slots - 1 - 3 * shuffled(64)).astype(np.int32)
+    moves = pinned_moves(driver, np.arange(64, dtype=np.int32), where)
+    driver.scatter(into, staged(driver, rows), moves)
+    driver.synchronize()
+    out, _ = driver.gather(into, where)
+    driver.synchronize()
+    assert np.array_equal(out.cpu().numpy(), rows)
+
+
+def test_a_second_gpu_is_used_from_any_thread() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    driver = TorchDriver(torch.device("cuda", 1))
+    rows = some_rows(SLOTS, ROW_BYTES)
+    into = driver.allocate(rows.size).view(SLOTS, ROW_BYTES)
+
+    async def main() -> torch.Tensor:
+        staging, moves = staged(driver, rows), pinned_moves(driver, EVERY, EVERY)
+        await driver.wait(driver.scatter(into, staging, moves))
+        out, event = await asyncio.to_thread(driver.gather, into, EVERY)
+        await driver.wait(event)
+        return out
+
+    out = asyncio.run(main())
+    assert out.device == torch.device("cuda", 1)
+    assert np.array_equal(out.cpu().numpy(), rows)
+    driver.close()
+
+
+# ---- pinned memory
+
+
+def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
+    driver: TorchDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = mmap.mmap(-1, 4096)
+    monkeypatch.setattr(cuda, "private_map", lambda nbytes: block)
+    kept = driver.pinned(4096)
+    with pytest.raises(MemoryError, match="cudaHostRegister of 4,096 bytes: "):
+        driver.pinned(4096)  # it is registered already
+    assert torch.ones(3, device="cuda").sum().item() == 3
+    assert len(kept) == 4096
+
+
+def test_pinned_memory_is_let_go_with_its_last_array(
+    driver: TorchDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = mmap.mmap(-1, 4096)
+    monkeypatch.setattr(cuda, "private_map", lambda nbytes: block)
+    for _ in range(3):  # a second registration of the same pages would fail
+        memory = driver.pinned(4096)
+        part = memory[10:20].view(np.uint16)
+        del memory
+        gc.collect()
+        with pytest.raises(MemoryError):
+            driver.pinned(4096)
+        del part
+        gc.collect()
+
+
+# ---- CuPy that is there and does not work
+
+
+def test_a_kernel_that_cannot_be_made_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    cupy = pytest.importorskip("cupy", reason="its kernel needs CuPy and a GPU")
+
+    def broken(*given: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(cupy, "RawKernel", broken)
+    with pytest.warns(UserWarning, match="no compiler"):
+        driver = TorchDriver(torch.device("cuda"))
+    assert driver.way == "staged"
+    driver.close()
+    with pytest.raises(ConfigError, match="no compiler"):
+        TorchDriver(torch.device("cuda"), "zero-copy")
