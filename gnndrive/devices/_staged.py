@@ -107,8 +107,12 @@ class Driver(ABC):
         """Let go of what `pinned` gave, behind all that was begun on the side stream."""
 
     @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until nothing is under way on either stream; for the end."""
+
     def close(self) -> None:
-        """Wait until nothing is under way on either stream, and let go of everything."""
+        """Let go of everything behind all that was begun."""
+        self.synchronize()
 
 
 class StagedMemory(SlotMemory):

@@ -219,10 +219,14 @@ class TorchDriver(Driver):
             if tensor.is_cuda:
                 tensor.record_stream(current)
 
-    def close(self) -> None:
-        """See `Driver.close`."""
+    def synchronize(self) -> None:
+        """See `Driver.synchronize`."""
         for stream in (self._side, self._compute):
             stream.synchronize()
+
+    def close(self) -> None:
+        """See `Driver.close`."""
+        super().close()
         for waiter in self._waiters.values():
             waiter.close()
         for address in list(self._registered):

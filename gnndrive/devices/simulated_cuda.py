@@ -153,8 +153,8 @@ class SimulatedDriver(Driver):
         self.pinned_bytes -= memory.nbytes
         memory[:] = POISON
 
-    def close(self) -> None:
-        """See `Driver.close`."""
+    def synchronize(self) -> None:
+        """See `Driver.synchronize`."""
         self.finish_compute()
         self._finish_side()
 
