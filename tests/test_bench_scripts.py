@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import gnndrive
 from gnndrive._ffi import lib
@@ -22,10 +23,12 @@ from gnndrive.store import writer as store_writer
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.append(str(BENCH))
 
+import _gpu_loaders  # noqa: E402
 import _loaders  # noqa: E402
 import _powerlaw  # noqa: E402
 import consumer  # noqa: E402
 import epoch  # noqa: E402
+import gpu  # noqa: E402
 import scale  # noqa: E402
 
 NODES = 3000
@@ -182,6 +185,70 @@ def test_consumer_holds_modes_beside_the_idle_one(store: Path, monkeypatch: pyte
     text = consumer.table({"memory": "enough", "results": results}, own, given)
     assert "0.950 (0.950–0.950)" in text
     assert "0.900 (0.900–0.900)" in text
+
+
+# ---- bench/gpu.py ----
+
+
+def test_gpu_says_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--parts", "h2d,gather"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 2
+    assert "needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_gpu_makes_the_batches_that_our_loader_draws(store: Path):
+    _, given = gpu.parse([str(store), *SMALL])
+    assert given is not None
+    made = gnndrive.open(store)
+    with _loaders.opened(made, given) as graph, _loaders.make_loader(given) as loader:
+        by_hand = list(_gpu_loaders.prepared(made, given, graph, pin=False))
+        assert len(by_hand) == 3
+        for mine, batch in zip(by_hand, loader, strict=False):
+            for name in ("x", "y", "edge_index", "n_id", "batch_size"):
+                assert torch.equal(torch.as_tensor(mine[name]), torch.as_tensor(batch[name]))
+
+
+def test_gpu_passes_options_on(store: Path):
+    own, given = gpu.parse([str(store), *SMALL, "--device-memory", "1GB", "--threads", "2"])
+    assert (own.parts, given.device_memory, given.threads) == (list(gpu.PARTS), "1GB", 2)
+    assert (given.buffer, given.batches, given.fanout) == ("1MB", 3, [3, 2])
+    assert gpu.parse(["--parts", "gather"])[1] is None
+    made, given = gpu.parse(["--generate", "0.5", "--folder", "there"])
+    assert given.store == str(scale.store_path(made.folder, 500_000))
+
+
+def test_gpu_holds_loaders_beside_ours(store: Path, monkeypatch: pytest.MonkeyPatch):
+    seconds = {"pinned": 6.0, "row-copies": 9.0, "gnndrive": 3.0}
+
+    def spawn(name: str, *_: Any) -> dict[str, Any]:
+        engine = {"engine": "threads"} if name == "gnndrive" else {}
+        return engine | {
+            "loader": name, "batches": 3, "elapsed_s": seconds[name], "idle": 0.25, "checksum": 7,
+        }  # fmt: skip
+
+    monkeypatch.setattr(epoch, "spawn", spawn)
+    own, given = gpu.parse([str(store), *SMALL, "--runs", "2"])
+    results = gpu.measure_epochs(own, given, None)
+    assert [result["loader"] for result in results] == 2 * list(seconds)
+    move = {
+        "part": "h2d", "way": "staged", "row_bytes": 512, "bytes_per_s": [9e9, 1e10, 2e10],
+        "plain_bytes_per_s": [1e10, 2e10, 2e10], "ratio": [0.9, 0.5, 1.0],
+    }  # fmt: skip
+    found = {"machine": "a GPU", "memory": "enough", "moves": [move], "epochs": results}
+    text = gpu.table(found, given)
+    for part in ("2.00 (2.00–2.00)", "3.00 (3.00–3.00)", "0.900 (0.500–1.000)", "10.0 (9.0–20.0)",
+                 "0.25", "engine: threads"):  # fmt: skip
+        assert part in text
+    results[0]["checksum"] = 8
+    seconds["pinned"] = 1.0
+    monkeypatch.setattr(epoch, "spawn", lambda name, *_: results[name == "pinned"])
+    with pytest.raises(SystemExit, match="same batches"):
+        gpu.measure_epochs(own, given, None)
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))

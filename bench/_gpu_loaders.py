@@ -1,0 +1,194 @@
+"""What bench/gpu.py holds side by side on a GPU: our loader, and batches that are made on the host
+and copied over. Each is one function that runs in a process of its own and gives what it measured.
+
+All draw the same batches with the same sampler and keys, and train the same small GraphSAGE on
+them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import torch
+from _loaders import SEED, Meter, make_loader, opened
+from torch_geometric.data import Data
+from torch_geometric.nn.models import GraphSAGE
+
+import gnndrive
+from gnndrive.samplers.base import batch_key
+from gnndrive.samplers.uniform import Uniform
+from gnndrive.schedules.base import InputNodes
+from gnndrive.schedules.shuffled import Shuffled
+from gnndrive.topologies.base import Topology
+
+HIDDEN = 64
+REPORTED = ("requests", "bytes_read", "bytes_wanted", "topology", "buffer_bytes", "engine")
+
+
+class Trainer:
+    """Trains a small GraphSAGE; each step is between two events of the stream that it runs on."""
+
+    def __init__(self, store: gnndrive.Store, layers: int) -> None:
+        torch.manual_seed(SEED)
+        self.model = GraphSAGE(store.num_features, HIDDEN, layers, store.num_classes).to("cuda")
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003)
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._checked: list[torch.Tensor] = []
+        self._warm_up(store.num_features)
+
+    def _warm_up(self, features: int) -> None:
+        """One step on a tiny batch: CUDA's libraries are loaded at first use."""
+        ids = torch.arange(4, device="cuda")
+        x = torch.zeros(4, features, device="cuda")
+        self.step(Data(x=x, y=ids * 0, edge_index=ids.view(2, 2), n_id=ids, batch_size=2))
+        torch.cuda.synchronize()
+        self._events.clear()
+        self._checked.clear()
+
+    def step(self, batch: Data) -> None:
+        """One training step, begun and not waited for."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._checked.append(batch.n_id.sum())
+        start.record()
+        self.optimizer.zero_grad()
+        out = self.model(batch.x.to(torch.float32), batch.edge_index)[: batch.batch_size]
+        torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size]).backward()
+        self.optimizer.step()
+        end.record()
+        self._events.append((start, end))
+
+    def ended(self, started: float) -> dict[str, Any]:
+        """Wait for the last step; seconds since `started`, those of the steps on the GPU, the share
+        of time in which none ran, and a number that tells which batches they were."""
+        torch.cuda.synchronize()
+        elapsed = time.perf_counter() - started
+        steps = sum(start.elapsed_time(end) for start, end in self._events) / 1e3
+        return {
+            "elapsed_s": elapsed, "steps_s": steps, "idle": 1 - steps / elapsed,
+            "checksum": sum(int(checked) for checked in self._checked),
+        }  # fmt: skip
+
+
+def run_ours(options: argparse.Namespace) -> dict[str, Any]:
+    """Our loader with device="cuda"."""
+    store, meter = gnndrive.open(options.store), Meter("gnndrive")
+    trainer = Trainer(store, len(options.fanout))
+    loader = make_loader(options, device="cuda", device_memory=options.device_memory)
+    with loader:
+        batches = iter(loader)
+        meter.ready()
+        started = time.perf_counter()
+        for batch in islice(batches, options.batches):
+            trainer.step(batch)
+            meter.batch(len(batch.n_id))
+            del batch
+        ended = trainer.ended(started)
+        stats = loader.stats()
+    found = stats["rows_hit"] + stats["rows_waited"]
+    hit_rate = found / (found + stats["rows_loaded"])
+    return meter.result(hit_rate=hit_rate, **{name: stats[name] for name in REPORTED}, **ended)
+
+
+# ---- batches that are made on the host
+
+
+def run_by_hand(
+    options: argparse.Namespace, name: str, copy: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[str, Any]:
+    """Sample and gather in threads, ahead of training; copy to the GPU when a batch's turn comes.
+
+    Args:
+        options: which batches.
+        name: the result's.
+        copy: brings pinned features to the GPU.
+    """
+    store, meter = gnndrive.open(options.store), Meter(name)
+    trainer = Trainer(store, len(options.fanout))
+    with opened(store, options) as graph:
+        meter.ready()
+        started = time.perf_counter()
+        for made in prepared(store, options, graph):
+            x = copy(made.x)
+            del made.x
+            batch = made.to("cuda", non_blocking=True)
+            batch.x = x
+            trainer.step(batch)
+            meter.batch(len(batch.n_id))
+            del made, batch, x
+        ended = trainer.ended(started)
+    return meter.result(**ended)
+
+
+def prepared(
+    store: gnndrive.Store, options: argparse.Namespace, graph: Topology, pin: bool = True
+) -> Iterator[Data]:
+    """The batches that our loader would draw, made by so many threads, as many batches ahead; their
+    rows come out of the memory-mapped table into new, pinned tensors."""
+    features, labels = store.tensor("x", random=True), store.tensor("y")
+    sampler = Uniform(options.fanout)
+    schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
+
+    def make(seeds: Any) -> Data:
+        sample = sampler.sample(seeds.node, batch_key(SEED, 0, seeds.index), graph)
+        node = torch.from_numpy(sample.node)
+        edge_index = torch.empty(2, len(sample.row), dtype=torch.int64, pin_memory=pin)
+        for into, given in zip(edge_index, (sample.row, sample.col), strict=True):
+            into.copy_(torch.from_numpy(given))
+        x, y = picked(features, node, pin), picked(labels, node, pin)
+        n_id = node.pin_memory() if pin else node
+        return Data(x=x, y=y, edge_index=edge_index, n_id=n_id, batch_size=len(seeds.node))
+
+    batches = (window[0] for window in islice(schedule.windows(0), options.batches))
+    with ThreadPoolExecutor(options.threads) as threads:
+        waiting: deque[Future[Data]] = deque()
+        for seeds in batches:
+            waiting.append(threads.submit(make, seeds))
+            if len(waiting) > options.threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def picked(table: torch.Tensor, node: torch.Tensor, pin: bool) -> torch.Tensor:
+    """`table[node]` in pinned memory."""
+    out = torch.empty((len(node), *table.shape[1:]), dtype=table.dtype, pin_memory=pin)
+    return torch.index_select(table, 0, node, out=out)
+
+
+def copy_whole(x: torch.Tensor) -> torch.Tensor:
+    """All rows in one copy."""
+    return x.to("cuda", non_blocking=True)
+
+
+def copy_rows(x: torch.Tensor) -> torch.Tensor:
+    """Each row in a cudaMemcpyAsync of its own, through CuPy, whose calls cost least in Python, or
+    torch's copies."""
+    there = torch.empty_like(x, device="cuda", pin_memory=False)
+    try:
+        from cupy.cuda import runtime
+    except ImportError:
+        for source, target in zip(x, there, strict=True):
+            target.copy_(source, non_blocking=True)
+        return there
+    stream = torch.cuda.current_stream().cuda_stream
+    copy, kind = runtime.memcpyAsync, runtime.memcpyHostToDevice
+    step = x.stride(0) * x.element_size()
+    source, target = x.data_ptr(), there.data_ptr()
+    for offset in range(0, (len(x) - 1) * step, step):
+        copy(target + offset, source + offset, step, kind, stream)
+    there[-1].copy_(x[-1], non_blocking=True)  # by torch, which now knows until when x is read
+    return there
+
+
+RUNS = {
+    "pinned": partial(run_by_hand, name="pinned", copy=copy_whole),
+    "row-copies": partial(run_by_hand, name="row-copies", copy=copy_rows),
+    "gnndrive": run_ours,
+}

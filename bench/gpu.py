@@ -1,0 +1,307 @@
+"""What the way to the GPU costs: rows into the feature buffer, out of it, and whole epochs.
+
+usage: python bench/gpu.py STORE [--runs 3] [--batches 20] [--device-memory 4GB] [--json FILE]
+       python bench/gpu.py --generate 20 --folder DIR [--host-budget 6GiB] [the same options]
+       python bench/gpu.py --parts h2d,gather      (neither store nor disk)
+
+Three parts:
+h2d     rows from pinned staging into slots of the feature buffer drawn at random, by each of the
+        two ways, beside a plain cudaMemcpyAsync of the same bytes from the same memory
+gather  rows of slots drawn at random into a new tensor, the slots' numbers brought over with it,
+        beside a copy of the same bytes within the GPU's memory
+epoch   seconds a batch with a training step on each, a GraphSAGE of 64 hidden units, beside
+        pinned      PyG's way: threads sample and gather from the memory-mapped table into pinned
+                    memory, ahead of training; a batch is copied over in one piece
+        row-copies  the same, with one cudaMemcpyAsync a row
+
+h2d and gather are the GPU's own time between two events, all of it queued before the first runs.
+Bytes are those of the rows, counted once. Loaders run in processes of their own, in turn, all
+caches cold, on the same batches, which a checksum shows; time counts from behind the set-up to the
+end of the last step. `idle` is the share of it in which no step ran on the GPU: 1 less the steps'
+seconds, each between two events, over the epoch's. What of our gathers falls into a step counts as
+the step.
+
+Figures are the median of the runs and their range; a ratio is of two figures of one run.
+
+`--generate N` makes a graph of N million nodes in DIR first (593 bytes of disk a node) if it is not
+there. `--host-budget` limits each loader's memory, page cache counted, with cgroup v1 as root;
+CUDA's own libraries count too. Otherwise the output says that there was no limit, and the page
+cache helps the two that map. bench/epoch.py's options are taken too (`--batch-size`, `--fanout`,
+`--topology`, …). Without a GPU it says so and ends with 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import epoch
+import numpy as np
+import scale
+import torch
+from _gpu_loaders import RUNS
+from _limits import Cgroup, limited
+
+from gnndrive.devices._staged import PORTION_BYTES
+from gnndrive.devices.cuda import WAYS, TorchDriver
+from gnndrive.errors import ConfigError, GNNDriveError
+from gnndrive.report.text import peak_memory_bytes
+from gnndrive.sizes import parse_size
+
+PARTS = ("h2d", "gather", "epoch")
+ROW_BYTES = (512, 3072)
+GATHERED_BYTES, SLOTS_BYTES = 400 << 20, 2 << 30  # of a batch; of the feature buffer
+TIMES = 16  # operations between two events
+GATE_CYCLES = (
+    200_000_000  # of the GPU's clock: a tenth of a second, in which all of them are queued
+)
+
+
+# ---- the GPU's own time
+
+
+def gpu_seconds(stream: torch.cuda.Stream, work: Callable[[], Any]) -> float:
+    """Seconds of `stream` that `work`, which queues something on it, takes each time."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(GATE_CYCLES)
+        start.record(stream)
+        for _ in range(TIMES):
+            work()
+        end.record(stream)
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / TIMES
+
+
+def side_by_side(
+    stream: torch.cuda.Stream, ours: Callable[[], Any], plain: Callable[[], Any], nbytes: int,
+    runs: int,
+) -> dict[str, Any]:  # fmt: skip
+    """Bytes a second of both, run by run, and ours over the plain copy's."""
+    for work in (ours, plain):  # what is made at first use is made, pinned memory for each too
+        gpu_seconds(stream, work)
+    times = [(gpu_seconds(stream, ours), gpu_seconds(stream, plain)) for _ in range(runs)]
+    return {
+        "bytes": nbytes,
+        "bytes_per_s": [nbytes / mine for mine, _ in times],
+        "plain_bytes_per_s": [nbytes / copy for _, copy in times],
+        "ratio": [copy / mine for mine, copy in times],
+    }
+
+
+def measure_h2d(driver: TorchDriver, row_bytes: int, runs: int) -> dict[str, Any]:
+    """Scatter a portion of staging, its rows in order, beside one copy of it."""
+    count = PORTION_BYTES // row_bytes
+    slots = min(SLOTS_BYTES // row_bytes, 1 << 22)
+    into = driver.allocate(slots * row_bytes).view(slots, row_bytes)
+    staging = driver.pinned(count * row_bytes).reshape(count, row_bytes)
+    draw = np.random.default_rng(0)
+    staging[:] = draw.integers(0, 256, staging.shape, np.uint8)
+    moves = driver.pinned(2 * count * 4).view(np.int32).reshape(2, count)
+    moves[0], moves[1] = np.arange(count), draw.choice(slots, count, replace=False)
+    stream, event = driver.scatter(into, staging, moves)
+    event.synchronize()
+    source, target = torch.from_numpy(staging), torch.empty(staging.shape, dtype=torch.uint8,
+                                                            device="cuda")  # fmt: skip
+    return side_by_side(
+        stream,
+        lambda: driver.scatter(into, staging, moves),
+        lambda: target.copy_(source, non_blocking=True),
+        staging.nbytes,
+        runs,
+    )
+
+
+def measure_gather(driver: TorchDriver, row_bytes: int, runs: int) -> dict[str, Any]:
+    """Gather a batch, beside a copy within the GPU's memory."""
+    count, slots = GATHERED_BYTES // row_bytes, SLOTS_BYTES // row_bytes
+    rows = driver.allocate(slots * row_bytes).view(slots, row_bytes)
+    with driver.computing():
+        rows.zero_()
+    alias = np.random.default_rng(0).choice(slots, count, replace=False).astype(np.int32)
+    (out, (stream, event)), source = driver.gather(rows, alias), rows[:count]
+    event.synchronize()
+    return side_by_side(
+        stream,
+        lambda: driver.gather(rows, alias),
+        lambda: out.copy_(source),
+        count * row_bytes,
+        runs,
+    )
+
+
+MEASURE = {"h2d": measure_h2d, "gather": measure_gather}
+
+
+def measure_moves(own: argparse.Namespace) -> list[dict[str, Any]]:
+    """The parts without a disk, each by each way for each size of row."""
+    results = []
+    for way in WAYS:
+        try:
+            driver = TorchDriver(torch.device("cuda"), way)
+        except ConfigError as error:
+            print(f"{way}: {error}", file=sys.stderr)
+            continue
+        for part in own.parts:
+            for row_bytes in ROW_BYTES if part in MEASURE else ():
+                result = MEASURE[part](driver, row_bytes, own.runs)
+                results.append({"part": part, "way": way, "row_bytes": row_bytes} | result)
+                driver.synchronize()
+        driver.close()
+    return results
+
+
+# ---- epochs
+
+
+def measure_epochs(
+    own: argparse.Namespace, options: argparse.Namespace, group: Cgroup | None
+) -> list[dict[str, Any]]:
+    """The loaders in turn, round after round.
+
+    Raises:
+        SystemExit: they did not train on the same batches.
+    """
+    results = []
+    for number in range(own.runs):
+        for name in own.gpu_loaders:
+            result = epoch.spawn(name, options, group, __file__)
+            per_batch = result["elapsed_s"] / result["batches"]
+            results.append(result | {"run": number, "s_per_batch": per_batch})
+    if len({(result["batches"], result["checksum"]) for result in results}) > 1:
+        sys.exit("the loaders did not train on the same batches: nothing can be said")
+    return results
+
+
+def beside_ours(results: list[dict[str, Any]], name: str) -> list[float]:
+    """How many times as fast as loader `name` ours was, round by round."""
+    seconds = {(result["loader"], result["run"]): result["s_per_batch"] for result in results}
+    return [
+        seconds[name, number] / seconds["gnndrive", number]
+        for loader, number in seconds
+        if loader == name and ("gnndrive", number) in seconds
+    ]
+
+
+# ---- what is said
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """The median, and the range."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
+
+
+def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
+    """What was measured."""
+    lines = [found["machine"]]
+    if found["moves"]:
+        heads = f"{'rows':>6} {'GB/s':>24} {'plain copy GB/s':>24} {'ratio':>18}"
+        lines.append(f"{'part':<7} {'way':<10} {heads}")
+    for move in found["moves"]:
+        ours, plain = ([x / 1e9 for x in move[key]] for key in ("bytes_per_s", "plain_bytes_per_s"))
+        lines.append(
+            f"{move['part']:<7} {move['way']:<10} {move['row_bytes']:>4} B {spread(ours, 1):>24} "
+            f"{spread(plain, 1):>24} {spread(move['ratio'], 3):>18}"
+        )
+    if options is None or not found["epochs"]:
+        return "\n".join(lines)
+    fanout, engine = ",".join(map(str, options.fanout)), ""
+    lines.append(f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}")
+    lines.append(f"{'loader':<11} {'s/batch':>22} {'GPU idle':>22} {'ours beside it':>22}")
+    for name in dict.fromkeys(result["loader"] for result in found["epochs"]):
+        runs = [result for result in found["epochs"] if result["loader"] == name]
+        engine = runs[0].get("engine", engine)
+        line = f"{name:<11} {spread([run['s_per_batch'] for run in runs], 3):>22}"
+        line += f" {spread([run['idle'] for run in runs]):>22}"
+        if name != "gnndrive" and (ratios := beside_ours(found["epochs"], name)):
+            line += f" {spread(ratios):>22}"
+        lines.append(line)
+    return "\n".join([*lines, f"engine: {engine}"] if engine else lines)
+
+
+def machine() -> str:
+    """The GPU and the libraries."""
+    try:
+        import cupy
+
+        version = f"CuPy {cupy.__version__}"
+    except ImportError:
+        version = "no CuPy"
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {version}"
+
+
+# ---- all of it
+
+
+def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | None]:
+    """Our own options, and bench/epoch.py's for the loaders, None where none is to run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False, usage="%(prog)s [STORE] [options, also bench/epoch.py's]",
+    )  # fmt: skip
+    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--generate", type=float, metavar="N", help="million nodes")
+    parser.add_argument("--folder", type=Path, default=Path("."), help="where that graph is")
+    parser.add_argument("--loaders", dest="gpu_loaders", type=lambda text: text.split(","),
+                        default=list(RUNS))  # fmt: skip
+    parser.add_argument("--device-memory", help="default: what training leaves")
+    parser.add_argument("--buffer", help="default: what --device-memory leaves")
+    parser.add_argument("--host-budget", metavar="SIZE", help="of memory, for each loader")
+    parser.add_argument("--threads", type=int, default=4, help="of the two that map")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--worker", choices=sorted(RUNS), help=argparse.SUPPRESS)
+    own, left = parser.parse_known_args(given)
+    for what, asked, known in (
+        ("part", own.parts, PARTS), ("loader", own.gpu_loaders, tuple(RUNS)),
+    ):  # fmt: skip
+        if unknown := set(asked) - set(known):
+            parser.error(f"no {what} is called {', '.join(unknown)}: there are {', '.join(known)}")
+    if own.runs < 1 or own.threads < 1:
+        parser.error("--runs and --threads are at least 1")
+    if "epoch" not in own.parts:
+        return own, None
+    if own.generate is not None:
+        left = [str(scale.store_path(own.folder, int(own.generate * 1e6))), *left]
+    options = epoch.parse(left)
+    options.given, options.buffer = given, own.buffer
+    options.device_memory, options.threads = own.device_memory, own.threads
+    return own, options
+
+
+def main() -> None:
+    own, options = parse(sys.argv[1:])
+    if not torch.cuda.is_available():
+        print(f"bench/gpu.py needs a CUDA GPU: torch {torch.__version__} sees none",
+              file=sys.stderr)  # fmt: skip
+        sys.exit(2)
+    if own.worker and options is not None:
+        json.dump(RUNS[own.worker](options) | {"peak_bytes": peak_memory_bytes()}, sys.stdout)
+        return
+    found: dict[str, Any] = {"machine": machine(), "moves": measure_moves(own), "epochs": []}
+    if options is not None:
+        if own.generate is not None:
+            scale.make_missing(own.folder, [int(own.generate * 1e6)])
+        none = None, "no limit on memory was asked for, the store's pages dropped"
+        budget = own.host_budget
+        with limited(parse_size(budget, "--host-budget")) if budget else nullcontext(none) as (
+            group, found["memory"],
+        ):  # fmt: skip
+            found["epochs"] = measure_epochs(own, options, group)
+    print(table(found, options))
+    if own.json:
+        Path(own.json).write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except GNNDriveError as error:
+        sys.exit(str(error))
