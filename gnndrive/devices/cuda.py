@@ -85,6 +85,7 @@ class TorchDriver(Driver):
         with torch.cuda.device(self.device):
             self._compute = torch.cuda.current_stream()
             self._side = _cuda.Stream()
+            self._copies = _cuda.Stream()  # or labels would queue behind the next rows
         if self._cupy is not None:
             self._try_kernel(way)
         self.way = "staged" if self._cupy is None else "zero-copy"
@@ -191,9 +192,9 @@ class TorchDriver(Driver):
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Driver.copy`."""
         pinned = [tensor.pin_memory() for tensor in tensors]
-        with torch.cuda.device(self.device), torch.cuda.stream(self._side):
+        with torch.cuda.device(self.device), torch.cuda.stream(self._copies):
             copies = [tensor.to(self.device, non_blocking=True) for tensor in pinned]
-            self._compute.wait_event(self._record(self._side)[1])
+            self._compute.wait_event(self._record(self._copies)[1])
         for tensor in copies:
             tensor.record_stream(self._compute)
         return copies
@@ -221,7 +222,7 @@ class TorchDriver(Driver):
 
     def synchronize(self) -> None:
         """See `Driver.synchronize`."""
-        for stream in (self._side, self._compute):
+        for stream in (self._side, self._copies, self._compute):
             stream.synchronize()
 
     def close(self) -> None:

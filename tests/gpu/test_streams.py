@@ -100,7 +100,7 @@ def test_training_does_not_wait_for_a_scatter(filled: Filled) -> None:
 
 def test_the_compute_stream_waits_for_copies(filled: Filled) -> None:
     driver, source = filled.driver, torch.from_numpy(filled.rows)
-    keep_busy(driver._side)
+    keep_busy(driver._copies)
     (copied,) = driver.copy([source])
     with driver.computing():
         more = copied + 1
