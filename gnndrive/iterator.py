@@ -66,13 +66,12 @@ class BatchIterator(Iterator[Any]):
 
     def __init__(
         self,
-        loader: object,
         runtime: Runtime,
         start: Callable[[Iterator[Seeds], int], Running],
         seeds: Iterator[Seeds],
     ) -> None:
-        self._loader = loader  # `for batch in NeighborLoader(…)` holds nothing but this iterator
         self._runtime = runtime
+        # It keeps the loader: `for batch in NeighborLoader(…)` holds nothing but this iterator.
         self._start = start
         self._given = 0
         self._seeds = Remembered(seeds) if runtime.warming_up else None

@@ -264,7 +264,7 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
             sampler = self._make_sampler(empty)
             return runtime.begin(left, seed, number, sampler, finish, first)
 
-        return BatchIterator(self, runtime, start, seeds)
+        return BatchIterator(runtime, start, seeds)
 
     def _start(self) -> Runtime:
         with self._starting:

@@ -345,7 +345,7 @@ def test_a_buffer_that_breaks_meanwhile(rows: TableFile, monkeypatch: pytest.Mon
             await first.ready()
             (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
             assert 12 < loads(simulation) <= SLOTS, "it has begun"
-            buffer._break(OSError("the device fell off"))
+            buffer.fail(OSError("the device fell off"))
             with pytest.raises(OSError, match="fell off"):
                 await buffer.granted(ticket)
             first.release()
