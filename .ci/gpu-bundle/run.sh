@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run tests/gpu, then bench/gpu.py, with what this folder and the machine's Python hold.
 #
-# usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    PYTEST_ADDOPTS holds pytest's
+# usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    (store); PYTEST_ADDOPTS holds pytest's
 #        ./run.sh --check                         on any machine: load an epoch on the CPU
 #
 # Exit status: that of the first that failed; both run. PYTHON names another interpreter.
@@ -33,6 +33,7 @@ export PYTHONPATH=$PWD/site${PYTHONPATH:+:$PYTHONPATH}
 if [ "${1:-}" = --check ]; then
     exec "$PYTHON" check.py --epoch
 fi
+[ $# -gt 0 ] || set -- store
 "$PYTHON" check.py || exit
 
 # Plug-ins that the machine's own pytest has are made for another pytest than the bundle's.
