@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -105,6 +106,20 @@ def test_memory_is_freed_behind_what_was_begun() -> None:
     assert device.driver.pinned_bytes == 0
     device.close()
     assert not device.driver.busy
+
+
+def test_staging_is_let_go_of_behind_the_side_stream() -> None:
+    device = SimulatedCuda()
+    memory = device.allocate(4, 16)
+    landing = memory.landing(np.arange(4, dtype=np.int32))
+    assert landing is not None
+    portion, slots = landing.owner, memory._slots
+    rows = portion.staging[:64].reshape(4, 16)
+    rows[:], portion.moves[0], portion.moves[1] = 7, range(4), range(4)
+    device.driver.scatter(slots, rows, portion.moves)
+    memory.close()
+    device.close()
+    assert torch.all(slots == 7)
 
 
 # ---- element types
