@@ -148,6 +148,7 @@ class Demand:
         looks_ahead: whether the policy wants to know rows' next uses.
         device_memory: bytes of the device for the buffer and live batches; None: they are in host
             memory.
+        device_given: whether the user said so many; else the device had them free.
         device_why: why so many.
         pinned_bytes: staging before the device.
         converted_bytes: bytes of a node's features as they are delivered, if they are converted.
@@ -169,6 +170,7 @@ class Demand:
     label_bytes: int = 0
     looks_ahead: bool = False
     device_memory: int | None = None
+    device_given: bool = False
     device_why: str = ""
     pinned_bytes: int = 0
     converted_bytes: int = 0
@@ -217,7 +219,8 @@ def make_plan(
     plan = Plan(
         (books, *rest) if on_device else (held, books, *rest),
         slots, demand.row_bytes, demand.batch_rows_max, memory, topology,
-        (held, live) if on_device else (), demand.device_memory,
+        (held, live) if on_device else (),
+        demand.device_memory if demand.device_given else None,
     )  # fmt: skip
     if demand.device_memory is not None and held.nbytes + live.nbytes > demand.device_memory:
         raise ConfigError(
@@ -243,8 +246,8 @@ def _slots(
     elif demand.device_memory is not None:
         slots = (demand.device_memory - live_bytes) // max(demand.row_bytes, 1)
         why = demand.device_why
-        if memory is not None:
-            slots = min(slots, (memory - needed) // per_slot)
+        if memory is not None and (memory - needed) // per_slot < slots:
+            slots, why = (memory - needed) // per_slot, "whose books memory= has room for"
     elif memory is not None:
         slots = (memory - needed) // per_slot
         why = "what the rest leaves of memory="
@@ -256,12 +259,14 @@ def _slots(
             f"buffer={format_size(buffer)} holds no row: one row is {demand.row_bytes:,} bytes, "
             f"and a batch has up to {demand.batch_rows_max:,}"
         )
-    if slots < 1 and demand.device_memory is not None:
+    short = memory is not None and memory - needed < per_slot
+    if slots < 1 and demand.device_memory is not None and not short:
+        budget = format_size(demand.device_memory)
+        said = f"device_memory={budget} leaves" if demand.device_given else f"{budget} leave"
         raise ConfigError(
-            f"device_memory={format_size(demand.device_memory)} leaves no room for a feature "
-            f"buffer: two live batches take up to {format_size(live_bytes)}, and the slots' books "
-            "their part of memory=; give more (or free some of the GPU's memory, if you gave "
-            "none), or a smaller batch_size or num_neighbors"
+            f"{said} no room for a feature buffer on the device: two live batches take up to "
+            f"{format_size(live_bytes)}; give more with device_memory=, free some of the device's "
+            "memory, or give a smaller batch_size or num_neighbors"
         )
     if slots < 1 and memory is not None:
         raise ConfigError(

@@ -58,6 +58,7 @@ class Collate:
         rows: Mapping[str, torch.Tensor],
         empty: Allocate = np.empty,
         device: Device | None = None,
+        where: torch.device | None = None,
     ) -> Any:
         """The batch.
 
@@ -66,7 +67,8 @@ class Collate:
             sample: what was sampled around them.
             rows: the features by name, [nodes, *row], on the device.
             empty: where the batch's other arrays get their memory from.
-            device: where the batch is delivered; None: it stays.
+            device: delivers the batch; None: it stays where it is.
+            where: where it is moved if no device delivers it; None: nowhere.
 
         Returns:
             A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
@@ -104,6 +106,8 @@ class Collate:
             batch = batch.pin_memory()
         if device is not None:
             batch = device.deliver(batch, rows.keys())
+        elif where is not None:
+            batch = batch.to(where)
         if self._feature_dtype is None and self._transform is None:
             return batch
         with nullcontext() if device is None else device.computing():
@@ -132,7 +136,7 @@ class Collate:
         file = self._store.table(name)
         return torch_dtype(file.dtype), file.row_shape
 
-    def from_map(self, seeds: Seeds, sample: Sample) -> Any:
+    def from_map(self, seeds: Seeds, sample: Sample, where: torch.device | None = None) -> Any:
         """The batch with its features read through the memory map: for one batch, without a
         pipeline.
         """
@@ -140,7 +144,7 @@ class Collate:
             name: _picked(self._map(f"nodes/{name}"), sample.node, np.empty)
             for name in self._store.node_names
         }
-        return self(seeds, sample, rows)
+        return self(seeds, sample, rows, where=where)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": {}}

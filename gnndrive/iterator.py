@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -74,6 +75,8 @@ class BatchIterator(Iterator[Any]):
         # It keeps the loader: `for batch in NeighborLoader(…)` holds nothing but this iterator.
         self._start = start
         self._given = 0
+        self._growing: asyncio.Future[None] | None = None
+        self._changing, self._closed = threading.Lock(), False
         self._seeds = Remembered(seeds) if runtime.warming_up else None
         self._begin(self._seeds or seeds)
 
@@ -88,7 +91,7 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         started = perf_counter()
         try:
-            if self._given == WARM_UP:
+            if self._given == WARM_UP and self._seeds is not None:
                 self._grow()
             return self._give(self._handover.get())
         except HandoverEnded:
@@ -108,13 +111,18 @@ class BatchIterator(Iterator[Any]):
     def _grow(self) -> None:
         """At the end of the warm-up: the rest of the epoch through a feature buffer in all that
         training leaves. What a batch holds depends on its index alone, so none is different."""
-        remembered, self._seeds = self._seeds, None
-        if remembered is None or self._handover.ended or not self._runtime.alone(self._running):
-            return
-        self._dropped.detach()
-        self._runtime.end(self._running)
-        self._runtime.grow()
-        self._begin(remembered.rest(self._given))
+        with self._changing:
+            remembered = self._seeds
+            try:
+                over = self._closed or self._handover.ended
+                if remembered is None or over or not self._runtime.alone(self._running):
+                    return
+                self._dropped.detach()
+                self._runtime.end(self._running)
+                self._runtime.grow()
+                self._begin(remembered.rest(self._given))
+            finally:
+                self._seeds = None
 
     def __aiter__(self) -> BatchIterator:
         return self
@@ -123,7 +131,10 @@ class BatchIterator(Iterator[Any]):
         started = perf_counter()
         try:
             if self._given == WARM_UP and self._seeds is not None:
-                await asyncio.to_thread(self._grow)
+                # Whoever is cancelled meanwhile finds it under way, or done, the next time.
+                if self._growing is None:
+                    self._growing = asyncio.ensure_future(asyncio.to_thread(self._grow))
+                await asyncio.shield(self._growing)
             return self._give(await self._handover.aget())
         except HandoverEnded:
             self.close()
@@ -133,4 +144,6 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         """End the epoch and wait until nothing of it is under way; idempotent."""
-        self._runtime.end(self._running)
+        with self._changing:
+            self._closed = True
+            self._runtime.end(self._running)

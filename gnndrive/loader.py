@@ -72,7 +72,7 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         device: where the feature buffer and the batches live: "cpu", or "cuda", which one too.
         device_memory: what loading may use of a GPU's memory, bytes or text; by default what
             training leaves: after a few batches through a small buffer it is measured, and the
-            epoch goes on through a large one.
+            epoch goes on through a large one (half of what is free if not in_order).
         feature_dtype: what x is delivered in, converted on the device, such as "float32" for rows
             stored as float16, bfloat16, or int8 with a node attribute `x_scale`.
         strategy: the published design to run, see `gnndrive.strategies`.
@@ -351,8 +351,7 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
 
     def filter_fn(self, out: Sampled) -> Any:
         """Join a sample with its features and attributes: a Data, on the loader's device."""
-        batch, where = self._collate.from_map(out.seeds, out.sample), self._device[1]
-        return batch if where is None else batch.to(where)
+        return self._collate.from_map(out.seeds, out.sample, self._device[1])
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning of too many worker processes: there are none."""

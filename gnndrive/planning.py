@@ -23,6 +23,7 @@ from gnndrive.sizes import parse_size
 if TYPE_CHECKING:
     from gnndrive.loader import NeighborLoader
 
+LEFT = "what training leaves"
 WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
 
 
@@ -55,7 +56,7 @@ class Wanted:
         Raises:
             ConfigError: see `make_plan`.
         """
-        demand = replace(self.demand, device_memory=nbytes, device_why="what training leaves")
+        demand = replace(self.demand, device_memory=nbytes, device_why=LEFT)
         return replace(self, demand=demand).plan()
 
 
@@ -91,10 +92,11 @@ def wanted(loader: NeighborLoader) -> Wanted:
         converted_bytes=loader._collate.converted_bytes(features),
     )
     device_memory, warm_up = _device_memory(loader, demand)
-    why = "until it is known what training leaves"
-    if not warm_up:
-        why = "what live batches leave of device_memory="
-    demand = replace(demand, device_memory=device_memory, device_why=why)
+    given = loader.device_memory is not None
+    why = "what live batches leave of device_memory=" if given else "half of what is free"
+    if warm_up:
+        why = "until it is known what training leaves"
+    demand = replace(demand, device_memory=device_memory, device_given=given, device_why=why)
     kind = loader._strategy.topology if loader.topology == "auto" else loader.topology
     topology = choose_topology(kind, loader.neighbour_cache, graph, demand, memory, buffer)
     return Wanted(demand, memory, buffer, topology, warm_up)
@@ -113,7 +115,7 @@ def _device_memory(loader: NeighborLoader, demand: Demand) -> tuple[int | None, 
         return free // 2, False
     slots = int(WARM_UP_BATCHES * demand.batch_rows_max)
     little = 2 * demand.batch_bytes + slots * demand.row_bytes
-    return min(free, little), slots < demand.nodes
+    return min(free // 2, little), True
 
 
 def seeds_max(loader: NeighborLoader) -> int:

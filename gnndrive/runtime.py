@@ -71,11 +71,6 @@ class Runtime:
             extent_bytes_max=settings.engine_settings.block_bytes,
             gap_bytes_max=settings.gap_bytes_max,
         )
-        kind, where = settings.device
-        self.device: Device = find("devices", kind)(self.blocks.empty, where)
-        if self.warming_up:
-            self.device.watch()
-        self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
         self._buffer: FeatureBuffer | None = None
         self._buffer_used = False
         self._secondary = 0  # buffers of further live iterators
@@ -84,13 +79,19 @@ class Runtime:
         self._shutting: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
         self._process = os.getpid()
-        self.service = Service()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._layout.close)
+            kind, where = settings.device
+            self.device: Device = find("devices", kind)(self.blocks.empty, where)
+            undo.callback(self.device.close)
+            if self.warming_up:
+                self.device.watch()
+            self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
+            undo.callback(self._workers.close)
+            self.service = Service()
+            undo.callback(self.service.close)
             self.engine: Engine = self.service.call(self._start_engine())
-        except BaseException:
-            self.device.close()
-            self._end_threads()
-            raise
+            undo.pop_all()
 
     async def _start_engine(self) -> Engine:
         kind = choose(self.settings.engine)
@@ -120,7 +121,8 @@ class Runtime:
         """Start an epoch at batch `first`; its batches come out of the hand-over.
 
         Raises:
-            ConfigError: a second buffer does not fit into memory=.
+            ConfigError: a second buffer does not fit into memory= or device_memory=, or there is no
+                memory for the first.
             ClosedError: the runtime was closed.
         """
 
@@ -183,7 +185,8 @@ class Runtime:
     @property
     def warming_up(self) -> bool:
         """Whether the buffer is the one to begin with, until it is known what training leaves."""
-        return self.settings.after_warm_up is not None
+        settings = self.settings
+        return settings.after_warm_up is not None and settings.plan.slots < self._file.row_count
 
     def alone(self, running: Running) -> bool:
         """Whether no other epoch runs."""
@@ -201,16 +204,22 @@ class Runtime:
             settings, old = self.settings, self.settings.plan
             if settings.after_warm_up is None or self._running or self._buffer is None:
                 return
+            self.settings = replace(settings, after_warm_up=None)
             spare = self.device.spare_bytes() or 0
-            try:
-                larger = settings.after_warm_up(spare + old.device_bytes)
-            except ConfigError:
-                larger = settings
-            self.settings = replace(larger, after_warm_up=None)
-            if larger.plan.slots <= old.slots:
-                return
-            await self._close_buffer()
-            self._policy = find("policies", larger.policy)()
+            while spare:
+                larger = settings.after_warm_up(old.device_bytes + spare)
+                if larger.plan.slots <= old.slots:
+                    break
+                await self._close_buffer()
+                self.settings = larger
+                self._policy = find("policies", larger.policy)()
+                try:
+                    self._buffer = self._make_buffer(larger.plan.slots)
+                    return
+                except ConfigError:  # in pieces, or somebody else's by now
+                    spare //= 2
+            self.settings = replace(settings, after_warm_up=None)
+            self._policy = find("policies", settings.policy)()
 
         self.service.call(renew())
 
@@ -219,9 +228,9 @@ class Runtime:
             return
         await self._buffer.drain()
         self._buffer.verify()
-        self._retired.update(self._buffer.tables[self.settings.features].stats())
-        self._buffer.close()
-        self._buffer = None
+        buffer, self._buffer = self._buffer, None
+        self._retired.update(buffer.tables[self.settings.features].stats())
+        buffer.close()
 
     def _take_buffer(self) -> FeatureBuffer:
         if self._buffer is None:
@@ -248,6 +257,13 @@ class Runtime:
         _refuse_more(self._secondary, host, plan.total_bytes, plan.memory, "memory")
         if plan.device_lines:
             device = slots * plan.row_bytes + plan.live_device_bytes
+            free = self.device.free_bytes(self.settings.device[1]) or 0
+            if plan.device_memory is None and free < device:
+                raise ConfigError(
+                    "a second live iterator needs a feature buffer and batches of its own, "
+                    f"{format_size(device)}, and the device has {format_size(free)} free: give "
+                    "device_memory= or buffer= less than all, or close the first iterator"
+                )
             budget = plan.device_memory
             _refuse_more(self._secondary, device, plan.device_bytes, budget, "device_memory")
         return slots
@@ -370,7 +386,7 @@ class Runtime:
 
 def _refuse_more(others: int, more: int, used: int, budget: int | None, name: str) -> None:
     """Raise ConfigError if another iterator's `more` bytes, beside `others` of its size, do not fit
-    into what is used of a budget."""
+    into what is left of a budget."""
     left = 0 if budget is None else budget - used - others * more
     if budget is not None and left < more:
         raise ConfigError(

@@ -33,7 +33,10 @@ def describe() -> str:
 
     cuda = torch.cuda.is_available()
     reason = why_not_uring()
-    cupy = import_module("cupy").__version__ if find_spec("cupy") else "none"
+    try:
+        cupy = import_module("cupy").__version__ if find_spec("cupy") else "none"
+    except Exception as error:  # for another CUDA, say
+        cupy = f"none that works ({error})"
     lines = {
         "python": sys.version.split()[0],
         "torch": torch.__version__,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run tests/gpu, then bench/gpu.py, with what this folder and the machine's Python hold.
 #
-# usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    (store); PYTEST_ADDOPTS holds pytest's
+# usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    default: store; PYTEST_ADDOPTS holds pytest's
 #        ./run.sh --check                         on any machine: load an epoch on the CPU
 #
 # Exit status: that of the first that failed; both run. PYTHON names another interpreter.

@@ -11,7 +11,7 @@ Each wait is for an event, none for the device:
 1. a stretch is committed behind its scatter's event, and with that its rows are valid and its
    staging may be used again;
 2. a lease is released behind its gather's event, for until then its slots are read;
-3. what else a batch has is copied on the side stream, and the compute stream waits for that;
+3. what else a batch has is copied beside, and the compute stream waits for that;
 4. staging is freed behind everything that was begun on the side stream.
 
 What it needs of CUDA is a `Driver`: `devices/cuda.py` has the real one, `simulated_cuda.py` one
@@ -86,7 +86,7 @@ class Driver(ABC):
 
     @abstractmethod
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """On the side stream: copies of host tensors on the device, which the compute stream waits
+        """Beside both streams: copies of host tensors on the device, which the compute stream waits
         for. The tensors may be changed when this returns."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Driver(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until nothing is under way on either stream; for the end."""
+        """Wait until nothing is under way on any stream; for the end."""
 
     def close(self) -> None:
         """Let go of everything behind all that was begun."""

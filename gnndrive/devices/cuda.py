@@ -9,13 +9,10 @@ if asked for, torch copies the stretch of staging that has landed and scatters i
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import mmap
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from queue import SimpleQueue
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +21,7 @@ import torch
 
 from gnndrive._ffi import ffi
 from gnndrive.blocks import private_map
+from gnndrive.devices._events import Waiter
 from gnndrive.devices._staged import Driver, Staged
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int32Array
@@ -55,7 +53,7 @@ extern "C" __global__ void move_rows(
 
 
 class TorchDriver(Driver):
-    """Two streams of one GPU. The compute stream is the one that is current in the thread that
+    """Three streams of one GPU. The compute stream is the one that is current in the thread that
     makes this object, which is the user's.
 
     Args:
@@ -91,13 +89,16 @@ class TorchDriver(Driver):
         self.way = "staged" if self._cupy is None else "zero-copy"
         # One for each stream: a gather waits behind the user's own work, a scatter must not.
         streams = {self._side, self._compute}
-        self._waiters = {stream: _Waiter(self.device) for stream in streams}
+        self._waiters = {stream: Waiter(self.device) for stream in streams}
 
     def _try_kernel(self, way: str | None) -> None:
         """Move one row out of pinned memory: CuPy may be there and its compiler missing."""
         problem: object = "it moved wrong bytes"
-        row, moves = self.pinned(16), self.pinned(8).view(np.int32)
+        taken: list[npt.NDArray[np.uint8]] = []
         try:
+            for nbytes in (16, 8):
+                taken.append(self.pinned(nbytes))
+            row, moves = taken[0], taken[1].view(np.int32)
             row[:], moves[:] = np.arange(16), 0
             into = self.allocate(16).view(1, 16)
             self.scatter(into, row.reshape(1, 16), moves.reshape(2, 1))[1].synchronize()
@@ -106,8 +107,8 @@ class TorchDriver(Driver):
         except Exception as error:  # whatever a compiler or a driver may say
             problem = error
         finally:
-            self.unpin(row)
-            self.unpin(moves.view(np.uint8))
+            for memory in taken:
+                self.unpin(memory)
         if way is not None:
             raise ConfigError(
                 f"way={way!r}: CuPy's kernel does not work here ({problem}): install the cupy "
@@ -227,11 +228,13 @@ class TorchDriver(Driver):
 
     def close(self) -> None:
         """See `Driver.close`."""
-        super().close()
-        for waiter in self._waiters.values():
-            waiter.close()
-        for address in list(self._registered):
-            self._unregister(address)
+        try:
+            super().close()
+        finally:
+            for waiter in self._waiters.values():
+                waiter.close()
+            for address in list(self._registered):
+                self._unregister(address)
 
     def _record(self, stream: torch.cuda.Stream) -> Event:
         event = _cuda.Event(blocking=True)
@@ -261,60 +264,6 @@ class TorchDriver(Driver):
         )  # fmt: skip
         with self._cupy.cuda.ExternalStream(stream.cuda_stream, self.device.index):
             self._kernels[name]((blocks,), (_THREADS,), tuple(map(np.int64, arguments)))
-
-
-class _Waiter:
-    """A thread that waits for one stream's events, in their order, without the GIL.
-
-    The GPU is made current wherever CUDA is called: a thread begins with GPU 0, and a call there
-    may make a context on it, some hundred megabytes.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._events: SimpleQueue[tuple[Any, Callable[[BaseException | None], None]] | None]
-        self._events = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="gnndrive-events", daemon=True)
-        self._thread.start()
-
-    async def wait(self, event: Any) -> None:
-        with torch.cuda.device(self._device):
-            if event.query():
-                return
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-
-        def tell(error: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_settle, waiter, error)
-
-        self._events.put((event, tell))
-        await waiter
-
-    def _run(self) -> None:
-        with torch.cuda.device(self._device):
-            while (item := self._events.get()) is not None:
-                event, tell = item
-                try:
-                    event.synchronize()
-                except RuntimeError as error:
-                    tell(error)
-                else:
-                    tell(None)
-                del item, event, tell
-
-    def close(self) -> None:
-        self._events.put(None)
-        self._thread.join()
-
-
-def _settle(waiter: asyncio.Future[None], error: BaseException | None) -> None:
-    if waiter.done():
-        return
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
 
 
 def _forget_error(device: torch.device) -> None:

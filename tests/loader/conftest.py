@@ -9,6 +9,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
+from gnndrive.devices.simulated_cuda import SimulatedCuda
 
 NODES = 400
 NODES_WITH_EDGES = 380  # the others have no in-neighbours
@@ -51,3 +52,14 @@ def make(store: Store) -> Iterator[Make]:
     yield one
     for loader in made:
         loader.close()
+
+
+@pytest.fixture(params=[0, 1, 2])
+def some_staging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices that loaders make have other turns and another staging."""
+    made = SimulatedCuda.__init__
+
+    def seeded(self: SimulatedCuda, empty: object = None, where: object = None) -> None:
+        made(self, empty, where, request.param)
+
+    monkeypatch.setattr(SimulatedCuda, "__init__", seeded)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +25,6 @@ from tests.loader.conftest import NODES, Make
 
 DEVICES = ["cpu", "simulated-cuda"]
 ROW_BYTES = 33 * 4
-
-
-@pytest.fixture(params=[0, 1, 2])
-def some_staging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices that loaders make have other turns and another staging."""
-    made = SimulatedCuda.__init__
-
-    def seeded(self: SimulatedCuda, empty: object = None, where: object = None) -> None:
-        made(self, empty, where, request.param)
-
-    monkeypatch.setattr(SimulatedCuda, "__init__", seeded)
 
 
 @pytest.mark.usefixtures("some_staging")
@@ -198,102 +186,6 @@ def test_the_buffer_is_what_device_memory_leaves(make: Make) -> None:
     loader = make(device="simulated-cuda", buffer=None, device_memory=live + 380 * ROW_BYTES)
     assert loader.plan().slots == 380
     assert sum(batch.batch_size for batch in loader) == NODES
-
-
-@pytest.mark.usefixtures("some_staging")
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_after_a_warm_up_the_buffer_takes_what_is_left(
-    make: Make, monkeypatch: pytest.MonkeyPatch, shuffle: bool
-) -> None:
-    """In the middle of the first epoch, whose batches are what they would have been."""
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
-    given = {"shuffle": shuffle, "seed": 3, "batch_size": 8, "buffer": None}
-    host, device = (make([2, 2], device=name, **given) for name in DEVICES)
-    little = device.plan().slots
-    assert little < NODES
-    for epoch in range(2):
-        for number, (one, other) in enumerate(zip(host, device, strict=True)):
-            assert_same(one, other)
-            assert device.stats()["buffer_slots"] == (little if epoch + number // 3 == 0 else NODES)
-    assert device.plan().slots == NODES
-    assert device._runtime.settings.policy == "lru"
-    assert device._runtime.settings.stages.sweep == 1
-
-
-def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The books of slots on the device are in host memory."""
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
-    given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "topology": "resident"}
-    plan = make([2, 2], **given).plan()
-    loader = make([2, 2], memory=plan.total_bytes + 37 * 20, **given)
-    assert len(list(loader)) == NODES // 8
-    assert loader.plan().slots == plan.slots + 20
-    assert loader.plan().total_bytes <= loader.memory
-
-
-def test_nothing_grows_while_another_iterator_lives(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
-    given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "seed": 3}
-    loader = make([2, 2], **given)
-    slots = loader.plan().slots
-    monkeypatch.setattr("gnndrive.runtime._refuse_more", lambda *_: None)
-    assert len(list(zip(loader, loader, strict=True))) == NODES // 8
-    assert loader.plan().slots == slots
-    assert len(list(loader)) == NODES // 8
-    assert loader.plan().slots == NODES
-
-
-def test_a_second_iterator_needs_device_memory_too(make: Make) -> None:
-    needed = make(device="simulated-cuda").plan().device_bytes
-    loader = make(device="simulated-cuda", device_memory=needed)
-    with pytest.raises(ConfigError, match=r"second live iterator.*device_memory="):
-        next(zip(loader, loader, strict=True))
-
-
-async def test_a_warm_up_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
-    given = {"seed": 3, "batch_size": 8, "buffer": None}
-    expected = iter(make([2, 2], **given))
-    device = make([2, 2], device="simulated-cuda", **given)
-    async for batch in device:
-        assert_same(next(expected), batch)
-    assert device.stats()["buffer_slots"] == NODES
-
-
-def test_what_a_sampler_raises_in_the_warm_up_comes_at_its_turn(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
-
-    def positions() -> Iterator[list[int]]:
-        for number in range(5):
-            yield [8 * number + one for one in range(8)]
-        raise KeyError("no more")
-
-    class Sampler(torch.utils.data.Sampler[list[int]]):
-        def __iter__(self) -> Iterator[list[int]]:
-            return positions()
-
-        def __len__(self) -> int:
-            return 5
-
-    loader = make([2, 2], device="simulated-cuda", buffer=None, batch_size=1,
-                  batch_sampler=Sampler())  # fmt: skip
-    delivered = []
-    with pytest.raises(KeyError, match="no more"):
-        delivered.extend(batch.input_id.tolist() for batch in loader)
-    assert [ids[0] for ids in delivered] == [0, 8, 16, 24, 32]
-
-
-@pytest.mark.parametrize("arguments", [{"in_order": False}, {"device_memory": "1MB"}, {}])
-def test_without_a_warm_up(make: Make, arguments: dict[str, object]) -> None:
-    """Out of order an epoch cannot go on where it was; what was said is kept to."""
-    loader = make(**({"device": "simulated-cuda", "buffer": None} | arguments))
-    slots = loader.plan().slots
-    assert len(list(loader)) == NODES // 16
-    assert loader.stats()["buffer_slots"] == slots
 
 
 @pytest.mark.parametrize(
