@@ -42,12 +42,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _script
 import epoch
 from _limits import Cgroup, limited
 from _loaders import Meter, make_loader
 
 import gnndrive
-from gnndrive.errors import GNNDriveError
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.sizes import parse_size
 
@@ -303,13 +303,8 @@ def main() -> None:
         return
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
         found = {"memory": memory, "share": own.share, "results": measure(own, options, group)}
-    print(table(found, own, options))
-    if own.json:
-        Path(own.json).write_text(json.dumps(found, indent=2))
+    _script.show(table(found, own, options), found, own.json)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except GNNDriveError as error:
-        sys.exit(str(error))
+    _script.run(main)

@@ -36,6 +36,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import _script
 import numpy as np
 from _limits import Cgroup, drop_caches, limited
 from _loaders import OURS, RUNS
@@ -176,9 +177,7 @@ def main() -> None:
         return
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
         found = measure(options, group) | {"memory": memory}
-    print(table(found, options))
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=2))
+    _script.show(table(found, options), found, options.json)
     if options.png:
         draw(found, options.png)
 
@@ -230,4 +229,4 @@ def parse(given: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    _script.run(main)

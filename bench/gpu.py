@@ -41,6 +41,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import _script
 import epoch
 import numpy as np
 import scale
@@ -50,7 +51,7 @@ from _limits import Cgroup, limited
 
 from gnndrive.devices._staged import PORTION_BYTES
 from gnndrive.devices.cuda import WAYS, TorchDriver
-from gnndrive.errors import ConfigError, GNNDriveError
+from gnndrive.errors import ConfigError
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.sizes import parse_size
 
@@ -295,13 +296,8 @@ def main() -> None:
             group, found["memory"],
         ):  # fmt: skip
             found["epochs"] = measure_epochs(own, options, group)
-    print(table(found, options))
-    if own.json:
-        Path(own.json).write_text(json.dumps(found, indent=2))
+    _script.show(table(found, options), found, own.json)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except GNNDriveError as error:
-        sys.exit(str(error))
+    _script.run(main)

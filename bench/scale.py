@@ -26,20 +26,19 @@ beyond    private less tables: what should not grow. A graph that fits into the 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import _script
 import epoch
 from _limits import Cgroup, limited
 from _powerlaw import made_by, store_bytes, write_powerlaw
 
 import gnndrive
 from gnndrive.commands.progress import Bars
-from gnndrive.errors import GNNDriveError
 from gnndrive.measure.calibrate import calibrate
 from gnndrive.sizes import format_size, parse_size
 
@@ -154,15 +153,8 @@ def main() -> None:
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
         results = [measure(nodes, of_size, group) for nodes, of_size in runs.items()]
     found = {"memory": memory, "results": results}
-    print(table(found, options))
-    if own.json:
-        Path(own.json).write_text(json.dumps(found, indent=2))
+    _script.show(table(found, options), found, own.json)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except GNNDriveError as error:
-        sys.exit(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
+    _script.run(main)
