@@ -107,15 +107,7 @@ def checked_device(
         raise NotImplementedError(
             f"device={str(device)!r} is not built; use 'cpu' or 'cuda' and move batches yourself"
         )
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"device={str(device)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', or "
-            "a torch with CUDA on a machine with a driver"
-        )
-    if where.index is not None and where.index >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device={str(device)!r}: there are {torch.cuda.device_count()} GPUs, numbered from 0"
-        )
+    find("devices", "cuda").check(where)
     return "cuda", where
 
 

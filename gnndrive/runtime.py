@@ -254,18 +254,19 @@ class Runtime:
         plan = self.settings.plan
         slots = min(plan.slots, plan.batch_rows_max)
         host = slots * plan.slot_bytes + plan.epoch_bytes
-        _refuse_more(self._secondary, host, plan.total_bytes, plan.memory, "memory")
-        if plan.device_lines:
-            device = slots * plan.row_bytes + plan.live_device_bytes
-            free = self.device.free_bytes(self.settings.device[1]) or 0
-            if plan.device_memory is None and free < device:
-                raise ConfigError(
-                    "a second live iterator needs a feature buffer and batches of its own, "
-                    f"{format_size(device)}, and the device has {format_size(free)} free: give "
-                    "device_memory= or buffer= less than all, or close the first iterator"
-                )
-            budget = plan.device_memory
-            _refuse_more(self._secondary, device, plan.device_bytes, budget, "device_memory")
+        if plan.memory is not None:
+            left = plan.memory - plan.total_bytes - self._secondary * host
+            _refuse_more(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
+        if not plan.device_lines:
+            return slots
+        device = slots * plan.row_bytes + plan.live_device_bytes
+        if plan.device_memory is None:
+            left = self.device.free_bytes(self.settings.device[1]) or 0
+            _refuse_more(device, left, "the device", "free", "device_memory")
+        else:
+            left = plan.device_memory - plan.device_bytes - self._secondary * device
+            budget = f"device_memory={format_size(plan.device_memory)}"
+            _refuse_more(device, left, budget, "left", "device_memory")
         return slots
 
     def _make_buffer(self, slots: int) -> FeatureBuffer:
@@ -384,13 +385,11 @@ class Runtime:
         self._workers.close()
 
 
-def _refuse_more(others: int, more: int, used: int, budget: int | None, name: str) -> None:
-    """Raise ConfigError if another iterator's `more` bytes, beside `others` of its size, do not fit
-    into what is left of a budget."""
-    left = 0 if budget is None else budget - used - others * more
-    if budget is not None and left < more:
+def _refuse_more(more: int, left: int, budget: str, how: str, name: str) -> None:
+    """Raise ConfigError if another iterator's `more` bytes do not fit into what is left."""
+    if left < more:
         raise ConfigError(
             "a second live iterator needs a feature buffer and batches of its own, "
-            f"{format_size(more)}, and {name}={format_size(budget)} has {format_size(left)} left: "
+            f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
             f"give buffer= less, {name}= more, or close the first iterator"
         )

@@ -69,6 +69,14 @@ class Device(ABC):
             ConfigError: there is not that much memory.
         """
 
+    @classmethod  # noqa: B027  # the host is always there
+    def check(cls, where: torch.device | None) -> None:
+        """Look whether there is such a device, and do nothing else.
+
+        Raises:
+            ConfigError: there is none.
+        """
+
     @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:
         """Bytes of its own memory that are free now; None: it has none but the host's."""

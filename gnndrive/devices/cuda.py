@@ -65,17 +65,8 @@ class TorchDriver(Driver):
     """
 
     def __init__(self, device: torch.device, way: str | None = None) -> None:
-        if not torch.cuda.is_available():
-            raise ConfigError(
-                f"device={str(device)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', "
-                "or a torch with CUDA on a machine with a driver"
-            )
+        Cuda.check(device)
         index = torch.cuda.current_device() if device.index is None else device.index
-        if index >= torch.cuda.device_count():
-            raise ConfigError(
-                f"device={str(device)!r}: there are {torch.cuda.device_count()} GPUs, numbered "
-                "from 0"
-            )
         self.device = torch.device("cuda", index)
         self._cupy = _cupy(way)
         self._kernels: dict[str, Any] = {}
@@ -324,6 +315,18 @@ class Cuda(Staged):
         self, empty: Any = None, where: torch.device | None = None, way: str | None = None
     ) -> None:
         self.driver = TorchDriver(where or torch.device("cuda"), way)
+
+    @classmethod
+    def check(cls, where: torch.device | None) -> None:
+        """See `Device.check`."""
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"device={str(where)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', "
+                "or a torch with CUDA on a machine with a driver"
+            )
+        count = torch.cuda.device_count()
+        if where is not None and where.index is not None and where.index >= count:
+            raise ConfigError(f"device={str(where)!r}: there are {count} GPUs, numbered from 0")
 
     @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:

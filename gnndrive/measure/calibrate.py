@@ -62,18 +62,25 @@ def calibrate(
     if not os.access(store.path, os.W_OK):
         raise not_writable(store, "no permission")
     points = measure_points(store, features, depth, ioengine, seconds, reads)
+    cost = cost_of(points, store, depth, ioengine)
+    save_calibration(store, cost)
+    return cost
+
+
+def cost_of(
+    points: Sequence[tuple[int, float]], store: Store, depth: int, ioengine: str
+) -> DiskCost:
+    """What reading costs by what was measured just now."""
     request_s, byte_s = fit(points)
-    cost = DiskCost(
+    return DiskCost(
         request_s=request_s,
         byte_s=byte_s,
         depth=depth,
         engine=ioengine,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         disk=disk_identity(store.path),
-        points=points,
+        points=tuple(points),
     )
-    save_calibration(store, cost)
-    return cost
 
 
 def measure_points(

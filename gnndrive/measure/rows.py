@@ -16,9 +16,9 @@ from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
 from gnndrive.layouts.base import Reads, block_bytes
 from gnndrive.layouts.table import Table
-from gnndrive.measure.calibrate import FITTED_BYTES_MAX, Disk, fit
+from gnndrive.measure.calibrate import FITTED_BYTES_MAX, Disk, cost_of
 from gnndrive.measure.drive import QUEUED, Driven, drive
-from gnndrive.records import EngineSettings, Int32Array, Int64Array, Landing
+from gnndrive.records import DiskCost, EngineSettings, Int32Array, Int64Array, Landing
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
 from gnndrive.store.disk import gap_bytes, load_calibration
@@ -111,26 +111,26 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
         )
         plans = _Plans(table, batches)
         if options.recalibrate:
-            disk = Disk(store, options.features, options.iodepth, options.ioengine)
-            driven, line = _drive_in_turn(plans, disk, options.ioengine, settings)
+            driven, cost = _drive_in_turn(plans, store, options, settings)
         else:
             driven = drive([iter(plans)], options.ioengine, settings)
-            line = None if cost is None else (cost.request_s, cost.byte_s)
     finally:
         table.close()
-    predicted = None if line is None else plans.requests * line[0] + plans.nbytes * line[1]
+    predicted = None if cost is None else cost.seconds(plans.requests, plans.nbytes)
     return RowsResult(driven, file.row_bytes, gap, predicted)
 
 
 def _drive_in_turn(
-    plans: _Plans, disk: Disk, engine: str, settings: EngineSettings
-) -> tuple[Driven, tuple[float, float] | None]:
-    """Drive stretch by stretch, the disk measured before each; all of it, and the line of `fit`."""
+    plans: _Plans, store: Store, options: RowsOptions, settings: EngineSettings
+) -> tuple[Driven, DiskCost | None]:
+    """Drive stretch by stretch, the disk measured before each; all of it, and what reading cost."""
+    depth, engine = options.iodepth, options.ioengine
+    disk = Disk(store, options.features, depth, engine)
     driven, points = drive([iter(())], engine, settings), []
     for reads in plans:
         points += [disk.point(n, SECONDS_A_POINT) for n in disk.sizes if n <= FITTED_BYTES_MAX]
         driven += drive([iter((reads,))], engine, settings)
-    return driven, fit(points) if points else None
+    return driven, cost_of(points, store, depth, engine) if points else None
 
 
 def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
