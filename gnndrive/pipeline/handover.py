@@ -1,6 +1,9 @@
 """The hand-over: the only place where the pipeline's thread and the user's meet (GNNDrive §4.1).
 
-One batch waits ready while the user computes on the one before.
+One batch waits ready while the user computes on the one before: two are alive, and memory is
+counted for two. A loop holds the batch before until it has been given the next, so there is room
+for a third only when that one is gone, or when the user comes back and nothing is ready: whoever
+keeps batches gets them all the same, each made while he waits.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections import deque
 from typing import Any
 
@@ -29,6 +33,8 @@ class Handover:
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._ready: deque[Any] = deque()
+        self._given: weakref.ref[Any] | None = None  # the newest that the user got
+        self._before: weakref.ref[Any] | None = None  # the one before it, until the user lets go
         self._ended = False
         self._error: BaseException | None = None
         self._listeners: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -39,7 +45,7 @@ class Handover:
         """Wait until a batch may be made ready."""
         while True:
             with self._lock:
-                if len(self._ready) < self._capacity:
+                if len(self._ready) < self._capacity and not self._two_are_held():
                     return
                 listener = self._listen()
             await listener
@@ -90,6 +96,7 @@ class Handover:
         """
         with self._lock:
             while not self._ready and not self._ended:
+                self._come_back()
                 self._arrived.wait()
             return self._next()
 
@@ -103,18 +110,38 @@ class Handover:
             with self._lock:
                 if self._ready or self._ended:
                     return self._next()
+                self._come_back()
                 listener = self._listen()
             await listener
 
     def _next(self) -> Any:
         if self._ready:
             batch = self._ready.popleft()
+            self._before, self._given = self._given, self._watch(batch)
             self._tell()
             return batch
         error, self._error = self._error, None
         if error is not None:
             raise error
         raise HandoverEnded
+
+    def _watch(self, batch: Any) -> weakref.ref[Any] | None:
+        try:
+            return weakref.ref(batch, self._gone)
+        except TypeError:  # a tuple, say: nobody can tell how long the user holds it
+            return None
+
+    def _gone(self, _batch: weakref.ref[Any]) -> None:
+        with self._lock:
+            self._tell()
+
+    def _two_are_held(self) -> bool:
+        return self._before is not None and self._before() is not None
+
+    def _come_back(self) -> None:
+        if self._before is not None:
+            self._before = None
+            self._tell()
 
     def _listen(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()

@@ -121,6 +121,66 @@ def test_cancelling_who_wants_room_loses_nothing() -> None:
     run(main())
 
 
+# ---- two batches are alive, not three
+
+
+class Batch:
+    """Something that the user holds, or lets go."""
+
+
+async def third_room(handover: Handover) -> tuple[Batch, Batch, asyncio.Future[None]]:
+    """Two batches in the user's hands, and who wants room for a third."""
+    handover.put(Batch())
+    first = handover.get()
+    await handover.room()  # one batch is held: there is room for the second
+    handover.put(Batch())
+    second = handover.get()
+    waiting = asyncio.ensure_future(handover.room())
+    await turns()
+    assert not waiting.done()
+    return first, second, waiting
+
+
+def test_the_room_opens_when_the_batch_before_is_gone() -> None:
+    async def main() -> None:
+        first, second, waiting = await third_room(Handover())
+        await turns()
+        assert not waiting.done()
+        del first
+        await waiting
+        assert second is not None
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["get", "aget"])
+def test_who_keeps_his_batches_gets_the_next_when_he_comes_back(how: str) -> None:
+    async def main() -> None:
+        handover = Handover()
+        kept = await third_room(handover)
+        if how == "aget":
+            coming = asyncio.ensure_future(handover.aget())
+        else:
+            coming = asyncio.ensure_future(asyncio.to_thread(handover.get))
+        await kept[2]
+        third = Batch()
+        handover.put(third)
+        assert await coming is third
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_watched_holds_nothing_up() -> None:
+    async def main() -> None:
+        handover = Handover()
+        for number in range(3):
+            await handover.room()
+            handover.put((number,))
+            assert handover.get() == (number,)
+
+    run(main())
+
+
 # ---- the end
 
 
