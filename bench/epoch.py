@@ -16,8 +16,9 @@ sampler, same keys; it stands in for torch-sparse's, which PyG+ would use and wh
 batch's x is touched and dropped.
 
 The floor is the largest of: what the loader's own requests and bytes cost at the disk's two
-constants (measured first, `gnndrive bench disk`), sampling alone in the same limit, and the CPU
-seconds of all its threads over the cores. There is no compute here.
+constants (measured as `gnndrive bench disk` does, just before and just after that loader, for a
+disk may be another one some minutes later), sampling alone in the same limit, and the CPU seconds
+of all its threads over the cores. There is no compute here.
 
 As root on cgroup v1 each process runs under the memory limit, page cache counted, after dropping
 all caches. Otherwise there is no limit, the store's own pages are dropped with posix_fadvise, and
@@ -42,12 +43,13 @@ from _limits import Cgroup, drop_caches, limited
 from _loaders import OURS, RUNS
 
 import gnndrive
-from gnndrive.measure.calibrate import calibrate
+from gnndrive.measure.calibrate import calibrate, cost_of
 from gnndrive.records import DiskCost
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.sizes import format_size, parse_size
 
-LOADERS = ["pyg+", "gnndrive"]
+MAPPED = "pyg+"
+LOADERS = [MAPPED, "gnndrive"]
 
 
 def spawn(
@@ -67,10 +69,22 @@ def spawn(
     return result
 
 
+def spawn_beside_disk(
+    which: str, options: argparse.Namespace, group: Cgroup | None
+) -> tuple[dict[str, Any], DiskCost]:
+    """`spawn` one of our loaders, and what reading cost on the disk just before and just after."""
+    store = gnndrive.open(options.store)
+    before = calibrate(store)
+    result = spawn(which, options, group)
+    after = calibrate(store)
+    return result, cost_of(before.points + after.points, store, after.depth, after.engine)
+
+
 def add_floor(result: dict[str, Any], cost: DiskCost, sampling: dict[str, Any]) -> None:
     """What no loader with these reads, this sampler and this CPU time could beat, s a batch; and
     how long a sample takes when nothing else goes on."""
     batches = result["batches"]
+    result["request_us"], result["byte_ns"] = cost.request_s * 1e6, cost.byte_s * 1e9
     parts = {
         "reads": cost.seconds(result["requests"], result["bytes_read"]) / batches,
         "sampling": sampling["elapsed_s"] / sampling["batches"],
@@ -90,26 +104,26 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     """All loaders, one after the other."""
     if options.train:
         return {"results": [spawn("training", options, group)]}
-    store = gnndrive.open(options.store)
-    cost = calibrate(store)
-    results = [spawn(name, options, group) for name in options.loaders]
-    mine = [result for result in results if "requests" in result]
-    if mine:
+    results, costs = [], {}
+    for name in options.loaders:
+        if name == MAPPED:  # how many reads the page cache made of it nobody counts
+            results.append(spawn(name, options, group))
+            continue
+        result, costs[name] = spawn_beside_disk(name, options, group)
+        results.append(result)
+    if costs:
         sampling = spawn("sampling", options, group)
-        for result in mine:
-            add_floor(result, cost, sampling)
+        for result in results:
+            if result["loader"] in costs:
+                add_floor(result, costs[result["loader"]], sampling)
         results.append(sampling)
-    return {"request_us": cost.request_s * 1e6, "byte_ns": cost.byte_s * 1e9, "results": results}
+    return {"results": results}
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
     """What was measured, a line a loader."""
     fanout = ",".join(map(str, options.fanout))
     lines = [f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}"]
-    if "request_us" in found:
-        lines.append(
-            f"the disk: {found['request_us']:.1f} us a request, {found['byte_ns']:.2f} ns a byte"
-        )
     lines.append(
         f"{'loader':<9} {'s/batch':>8} {'k rows/s':>9} {'read/wanted':>11} {'hits':>5} "
         f"{'CPU s':>6} {'peak':>8} {'floor':>6} {'of it':>6}"
@@ -128,7 +142,8 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
             limit = max(result["floor_parts_s"], key=result["floor_parts_s"].get)
             line += f" {result['floor_s']:6.2f} {seconds / batches / result['floor_s']:6.2f}"
             line += f"  ({limit}; a sample {sample_s(result):.3f} s,"
-            line += f" {result['alone_sample_s']:.3f} alone)"
+            line += f" {result['alone_sample_s']:.3f} alone; the disk {result['request_us']:.1f} us"
+            line += f" a request, {result['byte_ns']:.2f} ns a byte)"
         lines.append(line)
     return "\n".join(lines + ratios(found["results"]))
 

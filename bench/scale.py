@@ -6,7 +6,7 @@ usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR] [--batches 20] [--
 Loads batches from power-law graphs of so many million nodes (fractions too), all of one degree,
 one after the other in the same memory, each in a process of its own, everything cold. Each size's
 floor is its own, as in bench/epoch.py, whose other options are taken too (`--batch-size`,
-`--fanout`, `--engine`, `--samplers`, …). The disk is calibrated anew for each.
+`--fanout`, `--engine`, `--samplers`, …). The disk is measured before and after each.
 
 Graphs that are not in DIR yet are made first: 16 edges a node, 128 × float32 rows; 593 bytes of
 disk a node, so 29.6 GB for 50 M, some minutes and 1.6 GB of memory. They stay there.
@@ -39,7 +39,6 @@ from _powerlaw import made_by, store_bytes, write_powerlaw
 
 import gnndrive
 from gnndrive.commands.progress import Bars
-from gnndrive.measure.calibrate import calibrate
 from gnndrive.sizes import format_size, parse_size
 
 PER_NODE = ("mapping table", "index pointers", "labels", "look-ahead", "input nodes")
@@ -73,9 +72,8 @@ def make_missing(folder: Path, sizes: list[int]) -> None:
 
 def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
     """One size: the loader, and sampling alone for its floor."""
-    store = gnndrive.open(options.store)
-    cost = calibrate(store)
-    result = per_batch(epoch.spawn("gnndrive", options, group))
+    result, cost = epoch.spawn_beside_disk("gnndrive", options, group)
+    result = per_batch(result)
     sampling = per_batch(epoch.spawn("sampling", options, group))
     epoch.add_floor(result, cost, sampling)
     plan = result["plan"]
@@ -85,8 +83,6 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
     tables_bytes = sum(tables.values())
     return result | {
         "nodes": nodes,
-        "request_us": cost.request_s * 1e6,
-        "byte_ns": cost.byte_s * 1e9,
         "tables": tables,
         "tables_bytes": tables_bytes,
         "beyond_bytes": result["private_bytes"] - tables_bytes,

@@ -33,7 +33,7 @@ import scale  # noqa: E402
 
 NODES = 3000
 SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
-DISK = DiskCost(1e-5, 5e-10, 128, "uring", "2024-01-01", {}, ())
+DISK = DiskCost(1e-5, 5e-10, 128, "uring", "2024-01-01", {}, ((4096, 1.2e-5), (65536, 4e-5)))
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +99,6 @@ def test_all_loaders_draw_the_same_batches(store: Path, topology: str):
     assert ended["gnndrive"]["topology"] == topology
 
 
-# ---- bench/scale.py ----
-
-
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers in this process, and a disk that is not measured."""
@@ -111,7 +108,27 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return _loaders.RUNS[which](given) | {"peak_bytes": 1}
 
     monkeypatch.setattr(epoch, "spawn", spawn)
-    monkeypatch.setattr(scale, "calibrate", lambda store: DISK)
+    monkeypatch.setattr(epoch, "calibrate", lambda store: DISK)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_each_loader_has_the_disk_measured_beside_it(store: Path):
+    given = options(store, "--loaders", "pyg+,naive,gnndrive", "--topology", "resident")
+    found = epoch.measure(given, None)
+    mapped, naive, ours, sampling = found["results"]
+    assert [result["loader"] for result in (mapped, sampling)] == ["pyg+", "sampling"]
+    for result in (naive, ours):
+        reads = result["requests"] * result["request_us"] + result["bytes_read"] * (
+            result["byte_ns"] / 1e3
+        )
+        assert result["floor_parts_s"]["reads"] == pytest.approx(reads / 1e6 / 3)
+    assert "floor_s" not in mapped
+    text = epoch.table(found | {"memory": "enough"}, given)
+    assert "gnndrive is" in text
+    assert text.count("us a request") == 2
+
+
+# ---- bench/scale.py ----
 
 
 @pytest.mark.usefixtures("in_process")
