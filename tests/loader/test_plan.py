@@ -65,7 +65,7 @@ def test_each_use_of_memory_has_its_line(make: Make, store: Store) -> None:
     assert line(plan, "slot books").nbytes == 100 * SLOT_BOOKS_BYTES
     assert line(plan, "mapping table").nbytes == MAPPING_BYTES * NODES
     assert line(plan, "index pointers").nbytes == store.index_pointers.nbytes
-    assert line(plan, "staging").nbytes == 8 * 65_536
+    assert line(plan, "staging").nbytes == 8 * 262_144
     assert plan.total_bytes == sum(line.nbytes for line in plan.lines)
 
 
@@ -149,9 +149,9 @@ def test_a_buffer_smaller_than_a_row_is_refused_for_that(memory: int | None) -> 
 
 def test_memory_too_small_names_needs(make: Make) -> None:
     loader = make(memory="1MB", buffer=None)
-    with pytest.raises(ConfigError, match=r"staging: 1\.05 MB") as caught:
+    with pytest.raises(ConfigError, match=r"staging: 4\.19 MB") as caught:
         loader.plan()
-    with pytest.raises(ConfigError, match=r"staging: 1\.05 MB"):
+    with pytest.raises(ConfigError, match=r"staging: 4\.19 MB"):
         iter(loader)
     needed = size_in(caught.value, r"everything else needs ([\d.]+ \w+)") + NODES * ROW_BYTES
     assert len(list(make(memory=int(1.05 * needed), buffer=None))) == len(loader)
