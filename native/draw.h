@@ -1,5 +1,5 @@
-/* draw.h: counter-based random numbers, and which of a node's in-edges they draw. Only sample.c
- * includes it.
+/* draw.h: counter-based random numbers, and which of a node's in-edges they draw. Only the
+ * sampler includes it.
  *
  * The i-th number for a node is mix(start + i * GOLDEN) with start = mix(mix(node + GOLDEN) ^
  * key): the stream of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014; it passes BigCrush), begun at a
@@ -49,6 +49,15 @@ static inline int64_t gd_below(uint64_t *stream, uint64_t bound)
     return (int64_t)(product >> 64);
 }
 
+static inline int gd_grow(void **array, int64_t count, size_t width)
+{
+    void *larger = realloc(*array, (size_t)count * width);
+    if (!larger)
+        return -ENOMEM;
+    *array = larger;
+    return 0;
+}
+
 /* The least power-of-two multiple of `capacity` that holds `needed`. */
 static inline int64_t gd_doubled(int64_t capacity, int64_t needed)
 {
@@ -95,15 +104,13 @@ static inline int gd_set_add(gd_set *set, uint64_t mask, int64_t number)
 }
 
 /* The same subsets as gd_draw_few, with a hash set, so that a large k costs k and not k squared. */
-static int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree, int64_t k,
-                        int64_t *out)
+static inline int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree,
+                               int64_t k, int64_t *out)
 {
     const int64_t capacity = gd_doubled(GD_SET_MIN, 2 * k);
     if (capacity > set->capacity) {
-        int64_t *larger = realloc(set->entry, (size_t)capacity * sizeof *larger);
-        if (!larger)
+        if (gd_grow((void **)&set->entry, capacity, sizeof *set->entry))
             return -ENOMEM;
-        set->entry = larger;
         set->capacity = capacity;
     }
     memset(set->entry, 0, (size_t)capacity * sizeof *set->entry);

@@ -237,7 +237,7 @@ void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out);
 /* *out += the latencies so far, those of finished jobs whole; any thread */
 void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 
-/* ---- sample.c: uniform neighbour sampling over CSC ---- */
+/* ---- sample.c, sampled.c: neighbour sampling over CSC ---- */
 typedef struct gd_csc {
     const void *indptr;  /* nodes + 1, non-decreasing (checked when the store is opened) */
     const void *indices; /* in-neighbours; NULL: not in memory, samplers are given them */
@@ -251,18 +251,47 @@ typedef struct gd_csc {
 enum { GD_PACKED_BITS_MAX = 57 };
 int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
                     int64_t nodes, int32_t bits, void *packed);
-typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash table and result */
+/* The in-edges of one type: `csc` has index pointers of the target type's nodes, and indices that
+ * are nodes of the source type. Types are numbers below the job's counts. */
+typedef struct gd_edge_type {
+    const gd_csc *csc;
+    int32_t source, target;
+    const int64_t *fanout;    /* for each hop; -1: all */
+    const int64_t *node_time; /* of the source's nodes; NULL: they have none. Needs csc->indices */
+    const int64_t *edge_time; /* at CSC positions; NULL: they have none */
+    const void *weight;       /* at CSC positions, float or double; NULL: all edges are equal */
+    int32_t weight_bytes;     /* 4 or 8 */
+} gd_edge_type;
+/* Seeds of one type. An edge with a time above its seed's is not there. */
+typedef struct gd_seeds {
+    const int64_t *node; /* duplicates stay, as in PyG */
+    const int64_t *time; /* of each seed; NULL: the end of time */
+    int64_t count;
+    int32_t type;
+} gd_seeds;
+typedef struct gd_sampling {
+    const gd_edge_type *edge_types;
+    const int64_t *nodes; /* how many there are of each node type */
+    const gd_seeds *seeds;
+    int32_t edge_type_count, node_type_count, seeds_count;
+    int32_t hops;
+    int32_t replace;
+    int32_t disjoint; /* 1: each seed has a tree of its own, numbered from 0 in the seeds' order */
+    int32_t latest;   /* 1: where there are times, not any edges that were there but the latest */
+    uint64_t key;     /* everything the draw depends on beside edge type, node and tree */
+    const int32_t *stop; /* or NULL; *stop != 0 ends it early */
+} gd_sampling;
+typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash tables and result */
 gd_sampler *gd_sampler_new(void);
 void gd_sampler_free(gd_sampler *s);
-/* Sample `hops` hops from seeds (duplicates stay, as in PyG). fanout[h] = -1: all. key: everything
- * the draw depends on beside the node. *stop != 0 ends it early with -ECANCELED. -ERANGE: a seed or
- * neighbour out of range (its value in gd_sampler_culprit). The result stays in the sampler until
- * the next call. GD_WANTS: the indices are not in memory; go on with gd_sample_resume until it
- * returns something else. g, fanout and stop are in use until then. */
+/* Sample. The result stays in the sampler until the next call. GD_WANTS: an edge type's indices are
+ * not in memory; go on with gd_sample_resume until it returns something else. What the job points
+ * to is in use until then. Errors leave no result: -ECANCELED: stopped; -ENXIO: a seed that is no
+ * node; -ERANGE: a neighbour that is none; -EFAULT: a node's index pointers lie outside of the
+ * edges; -EDOM: the weight at a position is none (gd_sampler_culprit says which); -EOVERFLOW: more
+ * than 2^31 - 1 nodes or edges of a type; -ENOMEM; -EINVAL: the job makes no sense. */
 enum { GD_WANTS = 1 };
-int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds,
-              const int64_t *fanout, int32_t hops, int32_t replace, uint64_t key,
-              const int32_t *stop);
+int gd_sample(gd_sampler *s, const gd_sampling *job);
 /* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i was drawn
  * for the first node[n] with first + i < until[n]. */
 typedef struct gd_wanted {
@@ -271,23 +300,30 @@ typedef struct gd_wanted {
     const int32_t *until;
     int64_t first;
     int64_t count; /* 0: it does not wait */
+    int32_t edge_type;
 } gd_wanted;
 void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out);
 /* Give the neighbours of the first `count` edges wanted, as wide as the graph's indices; returns
  * what gd_sample does. -EINVAL: it does not wait, or not for so many. */
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count);
-int64_t gd_sampler_nodes(const gd_sampler *s);
-int64_t gd_sampler_edges(const gd_sampler *s);
-int64_t gd_sampler_expanded(const gd_sampler *s); /* nodes that were drawn for: the first ones */
-int64_t gd_sampler_culprit(const gd_sampler *s);
-/* Copy the result out: node[nodes] global ids, seeds first then by hop; row[edges] the sampled
- * neighbours, as positions in node; colptr[expanded + 1]: edges [colptr[p], colptr[p + 1]) were
- * drawn for node[p]; edge[edges] CSC positions, int32 or int64 by edge_bytes, 4 only where the
- * graph has less than 2^31 edges; nodes_per_hop[hops + 1], edges_per_hop[hops]. Any output may be
- * NULL. */
-void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *colptr,
-                       void *edge, int32_t edge_bytes, int64_t *nodes_per_hop,
-                       int64_t *edges_per_hop);
+/* Replace the sample's edges by all edges between its nodes. -EINVAL: it is disjoint, or indices
+ * are not in memory; else what gd_sample returns. */
+int gd_sampler_induce(gd_sampler *s);
+int64_t gd_sampler_nodes(const gd_sampler *s, int32_t type);
+int64_t gd_sampler_edges(const gd_sampler *s, int32_t edge_type);
+/* Targets that were drawn for: the first ones */
+int64_t gd_sampler_expanded(const gd_sampler *s, int32_t edge_type);
+int64_t gd_sampler_culprit(const gd_sampler *s, int32_t *edge_type);
+/* Copy the nodes of a type out: node[nodes] global ids, seeds first then by hop; tree[nodes] if
+ * disjoint; per_hop[hops + 1]. Any output may be NULL. */
+void gd_sampler_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t *tree,
+                      int64_t *per_hop);
+/* Copy the edges of a type out: row[edges] the sampled neighbours, as places among the nodes of the
+ * source's type; colptr[expanded + 1]: edges [colptr[p], colptr[p + 1]) were drawn for the target's
+ * p-th node; edge[edges] CSC positions, int32 or int64 by edge_bytes, 4 only where the graph has
+ * less than 2^31 edges; per_hop[hops]. Any output may be NULL. */
+void gd_sampler_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
+                      void *edge, int32_t edge_bytes, int64_t *per_hop);
 
 /* ---- neighbours.c: the in-neighbour lists that are kept in memory (Ginex's neighbour cache) ----
  */

@@ -1,5 +1,5 @@
-/* places.h: the sampler's hash table from a node to the position where it first stands. Only
- * sample.c includes it.
+/* places.h: the sampler's hash table from a key, a node or tree and node, to the position where it
+ * first stands. Only the sampler includes it.
  *
  * Open addressing with linear probing, 8 bytes a slot: the node's low 32 bits, then its position +
  * 1; 0 is empty. A match of the 32 bits is confirmed in the node list, so ids may be as large as
@@ -24,7 +24,7 @@ typedef struct gd_places {
 } gd_places;
 
 /* Make it a table of `slots` empty slots; what it held is lost. */
-static int gd_places_clear(gd_places *t, int64_t slots)
+static inline int gd_places_clear(gd_places *t, int64_t slots)
 {
     assert(slots >= GD_PLACES_MIN && (slots & (slots - 1)) == 0);
     const size_t bytes = (size_t)slots * sizeof *t->slot;

@@ -1,19 +1,23 @@
-/* sample.c: uniform neighbour sampling over CSC (GNNDrive §4.1, the sample stage).
+/* sample.c: neighbour sampling over CSC (GNNDrive §4.1, the sample stage).
  *
  * The result is PyG's: seeds first and in order, duplicates among them kept and each expanded;
  * every other node once, in the order in which it was found; a node found again is the position
- * where it stood first; hop h + 1 expands what hop h found. Each hop has two passes. draw_hop
- * needs index pointers only and writes the CSC positions that were drawn; map_hop reads the
- * neighbours there and gives each its place. They are apart so that addresses are known long
- * before they are needed: a batch of a large graph is one cache miss, or with mapped indices one
- * page fault, after another, and asking early for many at once is most of the speed. And where the
- * indices are not in memory at all, the sampler stops between the two and is given the neighbours.
+ * where it stood first; hop h + 1 expands what hop h found. With several node and edge types each
+ * hop takes the edge types in turn, and what one of them finds is expanded in the next hop. If the
+ * trees are to be disjoint, each seed has nodes of its own.
+ *
+ * An edge type's turn has two passes. draw_turn needs index pointers only (and, if asked for, times
+ * and weights) and writes the CSC positions that were drawn; map_turn reads the neighbours there
+ * and gives each its place. They are apart so that addresses are known long before they are needed:
+ * a batch of a large graph is one cache miss, or with mapped indices one page fault, after another,
+ * and asking early for many at once is most of the speed. And where the indices are not in memory
+ * at all, the sampler stops between the two and is given the neighbours.
+ *
+ * What is drawn for a node depends on (key, edge type, node, its tree if disjoint) and its fanout.
  */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
-#include <sys/resource.h>
-#include <unistd.h>
-#include "indices.h"
-#include "sampler.h"
+#include "begin.h"
+#include "pages.h"
 
 enum {
     CHUNK = 256,        /* neighbours whose cache lines are asked for at once */
@@ -22,54 +26,124 @@ enum {
     STOP_EVERY = 1024,  /* nodes expanded between two looks at *stop */
 };
 
-static inline int stopped(const gd_job *j) {
+static inline int stopped(const gd_sampling *j) {
     return j->stop && __atomic_load_n(j->stop, __ATOMIC_RELAXED) != 0;
+}
+
+static inline gd_drawn *drawn(const gd_sampler *s) { return &s->drawn[s->turn]; }
+
+static inline const gd_edge_type *edge_type(const gd_sampler *s) {
+    return &s->job.edge_types[s->turn];
+}
+
+/* Where the node's in-edges of this turn's type lie. */
+static int in_edges(gd_sampler *s, int64_t node, int64_t *begin, int64_t *end) {
+    const gd_csc *const g = edge_type(s)->csc;
+    *begin = gd_indptr(g, node);
+    *end = gd_indptr(g, node + 1);
+    if (*begin >= 0 && *end >= *begin && *end <= g->edges) return 0;
+    s->culprit = node;
+    return -EFAULT;
 }
 
 /* ---- first pass: which of its in-edges a node draws ---- */
 
-/* Append what is drawn for the node at position p, whose in-edges are [begin, begin + degree). */
-static int draw_node(gd_sampler *s, const gd_job *j, int64_t p, int64_t begin, int64_t degree,
-                     int64_t fanout) {
-    const int all = fanout < 0 || degree == 0 || (!j->replace && degree <= fanout);
-    const int64_t k = all ? degree : fanout;
-    const int rc = reserve_edges(s, k);
-    if (rc) return rc;
-    int64_t *const out = s->edge + s->edges;
-    const uint64_t stream = gd_stream(j->key, s->node[p]);
-    if (all) {
-        for (int64_t n = 0; n < k; n++) out[n] = begin + n;
-    } else if (j->replace) {
-        gd_draw_replaced(stream, begin, degree, k, out);
+/* Draw k of `count` where all are equally likely: positions from `begin` on. */
+static int draw_uniform(gd_sampler *s, uint64_t stream, int64_t begin, int64_t count, int64_t k,
+                        int64_t *out) {
+    if (s->job.replace) {
+        gd_draw_replaced(stream, begin, count, k, out);
     } else if (k <= GD_SCAN_MAX) {
-        gd_draw_few(stream, begin, degree, k, out);
-    } else if (gd_draw_many(&s->drawn, stream, begin, degree, k, out)) {
+        gd_draw_few(stream, begin, count, k, out);
+    } else if (gd_draw_many(&s->set, stream, begin, count, k, out)) {
         return -ENOMEM;
     }
-    s->edges += k;
-    s->expanded = p + 1;
-    s->colptr[s->expanded] = (int32_t)s->edges;
     return 0;
 }
 
-/* Draw for the nodes at positions [first, last). */
-static int draw_hop(gd_sampler *s, const gd_job *j, int64_t first, int64_t last, int64_t fanout) {
-    const gd_csc *const g = j->g;
-    if (reserve_colptr(s, last)) return -ENOMEM;
-    for (int64_t p = first; p < last; p++) {
-        if ((p - first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
-        if (p + GD_NODES_AHEAD < last) {
+/* Draw among those in-edges [begin, begin + degree) that were there at `time`, or all if the type
+ * has no times; returns how many were drawn. */
+static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_t degree,
+                           int64_t fanout, int64_t time) {
+    const gd_edge_type *const type = edge_type(s);
+    gd_candidates *const c = &s->candidates;
+    const int temporal = type->edge_time || type->node_time;
+    int64_t count = degree;
+    if (gd_reserve_candidates(c, degree)) return -ENOMEM;
+    if (temporal)
+        count = gd_existing(c, type, s->job.nodes[type->source], begin, degree, time, &s->culprit);
+    else
+        for (int64_t n = 0; n < count; n++) c->entry[n].order = ~(begin + n);
+    if (count < 0) return count;
+    if (temporal && s->job.latest && fanout >= 0 && count > fanout) {
+        gd_first_candidates(c->entry, count, fanout);
+        count = fanout;
+    }
+    const int all = fanout < 0 || count == 0 || (!s->job.replace && count <= fanout);
+    const int64_t k = all ? count : fanout;
+    gd_drawn *const d = drawn(s);
+    int rc = reserve_edges(d, k);
+    if (rc) return rc;
+    int64_t *const out = d->edge + d->edges;
+    if (!all && type->weight)
+        return gd_weighted(c, type, stream, count, k, s->job.replace, out, &s->culprit);
+    if (!all && draw_uniform(s, stream, 0, count, k, out)) return -ENOMEM;
+    for (int64_t n = 0; n < k; n++) out[n] = ~c->entry[all ? n : out[n]].order;
+    return k;
+}
+
+/* Append what is drawn for the target at position p, whose in-edges are [begin, begin + degree). */
+static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, int64_t degree,
+                     int64_t fanout, int64_t time) {
+    const gd_edge_type *const type = edge_type(s);
+    gd_drawn *const d = drawn(s);
+    int64_t k;
+    if (type->edge_time || type->node_time || type->weight) {
+        k = draw_chosen(s, stream, begin, degree, fanout, time);
+        if (k < 0) return (int)k;
+    } else {
+        const int all = fanout < 0 || degree == 0 || (!s->job.replace && degree <= fanout);
+        k = all ? degree : fanout;
+        const int rc = reserve_edges(d, k);
+        if (rc) return rc;
+        int64_t *const out = d->edge + d->edges;
+        if (!all && draw_uniform(s, stream, begin, degree, k, out)) return -ENOMEM;
+        if (all)
+            for (int64_t n = 0; n < k; n++) out[n] = begin + n;
+    }
+    d->edges += k;
+    d->expanded = p + 1;
+    d->colptr[d->expanded] = (int32_t)d->edges;
+    return 0;
+}
+
+/* Draw this turn's edges of all nodes that the hop expands. */
+static int draw_turn(gd_sampler *s) {
+    const gd_sampling *const j = &s->job;
+    const gd_edge_type *const type = edge_type(s);
+    const gd_csc *const g = type->csc;
+    const gd_found *const f = &s->found[type->target];
+    /* The first edge type draws what a graph of one type would. */
+    const uint64_t key = s->turn ? gd_mix(j->key + (uint64_t)s->turn * GD_GOLDEN) : j->key;
+    if (reserve_colptr(drawn(s), f->hop_last)) return -ENOMEM;
+    for (int64_t p = f->hop_first; p < f->hop_last; p++) {
+        if ((p - f->hop_first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
+        if (p + GD_NODES_AHEAD < f->hop_last) {
             const char *ahead = g->indptr;
-            ahead += s->node[p + GD_NODES_AHEAD] * g->indptr_bytes;
+            ahead += f->node[p + GD_NODES_AHEAD] * g->indptr_bytes;
             __builtin_prefetch(ahead);
             __builtin_prefetch(ahead + g->indptr_bytes);
         }
-        const int64_t node = s->node[p], begin = gd_indptr(g, node), end = gd_indptr(g, node + 1);
-        if (begin < 0 || end < begin || end > j->g->edges) {
-            s->culprit = node;
-            return -ERANGE;
+        int64_t begin, end;
+        int rc = in_edges(s, f->node[p], &begin, &end);
+        if (rc) return rc;
+        uint64_t stream = gd_stream(key, f->node[p]);
+        int64_t time = 0;
+        if (j->disjoint) {
+            stream = gd_mix(stream + (uint64_t)f->tree[p] * GD_GOLDEN);
+            if (s->tree_time) time = s->tree_time[f->tree[p]];
         }
-        const int rc = draw_node(s, j, p, begin, end - begin, fanout);
+        rc = draw_node(s, stream, p, begin, end - begin, type->fanout[s->hop], time);
         if (rc) return rc;
     }
     return 0;
@@ -77,80 +151,97 @@ static int draw_hop(gd_sampler *s, const gd_job *j, int64_t first, int64_t last,
 
 /* ---- second pass: the neighbours at the drawn positions get their places ---- */
 
-static int64_t major_faults(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_majflt : 0;
+/* The place of the target that edge `e` of this turn was drawn for. */
+static int64_t target_of(const gd_sampler *s, int64_t e) {
+    const gd_found *const f = &s->found[edge_type(s)->target];
+    int64_t low = f->hop_first, high = f->hop_last;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (drawn(s)->colptr[middle] <= e)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
-/* Have the kernel start reading the pages of edges up to `until`, so that the disk sees many
- * requests at once (a thread that page-faults has one). In memory it never comes to this; a
- * refusal costs time. */
-static void ask_for_pages(gd_sampler *s, const gd_csc *g, int64_t until) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), indices = (uintptr_t)g->indices;
-    uintptr_t begin = 0, end = 0; /* the run of pages collected so far */
-    for (; s->asked < until; s->asked++) {
-        const uintptr_t at = indices + (uintptr_t)s->edge[s->asked] * (uintptr_t)g->index_bytes;
-        const uintptr_t start = at & ~(page - 1);
-        if (start >= begin && start < end) continue;
-        if (start != end) {
-            if (end != begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
-            begin = start;
-        }
-        end = start + page;
+/* The keys of the sources of edges [first, first + count), in the trees of their targets. */
+static void tree_keys(const gd_sampler *s, int64_t first, int64_t count, const int64_t *neighbour,
+                      int64_t *key, int32_t *tree) {
+    const gd_edge_type *const type = edge_type(s);
+    const gd_found *const targets = &s->found[type->target];
+    int64_t p = target_of(s, first);
+    for (int64_t n = 0; n < count; n++) {
+        while (drawn(s)->colptr[p + 1] <= first + n) p++;
+        tree[n] = targets->tree[p];
+        key[n] = tree[n] * s->job.nodes[type->source] + neighbour[n];
     }
-    if (end != begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
 
 /* Place the neighbours of the next `count` <= CHUNK edges, `given` or else in the indices. */
-static int map_chunk(gd_sampler *s, const gd_csc *g, int64_t count, const void *given) {
-    const int64_t first = s->placed;
-    int64_t neighbour[CHUNK];
+static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
+    const gd_edge_type *const type = edge_type(s);
+    gd_found *const f = &s->found[type->source];
+    gd_drawn *const d = drawn(s);
+    const int64_t first = d->placed, sources = s->job.nodes[type->source];
+    const int32_t disjoint = s->job.disjoint;
+    int64_t neighbour[CHUNK], forest[CHUNK], *const key = disjoint ? forest : neighbour;
+    int32_t tree[CHUNK];
     uint64_t home[CHUNK];
     assert(count <= CHUNK);
-    const int rc = reserve_nodes(s, count);
+    const int rc = reserve_nodes(s, f, count);
     if (rc) return rc;
     if (given)
-        gd_read_given(g, given, count, neighbour);
+        gd_read_given(type->csc, given, count, neighbour);
     else
-        gd_read_indices(g, s->edge + first, count, neighbour);
+        gd_read_indices(type->csc, d->edge + first, count, neighbour);
     for (int64_t n = 0; n < count; n++) {
-        if ((uint64_t)neighbour[n] >= (uint64_t)g->nodes) {
+        if ((uint64_t)neighbour[n] >= (uint64_t)sources) {
             s->culprit = neighbour[n];
             return -ERANGE;
         }
-        home[n] = gd_places_home(&s->places, neighbour[n]);
-        __builtin_prefetch(&s->places.slot[home[n]], 1);
+    }
+    if (disjoint) tree_keys(s, first, count, neighbour, key, tree);
+    for (int64_t n = 0; n < count; n++) {
+        home[n] = gd_places_home(&f->places, key[n]);
+        __builtin_prefetch(&f->places.slot[home[n]], 1);
     }
     for (int64_t n = 0; n < count; n++) {
-        uint64_t *slot = gd_places_find(&s->places, s->node, neighbour[n], home[n]);
+        uint64_t *slot = gd_places_find(&f->places, gd_keys(s, f), key[n], home[n]);
         if (*slot == 0) {
-            *slot = gd_places_entry(neighbour[n], s->nodes);
-            s->node[s->nodes++] = neighbour[n];
+            *slot = gd_places_entry(key[n], f->nodes);
+            if (disjoint) {
+                f->key[f->nodes] = key[n];
+                f->tree[f->nodes] = tree[n];
+            }
+            f->node[f->nodes++] = neighbour[n];
         }
-        s->row[first + n] = gd_places_position(*slot);
+        d->row[first + n] = gd_places_position(*slot);
     }
-    s->placed += count;
+    d->placed += count;
     return 0;
 }
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Place the neighbours of all edges from `placed` on; the indices are in memory, or mapped. */
-static int map_hop(gd_sampler *s, const gd_job *j) {
-    int64_t count = least(s->edges - s->placed, CHUNK);
-    gd_prefetch_indices(j->g, s->edge + s->placed, count);
-    s->asked = s->placed;
+static int map_turn(gd_sampler *s) {
+    const gd_csc *const g = edge_type(s)->csc;
+    gd_drawn *const d = drawn(s);
+    int64_t count = least(d->edges - d->placed, CHUNK);
+    gd_prefetch_indices(g, d->edge + d->placed, count);
+    s->asked = d->placed;
     while (count > 0) {
-        if (stopped(j)) return -ECANCELED;
+        if (stopped(&s->job)) return -ECANCELED;
         if (!s->cold) {
-            s->cold = major_faults() - s->faults > FAULTS_COLD;
-            s->asked = s->placed;
+            s->cold = gd_major_faults() - s->faults > FAULTS_COLD;
+            s->asked = d->placed;
         }
-        if (s->cold && !j->g->packed_bits)
-            ask_for_pages(s, j->g, least(s->edges, s->placed + AHEAD_PAGES));
-        const int64_t next = s->placed + count, following = least(s->edges - next, CHUNK);
-        gd_prefetch_indices(j->g, s->edge + next, following);
-        const int rc = map_chunk(s, j->g, count, NULL);
+        if (s->cold && !g->packed_bits)
+            gd_ask_for_pages(s, g, d->edge, least(d->edges, d->placed + AHEAD_PAGES));
+        const int64_t next = d->placed + count, following = least(d->edges - next, CHUNK);
+        gd_prefetch_indices(g, d->edge + next, following);
+        const int rc = map_chunk(s, count, NULL);
         if (rc) return rc;
         count = following;
     }
@@ -158,35 +249,77 @@ static int map_hop(gd_sampler *s, const gd_job *j) {
 }
 
 /* Place the neighbours of the next `count` edges, which are given. */
-static int map_given(gd_sampler *s, const gd_job *j, const uint8_t *given, int64_t count) {
+static int map_given(gd_sampler *s, const uint8_t *given, int64_t count) {
     for (int64_t n = 0; n < count; n += CHUNK) {
-        if (stopped(j)) return -ECANCELED;
-        const int rc = map_chunk(s, j->g, least(count - n, CHUNK), given + n * j->g->index_bytes);
+        if (stopped(&s->job)) return -ECANCELED;
+        const int64_t at = n * edge_type(s)->csc->index_bytes;
+        const int rc = map_chunk(s, least(count - n, CHUNK), given + at);
         if (rc) return rc;
     }
     return 0;
 }
 
+/* Replace this turn's edges by all between found nodes; their sources are found already. */
+static int induce_turn(gd_sampler *s) {
+    const gd_edge_type *const type = edge_type(s);
+    const gd_csc *const g = type->csc;
+    const gd_found *const from = &s->found[type->source], *const to = &s->found[type->target];
+    gd_drawn *const d = drawn(s);
+    if (!g->indices) return -EINVAL;
+    d->edges = 0;
+    if (reserve_colptr(d, to->nodes)) return -ENOMEM;
+    for (int64_t p = 0; p < to->nodes; p++) {
+        if (p % STOP_EVERY == 0 && stopped(&s->job)) return -ECANCELED;
+        int64_t begin, end;
+        int rc = in_edges(s, to->node[p], &begin, &end);
+        if (rc == 0) rc = reserve_edges(d, end - begin);
+        if (rc) return rc;
+        for (int64_t e = begin; e < end; e++) {
+            int64_t source;
+            gd_read_indices(g, &e, 1, &source);
+            const uint64_t *const slot = gd_places_find(&from->places, from->node, source,
+                                                        gd_places_home(&from->places, source));
+            if (*slot == 0) continue;
+            d->edge[d->edges] = e;
+            d->row[d->edges++] = gd_places_position(*slot);
+        }
+        d->colptr[p + 1] = (int32_t)d->edges;
+    }
+    d->expanded = to->nodes;
+    d->placed = d->edges;
+    return 0;
+}
+
 /* ---- hop after hop ---- */
 
+static void begin_hop(gd_sampler *s) {
+    s->turn = 0;
+    for (int32_t t = 0; t < s->job.node_type_count; t++) s->found[t].hop_last = s->found[t].nodes;
+    for (int32_t r = 0; r < s->job.edge_type_count; r++) s->drawn[r].hop_edges = s->drawn[r].edges;
+}
+
 static void end_hop(gd_sampler *s) {
-    s->nodes_per_hop[s->hop + 1] = s->nodes - s->hop_last;
-    s->edges_per_hop[s->hop] = s->edges - s->hop_edges;
-    s->hop_first = s->hop_last;
+    for (int32_t t = 0; t < s->job.node_type_count; t++) {
+        gd_found *const f = &s->found[t];
+        f->per_hop[s->hop + 1] = f->nodes - f->hop_last;
+        f->hop_first = f->hop_last;
+    }
+    for (int32_t r = 0; r < s->job.edge_type_count; r++)
+        s->drawn[r].per_hop[s->hop] = s->drawn[r].edges - s->drawn[r].hop_edges;
     s->hop++;
 }
 
-/* Go on with the hop after those done: to the end, or until neighbours are wanted. */
+/* Go on with the turn after those done: to the end, or until neighbours are wanted. */
 static int go_on(gd_sampler *s) {
-    const gd_job *const j = &s->job;
-    while (s->hop < j->hops) {
-        s->hop_last = s->nodes;
-        s->hop_edges = s->edges;
-        int rc = draw_hop(s, j, s->hop_first, s->hop_last, j->fanout[s->hop]);
-        if (rc == 0 && j->g->indices) rc = map_hop(s, j);
-        if (rc) return rc;
-        if (s->placed < s->edges) return GD_WANTS;
-        end_hop(s);
+    for (; s->hop < s->job.hops; end_hop(s)) {
+        if (s->turn == 0) begin_hop(s);
+        for (; s->turn < s->job.edge_type_count; s->turn++) {
+            int rc = draw_turn(s);
+            if (rc == 0 && edge_type(s)->csc->indices) rc = map_turn(s);
+            if (rc) return rc;
+            if (drawn(s)->placed < drawn(s)->edges) return GD_WANTS;
+        }
+        s->turn = 0;
     }
     return 0;
 }
@@ -194,134 +327,53 @@ static int go_on(gd_sampler *s) {
 /* What a step of a sample comes to: an error leaves nothing. */
 static int ended(gd_sampler *s, int rc) {
     s->waiting = rc == GD_WANTS;
-    if (rc < 0) s->nodes = s->edges = s->expanded = s->placed = 0;
+    if (rc < 0) {
+        s->culprit_turn = s->turn;
+        gd_sampler_empty(s);
+    }
     if (rc == 0) s->hops = s->job.hops;
     return rc;
 }
 
 /* ---- the interface ---- */
 
-gd_sampler *gd_sampler_new(void) { return calloc(1, sizeof(gd_sampler)); }
-
-void gd_sampler_free(gd_sampler *s) {
-    if (!s) return;
-    void *const arrays[] = {s->node,          s->edge,          s->row,
-                            s->colptr,        s->places.slot,   s->drawn.entry,
-                            s->nodes_per_hop, s->edges_per_hop, s};
-    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
-}
-
-static int valid_arguments(const gd_csc *g, int64_t n_seeds, const int64_t *fanout, int32_t hops) {
-    if (n_seeds < 0 || hops < 0 || g->nodes < 0 || g->edges < 0) return 0;
-    for (int32_t h = 0; h < hops; h++)
-        if (fanout[h] < -1) return 0;
-    return (g->index_bytes == 4 || g->index_bytes == 8) &&
-           (g->indptr_bytes == 4 || g->indptr_bytes == 8);
-}
-
-/* An empty result with room for `hops` hops, and a table about as large as the last batch needed.
- * */
-static int begin_batch(gd_sampler *s, int32_t hops) {
-    const int64_t had = s->places.slots ? s->places.slots : GD_PLACES_MIN;
-    const int64_t slots = had > GD_PLACES_MIN && s->nodes < had / 8 ? had / 2 : had;
-    s->nodes = s->edges = s->expanded = s->placed = s->hop_first = s->culprit = 0;
-    s->hop = s->hops = s->cold = s->waiting = 0;
-    s->faults = major_faults();
-    const int64_t capacity = (int64_t)hops + 1;
-    if (capacity > s->hop_capacity) {
-        if (grow((void **)&s->nodes_per_hop, capacity, sizeof *s->nodes_per_hop) ||
-            grow((void **)&s->edges_per_hop, capacity, sizeof *s->edges_per_hop))
-            return -ENOMEM;
-        s->hop_capacity = capacity;
-    }
-    if (reserve_colptr(s, 0)) return -ENOMEM;
-    s->nodes_per_hop[0] = s->colptr[0] = 0;
-    return gd_places_clear(&s->places, slots);
-}
-
-static int take_seeds(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds) {
-    const int rc = reserve_nodes(s, n_seeds);
-    if (rc) return rc;
-    for (int64_t n = 0; n < n_seeds; n++) {
-        if ((uint64_t)seeds[n] >= (uint64_t)g->nodes) {
-            s->culprit = seeds[n];
-            return -ERANGE;
-        }
-        s->node[n] = seeds[n];
-    }
-    s->nodes = s->nodes_per_hop[0] = n_seeds;
-    enter_nodes(s);
-    return 0;
-}
-
-int gd_sample(gd_sampler *s, const gd_csc *g, const int64_t *seeds, int64_t n_seeds,
-              const int64_t *fanout, int32_t hops, int32_t replace, uint64_t key,
-              const int32_t *stop) {
-    if (!valid_arguments(g, n_seeds, fanout, hops)) return -EINVAL;
-    s->job = (gd_job){g, fanout, stop, key, hops, replace};
-    int rc = stopped(&s->job) ? -ECANCELED : begin_batch(s, hops);
-    if (rc == 0) rc = take_seeds(s, g, seeds, n_seeds);
+int gd_sample(gd_sampler *s, const gd_sampling *job) {
+    if (!valid_job(job)) return -EINVAL;
+    s->job = *job;
+    if (job->disjoint && !few_enough(job)) return -EOVERFLOW;
+    int rc = stopped(job) ? -ECANCELED : begin_batch(s);
+    s->faults = gd_major_faults();
+    for (int32_t n = 0; rc == 0 && n < job->seeds_count; n++) rc = take_seeds(s, &job->seeds[n]);
     if (rc == 0) rc = go_on(s);
     return ended(s, rc);
 }
 
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count) {
-    if (!s->waiting || count < 0 || count > s->edges - s->placed) return -EINVAL;
-    int rc = map_given(s, &s->job, neighbours, count);
-    if (rc == 0 && s->placed < s->edges) return GD_WANTS;
+    if (!s->waiting || count < 0 || count > drawn(s)->edges - drawn(s)->placed) return -EINVAL;
+    int rc = map_given(s, neighbours, count);
+    if (rc == 0 && drawn(s)->placed < drawn(s)->edges) return GD_WANTS;
     if (rc == 0) {
-        end_hop(s);
+        s->turn++;
         rc = go_on(s);
     }
     return ended(s, rc);
 }
 
 void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out) {
-    *out = (gd_wanted){.first = s->placed};
+    *out = (gd_wanted){.edge_type = s->turn};
     if (!s->waiting) return;
-    int64_t low = s->hop_first, high = s->hop_last; /* the node that the first edge is for */
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (s->colptr[middle] <= s->placed)
-            low = middle;
-        else
-            high = middle;
-    }
-    out->edge = s->edge + s->placed;
-    out->node = s->node + low;
-    out->until = s->colptr + low + 1;
-    out->count = s->edges - s->placed;
+    const gd_drawn *const d = drawn(s);
+    const int64_t low = target_of(s, d->placed);
+    out->first = d->placed;
+    out->edge = d->edge + d->placed;
+    out->node = s->found[edge_type(s)->target].node + low;
+    out->until = d->colptr + low + 1;
+    out->count = d->edges - d->placed;
 }
 
-int64_t gd_sampler_nodes(const gd_sampler *s) { return s->nodes; }
-
-int64_t gd_sampler_edges(const gd_sampler *s) { return s->edges; }
-
-int64_t gd_sampler_expanded(const gd_sampler *s) { return s->expanded; }
-
-int64_t gd_sampler_culprit(const gd_sampler *s) { return s->culprit; }
-
-static void copy_out(void *out, const void *from, int64_t count, size_t width) {
-    if (out && count > 0) memcpy(out, from, (size_t)count * width);
-}
-
-/* Positions below 2^31 take half the room. */
-static void copy_edges(const gd_sampler *s, void *edge, int32_t edge_bytes) {
-    assert(edge_bytes == 4 || edge_bytes == 8);
-    if (edge_bytes == 8) {
-        copy_out(edge, s->edge, s->edges, sizeof *s->edge);
-        return;
-    }
-    for (int64_t e = 0; e < s->edges; e++) ((int32_t *)edge)[e] = (int32_t)s->edge[e];
-}
-
-void gd_sampler_result(const gd_sampler *s, int64_t *node, int32_t *row, int32_t *colptr,
-                       void *edge, int32_t edge_bytes, int64_t *nodes_per_hop,
-                       int64_t *edges_per_hop) {
-    copy_out(node, s->node, s->nodes, sizeof *node);
-    copy_out(row, s->row, s->edges, sizeof *row);
-    copy_out(colptr, s->colptr, s->expanded + 1, sizeof *colptr);
-    if (edge) copy_edges(s, edge, edge_bytes);
-    copy_out(nodes_per_hop, s->nodes_per_hop, s->hops + 1, sizeof *nodes_per_hop);
-    copy_out(edges_per_hop, s->edges_per_hop, s->hops, sizeof *edges_per_hop);
+int gd_sampler_induce(gd_sampler *s) {
+    if (s->job.disjoint || s->waiting) return -EINVAL;
+    int rc = 0;
+    for (s->turn = 0; rc == 0 && s->turn < s->job.edge_type_count; s->turn++) rc = induce_turn(s);
+    return ended(s, rc);
 }

@@ -1,100 +1,66 @@
-/* sampler.h: a sampler's scratch, and how it grows. Only sample.c includes it. */
+/* sampler.h: a sampler's scratch. */
 #ifndef GNNDRIVE_SAMPLER_H
 #define GNNDRIVE_SAMPLER_H
 #include "draw.h"
 #include "places.h"
 
-enum { GD_NODES_AHEAD = 32 }; /* how far ahead index pointers and hash slots are asked for */
+typedef struct gd_candidate {
+    int64_t rank;  /* the smallest are chosen, */
+    int64_t order; /* of equal ones the smallest order; which position it is, is in it */
+} gd_candidate;
 
-typedef struct gd_job { /* what all hops of one sample share */
-    const gd_csc *g;
-    const int64_t *fanout;
-    const int32_t *stop;
-    uint64_t key;
-    int32_t hops, replace;
-} gd_job;
+typedef struct gd_candidates {
+    gd_candidate *entry;
+    double *sum;
+    int64_t capacity;
+} gd_candidates;
 
-struct gd_sampler {
-    gd_job job;        /* of the sample under way, or the last */
-    int32_t hop;       /* hops that are done */
-    int32_t waiting;   /* 1: for neighbours of the edges from `placed` on */
-    int64_t hop_first; /* the first node of the hop under way, */
-    int64_t hop_last;  /* the first node behind it, */
-    int64_t hop_edges; /* and its first edge */
-    int64_t placed;    /* edges whose neighbours have their places */
-    int64_t *node;     /* node[nodes] */
-    int64_t nodes, node_capacity;
-    int64_t *edge; /* edge[edges], row[edges] */
-    int32_t *row;
-    int64_t edges, edge_capacity;
-    int32_t *colptr; /* colptr[expanded + 1]: where each expanded node's edges start */
-    int64_t expanded, colptr_capacity;
-    gd_places places; /* node -> its first position */
-    int32_t cold;     /* the indices come from disk: ask for pages ahead */
-    int64_t faults;   /* major faults of this thread when the batch began */
-    int64_t asked;    /* edges whose pages were asked for */
-    gd_set drawn;     /* behind a large fanout */
-    int64_t *nodes_per_hop, *edges_per_hop;
+/* The sample's nodes of one type: seeds first, then in the order in which they were found. */
+typedef struct gd_found {
+    int64_t *node;  /* node[nodes] */
+    int64_t *key;   /* what `places` knows them by: the node, or tree and node; only if disjoint */
+    int32_t *tree;  /* whose tree they are in; only if disjoint */
+    int64_t nodes, capacity;
+    gd_places places;  /* key -> its first position */
+    int64_t hop_first; /* the first node that the hop under way expands, */
+    int64_t hop_last;  /* and the first behind them */
+    int64_t *per_hop;  /* new nodes of each hop, the seeds first */
     int64_t hop_capacity;
-    int32_t hops; /* of a whole result, else 0 */
+} gd_found;
+
+/* The sample's edges of one type. */
+typedef struct gd_drawn {
+    int64_t *edge; /* edge[edges]: CSC positions; row[edges]: the source's place among the found */
+    int32_t *row;
+    int64_t edges, capacity;
+    int32_t *colptr; /* colptr[expanded + 1]: where each expanded target's edges start */
+    int64_t expanded, colptr_capacity;
+    int64_t placed;    /* edges whose sources have their places */
+    int64_t hop_edges; /* the first edge of the hop under way */
+    int64_t *per_hop;
+    int64_t hop_capacity;
+} gd_drawn;
+
+/* Everything is kept between calls. */
+struct gd_sampler {
+    gd_sampling job;         /* of the sample under way, or the last */
+    int32_t hop;        /* hops that are done, */
+    int32_t turn;       /* and edge types that are, of the hop under way */
+    int32_t waiting;    /* 1: for neighbours of that edge type's edges from `placed` on */
+    int32_t types, edge_types; /* found[types], drawn[edge_types]: never fewer than there were */
+    gd_found *found;
+    gd_drawn *drawn;
+    int64_t *tree_time; /* the time of each tree's seed */
+    int64_t trees, tree_capacity;
+    gd_candidates candidates;
+    int32_t cold;       /* the indices come from disk: ask for pages ahead */
+    int64_t faults;     /* major faults of this thread when the batch began */
+    int64_t asked;      /* edges whose pages were asked for */
+    gd_set set;         /* behind a large fanout */
+    int32_t hops;       /* of a whole result, else 0 */
     int64_t culprit;
+    int32_t culprit_turn;
 };
 
-/* ---- memory: everything is kept between calls and grows by doubling ---- */
-
-static int grow(void **array, int64_t count, size_t width) {
-    void *larger = realloc(*array, (size_t)count * width);
-    if (!larger) return -ENOMEM;
-    *array = larger;
-    return 0;
-}
-
-static int reserve_edges(gd_sampler *s, int64_t more) {
-    if (more > INT32_MAX - s->edges) return -EOVERFLOW;
-    if (s->edges + more <= s->edge_capacity) return 0;
-    const int64_t capacity = gd_doubled(s->edge_capacity, s->edges + more);
-    if (grow((void **)&s->edge, capacity, sizeof *s->edge) ||
-        grow((void **)&s->row, capacity, sizeof *s->row))
-        return -ENOMEM;
-    s->edge_capacity = capacity;
-    return 0;
-}
-
-/* Room for where the edges of the first `expanded` nodes start, and the last ones end. */
-static int reserve_colptr(gd_sampler *s, int64_t expanded) {
-    if (expanded < s->colptr_capacity) return 0;
-    const int64_t capacity = gd_doubled(s->colptr_capacity, expanded + 1);
-    if (grow((void **)&s->colptr, capacity, sizeof *s->colptr)) return -ENOMEM;
-    s->colptr_capacity = capacity;
-    return 0;
-}
-
-/* Enter the nodes at positions [0, s->nodes); of equal nodes the first counts. */
-static void enter_nodes(gd_sampler *s) {
-    gd_places *const places = &s->places;
-    for (int64_t p = 0; p < s->nodes; p++) {
-        if (p + GD_NODES_AHEAD < s->nodes)
-            __builtin_prefetch(&places->slot[gd_places_home(places, s->node[p + GD_NODES_AHEAD])],
-                               1);
-        const int64_t node = s->node[p];
-        uint64_t *slot = gd_places_find(places, s->node, node, gd_places_home(places, node));
-        if (*slot == 0) *slot = gd_places_entry(node, p);
-    }
-}
-
-/* Room for `more` nodes, in the list and in the table. */
-static int reserve_nodes(gd_sampler *s, int64_t more) {
-    if (more > INT32_MAX - s->nodes) return -EOVERFLOW;
-    const int64_t needed = s->nodes + more;
-    if (needed > s->node_capacity) {
-        const int64_t capacity = gd_doubled(s->node_capacity, needed);
-        if (grow((void **)&s->node, capacity, sizeof *s->node)) return -ENOMEM;
-        s->node_capacity = capacity;
-    }
-    if (2 * needed > s->places.slots) {
-        if (gd_places_clear(&s->places, gd_doubled(s->places.slots, 2 * needed))) return -ENOMEM;
-        enter_nodes(s);
-    }
-    return 0;
-}
+void gd_sampler_empty(gd_sampler *s);
 #endif

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.records import Int64Array, Sample
 from gnndrive.topologies.mmap import Mmap
 
@@ -37,6 +38,36 @@ def star(degree: int, dtype: type = np.int64) -> Mmap:
     indptr = np.full(degree + 2, degree, np.int64)
     indptr[0] = 0
     return Mmap(indptr, np.arange(1, degree + 1, dtype=dtype), "star")
+
+
+class Scratch:
+    """The C sampler by itself, for one node and one edge type."""
+
+    def __init__(self) -> None:
+        self.handle = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
+
+    def sample(
+        self, csc: Any, seeds: Sequence[int], fanout: Sequence[int], key: int = 0, **more: int
+    ) -> int:
+        """What `gd_sample` returns; `more` are fields of `gd_sampling`, or `count` of seeds."""
+        self._arrays = [np.array(values, np.int64) for values in (seeds, fanout, [csc.nodes])]
+        seeding, hops, nodes = map(pointer, self._arrays)
+        count = more.pop("count", len(seeds))
+        self._edge_types = ffi.new("gd_edge_type[1]", [{"csc": csc, "fanout": hops}])
+        self._seeds = ffi.new("gd_seeds[1]", [{"node": seeding, "count": count}])
+        job = {"edge_types": self._edge_types, "nodes": nodes, "seeds": self._seeds, "key": key}
+        counts = {"edge_type_count": 1, "node_type_count": 1, "seeds_count": 1}
+        self._job = ffi.new("gd_sampling *", {**job, **counts, "hops": len(fanout), **more})
+        return int(lib.gd_sample(self.handle, self._job))
+
+    def sources(self) -> Int64Array:
+        """The source of each edge, global ids, int64 [edges]."""
+        node = np.empty(lib.gd_sampler_nodes(self.handle, 0), np.int64)
+        row = np.empty(lib.gd_sampler_edges(self.handle, 0), np.int32)
+        null = ffi.NULL
+        lib.gd_sampler_found(self.handle, 0, pointer(node), null, null)
+        lib.gd_sampler_drawn(self.handle, 0, pointer(row), null, null, 8, null)
+        return node[row]
 
 
 def assert_contract(

@@ -15,7 +15,7 @@ from gnndrive.errors import ConfigError
 from gnndrive.samplers.base import position_dtype
 from gnndrive.samplers.uniform import Uniform, edges_max, nodes_max
 from gnndrive.topologies.mmap import Mmap
-from tests.sampler.graphs import assert_contract, graph_of_degrees, random_graph, star
+from tests.sampler.graphs import Scratch, assert_contract, graph_of_degrees, random_graph, star
 
 
 @st.composite
@@ -96,27 +96,19 @@ def test_nodes_equal_in_their_low_32_bits_stay_apart() -> None:
     wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
     indptr = np.array([0, len(wide)], np.int64)  # only node 0 is expanded, so no more is read
     graph = ffi.new("gd_csc *", [pointer(indptr), pointer(wide), 8, 8, 2**48, len(wide)])
-    scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
-    seeds, fanout = np.array([0], np.int64), np.array([-1], np.int64)
-    arguments = (pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL)
-    assert lib.gd_sample(scratch, graph, *arguments) == 0
-    assert lib.gd_sampler_nodes(scratch) == 3001
-    row, node = np.empty(len(wide), np.int32), np.empty(3001, np.int64)
-    null = ffi.NULL
-    lib.gd_sampler_result(scratch, pointer(node), pointer(row), null, null, 8, null, null)
-    np.testing.assert_array_equal(node, [0, *wide[:3000]])
-    np.testing.assert_array_equal(node[row], wide)
+    scratch = Scratch()
+    assert scratch.sample(graph, [0], [-1]) == 0
+    assert lib.gd_sampler_nodes(scratch.handle, 0) == 3001
+    np.testing.assert_array_equal(scratch.sources(), wide)
 
 
 def test_positions_take_the_width_that_the_graph_needs() -> None:
     assert (position_dtype(2**31 - 1), position_dtype(2**31)) == (np.int32, np.int64)
-    topology, scratch = star(40), ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
-    seeds, fanout, null = np.array([0], np.int64), np.array([7], np.int64), ffi.NULL
-    arguments = (pointer(seeds), 1, pointer(fanout), 1, 0, 3, null)
-    assert lib.gd_sample(scratch, topology.csc(), *arguments) == 0
+    topology, scratch, null = star(40), Scratch(), ffi.NULL
+    assert scratch.sample(topology.csc(), [0], [7], key=3) == 0
     narrow, wide = np.empty(7, np.int32), np.empty(7, np.int64)
     for edge in (narrow, wide):
-        lib.gd_sampler_result(scratch, null, null, null, pointer(edge), edge.itemsize, null, null)
+        lib.gd_sampler_drawn(scratch.handle, 0, null, null, pointer(edge), edge.itemsize, null)
     assert narrow.tolist() == wide.tolist()
     assert len(set(wide.tolist()) & set(range(40))) == 7
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ClosedError, ConfigError, StoreError
 from gnndrive.samplers.uniform import Uniform
 from gnndrive.topologies.mmap import Mmap
-from tests.sampler.graphs import assert_contract, random_graph, star
+from tests.sampler.graphs import Scratch, assert_contract, random_graph, star
 
 EXTREMES = [-(2**63), -(2**31), -1, 2**31 - 1, 2**31, 2**32, 2**63 - 1]
 
@@ -106,15 +105,15 @@ def test_c_refuses_a_graph_that_cannot_be(field: str, value: int) -> None:
         Uniform([1]).sample(np.array([0]), 0, topology)
 
 
-def test_c_refuses_arguments_that_cannot_be() -> None:
-    scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
-    seeds, fanout = np.array([0]), np.array([2, -2])
-    topology = star(3)
-    for n_seeds, hops in ((-1, 1), (1, 2), (1, -1)):
-        code = lib.gd_sample(
-            scratch, topology.csc(), pointer(seeds), n_seeds, pointer(fanout), hops, 0, 0, ffi.NULL
-        )
-        assert code == -errno.EINVAL
+@pytest.mark.parametrize(
+    ("fanout", "more"),
+    [
+        ([2], {"count": -1}), ([2, -2], {}), ([2], {"hops": -1}), ([2], {"node_type_count": 0}),
+        ([2], {"edge_type_count": -1}),
+    ],
+)  # fmt: skip
+def test_c_refuses_arguments_that_cannot_be(fanout: list[int], more: dict[str, int]) -> None:
+    assert Scratch().sample(star(3).csc(), [0], fanout, **more) == -errno.EINVAL
 
 
 def test_stop() -> None:

@@ -20,7 +20,7 @@ from gnndrive.testing.faults import NOISE
 from gnndrive.topologies.base import GraphSize
 from gnndrive.topologies.direct import Direct
 from gnndrive.topologies.mmap import Mmap
-from tests.sampler.graphs import assert_contract, graph_of_degrees, random_graph
+from tests.sampler.graphs import Scratch, assert_contract, graph_of_degrees, random_graph
 
 from .conftest import DATA_OFFSET, Graph, Opened
 
@@ -155,13 +155,9 @@ def test_what_c_packs_it_reads(bits: int) -> None:
     arguments = (8, 0, 900, nodes, bits, pointer(packed))
     assert lib.gd_pack_indices(pointer(indices), *arguments) == 0
     csc = ffi.new("gd_csc *", [pointer(indptr), pointer(packed), 8, 8, nodes, 900, bits])
-    scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
-    seeds, fanout = np.array([0]), np.array([-1])
-    assert lib.gd_sample(scratch, csc, pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL) == 0
-    node = np.empty(lib.gd_sampler_nodes(scratch), np.int64)
-    row, null = np.empty(900, np.int32), ffi.NULL
-    lib.gd_sampler_result(scratch, pointer(node), pointer(row), null, null, 8, null, null)
-    np.testing.assert_array_equal(node[row], indices)
+    scratch = Scratch()
+    assert scratch.sample(csc, [0], [-1]) == 0
+    np.testing.assert_array_equal(scratch.sources(), indices)
 
 
 def test_c_packs_no_index_that_needs_more_bits() -> None:

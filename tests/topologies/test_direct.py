@@ -20,7 +20,7 @@ from gnndrive.topologies._csc import make_csc
 from gnndrive.topologies.base import GraphSize, Stop
 from gnndrive.topologies.direct import Direct
 from gnndrive.topologies.mmap import Mmap
-from tests.sampler.graphs import graph_of_degrees, random_graph
+from tests.sampler.graphs import Scratch, graph_of_degrees, random_graph
 
 from .conftest import DATA_OFFSET, Graph, Opened
 
@@ -147,10 +147,11 @@ def test_a_bad_sector_is_a_read_error(opened: Open, on_disk: OnDisk, seed: int) 
 
 
 def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
-    scratch = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
+    sampler = Scratch()
+    scratch = sampler.handle
     indptr = np.array([0, 2, 2])
     csc = make_csc(indptr, 2, None, 8)
-    seeds, fanout, given = np.array([0]), np.array([-1]), np.array([1, 1, 1])
+    given = np.array([1, 1, 1])
     wanted = ffi.new("gd_wanted *")
 
     def resume(count: int) -> int:
@@ -158,19 +159,18 @@ def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
 
     lib.gd_sampler_wanted(scratch, wanted)
     assert (resume(0), wanted.count) == (-errno.EINVAL, 0)
-    arguments = (pointer(seeds), 1, pointer(fanout), 1, 0, 0, ffi.NULL)
-    assert lib.gd_sample(scratch, csc, *arguments) == lib.GD_WANTS
+    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
     lib.gd_sampler_wanted(scratch, wanted)
     assert (wanted.count, wanted.edge[0], wanted.edge[1]) == (2, 0, 1)
     assert (wanted.first, wanted.node[0], wanted.until[0]) == (0, 0, 2)
     assert (resume(3), resume(-1)) == (-errno.EINVAL, -errno.EINVAL)
     assert (resume(1), resume(1), resume(0)) == (lib.GD_WANTS, 0, -errno.EINVAL)
-    assert (lib.gd_sampler_nodes(scratch), lib.gd_sampler_edges(scratch)) == (2, 2)
-    assert lib.gd_sample(scratch, csc, *arguments) == lib.GD_WANTS  # left in the middle, begun anew
-    assert lib.gd_sample(scratch, csc, *arguments) == lib.GD_WANTS
+    assert (lib.gd_sampler_nodes(scratch, 0), lib.gd_sampler_edges(scratch, 0)) == (2, 2)
+    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS  # left in the middle, begun anew
+    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
     given[0] = 2
     assert (resume(2), resume(0)) == (-errno.ERANGE, -errno.EINVAL)
-    assert lib.gd_sampler_culprit(scratch) == 2
+    assert lib.gd_sampler_culprit(scratch, ffi.NULL) == 2
 
 
 # ---- how it ends
