@@ -13,7 +13,8 @@ It is GNNDrive's pipeline (ICPP 2024); docs/architecture.md says which file is w
 from importlib.metadata import version
 
 from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
-from gnndrive.loader import NeighborLoader
+from gnndrive.loader import LinkNeighborLoader, NeighborLoader
+from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
 from gnndrive.store.importers import from_csv, from_data
 from gnndrive.store.reader import Store, open
@@ -25,7 +26,9 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "GNNDriveError",
+    "LinkNeighborLoader",
     "NeighborLoader",
+    "NeighborSampler",
     "ReadError",
     "Store",
     "StoreError",

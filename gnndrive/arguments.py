@@ -162,27 +162,43 @@ def checked_input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
     return InputNodes(len(nodes), nodes)
 
 
-OWN_ARGUMENTS = (
-    "memory",
-    "buffer",
-    "device",
-    "device_memory",
-    "feature_dtype",
-    "strategy",
-    "topology",
-    "neighbour_cache",
-    "engine",
-    "io_depth",
-    "gap",
-    "policy",
-    "sweep",
-    "samplers",
-    "extractors",
-    "extracting_queue",
-    "training_queue",
-    "seed",
-)
-"""What gnndrive's loaders take beside PyG's and torch's arguments; attributes of the same names."""
+OWN_ARGUMENTS = {
+    "memory": None,
+    "buffer": None,
+    "device": "cpu",
+    "device_memory": None,
+    "feature_dtype": None,
+    "strategy": "gnndrive",
+    "topology": "auto",
+    "neighbour_cache": None,
+    "engine": "auto",
+    "io_depth": 128,
+    "gap": None,
+    "policy": "auto",
+    "sweep": "auto",
+    "samplers": 4,
+    "extractors": 4,
+    "extracting_queue": 6,
+    "training_queue": 4,
+    "seed": None,
+}
+"""What gnndrive's loaders take beside PyG's and torch's arguments, with their defaults; attributes
+of the same names."""
+
+
+def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
+    """Refuse what only a store's loader can do, for data in memory.
+
+    Raises:
+        ConfigError: an argument of `OWN_ARGUMENTS` is not at its default.
+    """
+    for name, default in OWN_ARGUMENTS.items():
+        if given[name] != default:
+            raise ConfigError(
+                f"{name}={given[name]!r} is for a store, and this {type(data).__name__} is in "
+                "memory: leave it out, or write a store with gnndrive.from_data(data, path) and "
+                "give gnndrive.open(path)"
+            )
 
 
 def checked_own(given: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from time import perf_counter
 from typing import Any, Self
 
 from gnndrive.pipeline.conduct import Running
 from gnndrive.pipeline.handover import HandoverEnded
 from gnndrive.records import Seeds
+from gnndrive.resume import Standing
 from gnndrive.runtime import Runtime
 
 WARM_UP = 3  # batches, after which training takes what it will take of a device's memory
@@ -61,6 +62,13 @@ class Remembered(Iterator[Seeds]):
         yield from self._left
 
 
+async def in_thread(batches: Iterator[Any]) -> AsyncIterator[Any]:
+    """Batches of an ordinary iterator for `async for`: each is made in a thread."""
+    end = object()
+    while (batch := await asyncio.to_thread(next, batches, end)) is not end:
+        yield batch
+
+
 class BatchIterator(Iterator[Any]):
     """One epoch's batches, for `for` and `async for`; closing it, or dropping it, ends the
     epoch."""
@@ -70,18 +78,19 @@ class BatchIterator(Iterator[Any]):
         runtime: Runtime,
         start: Callable[[Iterator[Seeds], int], Running],
         seeds: Iterator[Seeds],
+        standing: Standing,
     ) -> None:
-        self._runtime = runtime
+        self._runtime, self._standing = runtime, standing
         # It keeps the loader: `for batch in NeighborLoader(…)` holds nothing but this iterator.
         self._start = start
-        self._given = 0
+        self._warm = standing.batches + WARM_UP
         self._growing: asyncio.Future[None] | None = None
         self._changing, self._closed = threading.Lock(), False
         self._seeds = Remembered(seeds) if runtime.warming_up else None
         self._begin(self._seeds or seeds)
 
     def _begin(self, seeds: Iterator[Seeds]) -> None:
-        self._running = self._start(seeds, self._given)
+        self._running = self._start(seeds, self._standing.batches)
         self._handover = self._running.epoch.handover
         self._dropped = weakref.finalize(self, self._runtime.drop, self._running)
 
@@ -91,10 +100,11 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         started = perf_counter()
         try:
-            if self._given == WARM_UP and self._seeds is not None:
+            if self._standing.batches == self._warm and self._seeds is not None:
                 self._grow()
             return self._give(self._handover.get())
         except HandoverEnded:
+            self._standing.finished = True
             self.close()
             raise StopIteration from None
         except BaseException:
@@ -104,7 +114,7 @@ class BatchIterator(Iterator[Any]):
             self._runtime.counters.wait_s += perf_counter() - started
 
     def _give(self, batch: Any) -> Any:
-        self._given += 1
+        self._standing.batches += 1
         self._runtime.device.hand_over(batch)
         return batch
 
@@ -120,7 +130,7 @@ class BatchIterator(Iterator[Any]):
                 self._dropped.detach()
                 self._runtime.end(self._running)
                 self._runtime.grow()
-                self._begin(remembered.rest(self._given))
+                self._begin(remembered.rest(self._standing.batches))
             finally:
                 self._seeds = None
 
@@ -130,13 +140,14 @@ class BatchIterator(Iterator[Any]):
     async def __anext__(self) -> Any:
         started = perf_counter()
         try:
-            if self._given == WARM_UP and self._seeds is not None:
+            if self._standing.batches == self._warm and self._seeds is not None:
                 # Whoever is cancelled meanwhile finds it under way, or done, the next time.
                 if self._growing is None:
                     self._growing = asyncio.ensure_future(asyncio.to_thread(self._grow))
                 await asyncio.shield(self._growing)
             return self._give(await self._handover.aget())
         except HandoverEnded:
+            self._standing.finished = True
             self.close()
             raise StopAsyncIteration from None
         finally:

@@ -1,72 +1,57 @@
-"""`NeighborLoader`: PyTorch Geometric's loader of that name, reading from a store on disk.
+"""`NeighborLoader` and `LinkNeighborLoader`: PyTorch Geometric's loaders of those names.
 
-It is a `torch.utils.data.DataLoader` with PyG's arguments, so that frameworks which rebuild or
-inspect loaders find what they expect, but it starts no worker processes: iterating runs GNNDrive's
-pipeline (`gnndrive/pipeline/`) in a thread of its own. Making one is cheap: rings, buffers and
-threads start at the first `iter`.
-
-When not to use it: the features fit in memory. Then PyG's own loader has less to do.
+What their data is decides: a store on disk is loaded from by GNNDrive's pipeline
+(`gnndrive/stored.py`); data in memory by PyG's own class, with gnndrive's sampler in place of
+pyg-lib's. Both are `torch.utils.data.DataLoader`s, so that frameworks which rebuild or inspect
+loaders find what they expect.
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import replace as replaced
-from itertools import chain, islice
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
-from torch_geometric.data import Data
+from torch_geometric.loader import LinkNeighborLoader as PyGLinkNeighborLoader
+from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
-from gnndrive.adjacency import mapped
 from gnndrive.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
-    checked_device,
-    checked_feature_dtype,
-    checked_gap,
     checked_input_nodes,
-    checked_own,
-    feature_table,
+    refuse_own,
     refuse_unbuilt,
 )
-from gnndrive.blocks import Allocate
-from gnndrive.budget import Plan
-from gnndrive.collate import Collate
-from gnndrive.errors import ClosedError
-from gnndrive.iterator import BatchIterator, Closing
-from gnndrive.layouts.base import block_bytes
-from gnndrive.pipeline.batch import Extracted, Sampled
-from gnndrive.pipeline.conduct import Running
-from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.service import CLOSED
-from gnndrive.planning import wanted
-from gnndrive.plugins import find
-from gnndrive.records import EngineSettings, Sample, Seeds
-from gnndrive.runtime import Runtime
-from gnndrive.samplers.base import Sampler, batch_key, checked_fanout
-from gnndrive.schedules.base import Schedule
-from gnndrive.schedules.given import Given
-from gnndrive.settings import RuntimeSettings
+from gnndrive.pyg.sampler import NeighborSampler
+from gnndrive.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
-from gnndrive.strategies import strategy as find_strategy
+from gnndrive.stored import Stored
 
 
-class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
-    """Samples neighbourhoods of a stored graph and loads their features from disk.
+class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
+    """Samples neighbourhoods around nodes, of a graph on disk or in memory.
 
     The arguments up to `directed` and those in `kwargs` are PyG's and torch's; those that are not
-    built yet raise NotImplementedError with their name.
+    built yet for stores raise NotImplementedError with their name. Those from `memory` on are for
+    stores.
 
     Args:
-        data: a store, from `gnndrive.open`.
+        data: a store, from `gnndrive.open`; or, in memory, PyG's Data, HeteroData or (FeatureStore,
+            GraphStore): then it is PyG's own loader with gnndrive's sampler.
         num_neighbors: neighbours to sample for each node in each hop; -1: all.
         input_nodes: seeds: ids (int64), a mask (bool [num_nodes]) or None for all nodes.
+        input_time: the seeds' times, int64 [seeds].
         replace: whether to sample with replacement.
+        subgraph_type: "directional", "bidirectional" or "induced".
+        disjoint: whether each seed has a subgraph of its own.
+        temporal_strategy: "uniform" or "last", of what is not later than the seed.
+        time_attr, weight_attr: attributes that neighbours are drawn by.
         transform: applied to each batch.
+        transform_sampler_output: applied to what was sampled, before features are joined to it.
+        is_sorted: whether edges in memory are sorted by column already.
+        filter_per_worker: whether features in memory are picked in torch's worker processes.
+        neighbor_sampler: samples instead of gnndrive's `NeighborSampler`.
+        directed: deprecated by PyG: False is subgraph_type="induced".
         memory: what loading may use in all, bytes or text ("8GB"); see `plan`.
         buffer: the feature buffer's size, bytes or text; by default what `memory` leaves.
         device: where the feature buffer and the batches live: "cpu", or "cuda", which one too.
@@ -100,32 +85,10 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         NotImplementedError: an argument that is not built yet; the message names it.
     """
 
-    memory: str | int | None
-    buffer: str | int | None
-    device: str | torch.device
-    device_memory: str | int | None
-    feature_dtype: str | torch.dtype | None
-    strategy: str
-    topology: str
-    neighbour_cache: str | int | None
-    engine: str
-    io_depth: int
-    gap: str | int | None
-    policy: str
-    sweep: str | int
-    samplers: int
-    extractors: int
-    extracting_queue: int
-    training_queue: int
-    seed: int | None
-    _runtime: Runtime | None = None
-    _closer: weakref.finalize[Any, Any] | None = None
-    _closed = False
-
     def __init__(
         self,
-        data: Store,
-        num_neighbors: list[int],
+        data: Any,
+        num_neighbors: Any,
         input_nodes: Any = None,
         input_time: Any = None,
         replace: bool = False,
@@ -134,7 +97,7 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         temporal_strategy: str = "uniform",
         time_attr: str | None = None,
         weight_attr: str | None = None,
-        transform: Callable[[Data], Any] | None = None,
+        transform: Callable[[Any], Any] | None = None,
         transform_sampler_output: Callable[[Any], Any] | None = None,
         is_sorted: bool = False,
         filter_per_worker: bool | None = None,
@@ -162,207 +125,91 @@ class NeighborLoader(Closing, torch.utils.data.DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         named = dict(locals())
+        own = {name: named[name] for name in OWN_ARGUMENTS}
+        if not isinstance(data, Store):
+            refuse_own(data, own)
+            self.__dict__.update(own)
+            PyGNeighborLoader.__init__(
+                self, data, num_neighbors, input_nodes, input_time,
+                time_attr=time_attr,
+                transform=transform,
+                transform_sampler_output=transform_sampler_output,
+                filter_per_worker=filter_per_worker,
+                neighbor_sampler=neighbor_sampler or _sampler(named),
+                **kwargs,
+            )  # fmt: skip
+            return
         given = {name: named[name] for name in PYG_ARGUMENTS}
         refuse_unbuilt(given | kwargs)
-        if not isinstance(data, Store):
-            raise NotImplementedError(
-                f"data={type(data).__name__}: only a store is loaded from so far; make one with "
-                f"gnndrive.from_data(data, path), then gnndrive.open(path)"
-            )
         self.__dict__.update(given)  # frameworks look for arguments under their own names
-        self.data, self.transform = data, transform
-        self.num_neighbors = checked_fanout(num_neighbors)
-        self.replace, self.epoch, self._starting = replace, 0, threading.RLock()
-        self.__dict__.update(checked_own({name: named[name] for name in OWN_ARGUMENTS}))
-        self.samplers = kwargs.get("num_workers") or self.samplers
-        self._features = feature_table(data)
-        self._strategy = find_strategy(strategy)
-        self._device = checked_device(device, device_memory)
-        self._inputs = checked_input_nodes(input_nodes, data.num_nodes)
-        self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
-        self._shuffle = bool(kwargs.get("shuffle"))
-        kwargs.pop("dataset", None)
-        kwargs.pop("collate_fn", None)
-        positions: Any = range(len(self._inputs))
-        super().__init__(positions, **kwargs)
-        del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
-        if self.batch_sampler is None:
-            raise NotImplementedError("batch_size=None is not built: give a number of seeds")
-        dtype = checked_feature_dtype(feature_dtype)
-        self._collate = Collate(data, self._features, transform, self.pin_memory, dtype)
+        self.num_neighbors, self.replace = checked_fanout(num_neighbors), replace
+        self.transform = transform
+        self._open_store(data, checked_input_nodes(input_nodes, data.num_nodes), own, kwargs)
 
-    # ---- what the user asks ----
 
-    def plan(self) -> Plan:
-        """What will use how much memory and why; reads nothing.
+class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
+    """Samples neighbourhoods around edges, of a graph in memory; a store is not built yet.
 
-        Raises:
-            ConfigError: `memory`, `buffer` or `device_memory` cannot work; the message names the
-                least that does.
-        """
-        if self._runtime is not None:
-            return self._runtime.settings.plan  # after a warm-up another than before it
-        return wanted(self).plan()
+    Args:
+        data: PyG's Data, HeteroData or (FeatureStore, GraphStore).
+        num_neighbors: neighbours to sample for each node in each hop; -1: all.
+        edge_label_index: the seed edges, int64 [2, edges]; None: all; heterogeneous: an edge type,
+            or an edge type and edges.
+        edge_label: their labels [edges].
+        edge_label_time: their times, int64 [edges]; given together with `time_attr`.
+        replace, subgraph_type, disjoint, temporal_strategy: as `NeighborLoader`'s.
+        neg_sampling: PyG's NegativeSampling, its mode, or a dict of its arguments.
+        neg_sampling_ratio: binary negatives for each edge.
+        time_attr, …, directed, **kwargs: as `NeighborLoader`'s.
 
-    def stats(self) -> dict[str, float | str]:
-        """What happened since the first `iter`, before which it is empty, and what goes on now.
+    Raises:
+        ValueError: arguments that contradict each other, as PyG's loader has it.
+    """
 
-        Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
-        the feature buffer); requests, bytes_read, bytes_wanted, retries; topology,
-        topology_requests, topology_bytes_read, neighbours_wanted, neighbours_cached ("direct"
-        alone counts); samples, which run ahead of the batches, and their sample_s; extract_s,
-        gather_s (summed over batches), wait_s (yours, for a batch), elapsed_s; sampling,
-        extracting, training (batches now); buffer_slots, buffer_bytes; engine.
-        """
-        return {} if self._runtime is None else self._runtime.stats()
-
-    def close(self) -> None:
-        """End all iterators, wait for reads under way, free everything. Idempotent; the loader
-        cannot be used again, and an iterator in the middle of its epoch raises ClosedError."""
-        self._closed = True
-        with self._starting:  # a start under way in another thread; in this one a signal came in
-            pass
-        if self._runtime is not None and self._closer is not None:
-            self._runtime.close()
-            self._closer.detach()
-        self._collate.close()
-
-    # ---- iterating ----
-
-    def __iter__(self) -> BatchIterator:  # type: ignore[override]
-        """A fresh epoch's batches; several iterators may live at once, each with a feature buffer
-        of its own.
-        """
-        return self._begin()
-
-    def __aiter__(self) -> BatchIterator:
-        """The same for `async for`, in any event loop."""
-        return self._begin()
-
-    def _begin(self) -> BatchIterator:
-        runtime = self._start()
-        number, seed = self.epoch, self.seed
-        self.epoch += 1
-        if seed is None:  # as torch's loaders draw their base seed: manual_seed repeats an epoch
-            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            number, seed = 0, int(drawn.item())
-        windows = self._schedule(seed).windows(number)
-        seeds: Iterator[Seeds] = (batch for window in windows for batch in window)
-        if not self._own_batches:
-            # torch's samplers draw from the global generator at their first batch. In the
-            # pipeline's thread that would come in between whatever the user draws.
-            seeds = chain(list(islice(seeds, 1)), seeds)
-        empty = runtime.blocks.empty
-        collate, features = self._collate, self._features
-        dtype, shape = collate.row_type(features)
-
-        def finish(item: Extracted) -> Any:
-            rows = item.lease.gather(features, dtype, shape)
-            return collate(item.seeds, item.sample, {features: rows}, empty, runtime.device)
-
-        def start(left: Iterator[Seeds], first: int) -> Running:
-            sampler = self._make_sampler(empty)
-            return runtime.begin(left, seed, number, sampler, finish, first)
-
-        return BatchIterator(runtime, start, seeds)
-
-    def _start(self) -> Runtime:
-        with self._starting:
-            if self._closed:
-                raise ClosedError(CLOSED)
-            if self._runtime is None:
-                runtime = Runtime(self.data, self._runtime_settings())
-                if self._closed:  # meanwhile, by a signal's handler
-                    runtime.close()
-                    raise ClosedError(CLOSED)
-                self._runtime = runtime
-                self._closer = weakref.finalize(self, runtime.close_anywhere)
-            return self._runtime
-
-    def _runtime_settings(self) -> RuntimeSettings:
-        found, sweep = wanted(self), None if self.sweep == "auto" else int(self.sweep)
-        in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
-        stages = Stages(
-            self.samplers, self.extractors, self.extracting_queue, self.training_queue, in_order,
-            sweep,
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
+        edge_label: torch.Tensor | None = None,
+        edge_label_time: torch.Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: Any = None,
+        directed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        named = dict(locals())
+        if isinstance(data, Store):
+            raise NotImplementedError("LinkNeighborLoader from a store is not built yet")
+        PyGLinkNeighborLoader.__init__(
+            self, data, num_neighbors, edge_label_index, edge_label, edge_label_time,
+            neg_sampling=neg_sampling,
+            neg_sampling_ratio=neg_sampling_ratio,
+            time_attr=time_attr,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler or _sampler(named),
+            **kwargs,
         )  # fmt: skip
-        settings = RuntimeSettings(
-            strategy=self._strategy,
-            features=self._features,
-            plan=found.plan(),
-            policy=self._policy("belady"),
-            stages=stages,
-            engine=self.engine,
-            engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
-            device=self._device,
-            gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
-        )
-        nodes, lru = self.data.num_nodes, self._policy("lru")
 
-        def fitted(plan: Plan) -> RuntimeSettings:  # knows nothing of the loader: it may go
-            if plan.slots < nodes:
-                return replaced(settings, plan=plan)
-            # After the first epoch nothing is read, so nothing is gained by waiting.
-            once = replaced(stages, sweep=sweep or 1)
-            return replaced(settings, plan=plan, policy=lru, stages=once)
 
-        begun = fitted(settings.plan)
-        if not found.warm_up:
-            return begun
-        return replaced(begun, after_warm_up=lambda nbytes: fitted(found.plan_of(nbytes)))
-
-    def _schedule(self, seed: int) -> Schedule:
-        if not self._own_batches:
-            batches: Any = self.batch_sampler
-            return Given(self._inputs, batches)
-        schedule: Schedule = find("schedules", self._strategy.schedule)(
-            self._inputs, self.batch_size, self._shuffle, self.drop_last, seed
-        )
-        return schedule
-
-    def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
-        kind = find("samplers", self._strategy.sampler)
-        sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
-        return sampler
-
-    def _policy(self, auto: str) -> str:
-        """The policy's name; `auto` if neither the user nor the strategy says which."""
-        name = self._strategy.policy if self.policy == "auto" else self.policy
-        return auto if name == "auto" else name
-
-    def _block_bytes(self) -> int:
-        return block_bytes(self.data.table(self._features).row_bytes)
-
-    # ---- PyG's public parts ----
-
-    def __call__(self, index: torch.Tensor | list[int]) -> Any:
-        """One batch around positions `index` of the input nodes, read without the pipeline."""
-        return self.filter_fn(self.collate_fn(index))
-
-    def collate_fn(self, index: Any) -> Sampled:
-        """Sample around positions `index` of the input nodes (int64 [n] or a list)."""
-        chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
-        seeds = self._inputs.seeds(0, chosen)
-        key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        if self.seed is not None:
-            key = batch_key(self.seed, self.epoch, 0)
-        sample: Sample = self._make_sampler().sample(seeds.node, key, mapped(self.data))
-        return Sampled(seeds, sample)
-
-    def filter_fn(self, out: Sampled) -> Any:
-        """Join a sample with its features and attributes: a Data, on the loader's device."""
-        return self._collate.from_map(out.seeds, out.sample, self._device[1])
-
-    def check_worker_number_rationality(self) -> None:
-        """torch's warning of too many worker processes: there are none."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = {"_starting": None, "_runtime": None, "_closer": None}  # a copy has its own
-        return self.__dict__ | left_out
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._starting = threading.RLock()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
+def _sampler(named: dict[str, Any]) -> NeighborSampler:
+    """The sampler of a loader with these arguments."""
+    same = (
+        "data", "num_neighbors", "subgraph_type", "replace", "disjoint", "temporal_strategy",
+        "time_attr", "weight_attr", "is_sorted", "directed",
+    )  # fmt: skip
+    workers = named["kwargs"].get("num_workers") or 0
+    return NeighborSampler(**{name: named[name] for name in same}, share_memory=workers > 0)

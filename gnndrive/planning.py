@@ -21,7 +21,7 @@ from gnndrive.schedules.shuffled import order_dtype
 from gnndrive.sizes import parse_size
 
 if TYPE_CHECKING:
-    from gnndrive.loader import NeighborLoader
+    from gnndrive.stored import Stored
 
 LEFT = "what training leaves"
 WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
@@ -60,7 +60,7 @@ class Wanted:
         return replace(self, demand=demand).plan()
 
 
-def wanted(loader: NeighborLoader) -> Wanted:
+def wanted(loader: Stored) -> Wanted:
     """What a loader's plan is asked.
 
     Raises:
@@ -102,7 +102,7 @@ def wanted(loader: NeighborLoader) -> Wanted:
     return Wanted(demand, memory, buffer, topology, warm_up)
 
 
-def _device_memory(loader: NeighborLoader, demand: Demand) -> tuple[int | None, bool]:
+def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:
     """Bytes of the device for loading, None where it has none but the host's; whether that is for a
     warm-up only."""
     name, where = loader._device
@@ -118,14 +118,14 @@ def _device_memory(loader: NeighborLoader, demand: Demand) -> tuple[int | None, 
     return min(free // 2, little), True
 
 
-def seeds_max(loader: NeighborLoader) -> int:
+def seeds_max(loader: Stored) -> int:
     """Seeds of a batch at most."""
     count = len(loader._inputs)
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     return min(size or count, max(count, 1))
 
 
-def _order_bytes(loader: NeighborLoader) -> int:
+def _order_bytes(loader: Stored) -> int:
     """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
     count = len(loader._inputs)
     if loader._own_batches:

@@ -30,10 +30,8 @@ _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
-_LOADER = (
-    f"{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency settings "
-    "runtime * KIND"
-)
+_LOADER = f"""{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency
+    settings runtime * KIND"""
 MAY_IMPORT = {
     "errors": "",
     "records": "",
@@ -42,6 +40,7 @@ MAY_IMPORT = {
     "stream": _CORE,
     "labels": f"{_CORE} stream store",
     "durable": "",
+    "resume": _LOW,
     "metrics": _LOW,
     "plugins": _LOW,
     "*.base": f"{_CORE} *.base",
@@ -64,12 +63,13 @@ MAY_IMPORT = {
     "adjacency": _LOADER,
     "settings": _LOADER,
     "runtime": _LOADER,
-    "iterator": _LOADER,
-    "planning": f"{_LOADER} loader",
-    "loader": f"{_LOADER} iterator planning",
-    "parallel": f"{_LOADER} loader",
+    "iterator": f"{_LOADER} resume",
+    "planning": f"{_LOADER} stored",
+    "stored": f"{_LOADER} iterator planning resume",
+    "pyg": _LOADER,
+    "loader": f"{_LOADER} stored pyg",
     "testing": f"{_LOADER} loader",
-    "__init__": f"{_LOADER} loader report",
+    "__init__": f"{_LOADER} loader pyg report",
     "measure": f"{_CORE} plugins sizes store *.base * KIND",
     "training": f"{_LOW} durable",
     "commands": "everything",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
+from hashlib import sha256
 
 import torch
 
@@ -34,6 +36,12 @@ class InputNodes:
     def nbytes(self) -> int:
         """Bytes of the ids."""
         return 0 if self._node is None else 8 * self._count
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells these input nodes from others: how many, and a digest of their ids."""
+        digest = "all" if self._node is None else sha256(self._node.numpy().data).hexdigest()
+        return f"{self._count} {digest} {'positions' if self._by_position else 'ids'}"
 
     def seeds(self, index: int, position: torch.Tensor) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]) among the input

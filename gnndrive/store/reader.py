@@ -12,6 +12,7 @@ import io
 import mmap
 import os
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gnndrive.store.format import (
     ArrayInfo,
     Progress,
     StoreInfo,
+    dump,
     npy_header,
     parse,
     torch_dtype,
@@ -61,6 +63,12 @@ class Store:
 
     def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
         return (open, (str(self.path),))
+
+    @property
+    def identity(self) -> str:
+        """What tells this store's content from any other's, wherever it lies: a digest of
+        store.json, which has every array's."""
+        return sha256(dump(self.info)).hexdigest()
 
     @property
     def num_nodes(self) -> int:

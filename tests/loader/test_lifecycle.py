@@ -278,7 +278,7 @@ def test_closing_from_within_a_start(
         starting.close()
         return Runtime(*arguments)
 
-    monkeypatch.setattr("gnndrive.loader.Runtime", interrupted)
+    monkeypatch.setattr("gnndrive.stored.Runtime", interrupted)
     with pytest.raises(ClosedError):
         iter(starting)
 

@@ -1,0 +1,368 @@
+"""`NeighborSampler`: PyTorch Geometric's sampler of that name, which draws with gnndrive's C core.
+
+PyG's own class turns a Data, a HeteroData or a (FeatureStore, GraphStore) into CSC and remembers
+times and permutations; it then calls pyg-lib or torch-sparse. This one inherits all but the call,
+so it needs neither, and goes wherever a `BaseSampler` goes: into PyG's NodeLoader and LinkLoader,
+LightningNodeData, a custom loop. A store is CSC already and is sampled where it lies.
+
+What is drawn depends on torch's random state when a batch is sampled and on the seeds alone; or, in
+gnndrive's pipeline, on the batch's key. Lists need not be sorted by time: each is looked at whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import NeighborSampler as PyGNeighborSampler
+from torch_geometric.sampler.base import DataType, SubgraphType
+
+from gnndrive.errors import ConfigError
+from gnndrive.pyg.arrays import (
+    as_batch,
+    as_fanout,
+    as_int64,
+    as_times,
+    as_topology,
+    as_weights,
+    coo,
+    is_edge_level,
+    permuted,
+)
+from gnndrive.pyg.graph import StoredGraph
+from gnndrive.records import Int64Array
+from gnndrive.samplers._native import How, Native, Planted, Relation, Sampled
+from gnndrive.store.reader import Store
+from gnndrive.topologies.base import Topology
+
+try:
+    from torch_geometric.sampler.neighbor_sampler import (
+        BidirectionalNeighborSampler as _PyGBidirectional,
+    )
+except ImportError:  # PyG before 2.7 has none, and nobody will ask for ours
+    _PyGBidirectional = PyGNeighborSampler
+
+EdgeType = tuple[str, str, str]
+
+
+class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
+    """Samples neighbourhoods of a graph in memory: PyG's `NeighborSampler` without pyg-lib.
+
+    Args:
+        data: a Data, a HeteroData, a (FeatureStore, GraphStore), or a store.
+        num_neighbors: neighbours to sample for each node in each hop, -1: all; for a heterogeneous
+            graph a list for all edge types or a dict.
+        subgraph_type: "directional", "bidirectional", or "induced": all edges between the sampled
+            nodes.
+        replace: whether to sample with replacement.
+        disjoint: whether each seed has a subgraph of its own; always so with times.
+        temporal_strategy: of the edges that are not later than the seed "uniform": any, "last": the
+            latest.
+        time_attr: the node or edge attribute that is the time, int64.
+        weight_attr: the edge attribute that neighbours are drawn by: finite, not negative.
+        is_sorted: whether edges are sorted by column already.
+        share_memory: whether the graph is put into shared memory, for worker processes.
+        directed: deprecated by PyG: False is subgraph_type="induced".
+        **kwargs: what this version of PyG knows beside these, such as sample_direction.
+
+    Raises:
+        ValueError, NotImplementedError: as PyG's.
+    """
+
+    # PyG's attributes: of a homogeneous graph tensors, else dicts by type or relation.
+    num_nodes: Any
+    node_time: Any
+    edge_time: Any
+    edge_weight: Any
+    _graph: StoredGraph | None = None  # of a store
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if temporal_strategy not in ("uniform", "last"):
+            raise ConfigError(f"temporal_strategy={temporal_strategy!r}: give 'uniform' or 'last'")
+        self._native = Native()
+        self._topologies: Sequence[Topology] | None = None
+        self._key: int | None = None
+        if isinstance(data, Store):
+            self._take_store(StoredGraph(data, time_attr, weight_attr))
+            kind = SubgraphType(subgraph_type) if directed else SubgraphType.induced
+            self.num_neighbors, self.subgraph_type, self.replace = num_neighbors, kind, replace
+            self.disjoint, self.temporal_strategy = disjoint, temporal_strategy
+            self.keep_orig_edges = False
+            return
+        # PyG refuses these two without a recent pyg-lib; they are added below.
+        edge_time = time_attr if time_attr and is_edge_level(data, time_attr) else None
+        node_time = None if edge_time else time_attr
+        if time_attr and kwargs.get("sample_direction") == "backward":
+            node_time = time_attr  # for PyG's own refusal
+        if weight_attr and DataType.from_data(data) == DataType.remote:
+            raise NotImplementedError(
+                "'weight_attr' is not supported for (FeatureStore, GraphStore) inputs: give a Data "
+                "or a HeteroData"
+            )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using '.*' without a 'pyg-lib' installation")
+            super().__init__(
+                data, num_neighbors, subgraph_type, replace, disjoint, temporal_strategy, node_time,
+                None, is_sorted, share_memory, directed, **kwargs,
+            )  # fmt: skip
+        if edge_time:
+            self.edge_time = self._of_edges(data, edge_time)
+        if weight_attr:
+            self.edge_weight = self._of_edges(data, weight_attr)
+
+    # ---- a store ----
+
+    def _take_store(self, graph: StoredGraph) -> None:
+        self._graph, self.num_nodes = graph, graph.store.num_nodes
+        self.data_type, self.sample_direction = DataType.homogeneous, "forward"
+        self.node_time = self.edge_time = self.edge_weight = None
+
+    def _load(self) -> None:
+        """Have a store's times and weights at hand."""
+        if self._graph is not None:
+            times, self.edge_weight = self._graph.times(), self._graph.weights()
+            self.node_time, self.edge_time = (
+                (times, None) if self._graph.of_nodes else (None, times)
+            )
+
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of memory that a store's times and weights will take."""
+        return 0 if self._graph is None else self._graph.nbytes
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether there are times."""
+        return bool(super().is_temporal) if self._graph is None else self._graph.temporal
+
+    # ---- in gnndrive's pipeline ----
+
+    def for_an_epoch(self) -> NeighborSampler:
+        """A copy that `stop` stops, and not this one."""
+        other = copy.copy(self)
+        other._native = Native()
+        return other
+
+    def keyed(self, key: int, topologies: Sequence[Topology]) -> NeighborSampler:
+        """A copy that draws by `key` alone, on these topologies; it shares all else."""
+        other = copy.copy(self)
+        other._key, other._topologies = key, topologies
+        return other
+
+    def stop(self) -> None:
+        """Make running and later samples end at once with ClosedError."""
+        self._native.stop()
+
+    # ---- attributes of edges ----
+
+    def _of_edges(self, data: Any, name: str) -> Tensor | dict[str, Tensor]:
+        """An edge attribute in the order of the CSC arrays; by relation if heterogeneous."""
+        if self.data_type == DataType.homogeneous:
+            return permuted(data[name], self.perm)
+        if self.data_type == DataType.heterogeneous:
+            given = data.collect(name)
+        else:
+            attributes = [a for a in data[0].get_all_tensor_attrs() if a.attr_name == name]
+            for attribute in attributes:
+                attribute.index = None
+            tensors = data[0].multi_get_tensor(attributes)
+            if not self.is_hetero:
+                return permuted(tensors[0], self.perm)
+            given = {a.group_name: each for a, each in zip(attributes, tensors, strict=True)}
+        found = {}
+        for edge_type, value in given.items():
+            known = edge_type if edge_type in self.to_rel_type else tuple(reversed(edge_type))
+            found[self.to_rel_type[known]] = permuted(value, (self.perm or {}).get(known))
+        return found
+
+    # ---- the graph ----
+
+    @property
+    def _hetero_types(self) -> tuple[list[str], list[EdgeType]]:
+        node_types, edge_types = list(self.node_types), list(self.edge_types)
+        if self.data_type == DataType.remote:  # PyG has them from sets, in any order
+            return sorted(node_types), sorted(edge_types)
+        return node_types, edge_types
+
+    def _relations(self, hetero: bool) -> tuple[list[Relation], list[int]]:
+        """The edge types as C samples them, and how many nodes there are of each type."""
+        if not hetero:
+            nodes = [int(self.num_nodes)]
+            if self._topologies is None and self._graph is not None:
+                self._topologies = [self._graph.topology()]
+            elif self._topologies is None:
+                self._topologies = [as_topology(self.colptr, self.row, nodes[0], "edge_index")]
+            fanout = as_fanout(self.num_neighbors.get_mapped_values())
+            return [
+                Relation(
+                    self._topologies[0], fanout, node_time=as_times(self.node_time),
+                    edge_time=as_times(self.edge_time), weight=as_weights(self.edge_weight),
+                )
+            ], nodes  # fmt: skip
+        node_types, edge_types = self._hetero_types
+        fanouts = self._num_neighbors.get_mapped_values(edge_types)
+        place = {name: number for number, name in enumerate(node_types)}
+        names = [self.to_rel_type[edge_type] for edge_type in edge_types]
+        if self._topologies is None:
+            self._topologies = [
+                as_topology(
+                    self.colptr_dict[name], self.row_dict[name], self.num_nodes[edge_type[2]], name
+                )
+                for name, edge_type in zip(names, edge_types, strict=True)
+            ]
+        node_time, edge_time = self.node_time or {}, self.edge_time or {}
+        relations = [
+            Relation(
+                topology, as_fanout(fanouts[name]), place[source], place[target],
+                as_times(node_time.get(source)), as_times(edge_time.get(name)),
+                as_weights((self.edge_weight or {}).get(name)),
+            )
+            for topology, name, (source, _, target) in zip(
+                self._topologies, names, edge_types, strict=True
+            )
+        ]  # fmt: skip
+        return relations, [int(self.num_nodes[name]) for name in node_types]
+
+    # ---- sampling ----
+
+    def sample_from_edges(self, inputs: Any, neg_sampling: Any = None) -> Any:
+        """See `BaseSampler.sample_from_edges`."""
+        self._load()  # negative edges have times too
+        return super().sample_from_edges(inputs, neg_sampling)
+
+    def _sample(
+        self,
+        seed: Tensor | dict[str, Tensor],
+        seed_time: Any = None,
+        **kwargs: Any,
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        """What PyG's class has pyg-lib for: the nodes and edges around `seed`, in its form."""
+        induced = self.subgraph_type == SubgraphType.induced
+        if induced and self.disjoint:
+            raise ValueError("'disjoint' sampling not supported with `subgraph_type='induced'`")
+        self._load()
+        key = self._key
+        if key is None:
+            key = int(torch.empty((), dtype=torch.int64).random_().item())
+        how = How(key, self.replace, self.disjoint, self.temporal_strategy == "last", induced)
+        relations, nodes = self._relations(isinstance(seed, dict))
+        if isinstance(seed, dict):
+            node_types, _ = self._hetero_types
+            planted = [
+                Planted(
+                    as_int64(each), node_types.index(name),
+                    self._seed_time(each, (seed_time or {}).get(name),
+                                    (self.node_time or {}).get(name)),
+                )
+                for name, each in seed.items()
+            ]  # fmt: skip
+            with self._native.sampled(relations, nodes, planted, how) as sampled:
+                return self._hetero_output(sampled, induced)
+        planted = [Planted(as_int64(seed), 0, self._seed_time(seed, seed_time, self.node_time))]
+        with self._native.sampled(relations, nodes, planted, how) as sampled:
+            return self._output(sampled, induced)
+
+    def _seed_time(
+        self, seed: Tensor, given: Tensor | None, node_time: Tensor | None
+    ) -> Int64Array | None:
+        if not self.is_temporal:
+            return None
+        if given is None and node_time is None:
+            raise ValueError(
+                "temporal sampling needs the seeds' times: give input_time or edge_label_time"
+            )
+        return as_times(node_time[seed] if given is None and node_time is not None else given)
+
+    def _output(self, sampled: Sampled, induced: bool) -> SamplerOutput:
+        dtype = torch.int64 if self._graph is not None else self.colptr.dtype
+        node, tree, nodes_per_hop = sampled.nodes(0)
+        row, col, edge, edges_per_hop = coo(sampled, 0, dtype)
+        if self._backward:
+            row, col = col, row
+        return SamplerOutput(
+            node=torch.from_numpy(node).to(dtype), row=row, col=col, edge=edge,
+            batch=as_batch(tree), num_sampled_nodes=None if induced else list(nodes_per_hop),
+            num_sampled_edges=None if induced else edges_per_hop,
+        )  # fmt: skip
+
+    def _hetero_output(self, sampled: Sampled, induced: bool) -> HeteroSamplerOutput:
+        node, batch, nodes_per_hop = {}, {}, {}
+        node_types, edge_types = self._hetero_types
+        dtype = next((each.dtype for each in self.colptr_dict.values()), torch.int64)
+        for number, name in enumerate(node_types):
+            found, tree, per_hop = sampled.nodes(number)
+            node[name], nodes_per_hop[name] = torch.from_numpy(found).to(dtype), list(per_hop)
+            batch[name] = as_batch(tree)
+        row, col, edge, edges_per_hop = {}, {}, {}, {}
+        for number, edge_type in enumerate(edge_types):
+            ends = coo(sampled, number, dtype)
+            known = self.to_restored_edge_type[edge_type] if self._backward else edge_type
+            row[known], col[known], edge[known], edges_per_hop[known] = ends
+        if self._backward:
+            row, col = col, row
+        return HeteroSamplerOutput(
+            node=node, row=row, col=col, edge=edge, batch=batch if self.disjoint else None,
+            num_sampled_nodes=None if induced else nodes_per_hop,
+            num_sampled_edges=None if induced else edges_per_hop,
+        )  # fmt: skip
+
+    @property
+    def _backward(self) -> bool:
+        return getattr(self, "sample_direction", "forward") == "backward"
+
+    @property
+    def edge_permutation(self) -> Any:
+        """The original number of the edge at each CSC position, int64 [edges]; None: the position;
+        heterogeneous: by edge type."""
+        return self.perm if self._graph is None else self._graph.edge_id()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_topologies": None}  # C's view of the arrays is made anew
+
+
+class BidirectionalNeighborSampler(_PyGBidirectional):  # type: ignore[misc]
+    """PyG's `BidirectionalNeighborSampler`, up- and downstream, without pyg-lib; homogeneous.
+
+    Args:
+        data: a Data or a (FeatureStore, GraphStore).
+        num_neighbors: neighbours to sample for each node in each hop and direction.
+        subgraph_type, *arguments, **kwargs: as `NeighborSampler`'s.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        subgraph_type: SubgraphType | str = "directional",
+        *arguments: Any,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(getattr(num_neighbors, "values", num_neighbors), Mapping):
+            raise RuntimeError(
+                "BidirectionalNeighborSampler samples homogeneous graphs: give num_neighbors as a "
+                "list"
+            )
+        given = (data, num_neighbors, subgraph_type, *arguments)
+        self.forward_sampler = NeighborSampler(*given, sample_direction="forward", **kwargs)
+        self.backward_sampler = NeighborSampler(*given, sample_direction="backward", **kwargs)
+        self.num_neighbors = num_neighbors
+        self.subgraph_type = SubgraphType(subgraph_type)

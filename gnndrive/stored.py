@@ -1,0 +1,364 @@
+"""`Stored`: what a loader does if its data is a store on disk.
+
+It is a `torch.utils.data.DataLoader` that starts no worker processes: iterating runs GNNDrive's
+pipeline (`gnndrive/pipeline/`) in a thread of its own. Making one is cheap: rings, buffers and
+threads start at the first `iter`.
+
+When not to use it: the features fit in memory. Then PyG's own loader has less to do.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace as replaced
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from gnndrive.adjacency import mapped
+from gnndrive.arguments import (
+    checked_device,
+    checked_feature_dtype,
+    checked_gap,
+    checked_own,
+    feature_table,
+)
+from gnndrive.blocks import Allocate
+from gnndrive.budget import Plan
+from gnndrive.collate import Collate
+from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.iterator import BatchIterator, Closing, in_thread
+from gnndrive.layouts.base import block_bytes
+from gnndrive.pipeline.batch import Extracted, Sampled
+from gnndrive.pipeline.conduct import Running
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.service import CLOSED
+from gnndrive.planning import wanted
+from gnndrive.plugins import find
+from gnndrive.records import EngineSettings, Sample, Seeds
+from gnndrive.resume import Standing, as_state, from_state
+from gnndrive.runtime import Runtime
+from gnndrive.samplers.base import Sampler, batch_key
+from gnndrive.schedules.base import InputNodes, Schedule
+from gnndrive.schedules.given import Given
+from gnndrive.settings import RuntimeSettings
+from gnndrive.store.reader import Store
+from gnndrive.strategies import strategy as find_strategy
+
+
+class Stored(Closing, torch.utils.data.DataLoader[Any]):
+    """A loader whose data may be a store; with other data it leaves all to the class behind it,
+    PyTorch Geometric's.
+
+    Attributes:
+        epoch: the number of the next epoch, from 0: with `seed`, what its order and its draws
+            depend on.
+    """
+
+    memory: str | int | None
+    buffer: str | int | None
+    device: str | torch.device
+    device_memory: str | int | None
+    feature_dtype: str | torch.dtype | None
+    strategy: str
+    topology: str
+    neighbour_cache: str | int | None
+    engine: str
+    io_depth: int
+    gap: str | int | None
+    policy: str
+    sweep: str | int
+    samplers: int
+    extractors: int
+    extracting_queue: int
+    training_queue: int
+    seed: int | None
+    _runtime: Runtime | None = None
+    _closer: weakref.finalize[Any, Any] | None = None
+    _closed = False
+    _standing: Standing | None = None  # of the newest epoch
+    _resumed: Standing | None = None  # of the next, if it is one that was begun before
+    _stored = False
+    _inputs: InputNodes
+    num_neighbors: Any
+    replace: bool
+    transform: Callable[[Any], Any] | None
+    filter_per_worker: bool | None
+
+    def _open_store(
+        self, data: Store, inputs: InputNodes, own: dict[str, Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Be a loader of `inputs` from a store; `own` are the arguments of `OWN_ARGUMENTS`, and
+        `kwargs` torch's."""
+        self._stored, self._inputs = True, inputs
+        self.data, self.epoch, self._starting = data, 0, threading.RLock()
+        self.__dict__.update(checked_own(own))
+        self.samplers = kwargs.get("num_workers") or self.samplers
+        self._features = feature_table(data)
+        self._strategy = find_strategy(self.strategy)
+        self._device = checked_device(self.device, self.device_memory)
+        self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+        self._shuffle = bool(kwargs.get("shuffle"))
+        kwargs.pop("dataset", None)
+        kwargs.pop("collate_fn", None)
+        positions: Any = range(len(inputs))
+        torch.utils.data.DataLoader.__init__(self, positions, **kwargs)
+        del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
+        if self.batch_sampler is None:
+            raise NotImplementedError("batch_size=None is not built: give a number of seeds")
+        dtype = checked_feature_dtype(self.feature_dtype)
+        self._collate = Collate(data, self._features, self.transform, self.pin_memory, dtype)
+
+    # ---- what the user asks ----
+
+    def plan(self) -> Plan:
+        """What will use how much memory and why; reads nothing.
+
+        Raises:
+            ConfigError: `memory`, `buffer` or `device_memory` cannot work; the message names the
+                least that does.
+        """
+        if not self._stored:
+            raise ConfigError("there is nothing to plan: the data is in memory already")
+        if self._runtime is not None:
+            return self._runtime.settings.plan  # after a warm-up another than before it
+        return wanted(self).plan()
+
+    def stats(self) -> dict[str, float | str]:
+        """What happened since the first `iter`, before which it is empty, and what goes on now.
+
+        Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
+        the feature buffer); requests, bytes_read, bytes_wanted, retries; topology,
+        topology_requests, topology_bytes_read, neighbours_wanted, neighbours_cached ("direct"
+        alone counts); samples, which run ahead of the batches, and their sample_s; extract_s,
+        gather_s (summed over batches), wait_s (yours, for a batch), elapsed_s; sampling,
+        extracting, training (batches now); buffer_slots, buffer_bytes; engine.
+        """
+        return {} if self._runtime is None else self._runtime.stats()
+
+    def close(self) -> None:
+        """End all iterators, wait for reads under way, free everything. Idempotent; the loader
+        cannot be used again, and an iterator in the middle of its epoch raises ClosedError."""
+        if not self._stored:
+            return
+        self._closed = True
+        with self._starting:  # a start under way in another thread; in this one a signal came in
+            pass
+        if self._runtime is not None and self._closer is not None:
+            self._runtime.close()
+            self._closer.detach()
+        self._collate.close()
+
+    # ---- resuming ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest epoch stands, for `load_state_dict` in this process or another: a few
+        numbers that JSON can hold. As in torchdata's StatefulDataLoader the batches that were
+        yielded count, so save it with the model that has seen them.
+
+        Raises:
+            ConfigError: batches come in no order (in_order=False), or the data is in memory.
+        """
+        self._refuse_resuming()
+        standing = self._resumed or self._standing or Standing(self.epoch, self.seed)
+        return as_state(standing, self.data.identity, self._batch_settings())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next `iter` yield exactly the batches that were left; after the last batch of an
+        epoch, the next epoch.
+
+        The batches of a sampler of yours are drawn again and those that were yielded passed over:
+        it is to draw what it drew, as a DistributedSampler does after `set_epoch`.
+
+        Raises:
+            ConfigError: the state is of another store or of other settings; or see `state_dict`.
+        """
+        self._refuse_resuming()
+        standing = from_state(state, self.data.identity, self._batch_settings())
+        self._resumed = standing
+        if standing.finished:
+            self._resumed, self.epoch = None, standing.epoch + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Number the next epoch, and tell a sampler that has a `set_epoch`, such as torch's
+        DistributedSampler."""
+        self.epoch = epoch
+        batches: Any = self.batch_sampler
+        samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+                return
+
+    def _refuse_resuming(self) -> None:
+        if not self._stored:
+            raise ConfigError("only a store's loader can be resumed, and this data is in memory")
+        if not getattr(self, "in_order", True):
+            raise ConfigError("batches that come in any order cannot be counted: say in_order=True")
+
+    def _batch_settings(self) -> dict[str, Any]:
+        """What a batch depends on beside the store, the seed and its place."""
+        sampler = None if self._own_batches else type(self.batch_sampler).__name__
+        return {
+            "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
+            "sampler": sampler, "inputs": self._inputs.identity, "strategy": self.strategy,
+            "num_neighbors": self.num_neighbors, "replace": self.replace,
+            "seed": self.seed,
+        }  # fmt: skip
+
+    # ---- iterating ----
+
+    def __iter__(self) -> Any:
+        """A fresh epoch's batches; several iterators may live at once, each with a feature buffer
+        of its own.
+        """
+        return self._begin() if self._stored else super().__iter__()
+
+    def __aiter__(self) -> Any:
+        """The same for `async for`, in any event loop."""
+        return self._begin() if self._stored else in_thread(super().__iter__())
+
+    def _begin(self) -> BatchIterator:
+        runtime, standing = self._start(), self._resumed or Standing(self.epoch, self.seed)
+        self._resumed, self._standing, self.epoch = None, standing, standing.epoch + 1
+        if standing.seed is None:  # as torch's loaders draw their base seed, which manual_seed sets
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            standing.seed = int(drawn.item())
+        seed, number = standing.seed, 0 if self.seed is None else standing.epoch
+        windows = self._schedule(seed).windows(number)
+        seeds: Iterator[Seeds] = (batch for window in windows for batch in window)
+        seeds = islice(seeds, standing.batches, None)
+        if not self._own_batches:
+            # torch's samplers draw from the global generator at their first batch. In the
+            # pipeline's thread that would come in between whatever the user draws.
+            seeds = chain(list(islice(seeds, 1)), seeds)
+        empty = runtime.blocks.empty
+        collate, features = self._collate, self._features
+        dtype, shape = collate.row_type(features)
+
+        def finish(item: Extracted) -> Any:
+            rows = item.lease.gather(features, dtype, shape)
+            return collate(item.seeds, item.sample, {features: rows}, empty, runtime.device)
+
+        def start(left: Iterator[Seeds], first: int) -> Running:
+            sampler = self._make_sampler(empty)
+            return runtime.begin(left, seed, number, sampler, finish, first)
+
+        return BatchIterator(runtime, start, seeds, standing)
+
+    def _start(self) -> Runtime:
+        with self._starting:
+            if self._closed:
+                raise ClosedError(CLOSED)
+            if self._runtime is None:
+                runtime = Runtime(self.data, self._runtime_settings())
+                if self._closed:  # meanwhile, by a signal's handler
+                    runtime.close()
+                    raise ClosedError(CLOSED)
+                self._runtime = runtime
+                self._closer = weakref.finalize(self, runtime.close_anywhere)
+            return self._runtime
+
+    def _runtime_settings(self) -> RuntimeSettings:
+        found, sweep = wanted(self), None if self.sweep == "auto" else int(self.sweep)
+        in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
+        stages = Stages(
+            self.samplers, self.extractors, self.extracting_queue, self.training_queue, in_order,
+            sweep,
+        )  # fmt: skip
+        settings = RuntimeSettings(
+            strategy=self._strategy,
+            features=self._features,
+            plan=found.plan(),
+            policy=self._policy("belady"),
+            stages=stages,
+            engine=self.engine,
+            engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
+            device=self._device,
+            gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
+        )
+        nodes, lru = self.data.num_nodes, self._policy("lru")
+
+        def fitted(plan: Plan) -> RuntimeSettings:  # knows nothing of the loader: it may go
+            if plan.slots < nodes:
+                return replaced(settings, plan=plan)
+            # After the first epoch nothing is read, so nothing is gained by waiting.
+            once = replaced(stages, sweep=sweep or 1)
+            return replaced(settings, plan=plan, policy=lru, stages=once)
+
+        begun = fitted(settings.plan)
+        if not found.warm_up:
+            return begun
+        return replaced(begun, after_warm_up=lambda nbytes: fitted(found.plan_of(nbytes)))
+
+    def _schedule(self, seed: int) -> Schedule:
+        if not self._own_batches:
+            batches: Any = self.batch_sampler
+            return Given(self._inputs, batches)
+        schedule: Schedule = find("schedules", self._strategy.schedule)(
+            self._inputs, self.batch_size, self._shuffle, self.drop_last, seed
+        )
+        return schedule
+
+    def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
+        kind = find("samplers", self._strategy.sampler)
+        sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
+        return sampler
+
+    def _policy(self, auto: str) -> str:
+        """The policy's name; `auto` if neither the user nor the strategy says which."""
+        name = self._strategy.policy if self.policy == "auto" else self.policy
+        return auto if name == "auto" else name
+
+    def _block_bytes(self) -> int:
+        return block_bytes(self.data.table(self._features).row_bytes)
+
+    # ---- PyG's public parts ----
+
+    def __call__(self, index: torch.Tensor | list[int]) -> Any:
+        """One batch around positions `index` of the seeds, read without the pipeline."""
+        if not self._stored:
+            return super().__call__(index)  # type: ignore[misc]
+        out = self.collate_fn(index)
+        return out if self.filter_per_worker else self.filter_fn(out)
+
+    def collate_fn(self, index: Any) -> Any:
+        """Sample around positions `index` of the seeds (int64 [n] or a list)."""
+        if not self._stored:
+            return super().collate_fn(index)
+        chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
+        seeds = self._inputs.seeds(0, chosen)
+        key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        if self.seed is not None:
+            key = batch_key(self.seed, self.epoch, 0)
+        sample: Sample = self._make_sampler().sample(seeds.node, key, mapped(self.data))
+        out = Sampled(seeds, sample)
+        return self.filter_fn(out) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Any) -> Any:
+        """Join a sample with its features and attributes: a Data, on the loader's device."""
+        if not self._stored:
+            return super().filter_fn(out)  # type: ignore[misc]
+        return self._collate.from_map(out.seeds, out.sample, self._device[1])
+
+    def check_worker_number_rationality(self) -> None:
+        """torch's warning of too many worker processes: a store's loader has none."""
+        if not self._stored:
+            super().check_worker_number_rationality()
+
+    def __getstate__(self) -> dict[str, Any]:
+        if not self._stored:
+            return self.__dict__
+        left_out = {"_starting": None, "_runtime": None, "_closer": None}  # a copy has its own
+        return self.__dict__ | left_out
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._starting = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"

@@ -1,0 +1,243 @@
+"""An epoch that was left is taken up where it stood: exactly the rest, each batch once."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DistributedSampler, RandomSampler
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader, Store
+from tests.loader.batches import assert_same
+from tests.loader.conftest import NODES, Make
+
+BATCHES = 25
+
+
+def taken(batches: Any, count: int) -> list[Data]:
+    return [next(batches) for _ in range(count)]
+
+
+def passed_on(state: Any) -> Any:
+    """A state's way through a file."""
+    return json.loads(json.dumps(state))
+
+
+@pytest.mark.parametrize("left_after", [0, 1, 7, BATCHES - 1, BATCHES])
+@pytest.mark.parametrize("seed", [5, None])
+def test_exactly_the_rest(make: Make, left_after: int, seed: int | None) -> None:
+    torch.manual_seed(1)
+    whole = list(make(shuffle=True, seed=seed))
+    torch.manual_seed(1)
+    loader = make(shuffle=True, seed=seed)
+    batches = iter(loader)
+    given = taken(batches, left_after)
+    other = make(shuffle=True, seed=seed)
+    other.load_state_dict(passed_on(loader.state_dict()))
+    for expected, batch in zip(whole, [*given, *other], strict=True):
+        assert_same(expected, batch)
+
+
+def test_the_epochs_after_it_are_those_of_an_unbroken_run(make: Make) -> None:
+    loader = make(shuffle=True, seed=5)
+    epochs = [[batch.n_id for batch in loader] for _ in range(3)]
+    first = make(shuffle=True, seed=5)
+    assert len(list(first)) == BATCHES
+    batches = iter(first)
+    taken(batches, 4)
+    second = make(shuffle=True, seed=5)
+    second.load_state_dict(first.state_dict())
+    for expected in (epochs[1][4:], epochs[2]):
+        for n_id, batch in zip(expected, second, strict=True):
+            assert torch.equal(batch.n_id, n_id)
+
+
+def test_a_finished_epoch_is_followed_by_the_next(make: Make) -> None:
+    loader = make(shuffle=True, seed=5)
+    list(loader)
+    state = loader.state_dict()
+    assert state["finished"] is True
+    other = make(shuffle=True, seed=5)
+    other.load_state_dict(state)
+    for expected, batch in zip(loader, other, strict=True):
+        assert_same(expected, batch)
+
+
+def test_a_state_before_the_first_epoch_and_one_that_was_just_loaded(make: Make) -> None:
+    loader = make(seed=5)
+    assert loader.state_dict()["batches"] == 0
+    batches = iter(loader)
+    taken(batches, 3)
+    state = loader.state_dict()
+    other = make(seed=5)
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    assert len(list(other)) == BATCHES - 3
+    assert len(list(other)) == BATCHES
+
+
+def test_left_twice(make: Make) -> None:
+    whole = [batch.n_id for batch in make(shuffle=True, seed=5)]
+    got, state = [], None
+    for count in (3, 0, 10, 12):
+        loader = make(shuffle=True, seed=5)
+        if state is not None:
+            loader.load_state_dict(state)
+        got += [batch.n_id for batch in taken(iter(loader), count)]
+        state = passed_on(loader.state_dict())
+    assert [n.tolist() for n in got] == [n.tolist() for n in whole]
+
+
+def test_async_for(make: Make) -> None:
+    async def main() -> None:
+        loader = make(shuffle=True, seed=5)
+        count = 0
+        async for _ in loader:
+            count += 1
+            if count == 4:
+                break
+        other = make(shuffle=True, seed=5)
+        other.load_state_dict(loader.state_dict())
+        assert [batch.input_id[0] async for batch in other].__len__() == BATCHES - 4
+
+    asyncio.run(main())
+
+
+def test_after_a_warm_up(make: Make) -> None:
+    whole = [batch.n_id for batch in make(seed=5)]
+    loader = make(seed=5, device="simulated-cuda", buffer=None)
+    batches = iter(loader)
+    given = [batch.n_id for batch in taken(batches, 6)]
+    other = make(seed=5, device="simulated-cuda", buffer=None)
+    other.load_state_dict(loader.state_dict())
+    for expected, got in zip(whole, given + [b.n_id for b in other], strict=True):
+        assert torch.equal(expected, got)
+
+
+# ---- samplers of the user's
+
+
+def test_a_sampler_that_draws_the_same(make: Make) -> None:
+    def loader() -> NeighborLoader:
+        sampler = RandomSampler(range(NODES), generator=torch.Generator().manual_seed(3))
+        return make(sampler=sampler, seed=5)
+
+    whole, first, second = list(loader()), loader(), loader()
+    given = taken(iter(first), 6)
+    second.load_state_dict(first.state_dict())
+    for expected, batch in zip(whole, [*given, *second], strict=True):
+        assert_same(expected, batch)
+
+
+def test_ranks_share_out_an_epoch(make: Make) -> None:
+    def ranks() -> list[NeighborLoader]:
+        return [
+            make(sampler=DistributedSampler(range(NODES), 2, rank), batch_size=20, seed=5)
+            for rank in range(2)
+        ]
+
+    orders = []
+    for epoch in (0, 1):
+        nodes: list[int] = []
+        for loader in ranks():
+            loader.set_epoch(epoch)
+            batches = iter(loader)
+            nodes += [n for batch in taken(batches, 4) for n in batch.input_id.tolist()]
+            (other,) = [each for each in ranks() if each.sampler.rank == loader.sampler.rank]
+            other.set_epoch(epoch)
+            other.load_state_dict(loader.state_dict())
+            nodes += [n for batch in other for n in batch.input_id.tolist()]
+        assert sorted(nodes) == list(range(NODES))
+        orders.append(nodes)
+    assert orders[0] != orders[1]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("other", "match"),
+    [
+        ({"batch_size": 8}, r"batch_size was 16 and is 8"),
+        ({"num_neighbors": [1]}, r"num_neighbors was \[\d+, \d+\] and is \[1\]"),
+        ({"input_nodes": range(30)}, "inputs was"),
+        ({"shuffle": True, "replace": True}, "shuffle was False and is True, replace was"),
+        ({"seed": 6}, "seed was 5 and is 6"),
+        ({"sampler": [1, 2]}, "sampler was None and is 'BatchSampler'"),
+    ],
+)
+def test_another_loaders_state(make: Make, other: dict[str, Any], match: str) -> None:
+    state = make(seed=5).state_dict()
+    with pytest.raises(ConfigError, match=match):
+        make(**{"seed": 5, **other}).load_state_dict(state)
+
+
+def test_another_stores_state(make: Make, store: Store, tmp_path: Path) -> None:
+    data = Data(x=torch.zeros(NODES, 33), edge_index=torch.zeros(2, 1, dtype=torch.int64))
+    other = gnndrive.from_data(data, tmp_path / "other.gnn")
+    with NeighborLoader(other, [4, 3], batch_size=16, seed=5, buffer="60KB") as loader:
+        state = loader.state_dict()
+    with pytest.raises(ConfigError, match="another store"):
+        make(seed=5).load_state_dict(state)
+    assert gnndrive.open(store.path).identity == store.identity
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 2}, {"batches": -1}, {"batches": 1.5}, {"epoch": None}, {"finished": 1},
+     {"seed": "5"}],
+)  # fmt: skip
+def test_a_state_that_is_none(make: Make, change: dict[str, Any]) -> None:
+    loader = make(seed=5)
+    with pytest.raises(ConfigError, match="state"):
+        loader.load_state_dict(loader.state_dict() | change)
+    with pytest.raises(ConfigError, match="no state"):
+        loader.load_state_dict([1])  # type: ignore[arg-type]
+
+
+def test_batches_in_any_order_cannot_be_counted(make: Make) -> None:
+    with pytest.raises(ConfigError, match="in_order=True"):
+        make(in_order=False).state_dict()
+
+
+# ---- killed
+
+PROGRAM = """
+import json, os, sys
+import gnndrive
+folder, store, stop = sys.argv[1], sys.argv[2], int(sys.argv[3])
+loader = gnndrive.NeighborLoader(gnndrive.open(store), [3], batch_size=40, shuffle=True, seed=9,
+                                 buffer="40KB")
+if os.path.exists(f"{folder}/state.json"):
+    loader.load_state_dict(json.load(open(f"{folder}/state.json")))
+for number, batch in enumerate(loader):
+    with open(f"{folder}/seen", "a") as file:
+        print(*batch.input_id.tolist(), file=file)
+    with open(f"{folder}/new.json", "w") as file:
+        json.dump(loader.state_dict(), file)
+    os.replace(f"{folder}/new.json", f"{folder}/state.json")
+    if number + 1 == stop:
+        os.kill(os.getpid(), 9)
+print("the end")
+"""
+
+
+def test_killed_again_and_again(store: Store, tmp_path: Path) -> None:
+    def run(stop: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(store.path), str(stop)]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+
+    for stop in (1, 4, 2):
+        assert run(stop).returncode == -signal.SIGKILL
+    assert run(-1).stdout == "the end\n"
+    seen = [[int(n) for n in line.split()] for line in (tmp_path / "seen").read_text().splitlines()]
+    with NeighborLoader(store, [3], batch_size=40, shuffle=True, seed=9, buffer="40KB") as loader:
+        assert seen == [batch.input_id.tolist() for batch in loader]
