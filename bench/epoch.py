@@ -1,7 +1,8 @@
 """Seconds a batch from disk, loader beside loader, in one run and one memory limit.
 
 usage: python bench/epoch.py STORE [--loaders pyg+,naive,joint,lru,gnndrive] [--batches 20]
-           [--memory-limit 3GiB] [--buffer 1GB] [--topology resident] [--json FILE] [--png FILE]
+           [--rounds 3] [--memory-limit 3GiB] [--buffer 1GB] [--topology resident]
+           [--json FILE] [--png FILE]
        python bench/epoch.py --import-raw GRAPH_DIR STORE     (indptr.npy, indices.npy, x.bin,
        y.npy)
 
@@ -13,7 +14,8 @@ gnndrive  all that there is: look-ahead and sweeps beside it
 
 Each runs in a process of its own, one after the other, everything cold, on the same batches (same
 sampler, same keys; it stands in for torch-sparse's, which PyG+ would use and which is slower). Each
-batch's x is touched and dropped.
+batch's x is touched and dropped. With --rounds all but pyg+, which would take most of the time, run
+so often in turn, and medians are compared.
 
 The floor is the largest of: what the loader's own requests and bytes cost at the disk's two
 constants (measured as `gnndrive bench disk` does, just before and just after that loader, for a
@@ -35,6 +37,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import _script
@@ -104,19 +107,15 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     """All loaders, one after the other."""
     if options.train:
         return {"results": [spawn("training", options, group)]}
-    results, costs = [], {}
-    for name in options.loaders:
-        if name == MAPPED:  # how many reads the page cache made of it nobody counts
-            results.append(spawn(name, options, group))
-            continue
-        result, costs[name] = spawn_beside_disk(name, options, group)
-        results.append(result)
-    if costs:
+    # How many reads the page cache made of the mapped one nobody counts.
+    results = [spawn(name, options, group) for name in options.loaders if name == MAPPED]
+    own = [name for name in options.loaders if name != MAPPED]
+    measured = [spawn_beside_disk(name, options, group) for name in own * options.rounds]
+    if measured:
         sampling = spawn("sampling", options, group)
-        for result in results:
-            if result["loader"] in costs:
-                add_floor(result, costs[result["loader"]], sampling)
-        results.append(sampling)
+        for result, cost in measured:
+            add_floor(result, cost, sampling)
+        results += [*(result for result, _ in measured), sampling]
     return {"results": results}
 
 
@@ -149,14 +148,24 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def ratios(results: list[dict[str, Any]]) -> list[str]:
-    """How much faster each of ours is than the first loader."""
-    per_batch = {r["loader"]: r["elapsed_s"] / r["batches"] for r in results}
-    first = results[0]["loader"]
-    return [
-        f"{name} is {per_batch[first] / per_batch[name]:.2f} times as fast as {first}"
-        for name in per_batch
-        if name in OURS and name != first
-    ]
+    """How much faster each of ours is than the first loader, and how near to its floor; medians of
+    the rounds."""
+    rounds: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        rounds.setdefault(result["loader"], []).append(result)
+    seconds = {name: [r["elapsed_s"] / r["batches"] for r in of] for name, of in rounds.items()}
+    first, lines = results[0]["loader"], []
+    for name in [name for name in rounds if name in OURS]:
+        own = seconds[name]
+        line = f"{name}: {median(own):.2f} s a batch"
+        if len(own) > 1:
+            line += f" ({min(own):.2f} to {max(own):.2f} in {len(own)} rounds)"
+        floors = [s / r["floor_s"] for s, r in zip(own, rounds[name], strict=True)]
+        line += f", {median(floors):.2f} of its floor"
+        if name != first:
+            line += f", {median(seconds[first]) / median(own):.2f} times as fast as {first}"
+        lines.append(line)
+    return lines
 
 
 def draw(found: dict[str, Any], path: str) -> None:
@@ -214,6 +223,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("store")
     parser.add_argument("--loaders", type=lambda text: text.split(","), default=LOADERS)
     parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=1, help="of every loader but pyg+, in turn")
     parser.add_argument("--batch-size", type=int, default=1000)
     parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
                         default=[10, 10, 10])  # fmt: skip
