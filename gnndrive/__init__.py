@@ -16,7 +16,7 @@ from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, ReadError, 
 from gnndrive.loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
-from gnndrive.store.importers import from_csv, from_data
+from gnndrive.store.importers import from_csv, from_data, from_edges
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
 
@@ -35,6 +35,7 @@ __all__ = [
     "StoreWriter",
     "from_csv",
     "from_data",
+    "from_edges",
     "open",
     "write_store",
 ]

@@ -23,6 +23,7 @@ from gnndrive.commands import train as train_command
 from gnndrive.commands.malloc import return_large_blocks
 from gnndrive.commands.options import parse_fanout, parse_splits
 from gnndrive.errors import GNNDriveError, StoreError
+from gnndrive.store.importers.edge_list import is_parquet
 from gnndrive.training import TrainSettings
 
 app = typer.Typer(
@@ -64,7 +65,9 @@ def _options(
 @app.command("import")
 def import_(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the store shall be.")],
-    edges: Annotated[Path, typer.Option(help="CSV: source and target node id a line.")],
+    edges: Annotated[
+        list[Path], typer.Option(help="CSV or Parquet: source and target of an edge a row.")
+    ],
     features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
     labels: Annotated[Path | None, typer.Option(help="CSV: node id and label a line.")] = None,
     undirected: Annotated[bool, typer.Option(help="Add the other direction of edges.")] = False,
@@ -78,19 +81,32 @@ def import_(
     seed: Annotated[int, typer.Option(min=0, help="Of the random split.")] = 0,
     dtype: Annotated[str, typer.Option(help="Of the features in the store.")] = "float32",
     overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Sort edges larger than memory within it, by DuckDB, such as 1GB."),
+    ] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=0, help="If no file says it.")] = None,
+    source: Annotated[str | None, typer.Option(help="Column of sources; the first.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of targets; the second.")] = None,
+    edge_column: Annotated[
+        list[str] | None, typer.Option(help="Column of numbers to keep, once for each.")
+    ] = None,
+    map_ids: Annotated[
+        bool, typer.Option(help="Ids are text, or sparse: number the nodes, keep the ids.")
+    ] = False,
 ) -> None:
     """Make a store from a graph in plain files."""
     splits = parse_splits(split or ["0.6,0.2,0.2"], seed)
-    stores.import_csv(
-        out,
-        edges,
-        features,
-        labels,
-        undirected=undirected,
-        splits=splits,
-        dtype=dtype,
-        overwrite=overwrite,
-    )
+    given = (undirected, splits, dtype, overwrite)
+    columns = stores.EdgeColumns(source, target, edge_column or [], map_ids)
+    sorts = memory or num_nodes is not None or len(edges) > 1 or is_parquet(edges[0])
+    if sorts or columns != stores.EdgeColumns(None, None, [], False):
+        stores.import_edges(
+            out, edges, features, labels, *given, columns=columns, num_nodes=num_nodes,
+            memory=memory or "4GB",
+        )  # fmt: skip
+    else:
+        stores.import_csv(out, edges[0], features, labels, *given)
 
 
 @app.command()

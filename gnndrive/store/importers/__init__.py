@@ -1,6 +1,7 @@
 """Ways into a store: one file per kind of source, each streaming what is large."""
 
 from gnndrive.store.importers.csc import csc_from_edges, to_undirected
+from gnndrive.store.importers.from_edges import from_edges
 from gnndrive.store.importers.pyg import from_data
 from gnndrive.store.importers.splits import RandomSplit, random_split
 from gnndrive.store.importers.tables import from_csv
@@ -10,6 +11,7 @@ __all__ = [
     "csc_from_edges",
     "from_csv",
     "from_data",
+    "from_edges",
     "random_split",
     "to_undirected",
 ]

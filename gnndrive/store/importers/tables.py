@@ -1,7 +1,7 @@
 """Import a graph from plain files: edges in CSV, features in .npy or .npz, labels in CSV.
 
 The edges pass through memory, the features do not. When not to use it: for edge lists larger than
-memory.
+memory, or in Parquet (`from_edges`).
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ def from_csv(
         path, num_nodes, len(indices), made_by=made_by, overwrite=overwrite, progress=progress
     ) as writer:
         if table is not None:
-            _reserve(writer, table, dtype_name(dtype))
+            reserve(writer, table, dtype_name(dtype))
         writer.write("graph/indptr", indptr)
         writer.write("graph/indices", indices, index_dtype(num_nodes))
         writer.write("graph/edge_id", edge_id, index_dtype(len(indices)))
         if y is not None:
-            _write_labels(writer, y)
+            write_labels(writer, y)
         for name, nodes in chosen.items():
             writer.split(name, nodes)
         if table is not None:
-            _write_features(writer, table, dtype_name(dtype), progress)
+            write_features(writer, table, dtype_name(dtype), progress)
     return open_store(writer.path)
 
 
@@ -106,21 +106,23 @@ def _read_graph(
     return csc_from_edges(src, dst, num_nodes)
 
 
-def _reserve(writer: StoreWriter, table: Features, dtype: str) -> None:
+def reserve(writer: StoreWriter, table: Features, dtype: str) -> None:
     """Room for x and the graph; labels and splits are small beside them."""
     x = ArrayInfo("nodes/x", dtype, table.shape, "")
     writer.reserve(x.nbytes + 24 * writer.num_nodes + 16 * writer.num_edges)
 
 
-def _write_labels(writer: StoreWriter, y: Labels) -> None:
+def write_labels(writer: StoreWriter, y: Labels) -> None:
+    """Write nodes/y and its classes."""
     writer.write("nodes/y", y.values)
     if y.classes is not None:
         writer.classes(y.classes)
 
 
-def _write_features(
+def write_features(
     writer: StoreWriter, table: Features, dtype: str, progress: Progress | None
 ) -> None:
+    """Write nodes/x, chunk by chunk."""
     x = writer.array("nodes/x", dtype, table.shape)
     rows = rows_per_chunk(table.shape, max(x.info.storage.itemsize, table.dtype.itemsize, 4))
     for chunk in table.chunks(rows):

@@ -1,0 +1,330 @@
+"""Edge lists larger than memory, in Parquet or CSV, sorted by DuckDB within a budget.
+
+DuckDB reads the files, sorts edges by target and spills to disk beside the store; what comes out is
+streamed into the CSC arrays, so that memory holds DuckDB's budget, the index pointers and a batch
+of edges. When not to use it: for a list that fits, `from_csv` needs no DuckDB.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.store.format import Progress, dtype_name, index_dtype
+from gnndrive.store.writer import StoreWriter
+
+BATCH = 1 << 20  # edges at once
+DUCKDB_SHARE = 0.6  # of the budget; the rest is Python's, numpy's, and a batch on its way
+PARQUET = (".parquet", ".pq")
+_WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
+_WHOLE |= {"INTEGER", "UINTEGER"}
+
+
+class EdgeList:
+    """A list of edges in files, within a memory budget; a context manager.
+
+    Args:
+        files: .parquet, or CSV of any separator, with or without a header; several are read one
+            after the other.
+        memory: bytes for everything.
+        folder: where to spill; removed at the end.
+        source, target: the columns' names; None: the first two.
+        map_ids: take ids of any kind, text or sparse numbers, and number nodes in their order.
+
+    Attributes:
+        count: edges.
+        last: the largest node's number, −1 if there are no edges.
+
+    Raises:
+        ConfigError: DuckDB is not installed, or there is no such column.
+        StoreError: a file cannot be read, or an id is no whole number of at least 0; the message
+            names the file and the row.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        memory: int,
+        folder: Path,
+        source: str | None = None,
+        target: str | None = None,
+        map_ids: bool = False,
+    ) -> None:
+        duckdb = _duckdb()
+        self._files, self._mapped, self._errors = files, map_ids, duckdb.Error
+        self._db, self._spill = duckdb.connect(":memory:"), ""
+        try:
+            self._spill = tempfile.mkdtemp(prefix=".gnndrive-sort-", dir=folder)
+            self._run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
+            self._run(f"SET temp_directory = {_quoted(self._spill)}")
+            self._columns = self._describe()
+            self._source, self._target = self._ends(source, target)
+            if map_ids:
+                self._map()
+            self.count, self.last = self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def by_target(self, undirected: bool) -> Iterator[tuple[Any, Any, Any]]:
+        """The edges sorted by target, those of one target in the list's order: batches of target,
+        source and number in the list, int64 [n].
+
+        Args:
+            undirected: also the other direction of each, each pair once, sorted by target and
+                source; without numbers (None).
+        """
+        if undirected:
+            sql = f"SELECT t, s, NULL::BIGINT AS e FROM {self._both} ORDER BY t, s"
+        else:
+            sql = f"SELECT t, s, e FROM ({self._numbered}) ORDER BY t, e"
+        for target, source, number in self._batches(sql):
+            yield target, source, None if undirected else number
+
+    def count_undirected(self) -> int:
+        """How many edges there are in both directions, each pair once."""
+        (count,) = self._run(f"SELECT count(*) FROM {self._both}").fetchone()
+        return int(count)
+
+    def column(self, name: str) -> Iterator[npt.NDArray[Any]]:
+        """A column in the list's order, in batches.
+
+        Raises:
+            ConfigError: there is none, or it is not of numbers.
+        """
+        sql = f"SELECT {self._column(name)} FROM {self._table}"
+        for (values,) in self._batches(sql):
+            if values.dtype.kind not in "biuf":
+                raise ConfigError(f"column {name!r} is {values.dtype}: only numbers can be kept")
+            yield values
+
+    def ids(self) -> Iterator[npt.NDArray[Any]]:
+        """The ids of mapped nodes by the nodes' numbers, in batches: whole numbers, or text as
+        UTF-8 bytes padded with zeros, uint8 [n, longest]."""
+        (width,) = self._run("SELECT max(strlen(id::VARCHAR)) FROM ids").fetchone()
+        for (values,) in self._batches("SELECT id FROM ids ORDER BY node"):
+            if values.dtype.kind in "iu":
+                yield values
+                continue
+            text = np.array([str(value).encode() for value in values], f"S{max(width, 1)}")
+            yield text.view(np.uint8).reshape(len(text), -1)
+
+    def refuse_above(self, num_nodes: int) -> None:
+        """Refuse an id that is none of so many nodes.
+
+        Raises:
+            StoreError: names the row.
+        """
+        if self.last >= num_nodes:
+            wrong = f"s >= {num_nodes} OR t >= {num_nodes}"
+            self._refuse(wrong, f"names a node, but there are {num_nodes}, numbered from 0")
+
+    def close(self) -> None:
+        """Remove what was spilled; idempotent."""
+        self._db.close()
+        if self._spill:
+            shutil.rmtree(self._spill, ignore_errors=True)
+
+    def __enter__(self) -> EdgeList:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ---- tables
+
+    @property
+    def _table(self) -> str:
+        """The files."""
+        files = ", ".join(_quoted(str(file)) for file in self._files)
+        if all(is_parquet(file) for file in self._files):
+            return f"read_parquet([{files}])"
+        return f"read_csv([{files}], comment = '#')"
+
+    @property
+    def _raw(self) -> str:
+        """Ends and numbers of edges as the files have them."""
+        ends = f"{self._source} AS s, {self._target} AS t"
+        return f"SELECT {ends}, row_number() OVER () - 1 AS e FROM {self._table}"
+
+    @property
+    def _numbered(self) -> str:
+        """Ends as numbers of nodes, and the edges' own numbers."""
+        if not self._mapped:
+            return f"SELECT s::BIGINT AS s, t::BIGINT AS t, e FROM ({self._raw})"
+        return (
+            f"SELECT a.node AS s, b.node AS t, n.e FROM ({self._raw}) n "
+            "JOIN ids a ON n.s = a.id JOIN ids b ON n.t = b.id"
+        )
+
+    @property
+    def _both(self) -> str:
+        """A table of all edges in both directions, each pair once."""
+        self._run(
+            "CREATE TABLE IF NOT EXISTS both_ways AS SELECT DISTINCT s, t FROM (SELECT s, t FROM "
+            f"({self._numbered}) UNION ALL SELECT t, s FROM ({self._numbered}))"
+        )
+        return "both_ways"
+
+    def _map(self) -> None:
+        ends = f"SELECT {self._source} AS id FROM {self._table}"
+        ends += f" UNION ALL SELECT {self._target} FROM {self._table}"
+        self._run(
+            "CREATE TABLE ids AS SELECT id, row_number() OVER (ORDER BY id) - 1 AS node "
+            f"FROM (SELECT DISTINCT id FROM ({ends}) WHERE id IS NOT NULL)"
+        )
+
+    # ---- checks
+
+    def _describe(self) -> dict[str, str]:
+        rows = self._run(f"DESCRIBE SELECT * FROM {self._table}").fetchall()
+        return {str(row[0]): str(row[1]) for row in rows}
+
+    def _column(self, name: str) -> str:
+        if name not in self._columns:
+            names = ", ".join(map(repr, self._columns))
+            raise ConfigError(f"there is no column {name!r}; there are {names}")
+        return '"' + name.replace('"', '""') + '"'
+
+    def _ends(self, source: str | None, target: str | None) -> tuple[str, str]:
+        names = list(self._columns)
+        if len(names) < 2:
+            raise StoreError(f"{self._files[0]} has {len(names)} column: edges need two")
+        ends = source or names[0], target or names[1]
+        for name in ends:
+            column, kind = self._column(name), self._columns[name]
+            if kind not in _WHOLE and not self._mapped:
+                (found,) = self._run(f"SELECT min({column}) FROM {self._table}").fetchone()
+                raise StoreError(
+                    f"column {name!r} of {self._files[0]} is {kind}: node ids are whole numbers "
+                    f"from 0, and here is {found!r}; give map_ids=True (--map-ids) to have them "
+                    "numbered"
+                )
+        return self._column(ends[0]), self._column(ends[1])
+
+    def _check(self) -> tuple[int, int]:
+        wrong = "s IS NULL OR t IS NULL" + ("" if self._mapped else " OR s < 0 OR t < 0")
+        largest = "NULL" if self._mapped else "max(greatest(s, t))"
+        sql = f"SELECT count(*), {largest}, count(*) FILTER ({wrong}) FROM ({self._raw})"
+        count, last, bad = self._run(sql).fetchone()
+        if bad:
+            self._refuse(wrong, "has an end that is missing or negative")
+        if self._mapped:
+            (nodes,) = self._run("SELECT count(*) FROM ids").fetchone()
+            last = nodes - 1
+        return int(count), -1 if last is None else int(last)
+
+    def _refuse(self, wrong: str, how: str) -> None:
+        sql = f"SELECT e, s, t FROM ({self._raw}) WHERE {wrong} LIMIT 1"
+        number, source, target = self._run(sql).fetchone()
+        files = ", ".join(map(str, self._files))
+        raise StoreError(f"{files}: edge {number + 1}, {source} to {target}, {how}; correct it")
+
+    # ---- DuckDB
+
+    def _run(self, sql: str) -> Any:
+        try:
+            return self._db.execute(sql)
+        except self._errors as error:
+            raise self._failure(error) from None
+
+    def _batches(self, sql: str) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+        result = self._run(sql)
+        read = getattr(result, "to_arrow_reader", None) or result.fetch_record_batch  # before 1.5
+        reader = read(BATCH)
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            except (OSError, ValueError, self._errors) as error:  # Arrow's, of DuckDB's
+                raise self._failure(error) from None
+            yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
+
+    def _failure(self, error: BaseException) -> StoreError:
+        text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
+        files = ", ".join(map(str, self._files))
+        if "No space left" in text or "max_temp_directory_size" in text:
+            return StoreError(
+                f"the disk is too full to sort {files}: some 30 bytes an edge are needed beside "
+                "the store; free some, or choose a path on another disk"
+            )
+        if "Out of Memory" in text:
+            return StoreError(f"{files}: sorting needs more memory; give memory= (--memory) more")
+        return StoreError(f"{files} cannot be read as edges: {text}; correct the file")
+
+
+def write_graph(
+    edges: EdgeList, writer: StoreWriter, undirected: bool, progress: Progress | None = None
+) -> None:
+    """Write graph/indptr, indices and, unless undirected, edge_id from a sorted list.
+
+    Raises:
+        StoreError: the disk is full, or a file cannot be read.
+    """
+    count = writer.num_edges
+    indices = writer.array("graph/indices", index_dtype(writer.num_nodes), (count,))
+    numbers = None
+    if not undirected:
+        numbers = writer.array("graph/edge_id", index_dtype(count), (count,))
+    indptr, done = np.zeros(writer.num_nodes + 1, np.int64), 0
+    for target, source, number in edges.by_target(undirected):
+        first, last = int(target[0]), int(target[-1])
+        indptr[first + 1 : last + 2] += np.bincount(target - first, minlength=last - first + 1)
+        indices.write(source)
+        if numbers is not None:
+            numbers.write(number)
+        done += len(source)
+        if progress is not None:
+            progress("sorting edges", done, count)
+    np.cumsum(indptr, out=indptr)
+    writer.write("graph/indptr", indptr)
+
+
+def write_columns(
+    edges: EdgeList, writer: StoreWriter, names: Sequence[str], progress: Progress | None = None
+) -> None:
+    """Write columns of a list as attributes of edges, in the list's order."""
+    for name in names:
+        array = None
+        for values in edges.column(name):
+            if array is None:
+                array = writer.array(f"edges/{name}", dtype_name(values.dtype), (writer.num_edges,))
+            array.write(values)
+            if progress is not None:
+                progress(f"edges/{name}", array.rows_written, writer.num_edges)
+
+
+def is_parquet(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is named as Parquet files are."""
+    return Path(path).suffix in PARQUET
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+        import pyarrow  # noqa: F401 - DuckDB hands batches over through it
+    except ImportError as error:
+        raise ConfigError(
+            f"edge lists in Parquet, or larger than memory, need {error.name}: "
+            "pip install 'gnndrive[import]'"
+        ) from None
+    return duckdb
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,179 @@
+"""Edge lists in Parquet and CSV, sorted by DuckDB: the same store that sorting in memory gives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, Store, StoreError
+from gnndrive.store.importers import edge_list
+
+NODES, EDGES = 500, 6000
+
+
+@pytest.fixture
+def ends() -> np.ndarray:
+    return np.random.default_rng(0).integers(0, NODES, (2, EDGES))
+
+
+@pytest.fixture
+def parquet(ends: np.ndarray, tmp_path: Path) -> Path:
+    path = tmp_path / "edges.parquet"
+    table = pa.table({"from": ends[0], "to": ends[1], "weight": np.arange(EDGES) / 2})
+    pq.write_table(table, path, row_group_size=700)
+    return path
+
+
+def same_graph(store: Store, ends: np.ndarray, tmp_path: Path) -> None:
+    """Hold a store against the one that is sorted in memory."""
+    data = Data(edge_index=torch.from_numpy(ends), num_nodes=store.num_nodes)
+    expected = gnndrive.from_data(data, tmp_path / "expected.gnn")
+    np.testing.assert_array_equal(store.indptr, expected.indptr)
+    np.testing.assert_array_equal(store.indices, expected.indices)
+    np.testing.assert_array_equal(store.edge_id, expected.edge_id)
+
+
+@pytest.mark.parametrize("batch", [edge_list.BATCH, 1000])
+def test_parquet(
+    parquet: Path, ends: np.ndarray, tmp_path: Path, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_list, "BATCH", batch)
+    told: list[tuple[str, int, int]] = []
+    store = gnndrive.from_edges(
+        parquet, tmp_path / "g.gnn", memory="500MB", columns=["weight"],
+        progress=lambda *each: told.append(each),
+    )  # fmt: skip
+    same_graph(store, ends, tmp_path)
+    np.testing.assert_array_equal(store.array("edges/weight"), np.arange(EDGES) / 2)
+    assert ("sorting edges", EDGES, EDGES) in told
+    store.verify()
+    assert sorted(os.listdir(tmp_path)) == ["edges.parquet", "expected.gnn", "g.gnn"]
+
+
+@pytest.mark.parametrize("header", ["", "source,target\n"])
+def test_csv_in_several_files(ends: np.ndarray, tmp_path: Path, header: str) -> None:
+    files = []
+    for number, part in enumerate(np.array_split(ends, 3, axis=1)):
+        files.append(tmp_path / f"{number}.csv")
+        lines = "".join(f"{source},{target}\n" for source, target in part.T)
+        files[-1].write_text(header + lines, encoding="utf-8")
+    store = gnndrive.from_edges(files, tmp_path / "g.gnn", num_nodes=NODES + 7)
+    assert store.num_nodes == NODES + 7
+    same_graph(store, ends, tmp_path)
+
+
+def test_named_columns(parquet: Path, ends: np.ndarray, tmp_path: Path) -> None:
+    path = tmp_path / "g.gnn"
+    store = gnndrive.from_edges(parquet, path, source="to", target="from", num_nodes=NODES)
+    same_graph(store, ends[::-1].copy(), tmp_path)
+
+
+def test_both_directions(parquet: Path, ends: np.ndarray, tmp_path: Path) -> None:
+    store = gnndrive.from_edges(parquet, tmp_path / "g.gnn", undirected=True)
+    pairs = {(int(s), int(t)) for s, t in ends.T} | {(int(t), int(s)) for s, t in ends.T}
+    target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    found = list(zip(store.indices.tolist(), target.tolist(), strict=True))
+    assert sorted(found) == sorted(pairs)
+    assert store.edge_id is None
+
+
+def test_features_labels_and_splits(parquet: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).random((NODES, 5), np.float32)
+    np.save(tmp_path / "x.npy", x)
+    labels = tmp_path / "y.csv"
+    labels.write_text("".join(f"{n},{n % 3}\n" for n in range(NODES)), encoding="utf-8")
+    store = gnndrive.from_edges(
+        parquet, tmp_path / "g.gnn", features=tmp_path / "x.npy", labels=labels,
+        splits=("random", 0.5, 0.25, 0.25, 0),
+    )  # fmt: skip
+    np.testing.assert_array_equal(store.array("nodes/x"), x)
+    assert store.num_classes == 3
+    assert len(store.split("train")) == NODES // 2
+
+
+@pytest.mark.parametrize("kind", ["text", "sparse"])
+def test_ids_are_mapped_and_kept(ends: np.ndarray, tmp_path: Path, kind: str) -> None:
+    names = np.array([f"node {n:04}{'é' * (n % 3)}" for n in range(NODES)])
+    given: Any = names[ends] if kind == "text" else ends * 1_000_003 - 7
+    path = tmp_path / "edges.parquet"
+    pq.write_table(pa.table({"s": given[0], "t": given[1]}), path)
+    store = gnndrive.from_edges(path, tmp_path / "g.gnn", map_ids=True)
+    used = np.unique(ends)
+    same_graph(store, np.searchsorted(used, ends), tmp_path)
+    ids = store.array("nodes/id")
+    if kind == "text":
+        kept = [bytes(row).rstrip(b"\0").decode() for row in np.asarray(ids)]
+        assert kept == names[used].tolist()
+    else:
+        np.testing.assert_array_equal(ids, used * 1_000_003 - 7)
+
+
+def test_no_edges(tmp_path: Path) -> None:
+    none = pa.array([], pa.int64())
+    pq.write_table(pa.table({"s": none, "t": none}), tmp_path / "edges.parquet")
+    store = gnndrive.from_edges(tmp_path / "edges.parquet", tmp_path / "g.gnn", num_nodes=4)
+    assert (store.num_nodes, store.num_edges) == (4, 0)
+
+
+# ---- what is refused; nothing is left behind
+
+
+def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any) -> None:
+    path = tmp_path / "edges.parquet"
+    pq.write_table(pa.table(table), path)
+    with pytest.raises((StoreError, ConfigError), match=match):
+        gnndrive.from_edges(path, tmp_path / "g.gnn", **arguments)
+    assert os.listdir(tmp_path) == ["edges.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("table", "match", "arguments"),
+    [
+        ({"s": [0, 1], "t": [1, -2]}, "edge 2, 1 to -2, has an end that is missing or neg", {}),
+        ({"s": [0, None], "t": [1, 2]}, "edge 2, None to 2, has an end that is missing", {}),
+        ({"s": [0, 9], "t": [1, 2]}, "edge 2, 9 to 2, names a node, but there are 5",
+         {"num_nodes": 5}),
+        ({"s": ["a"], "t": ["b"]}, "'s' .* is VARCHAR.* here is 'a'; give map_ids=True", {}),
+        ({"s": [1.5], "t": [2.0]}, "is DOUBLE", {}),
+        ({"s": [1]}, "has 1 column", {}),
+        ({"s": [1], "t": [2]}, "there is no column 'u'; there are 's', 't'", {"source": "u"}),
+        ({"s": [1], "t": [2]}, "there is no column 'w'", {"columns": ["w"]}),
+        ({"s": [1], "t": [2], "w": ["x"]}, "only numbers", {"columns": ["w"]}),
+        ({"s": [1], "t": [2]}, "one direction", {"columns": ["s"], "undirected": True}),
+        ({"s": [1], "t": [2]}, "num_nodes say 9, the mapped ids say 2: give the same",
+         {"num_nodes": 9, "map_ids": True}),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(
+    tmp_path: Path, table: dict[str, Any], match: str, arguments: dict[str, Any]
+) -> None:
+    refused(tmp_path, table, match, **arguments)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for name, content in (("e.parquet", b"PAR1 no"), ("e.csv", b"1,2\n3,x\n4,5\n6;7,8\n" * 3000)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(StoreError, match=f"{name}"):
+            gnndrive.from_edges(tmp_path / name, tmp_path / "g.gnn")
+    with pytest.raises(StoreError, match=r"none\.parquet"):
+        gnndrive.from_edges(tmp_path / "none.parquet", tmp_path / "g.gnn")
+    with pytest.raises(ConfigError, match="names no file"):
+        gnndrive.from_edges([], tmp_path / "g.gnn")
+    assert sorted(os.listdir(tmp_path)) == ["e.csv", "e.parquet"]
+
+
+def test_without_duckdb_it_says_what_to_install(
+    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
+    with pytest.raises(ConfigError, match=r"need duckdb: pip install 'gnndrive\[import\]'"):
+        gnndrive.from_edges(parquet, tmp_path / "g.gnn")
