@@ -1,0 +1,160 @@
+"""A store as PyTorch Geometric's FeatureStore and GraphStore: the way in for PyG's own loaders,
+LightningNodeData, and samplers that take such a pair.
+
+    features, graph = FeatureStore(store), GraphStore(store)
+    NodeLoader((features, graph), node_sampler=NeighborSampler(store, [10, 10]), ...)
+
+Features are read from disk as they are asked for, several attributes of a batch at once, at the
+ring's full depth; nothing is kept between batches, so `gnndrive.NeighborLoader` is faster. The
+adjacency is memory-mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch_geometric.data
+from torch import Tensor
+from torch_geometric.data import EdgeAttr, TensorAttr
+from torch_geometric.data.graph_store import EdgeLayout
+
+from gnndrive.errors import ConfigError
+from gnndrive.records import Int64Array
+from gnndrive.rows import RowReader
+from gnndrive.store.reader import Store
+
+READ_ONLY = "a store is read-only: write another with gnndrive.write_store or gnndrive.StoreWriter"
+
+
+class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
+    """A store's node attributes, group_name None, by name and index.
+
+    Args:
+        store: from `gnndrive.open`.
+        engine, io_depth, gap: as `gnndrive.NeighborLoader`'s.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        engine: str = "auto",
+        io_depth: int = 128,
+        gap: str | int | None = None,
+    ) -> None:
+        super().__init__()
+        self.store = store
+        self._rows = RowReader(store, engine, io_depth, gap)
+
+    async def aget_tensor(self, attr: TensorAttr) -> Tensor:
+        """`get_tensor`, awaited: rows of one attribute, [n, *row]."""
+        return (await self.amulti_get_tensor([attr]))[0]
+
+    async def amulti_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor]:
+        """`multi_get_tensor`, awaited: rows of several attributes, read at once."""
+        whole = [self._whole(attr) for attr in attrs]
+        read = await self._rows.aread(self._wanted(attrs))
+        return _merged(whole, read)
+
+    def close(self) -> None:
+        """Wait for reads under way and free everything; idempotent."""
+        self._rows.close()
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor:
+        return self._multi_get_tensor([attr])[0]
+
+    def _multi_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor]:
+        whole = [self._whole(attr) for attr in attrs]
+        return _merged(whole, self._rows.read(self._wanted(attrs)))
+
+    def _whole(self, attr: TensorAttr) -> Tensor | None:
+        """All rows, memory-mapped, if all are asked for."""
+        self._check(attr)
+        return self.store.tensor(f"nodes/{attr.attr_name}") if attr.index is None else None
+
+    def _wanted(self, attrs: Sequence[TensorAttr]) -> list[tuple[str, Int64Array]]:
+        return [
+            (f"nodes/{attr.attr_name}", _row_numbers(attr.index, self.store.num_nodes))
+            for attr in attrs
+            if attr.index is not None
+        ]
+
+    def _check(self, attr: TensorAttr) -> None:
+        if attr.group_name is not None or attr.attr_name not in self.store.node_names:
+            raise KeyError(
+                f"{self.store.path} has no attribute {attr.attr_name!r} of {attr.group_name!r}; it "
+                f"has {', '.join(self.store.node_names)} of None"
+            )
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
+        self._check(attr)
+        file = self.store.table(f"nodes/{attr.attr_name}")
+        return (file.row_count, *file.row_shape)
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """Every node attribute."""
+        return [TensorAttr(None, name, None) for name in self.store.node_names]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise ConfigError(READ_ONLY)
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise ConfigError(READ_ONLY)
+
+    def __reduce__(self) -> Any:
+        return (type(self), (self.store,))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.store.path)!r})"
+
+
+class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
+    """A store's adjacency, edge_type None, as CSC.
+
+    Args:
+        store: from `gnndrive.open`.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def get_all_edge_attrs(self) -> list[EdgeAttr]:
+        """The one edge type there is."""
+        size = (self.store.num_nodes, self.store.num_nodes)
+        return [EdgeAttr(None, EdgeLayout.CSC, True, size)]
+
+    def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
+        if edge_attr.edge_type is not None or edge_attr.layout != EdgeLayout.CSC:
+            return None
+        return self.store.tensor("graph/indices"), self.store.tensor("graph/indptr")
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
+        raise ConfigError(READ_ONLY)
+
+    def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
+        raise ConfigError(READ_ONLY)
+
+    def __reduce__(self) -> Any:
+        return (type(self), (self.store,))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.store.path)!r})"
+
+
+def _row_numbers(index: Any, count: int) -> Int64Array:
+    """An index of PyG's as row numbers."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(count), dtype=np.int64)
+    index = torch.as_tensor(index).cpu()
+    if index.dtype == torch.bool:
+        index = index.nonzero()
+    numbers: Int64Array = index.reshape(-1).to(torch.int64).numpy()
+    return np.where(numbers < 0, numbers + count, numbers)
+
+
+def _merged(whole: Sequence[Tensor | None], read: Sequence[Tensor]) -> list[Tensor]:
+    rest = iter(read)
+    return [next(rest) if each is None else each for each in whole]
