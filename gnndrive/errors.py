@@ -49,5 +49,9 @@ class ReadError(GNNDriveError, OSError):
         return (type(self), (self.path, self.offset, self.errno or 0))
 
 
+class LateError(GNNDriveError, RuntimeError):
+    """A batch took longer than the loader's `timeout`; the iterator can be asked again."""
+
+
 class ClosedError(GNNDriveError, RuntimeError):
     """The loader, iterator or engine was closed while it was still wanted."""

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from time import perf_counter
 from typing import Any, Self
 
+from gnndrive.errors import LateError
 from gnndrive.pipeline.conduct import Running
-from gnndrive.pipeline.handover import HandoverEnded
+from gnndrive.pipeline.handover import LATE, HandoverEnded
 from gnndrive.records import Seeds
 from gnndrive.resume import Standing
 from gnndrive.runtime import Runtime
@@ -79,11 +80,13 @@ class BatchIterator(Iterator[Any]):
         start: Callable[[Iterator[Seeds], int], Running],
         seeds: Iterator[Seeds],
         standing: Standing,
+        timeout: float = 0,
     ) -> None:
         self._runtime, self._standing = runtime, standing
         # It keeps the loader: `for batch in NeighborLoader(…)` holds nothing but this iterator.
         self._start = start
         self._warm = standing.batches + WARM_UP
+        self._timeout = timeout or None
         self._growing: asyncio.Future[None] | None = None
         self._changing, self._closed = threading.Lock(), False
         self._seeds = Remembered(seeds) if runtime.warming_up else None
@@ -102,11 +105,13 @@ class BatchIterator(Iterator[Any]):
         try:
             if self._standing.batches == self._warm and self._seeds is not None:
                 self._grow()
-            return self._give(self._handover.get())
+            return self._give(self._handover.get(self._timeout))
         except HandoverEnded:
             self._standing.finished = True
             self.close()
             raise StopIteration from None
+        except LateError:
+            raise
         except BaseException:
             self.close()
             raise
@@ -138,14 +143,20 @@ class BatchIterator(Iterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
-        started = perf_counter()
+        started, waiting = perf_counter(), asyncio.timeout(self._timeout)
         try:
             if self._standing.batches == self._warm and self._seeds is not None:
                 # Whoever is cancelled meanwhile finds it under way, or done, the next time.
                 if self._growing is None:
                     self._growing = asyncio.ensure_future(asyncio.to_thread(self._grow))
                 await asyncio.shield(self._growing)
-            return self._give(await self._handover.aget())
+            async with waiting:
+                batch = await self._handover.aget()
+            return self._give(batch)
+        except TimeoutError:
+            if not waiting.expired():  # it is the batch's own
+                raise
+            raise LateError(LATE.format(self._timeout)) from None
         except HandoverEnded:
             self._standing.finished = True
             self.close()

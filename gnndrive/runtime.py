@@ -86,7 +86,9 @@ class Runtime:
             undo.callback(self.device.close)
             if self.warming_up:
                 self.device.watch()
-            self._workers = workers or ThreadWorkers(settings.stages.samplers + 2)
+            self._workers = workers or ThreadWorkers(
+                settings.stages.samplers + 2, settings.worker_init
+            )
             undo.callback(self._workers.close)
             self.service = Service()
             undo.callback(self.service.close)

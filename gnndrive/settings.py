@@ -27,6 +27,7 @@ class RuntimeSettings:
         engine_settings: depth, staging.
         device: a device plug-in's name, and which of its kind, or None.
         gap_bytes_max: rows at most this far apart on disk are read as one.
+        worker_init: called in each worker thread with its number, or None.
         after_warm_up: settings for so many bytes of device memory, if these are for a warm-up.
     """
 
@@ -39,4 +40,5 @@ class RuntimeSettings:
     engine_settings: EngineSettings
     device: tuple[str, torch.device | None]
     gap_bytes_max: int
+    worker_init: Callable[[int], object] | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None

@@ -15,6 +15,10 @@ import weakref
 from collections import deque
 from typing import Any
 
+from gnndrive.errors import LateError
+
+LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
+
 
 class HandoverEnded(Exception):
     """The epoch is over: no further batch."""
@@ -88,24 +92,22 @@ class Handover:
 
     # ---- the user's side ----
 
-    def get(self) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
         """The next batch; blocks the calling thread, which signals still reach.
 
         Raises:
             HandoverEnded: there is none.
+            LateError: it took longer than `timeout` seconds; nothing is lost.
         """
         with self._lock:
-            while not self._ready and not self._ended:
+            if not self._ready and not self._ended:
                 self._come_back()
-                self._arrived.wait()
+            if not self._arrived.wait_for(lambda: self._ready or self._ended, timeout):
+                raise LateError(LATE.format(timeout))
             return self._next()
 
     async def aget(self) -> Any:
-        """The next batch, awaited in the caller's own event loop; cancelling it loses nothing.
-
-        Raises:
-            HandoverEnded: there is none.
-        """
+        """The same, awaited in the caller's own event loop; cancelling it loses nothing."""
         while True:
             with self._lock:
                 if self._ready or self._ended:

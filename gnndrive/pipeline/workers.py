@@ -55,22 +55,30 @@ class ThreadWorkers(Workers):
 
     Args:
         count: functions that run at once.
+        begin: called with a thread's number in each thread before its first function; an error in
+            it is what that function raises.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, begin: Callable[[int], object] | None = None) -> None:
+        self._begin = begin
         self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
         self._work = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, name=f"gnndrive-worker-{i}", daemon=True)
-            for i in range(count)
+            threading.Thread(target=self._serve, args=(number,), daemon=True)
+            for number in range(count)
         ]
-        for thread in self._threads:
+        for number, thread in enumerate(self._threads):
+            thread.name = f"gnndrive-worker-{number}"
             thread.start()
 
-    def _serve(self) -> None:
+    def _serve(self, number: int) -> None:
+        begin = self._begin
         while (item := self._work.get()) is not None:
             future, function, arguments = item
             try:
+                if begin is not None:
+                    begin(number)
+                    begin = None
                 future.set_result(function(*arguments))
             except BaseException as error:
                 future.set_exception(carried(error))

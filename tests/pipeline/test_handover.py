@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gnndrive.errors import LateError
 from gnndrive.pipeline.handover import Handover, HandoverEnded
 from gnndrive.testing.loop import run
 
@@ -177,6 +178,17 @@ def test_what_cannot_be_watched_holds_nothing_up() -> None:
             await handover.room()
             handover.put((number,))
             assert handover.get() == (number,)
+
+    run(main())
+
+
+def test_who_waited_too_long_may_ask_again() -> None:
+    async def main() -> None:
+        handover = Handover()
+        with pytest.raises(LateError, match=r"timed out after 0\.001 seconds"):
+            handover.get(timeout=0.001)
+        handover.put("batch")
+        assert handover.get(timeout=300) == "batch"
 
     run(main())
 
