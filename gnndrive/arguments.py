@@ -31,31 +31,30 @@ PYG_ARGUMENTS = (
     "neighbor_sampler",
     "directed",
 )  # kept as attributes as they were given
-UNBUILT = {
+PYG_LINK_ARGUMENTS = (
+    "edge_label_index",
+    "edge_label",
+    "edge_label_time",
+    "neg_sampling_ratio",
+    *PYG_ARGUMENTS[2:],
+)
+PLAIN = {
     "input_time": None,
     "subgraph_type": "directional",
     "disjoint": False,
-    "temporal_strategy": "uniform",
     "time_attr": None,
     "weight_attr": None,
     "transform_sampler_output": None,
     "neighbor_sampler": None,
     "directed": True,
-    "timeout": 0,
-    "worker_init_fn": None,
-    "multiprocessing_context": None,
-}  # arguments of PyG and torch that are not built yet, with the one value that they may have
+}  # what plain neighbour sampling is; anything else takes the longer way
 
 
-def refuse_unbuilt(arguments: Mapping[str, Any]) -> None:
-    """Raise NotImplementedError for the first argument that asks for something not built yet."""
-    for name, default in UNBUILT.items():
-        value = arguments.get(name)
-        value = getattr(value, "value", value)  # PyG's enumerations
-        if name == "timeout" and value is not None and value < 0:
-            continue  # torch's own check says it better
-        if value is not None and value != default:
-            raise NotImplementedError(f"{name}={value!r} is not built yet; leave it at {default!r}")
+def is_plain(arguments: Mapping[str, Any]) -> bool:
+    """Whether arguments of PyG's ask for plain neighbour sampling and no more."""
+    values = {name: arguments.get(name, default) for name, default in PLAIN.items()}
+    kind = getattr(values["subgraph_type"], "value", values["subgraph_type"])  # an enumeration
+    return values | {"subgraph_type": kind} == PLAIN
 
 
 def size_or_none(size: Any, name: str) -> int:
@@ -133,9 +132,22 @@ def feature_table(store: Store) -> str:
     return "x"
 
 
-def checked_input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
+def checked_input_nodes(nodes: Any, num_nodes: int, time: Any = None) -> InputNodes:
     """The input nodes, and what PyG's `input_id` is of them: of a mask global ids, of anything else
-    positions."""
+    positions; with their times, if they have any."""
+    inputs = _input_nodes(nodes, num_nodes)
+    if time is None:
+        return inputs
+    time = torch.as_tensor(time)
+    if time.shape != (len(inputs),) or time.is_floating_point():
+        raise ConfigError(
+            f"input_time is {time.dtype} {list(time.shape)}: give a whole number for each of the "
+            f"{len(inputs)} input nodes"
+        )
+    return inputs.timed(time.to("cpu", torch.int64))
+
+
+def _input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
     if nodes is None:
         return InputNodes(num_nodes)
     try:

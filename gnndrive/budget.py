@@ -20,6 +20,8 @@ from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
 SAMPLE_NODE_BYTES = 12  # a node of a queued sample: its id, where its edges start
+SUBGRAPH_NODE_BYTES = 16  # the same in PyG's form: its id, whose tree it is in
+SUBGRAPH_EDGE_BYTES = 24  # source, target, position
 BATCH_EDGE_BYTES = 44  # edge_index, e_id, and making them: col, positions, original numbers
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
@@ -136,7 +138,10 @@ class Demand:
         nodes: nodes of the graph.
         row_bytes: bytes of a node's features.
         other_node_bytes, other_edge_bytes: bytes of a node's and an edge's other attributes.
-        batch_rows_max, batch_edges_max: the largest batch.
+        batch_rows_max, batch_edges_max: the largest batch's distinct nodes, and edges.
+        batch_entries_max: its nodes, if they can be more, for in disjoint trees one may come often.
+        subgraphs: whether samples are in PyG's own form, which is larger.
+        graph_bytes: of times and weights in memory.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
         batches_queued: samples that can be alive at once.
         batches_extracted: batches in the training window, each with its lease.
@@ -174,18 +179,28 @@ class Demand:
     device_why: str = ""
     pinned_bytes: int = 0
     converted_bytes: int = 0
+    batch_entries_max: int = 0
+    subgraphs: bool = False
+    graph_bytes: int = 0
+
+    @property
+    def entries(self) -> int:
+        """Nodes of the largest batch."""
+        return max(self.batch_entries_max, self.batch_rows_max)
 
     @property
     def sample_bytes(self) -> int:
         """Bytes of the largest sample."""
+        if self.subgraphs:
+            return SUBGRAPH_NODE_BYTES * self.entries + SUBGRAPH_EDGE_BYTES * self.batch_edges_max
         edges = (4 + self.position_bytes) * self.batch_edges_max
-        return SAMPLE_NODE_BYTES * self.batch_rows_max + edges
+        return SAMPLE_NODE_BYTES * self.entries + edges
 
     @property
     def batch_bytes(self) -> int:
         """Bytes of the largest batch."""
         features = self.row_bytes + self.converted_bytes
-        nodes = (features + self.other_node_bytes + 8) * self.batch_rows_max
+        nodes = (features + self.other_node_bytes + 8) * self.entries
         return nodes + (BATCH_EDGE_BYTES + self.other_edge_bytes) * self.batch_edges_max
 
 
@@ -294,7 +309,7 @@ def rest_bytes(demand: Demand) -> int:
 
 
 def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
-    rows, edges = demand.batch_rows_max, demand.batch_edges_max
+    rows, edges = demand.entries, demand.batch_edges_max
     on_device = demand.device_memory is not None
     features = (demand.row_bytes + demand.converted_bytes) * rows
     live = demand.batch_bytes - (features if on_device else 0)
@@ -309,6 +324,7 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     return (
         Line("mapping table", MAPPING_BYTES * demand.nodes, f"{demand.nodes:,} nodes"),
         Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
+        *([Line("times, weights", demand.graph_bytes, "in memory")] * (demand.graph_bytes > 0)),
         *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
         Line("input nodes", demand.seed_bytes, "their ids and order"),
         Line("labels", demand.label_bytes, "of all nodes, in as few bytes as they need"),

@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 from torch_geometric.data import Data
+from torch_geometric.sampler import SamplerOutput
 
 from gnndrive import labels
 from gnndrive.blocks import Allocate, empty_tensor
 from gnndrive.devices.base import Device
 from gnndrive.errors import StoreError
-from gnndrive.records import Int32Array, Int64Array, Sample, Seeds
+from gnndrive.records import Int32Array, Int64Array, Sample, Seeds, Subgraph
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
+
+
+BINARY = ("edge_label_index", "edge_label", "edge_label_time")
+TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
+"""What PyG's samplers of edges say of a batch behind its input_id, without and with triplets."""
 
 
 class Collate:
@@ -54,7 +60,7 @@ class Collate:
     def __call__(
         self,
         seeds: Seeds,
-        sample: Sample,
+        sample: Sample | Subgraph,
         rows: Mapping[str, torch.Tensor],
         empty: Allocate = np.empty,
         device: Device | None = None,
@@ -72,35 +78,16 @@ class Collate:
 
         Returns:
             A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
-            e_id (int64),
-            num_sampled_nodes, num_sampled_edges, input_id, batch_size; or what the transform makes
-            of it.
+            e_id (int64), num_sampled_nodes, num_sampled_edges, input_id, batch_size, and what the
+            kind of sampling adds; or what the transform makes of it.
         """
         batch = Data()
-        store = self._store
-        for name in store.node_names:
-            given = rows.get(name)
-            if given is None and name == labels.NAME:
-                given = self._labels.pick(sample.node, empty)
-            if given is None:
-                given = _picked(self._map(f"nodes/{name}"), sample.node, empty)
-            batch[name] = given
-        edge_index = empty((2, len(sample.row)), np.int64)
-        edge_index[0], edge_index[1] = sample.row, sample.col
-        batch.edge_index = torch.from_numpy(edge_index)
-        edge = self._numbers(sample.edge, empty)
-        e_id = torch.from_numpy(edge)
-        for name in store.edge_names:
-            batch[name] = _picked(self._map(f"edges/{name}"), edge, empty)
-        if "n_id" not in store.node_names:
-            batch.n_id = torch.from_numpy(sample.node)
-        if "e_id" not in store.edge_names:
-            batch.e_id = e_id
-        batch.num_sampled_nodes = list(sample.num_sampled_nodes)
-        batch.num_sampled_edges = list(sample.num_sampled_edges)
-        batch.input_id = torch.from_numpy(seeds.input_id)
-        batch.batch_size = len(seeds.node)
-        if not store.node_names:
+        self._join_nodes(batch, sample.node, rows, empty)
+        if isinstance(sample, Subgraph):
+            self._join_output(batch, seeds, sample.output, empty)
+        else:
+            self._join_sample(batch, seeds, sample, empty)
+        if not self._store.node_names:
             batch.num_nodes = len(sample.node)
         if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
             batch = batch.pin_memory()
@@ -113,6 +100,60 @@ class Collate:
         with nullcontext() if device is None else device.computing():
             self._convert(batch)
             return batch if self._transform is None else self._transform(batch)
+
+    def _join_nodes(
+        self, batch: Data, node: Int64Array, rows: Mapping[str, torch.Tensor], empty: Allocate
+    ) -> None:
+        """Attributes of the batch's nodes."""
+        for name in self._store.node_names:
+            given = rows.get(name)
+            if given is None and name == labels.NAME:
+                given = self._labels.pick(node, empty)
+            if given is None:
+                given = _picked(self._map(f"nodes/{name}"), node, empty)
+            batch[name] = given
+        if "n_id" not in self._store.node_names:
+            batch.n_id = torch.from_numpy(node)
+
+    def _join_edges(self, batch: Data, position: Any, empty: Allocate) -> None:
+        """Attributes of the batch's edges, at these CSC positions."""
+        edge = self._numbers(position, empty)
+        for name in self._store.edge_names:
+            batch[name] = _picked(self._map(f"edges/{name}"), edge, empty)
+        if "e_id" not in self._store.edge_names:
+            batch.e_id = torch.from_numpy(edge)
+
+    def _join_sample(self, batch: Data, seeds: Seeds, sample: Sample, empty: Allocate) -> None:
+        edge_index = empty((2, sample.num_edges), np.int64)
+        edge_index[0], edge_index[1] = sample.row, sample.col
+        batch.edge_index = torch.from_numpy(edge_index)
+        self._join_edges(batch, sample.edge, empty)
+        batch.num_sampled_nodes = list(sample.num_sampled_nodes)
+        batch.num_sampled_edges = list(sample.num_sampled_edges)
+        batch.input_id = torch.from_numpy(seeds.input_id)
+        batch.batch_size = len(seeds.node)
+
+    def _join_output(self, batch: Data, seeds: Seeds, out: SamplerOutput, empty: Allocate) -> None:
+        """What PyG's NodeLoader and LinkLoader make of a sampler's output."""
+        batch.edge_index = torch.stack([out.row, out.col]).to(torch.int64)
+        if out.edge is not None:  # both-way subgraphs have edges that are none of the graph's
+            self._join_edges(batch, out.edge.to(torch.int64).contiguous().numpy(), empty)
+        if out.orig_row is not None and out.orig_col is not None:
+            batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
+        said: dict[str, Any] = {
+            "batch": out.batch,
+            "num_sampled_nodes": out.num_sampled_nodes,
+            "num_sampled_edges": out.num_sampled_edges,
+            "input_id": out.metadata[0],
+        }
+        if not seeds.of_edges:
+            said |= {"seed_time": out.metadata[1], "batch_size": len(out.metadata[0])}
+        else:
+            names = BINARY if len(out.metadata) == len(BINARY) + 1 else TRIPLET
+            said |= dict(zip(names, out.metadata[1:], strict=True))
+        for name, value in said.items():
+            if value is not None:
+                batch[name] = value
 
     def converted_bytes(self, name: str) -> int:
         """Bytes of a row of the features as they are delivered; 0: they are not converted."""
@@ -136,7 +177,9 @@ class Collate:
         file = self._store.table(name)
         return torch_dtype(file.dtype), file.row_shape
 
-    def from_map(self, seeds: Seeds, sample: Sample, where: torch.device | None = None) -> Any:
+    def from_map(
+        self, seeds: Seeds, sample: Sample | Subgraph, where: torch.device | None = None
+    ) -> Any:
         """The batch with its features read through the memory map: for one batch, without a
         pipeline.
         """

@@ -18,10 +18,14 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from gnndrive.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
+    PYG_LINK_ARGUMENTS,
     checked_input_nodes,
+    is_plain,
     refuse_own,
-    refuse_unbuilt,
 )
+from gnndrive.errors import ConfigError
+from gnndrive.links import checked_input_edges, checked_negatives
+from gnndrive.pyg.drawing import Drawing
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
@@ -140,30 +144,38 @@ class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
             )  # fmt: skip
             return
         given = {name: named[name] for name in PYG_ARGUMENTS}
-        refuse_unbuilt(given | kwargs)
+        if input_time is not None and time_attr is None:
+            raise ConfigError("input_time= is given and time_attr= is not: give both")
         self.__dict__.update(given)  # frameworks look for arguments under their own names
         self.num_neighbors, self.replace = checked_fanout(num_neighbors), replace
         self.transform = transform
-        self._open_store(data, checked_input_nodes(input_nodes, data.num_nodes), own, kwargs)
+        drawing = None
+        if not is_plain(given):
+            drawing = Drawing(neighbor_sampler or _sampler(named), transform_sampler_output)
+        inputs = checked_input_nodes(input_nodes, data.num_nodes, input_time)
+        self._open_store(data, inputs, drawing, own, kwargs)
 
 
 class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
-    """Samples neighbourhoods around edges, of a graph in memory; a store is not built yet.
+    """Samples neighbourhoods around edges, of a graph on disk or in memory.
 
     Args:
-        data: PyG's Data, HeteroData or (FeatureStore, GraphStore).
+        data: as `NeighborLoader`'s.
         num_neighbors: neighbours to sample for each node in each hop; -1: all.
-        edge_label_index: the seed edges, int64 [2, edges]; None: all; heterogeneous: an edge type,
-            or an edge type and edges.
+        edge_label_index: the seed edges, int64 [2, edges]; None: all, of a store in the order in
+            which they lie there, `input_id` being their original numbers; heterogeneous: an edge
+            type, or an edge type and edges.
         edge_label: their labels [edges].
         edge_label_time: their times, int64 [edges]; given together with `time_attr`.
         replace, subgraph_type, disjoint, temporal_strategy: as `NeighborLoader`'s.
         neg_sampling: PyG's NegativeSampling, its mode, or a dict of its arguments.
         neg_sampling_ratio: binary negatives for each edge.
-        time_attr, …, directed, **kwargs: as `NeighborLoader`'s.
+        time_attr, …, directed: as `NeighborLoader`'s.
+        memory, …, seed: as `NeighborLoader`'s, for stores.
+        **kwargs: torch's DataLoader arguments.
 
     Raises:
-        ValueError: arguments that contradict each other, as PyG's loader has it.
+        ConfigError, ValueError: arguments that contradict each other.
     """
 
     def __init__(
@@ -187,22 +199,54 @@ class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
         filter_per_worker: bool | None = None,
         neighbor_sampler: Any = None,
         directed: bool = True,
+        *,
+        memory: str | int | None = None,
+        buffer: str | int | None = None,
+        device: str | torch.device = "cpu",
+        device_memory: str | int | None = None,
+        feature_dtype: str | torch.dtype | None = None,
+        strategy: str = "gnndrive",
+        topology: str = "auto",
+        neighbour_cache: str | int | None = None,
+        engine: str = "auto",
+        io_depth: int = 128,
+        gap: str | int | None = None,
+        policy: str = "auto",
+        sweep: str | int = "auto",
+        samplers: int = 4,
+        extractors: int = 4,
+        extracting_queue: int = 6,
+        training_queue: int = 4,
+        seed: int | None = None,
         **kwargs: Any,
     ) -> None:
         named = dict(locals())
-        if isinstance(data, Store):
-            raise NotImplementedError("LinkNeighborLoader from a store is not built yet")
-        PyGLinkNeighborLoader.__init__(
-            self, data, num_neighbors, edge_label_index, edge_label, edge_label_time,
-            neg_sampling=neg_sampling,
-            neg_sampling_ratio=neg_sampling_ratio,
-            time_attr=time_attr,
-            transform=transform,
-            transform_sampler_output=transform_sampler_output,
-            filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler or _sampler(named),
-            **kwargs,
-        )  # fmt: skip
+        own = {name: named[name] for name in OWN_ARGUMENTS}
+        labelled = edge_label_index, edge_label, edge_label_time
+        if not isinstance(data, Store):
+            refuse_own(data, own)
+            self.__dict__.update(own)
+            PyGLinkNeighborLoader.__init__(
+                self, data, num_neighbors, *labelled,
+                neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
+                time_attr=time_attr,
+                transform=transform,
+                transform_sampler_output=transform_sampler_output,
+                filter_per_worker=filter_per_worker,
+                neighbor_sampler=neighbor_sampler or _sampler(named),
+                **kwargs,
+            )  # fmt: skip
+            return
+        if (edge_label_time is None) != (time_attr is None):
+            raise ConfigError("edge_label_time= and time_attr= go together: give both, or neither")
+        self.__dict__.update({name: named[name] for name in PYG_LINK_ARGUMENTS})
+        self.num_neighbors = checked_fanout(num_neighbors)
+        self.replace, self.transform = replace, transform
+        self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
+        inputs = checked_input_edges(data, *labelled, self.neg_sampling)
+        sampler = neighbor_sampler or _sampler(named)
+        drawing = Drawing(sampler, transform_sampler_output, self.neg_sampling)
+        self._open_store(data, inputs, drawing, own, kwargs)
 
 
 def _sampler(named: dict[str, Any]) -> NeighborSampler:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gnndrive.adjacency import choose_topology, graph_size
 from gnndrive.budget import Demand, Plan, make_plan
+from gnndrive.errors import ConfigError
 from gnndrive.labels import kept_bytes
 from gnndrive.plugins import find
 from gnndrive.records import TopologyChoice
@@ -70,7 +71,8 @@ def wanted(loader: Stored) -> Wanted:
     memory = None if loader.memory is None else parse_size(loader.memory, "memory")
     buffer = None if loader.buffer is None else parse_size(loader.buffer, "buffer")
     row_bytes = data.table(features).row_bytes
-    rows, edges = loader._make_sampler().bounds(seeds_max(loader), data.num_nodes, data.num_edges)
+    sampler, seeds, drawing = loader._make_sampler(), seeds_max(loader), loader._drawing
+    rows, edges = sampler.bounds(seeds, data.num_nodes, data.num_edges)
     others = (data.table(name).row_bytes for name in data.node_names if name != features)
     demand = Demand(
         nodes=data.num_nodes,
@@ -90,6 +92,9 @@ def wanted(loader: Stored) -> Wanted:
         looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
         pinned_bytes=find("devices", loader._device[0]).pinned_bytes(row_bytes),
         converted_bytes=loader._collate.converted_bytes(features),
+        batch_entries_max=sampler.entries_max(seeds, data.num_nodes),
+        subgraphs=drawing is not None,
+        graph_bytes=0 if drawing is None else drawing.graph_bytes,
     )
     device_memory, warm_up = _device_memory(loader, demand)
     given = loader.device_memory is not None
@@ -98,7 +103,12 @@ def wanted(loader: Stored) -> Wanted:
         why = "until it is known what training leaves"
     demand = replace(demand, device_memory=device_memory, device_given=given, device_why=why)
     kind = loader._strategy.topology if loader.topology == "auto" else loader.topology
+    needed = None if drawing is None else drawing.needs_indices
+    if kind == "direct" and needed is not None:
+        raise ConfigError(f'topology="direct" cannot serve this loader: {needed}; say "mmap"')
     topology = choose_topology(kind, loader.neighbour_cache, graph, demand, memory, buffer)
+    if topology.name == "direct" and needed is not None:
+        topology = choose_topology("mmap", None, graph, demand, memory, buffer)
     return Wanted(demand, memory, buffer, topology, warm_up)
 
 

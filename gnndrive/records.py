@@ -29,11 +29,16 @@ class Seeds:
         node: global node ids, int64 [batch_size].
         input_id: what PyG calls `input_id`: positions in `input_nodes`, or ids for a mask; int64
             [batch_size].
+        given: makes what PyG's samplers take, a NodeSamplerInput or EdgeSamplerInput, which may
+            read the graph; None: nodes are all there is to say.
+        of_edges: whether it is the latter, and `node` only as long as it.
     """
 
     index: int
     node: Int64Array
     input_id: Int64Array
+    given: Callable[[], Any] | None = None
+    of_edges: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,29 @@ class Sample:
     num_sampled_edges: tuple[int, ...]
 
     @property
+    def num_edges(self) -> int:
+        """How many edges."""
+        return len(self.row)
+
+    @property
     def col(self) -> Int32Array:
         """Edge `e` goes to `node[col[e]]`; int32 [edges], made anew at each call."""
         return np.repeat(np.arange(len(self.colptr) - 1, dtype=np.int32), np.diff(self.colptr))
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """A sampled subgraph in PyG's own form, for what a `Sample` cannot say.
+
+    Attributes:
+        node: global node ids, int64 [nodes]; in disjoint trees a node may come more than once.
+        num_edges: how many edges.
+        output: PyG's SamplerOutput.
+    """
+
+    node: Int64Array
+    num_edges: int
+    output: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,11 +39,12 @@ from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.service import CLOSED
 from gnndrive.planning import wanted
 from gnndrive.plugins import find
-from gnndrive.records import EngineSettings, Sample, Seeds
+from gnndrive.pyg.drawing import Drawing, Drawn
+from gnndrive.records import EngineSettings, Seeds
 from gnndrive.resume import Standing, as_state, from_state
 from gnndrive.runtime import Runtime
 from gnndrive.samplers.base import Sampler, batch_key
-from gnndrive.schedules.base import InputNodes, Schedule
+from gnndrive.schedules.base import InputEdges, InputNodes, Schedule
 from gnndrive.schedules.given import Given
 from gnndrive.settings import RuntimeSettings
 from gnndrive.store.reader import Store
@@ -83,18 +84,24 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
     _standing: Standing | None = None  # of the newest epoch
     _resumed: Standing | None = None  # of the next, if it is one that was begun before
     _stored = False
-    _inputs: InputNodes
+    _inputs: InputNodes | InputEdges
+    _drawing: Drawing | None = None  # None: plain neighbour sampling
     num_neighbors: Any
     replace: bool
     transform: Callable[[Any], Any] | None
     filter_per_worker: bool | None
 
     def _open_store(
-        self, data: Store, inputs: InputNodes, own: dict[str, Any], kwargs: dict[str, Any]
+        self,
+        data: Store,
+        inputs: InputNodes | InputEdges,
+        drawing: Drawing | None,
+        own: dict[str, Any],
+        kwargs: dict[str, Any],
     ) -> None:
-        """Be a loader of `inputs` from a store; `own` are the arguments of `OWN_ARGUMENTS`, and
-        `kwargs` torch's."""
-        self._stored, self._inputs = True, inputs
+        """Be a loader of `inputs` from a store, drawn with `drawing` or plainly; `own` are the
+        arguments of `OWN_ARGUMENTS`, and `kwargs` torch's."""
+        self._stored, self._inputs, self._drawing = True, inputs, drawing
         self.data, self.epoch, self._starting = data, 0, threading.RLock()
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
@@ -208,6 +215,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self.strategy,
             "num_neighbors": self.num_neighbors, "replace": self.replace,
             "seed": self.seed,
+            "drawing": None if self._drawing is None else self._drawing.identity,
         }  # fmt: skip
 
     # ---- iterating ----
@@ -248,7 +256,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             sampler = self._make_sampler(empty)
             return runtime.begin(left, seed, number, sampler, finish, first)
 
-        return BatchIterator(runtime, start, seeds, standing)
+        return BatchIterator(runtime, start, seeds, standing, self.timeout)
 
     def _start(self) -> Runtime:
         with self._starting:
@@ -280,6 +288,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
             device=self._device,
             gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
+            worker_init=self.worker_init_fn,
         )
         nodes, lru = self.data.num_nodes, self._policy("lru")
 
@@ -305,6 +314,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         return schedule
 
     def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
+        if self._drawing is not None:
+            return Drawn(self._drawing, isinstance(self._inputs, InputEdges))
         kind = find("samplers", self._strategy.sampler)
         sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
         return sampler
@@ -335,7 +346,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
-        sample: Sample = self._make_sampler().sample(seeds.node, key, mapped(self.data))
+        sample = self._make_sampler().draw(seeds, key, mapped(self.data))
         out = Sampled(seeds, sample)
         return self.filter_fn(out) if self.filter_per_worker else out
 

@@ -36,16 +36,15 @@ static int valid_job(const gd_sampling *j) {
 static int begin_batch(gd_sampler *s) {
     const int32_t hops = s->job.hops;
     if (reserve_types(s)) return -ENOMEM;
-    int64_t had[2] = {0, 0};
     for (int32_t t = 0; t < s->job.node_type_count; t++) {
         gd_found *const f = &s->found[t];
-        had[0] = f->places.slots ? f->places.slots : GD_PLACES_MIN;
-        had[1] = had[0] > GD_PLACES_MIN && f->nodes < had[0] / 8 ? had[0] / 2 : had[0];
+        const int64_t had = f->places.slots ? f->places.slots : GD_PLACES_MIN;
+        const int64_t slots = had > GD_PLACES_MIN && f->nodes < had / 8 ? had / 2 : had;
         f->nodes = f->hop_first = f->hop_last = 0;
         if (s->job.disjoint && !f->key) f->capacity = 0; /* its keys are to grow beside it */
         if (reserve_hops(&f->per_hop, &f->hop_capacity, hops + 1)) return -ENOMEM;
         memset(f->per_hop, 0, (size_t)(hops + 1) * sizeof *f->per_hop);
-        const int rc = gd_places_clear(&f->places, had[1]);
+        const int rc = gd_places_clear(&f->places, slots);
         if (rc) return rc;
     }
     for (int32_t r = 0; r < s->job.edge_type_count; r++) {

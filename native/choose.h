@@ -1,6 +1,5 @@
 /* choose.h: which of a node's in-edges are drawn where not all are equally likely: those that were
- * there at the seed's time, the latest of them, or by weight. Only sample.c
- * includes it.
+ * there at the seed's time, the latest of them, or by weight. Only sample.c includes it.
  *
  * Time: an edge is a candidate if its own time, or its source's, is at most the seed's. The whole
  * list is looked at, so its order does not matter.

@@ -82,7 +82,7 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     const int all = fanout < 0 || count == 0 || (!s->job.replace && count <= fanout);
     const int64_t k = all ? count : fanout;
     gd_drawn *const d = drawn(s);
-    int rc = reserve_edges(d, k);
+    const int rc = reserve_edges(d, k);
     if (rc) return rc;
     int64_t *const out = d->edge + d->edges;
     if (!all && type->weight)

@@ -43,7 +43,7 @@ typedef struct gd_drawn {
 
 /* Everything is kept between calls. */
 struct gd_sampler {
-    gd_sampling job;         /* of the sample under way, or the last */
+    gd_sampling job;    /* of the sample under way, or the last */
     int32_t hop;        /* hops that are done, */
     int32_t turn;       /* and edge types that are, of the hop under way */
     int32_t waiting;    /* 1: for neighbours of that edge type's edges from `placed` on */

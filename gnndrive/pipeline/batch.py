@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnndrive.lease import Lease
-from gnndrive.records import Sample, Seeds
+from gnndrive.records import Sample, Seeds, Subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,7 @@ class Sampled:
     """What the extracting channel carries."""
 
     seeds: Seeds
-    sample: Sample
+    sample: Sample | Subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Extracted:
     """What the training channel carries: every row is valid and held."""
 
     seeds: Seeds
-    sample: Sample
+    sample: Sample | Subgraph
     lease: Lease
 
 

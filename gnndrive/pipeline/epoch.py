@@ -20,7 +20,7 @@ from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.handover import Handover
 from gnndrive.pipeline.workers import Workers
-from gnndrive.records import Int64Array, Sample, Seeds
+from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.samplers.base import Sampler
 from gnndrive.topologies.base import Topology
 
@@ -83,7 +83,7 @@ class Epoch:
         self.releasing: Channel[Lease] = Channel(None)
         self.picking = asyncio.Lock()  # the extractor that takes the next samples
 
-    def rows_of(self, sample: Sample) -> dict[str, Int64Array]:
+    def rows_of(self, sample: Sample | Subgraph) -> dict[str, Int64Array]:
         """The rows of each table that a sample needs, int64 [n]."""
         return dict.fromkeys(self.buffer.tables, sample.node)
 
@@ -91,6 +91,6 @@ class Epoch:
         """Count a batch that is about to be handed over."""
         self.counters.batches += 1
         self.counters.rows += len(item.sample.node)
-        self.counters.edges += len(item.sample.row)
+        self.counters.edges += item.sample.num_edges
         for table in self.buffer.tables.values():
             self.counters.bytes_wanted += len(item.sample.node) * table.row_bytes

@@ -10,7 +10,7 @@ from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
-from gnndrive.records import Sample, Seeds
+from gnndrive.records import Sample, Seeds, Subgraph
 from gnndrive.samplers.base import batch_key
 
 
@@ -43,9 +43,9 @@ async def sample_stage(epoch: Epoch) -> None:
             epoch.extracting.put(seeds.index, Sampled(seeds, sample))
 
 
-def _sample(epoch: Epoch, seeds: Seeds) -> tuple[Sample, float]:
+def _sample(epoch: Epoch, seeds: Seeds) -> tuple[Sample | Subgraph, float]:
     """In a worker thread: the sample, and how many seconds it took."""
     started = perf_counter()
     key = batch_key(epoch.seed, epoch.number, seeds.index)
-    sample = epoch.sampler.sample(seeds.node, key, epoch.topology)
+    sample = epoch.sampler.draw(seeds, key, epoch.topology)
     return sample, perf_counter() - started

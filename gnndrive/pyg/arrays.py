@@ -13,7 +13,7 @@ from torch_geometric.sampler.base import DataType
 
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array
-from gnndrive.samplers._native import Sampled
+from gnndrive.samplers._native import InScratch
 from gnndrive.samplers.base import checked_fanout
 from gnndrive.topologies.mmap import Mmap
 
@@ -85,7 +85,7 @@ def as_weights(value: Tensor | None) -> npt.NDArray[Any] | None:
 
 
 def coo(
-    sampled: Sampled, number: int, dtype: torch.dtype
+    sampled: InScratch, number: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
     """Edges of a type as row, col and position [edges], and how many of each hop."""
     row, colptr, edge, per_hop = sampled.edges(number)

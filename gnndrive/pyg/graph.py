@@ -53,6 +53,11 @@ class StoredGraph:
         return self._time is not None
 
     @property
+    def identity(self) -> str:
+        """Which attributes they are."""
+        return f"time={self._time} weight={self._weight}"
+
+    @property
     def nbytes(self) -> int:
         """Bytes of times and weights in memory."""
         timed = self.store.num_nodes if self.of_nodes else self.store.num_edges

@@ -36,7 +36,7 @@ from gnndrive.pyg.arrays import (
 )
 from gnndrive.pyg.graph import StoredGraph
 from gnndrive.records import Int64Array
-from gnndrive.samplers._native import How, Native, Planted, Relation, Sampled
+from gnndrive.samplers._native import How, InScratch, Native, Planted, Relation
 from gnndrive.store.reader import Store
 from gnndrive.topologies.base import Topology
 
@@ -143,6 +143,18 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             self.node_time, self.edge_time = (
                 (times, None) if self._graph.of_nodes else (None, times)
             )
+
+    @property
+    def identity(self) -> str:
+        """What draws depend on beside seeds, fanout and key, in words."""
+        graph = "" if self._graph is None else f" {self._graph.identity}"
+        kind = f"{self.subgraph_type.value} disjoint={self.disjoint} {self.temporal_strategy}"
+        return kind + graph
+
+    @property
+    def edge_level(self) -> bool:
+        """Whether times are edges'."""
+        return self.edge_time is not None if self._graph is None else not self._graph.of_nodes
 
     @property
     def graph_bytes(self) -> int:
@@ -292,7 +304,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             )
         return as_times(node_time[seed] if given is None and node_time is not None else given)
 
-    def _output(self, sampled: Sampled, induced: bool) -> SamplerOutput:
+    def _output(self, sampled: InScratch, induced: bool) -> SamplerOutput:
         dtype = torch.int64 if self._graph is not None else self.colptr.dtype
         node, tree, nodes_per_hop = sampled.nodes(0)
         row, col, edge, edges_per_hop = coo(sampled, 0, dtype)
@@ -304,7 +316,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             num_sampled_edges=None if induced else edges_per_hop,
         )  # fmt: skip
 
-    def _hetero_output(self, sampled: Sampled, induced: bool) -> HeteroSamplerOutput:
+    def _hetero_output(self, sampled: InScratch, induced: bool) -> HeteroSamplerOutput:
         node, batch, nodes_per_hop = {}, {}, {}
         node_types, edge_types = self._hetero_types
         dtype = next((each.dtype for each in self.colptr_dict.values()), torch.int64)

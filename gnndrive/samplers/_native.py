@@ -101,7 +101,7 @@ class Native:
     def sampled(
         self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[Planted],
         how: How,
-    ) -> Iterator[Sampled]:  # fmt: skip
+    ) -> Iterator[InScratch]:  # fmt: skip
         """Sample; the result is to be copied out within the `with`.
 
         Args:
@@ -128,7 +128,7 @@ class Native:
                 code = lib.gd_sampler_induce(scratch)
             if code < 0:
                 raise _error(code, scratch, relations, nodes)
-            yield Sampled(scratch, relations, how)
+            yield InScratch(scratch, relations, how)
         finally:
             with self._lock:
                 self._idle.append(scratch)
@@ -149,7 +149,7 @@ class Native:
         self.__init__()  # type: ignore[misc]
 
 
-class Sampled:
+class InScratch:
     """A sample that is still in its scratch."""
 
     def __init__(self, scratch: Any, relations: Sequence[Relation], how: How) -> None:

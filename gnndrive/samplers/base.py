@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array, Sample
+from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.topologies.base import Topology
 
 _MASK = (1 << 64) - 1
@@ -40,6 +40,10 @@ class Sampler(ABC):
             ClosedError: `stop` was called.
         """
 
+    def draw(self, seeds: Seeds, key: int, topology: Topology) -> Sample | Subgraph:
+        """Sample around a batch's seeds, of whatever kind they are; what the pipeline calls."""
+        return self.sample(seeds.node, key, topology)
+
     @abstractmethod
     def stop(self) -> None:
         """Make running and later calls of `sample` end at once with ClosedError."""
@@ -48,6 +52,11 @@ class Sampler(ABC):
     def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
         """The most distinct nodes and the most edges that a sample of `batch_size` seeds can
         have."""
+
+    def entries_max(self, batch_size: int, num_nodes: int) -> int:
+        """The most nodes that a sample of `batch_size` distinct seeds can have; more than distinct
+        ones only if a node may come more than once; 0: never."""
+        return 0
 
 
 def checked_fanout(num_neighbors: Any) -> list[int]:

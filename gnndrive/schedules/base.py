@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from hashlib import sha256
 
 import torch
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from gnndrive.records import Seeds
 
@@ -23,11 +24,21 @@ class InputNodes:
     """
 
     def __init__(
-        self, count: int, node: torch.Tensor | None = None, by_position: bool = True
+        self,
+        count: int,
+        node: torch.Tensor | None = None,
+        by_position: bool = True,
     ) -> None:
         self._count = count
         self._node = node
         self._by_position = by_position
+        self._time: torch.Tensor | None = None
+
+    def timed(self, time: torch.Tensor) -> InputNodes:
+        """The same with times, int64 [count]."""
+        timed = InputNodes(self._count, self._node, self._by_position)
+        timed._time = time
+        return timed
 
     def __len__(self) -> int:
         return self._count
@@ -59,8 +70,62 @@ class InputNodes:
             raise IndexError(f"a position is out of range: there are {self._count} input nodes")
         else:
             node = position % max(self._count, 1)  # as indexing has it: −1 is the last
-        input_id = position if self._by_position else node
-        return Seeds(index, node.numpy(), input_id.clone().numpy())
+        input_id = (position if self._by_position else node).clone()
+        time = None if self._time is None else self._time[position]
+        given = partial(NodeSamplerInput, input_id, node, time)
+        return Seeds(index, node.numpy(), input_id.numpy(), given)
+
+
+class InputEdges:
+    """What PyG calls `edge_label_index`: the edges that seeds are drawn from.
+
+    Args:
+        count: how many.
+        ends: for positions, int64 [n], the ends of the edges there and what PyG calls their
+            `input_id`; blocking, in a worker thread.
+        identity: what tells these edges from others.
+        label: for each input_id, or None.
+        time: int64 for each input_id, or None.
+        nbytes: bytes that `ends` holds.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        ends: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
+        identity: str,
+        label: torch.Tensor | None = None,
+        time: torch.Tensor | None = None,
+        nbytes: int = 0,
+    ) -> None:
+        self._count, self._ends, self.identity = count, ends, identity
+        self._label, self._time = label, time
+        self.nbytes = nbytes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def seeds(self, index: int, position: torch.Tensor) -> Seeds:
+        """The seeds of batch `index`, which stand at `position` (integers [n]).
+
+        Raises:
+            IndexError: a position is out of range.
+        """
+        position = position.to(torch.int64).reshape(-1).clone()
+        count = self._count
+        if len(position) and not -count <= int(position.min()) <= int(position.max()) < count:
+            raise IndexError(f"a position is out of range: there are {count} edges")
+        position %= max(count, 1)
+        return Seeds(
+            index, position.numpy(), position.numpy(), partial(self._input, position), True
+        )
+
+    def _input(self, position: torch.Tensor) -> EdgeSamplerInput:
+        row, col, input_id = self._ends(position)
+        return EdgeSamplerInput(
+            input_id, row, col, None if self._label is None else self._label[input_id],
+            None if self._time is None else self._time[input_id],
+        )  # fmt: skip
 
 
 class Schedule(ABC):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sized
 import torch
 
 from gnndrive.records import Seeds
-from gnndrive.schedules.base import InputNodes, Schedule
+from gnndrive.schedules.base import InputEdges, InputNodes, Schedule
 
 
 class Given(Schedule):
@@ -22,7 +22,7 @@ class Given(Schedule):
 
     name = "given"
 
-    def __init__(self, inputs: InputNodes, batches: Iterable[list[int]]) -> None:
+    def __init__(self, inputs: InputNodes | InputEdges, batches: Iterable[list[int]]) -> None:
         self._inputs = inputs
         self._batches = batches
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from gnndrive.records import Seeds
-from gnndrive.schedules.base import InputNodes, Schedule
+from gnndrive.schedules.base import InputEdges, InputNodes, Schedule
 
 
 class Shuffled(Schedule):
@@ -27,7 +27,7 @@ class Shuffled(Schedule):
 
     def __init__(
         self,
-        inputs: InputNodes,
+        inputs: InputNodes | InputEdges,
         batch_size: int,
         shuffle: bool,
         drop_last: bool,

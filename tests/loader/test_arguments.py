@@ -197,19 +197,6 @@ def test_torchs_own_checks(make: Make, arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("input_time", torch.arange(3)),
-        ("subgraph_type", "induced"),
-        ("subgraph_type", SubgraphType.bidirectional),
-        ("disjoint", True),
-        ("temporal_strategy", "last"),
-        ("time_attr", "time"),
-        ("weight_attr", "edge_attr"),
-        ("transform_sampler_output", print),
-        ("neighbor_sampler", object()),
-        ("directed", False),
-        ("timeout", 1),
-        ("worker_init_fn", print),
-        ("multiprocessing_context", "spawn"),
         ("batch_size", None),
         ("device", "mps"),
         ("num_neighbors", {("a", "to", "b"): [1]}),
@@ -233,8 +220,32 @@ def test_defaults_may_be_given(make: Make) -> None:
         num_workers=2,
         prefetch_factor=4,
         persistent_workers=True,
+        multiprocessing_context="spawn",
     )
     assert sum(batch.batch_size for batch in loader) == NODES
+
+
+def test_a_worker_init_fn_is_called_in_each_thread_before_its_work(make: Make) -> None:
+    called: dict[str, int] = {}
+
+    def begin(number: int) -> None:
+        assert called.setdefault(threading.current_thread().name, number) == number
+
+    assert len(list(make(worker_init_fn=begin, num_workers=2))) == 25
+    assert called
+    assert called == {f"gnndrive-worker-{number}": number for number in called.values()}
+
+
+def test_an_error_in_a_worker_init_fn_surfaces(make: Make) -> None:
+    def begin(number: int) -> None:
+        raise LookupError("no seed for it")
+
+    with pytest.raises(LookupError, match="no seed for it"):
+        next(iter(make(worker_init_fn=begin)))
+
+
+def test_a_timeout_that_is_long_enough(make: Make) -> None:
+    assert len(list(make(timeout=300))) == 25
 
 
 @pytest.mark.parametrize(

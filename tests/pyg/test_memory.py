@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,6 @@ from gnndrive import (
     LinkNeighborLoader,
     NeighborLoader,
     NeighborSampler,
-    from_data,
 )
 from tests.pyg.graphs import COUNTS, heterogeneous, homogeneous
 
@@ -215,12 +213,6 @@ def test_what_is_for_stores_is_refused() -> None:
         NeighborLoader(homogeneous(), [2]).plan()
     with pytest.raises(ValueError, match="Expected a 'Data'"):
         NeighborLoader("graph.gnn", [2])
-
-
-def test_links_of_a_store_are_not_built(tmp_path: Path) -> None:
-    store = from_data(homogeneous(), tmp_path / "graph.gnn")
-    with pytest.raises(NotImplementedError, match="LinkNeighborLoader"):
-        LinkNeighborLoader(store, [2])
 
 
 def test_a_graph_without_edges() -> None:

@@ -1,0 +1,318 @@
+"""Beyond plain neighbour sampling of a store: held against the graph in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
+
+import gnndrive
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, NeighborSampler, Store
+from tests.pyg.graphs import homogeneous
+
+NODES, EDGES = 60, 400
+Make = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    data = homogeneous(NODES, EDGES)
+    draw = torch.Generator().manual_seed(4)
+    data.time = torch.randint(0, 20, (NODES,), generator=draw)
+    data.edge_time = torch.randint(0, 20, (EDGES,), generator=draw)
+    data.weight = (data.edge_attr % 3 > 0).float()
+    return data
+
+
+@pytest.fixture(scope="module")
+def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return gnndrive.from_data(data, tmp_path_factory.mktemp("stored") / "graph.gnn")
+
+
+@pytest.fixture
+def make(store: Store) -> Iterator[Make]:
+    """Makes a loader of a kind and closes it after the test."""
+    made: list[Any] = []
+
+    def one(kind: type = NeighborLoader, fanout: Any = (3, 2), **arguments: Any) -> Any:
+        given = {"batch_size": 10, "buffer": "20KB", "io_depth": 8, "seed": 1} | arguments
+        made.append(kind(store, list(fanout), **given))
+        return made[-1]
+
+    yield one
+    for loader in made:
+        loader.close()
+
+
+def check(batch: Data, data: Data) -> None:
+    """Whatever kind of sampling it was, these hold."""
+    assert torch.equal(batch.x, data.x[batch.n_id])
+    assert torch.equal(batch.y, data.y[batch.n_id])
+    assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+
+
+# ---- nodes
+
+
+def test_trees_are_disjoint(make: Make, data: Data) -> None:
+    for batch in make(disjoint=True):
+        check(batch, data)
+        assert batch.batch[:10].tolist() == list(range(10))
+        row, col = batch.edge_index
+        assert torch.equal(batch.batch[row], batch.batch[col])
+
+
+@pytest.mark.parametrize("time_attr", ["time", "edge_time"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_nothing_is_later_than_its_seed(
+    make: Make, data: Data, time_attr: str, strategy: str
+) -> None:
+    times = torch.arange(NODES) % 20
+    loader = make(time_attr=time_attr, input_time=times, temporal_strategy=strategy)
+    edges = 0
+    for batch in loader:
+        check(batch, data)
+        assert torch.equal(batch.seed_time, times[batch.input_id])
+        row, col = batch.edge_index
+        since = batch.time[row] if time_attr == "time" else batch.edge_time
+        assert (since <= batch.seed_time[batch.batch[col]]).all()
+        edges += len(row)
+    assert edges > 100
+
+
+def test_without_input_time_the_seeds_own_times_count(make: Make, data: Data) -> None:
+    for batch in make(time_attr="time", input_nodes=data.time < 10):
+        row, col = batch.edge_index
+        assert (batch.time[row] <= batch.time[: batch.batch_size][batch.batch[col]]).all()
+        assert "seed_time" not in batch
+
+
+def test_neighbours_come_by_weight(make: Make, data: Data) -> None:
+    degree = torch.bincount(data.edge_index[1], minlength=NODES)
+    for batch in make(fanout=[2], weight_attr="weight"):
+        check(batch, data)
+        full = degree[batch.n_id[batch.edge_index[1]]] > 2
+        assert (batch.weight[full] == 1).all()
+
+
+def test_induced_subgraphs_have_all_edges(make: Make, data: Data) -> None:
+    for batch in make(subgraph_type="induced"):
+        check(batch, data)
+        kept = torch.isin(data.edge_index, batch.n_id).all(0)
+        assert sorted(batch.e_id.tolist()) == kept.nonzero().view(-1).tolist()
+        assert "num_sampled_nodes" not in batch
+
+
+def test_both_ways(make: Make, data: Data) -> None:
+    for batch in make(subgraph_type="bidirectional"):
+        pairs = set(map(tuple, batch.edge_index.t().tolist()))
+        assert pairs == {(col, row) for row, col in pairs}
+        assert torch.equal(batch.x, data.x[batch.n_id])
+
+
+def test_all_neighbours_give_what_the_whole_graph_gives(make: Make, data: Data) -> None:
+    torch.manual_seed(2)
+    one, two = SAGEConv(3, 8), SAGEConv(8, 4)
+    whole = two(one(data.x, data.edge_index).relu(), data.edge_index)
+    for arguments in ({}, {"disjoint": True}):
+        for batch in make(fanout=[-1, -1], **arguments):
+            out = two(one(batch.x, batch.edge_index).relu(), batch.edge_index)
+            seeds = batch.n_id[: batch.batch_size]
+            torch.testing.assert_close(out[: batch.batch_size], whole[seeds])
+
+
+def test_a_transform_of_what_was_sampled(make: Make, data: Data) -> None:
+    def without_edges(out: SamplerOutput) -> SamplerOutput:
+        out.row, out.col, out.edge = out.row[:0], out.col[:0], out.edge[:0]
+        return out
+
+    for batch in make(transform_sampler_output=without_edges):
+        check(batch, data)
+        assert batch.edge_index.shape == (2, 0)
+
+
+class Seeds(BaseSampler):
+    """Samples nothing but the seeds, in reverse."""
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+        none = torch.empty(0, dtype=torch.int64)
+        metadata = (index.input_id, index.time)
+        return SamplerOutput(index.node.flip(0), none, none, none, metadata=metadata)
+
+    def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> SamplerOutput:
+        raise NotImplementedError
+
+
+def test_a_sampler_of_the_users(make: Make, data: Data) -> None:
+    for number, batch in enumerate(make(neighbor_sampler=Seeds())):
+        assert batch.n_id.tolist() == list(range(10 * number, 10 * number + 10))[::-1]
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert "num_sampled_nodes" not in batch
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"disjoint": True}, {"weight_attr": "weight"}, {"time_attr": "time"},
+     {"subgraph_type": "induced"}],
+)  # fmt: skip
+def test_a_batch_depends_on_seed_epoch_and_index_alone(
+    make: Make, arguments: dict[str, Any]
+) -> None:
+    one, other = make(samplers=1, **arguments), make(engine="threads", shuffle=False, **arguments)
+    for left, right in zip(one, other, strict=True):
+        assert torch.equal(left.n_id, right.n_id)
+        assert torch.equal(left.edge_index, right.edge_index)
+
+
+@pytest.mark.parametrize("arguments", [{"disjoint": True}, {"weight_attr": "weight"}])
+def test_direct_reads_what_mmap_maps(make: Make, arguments: dict[str, Any]) -> None:
+    one, other = make(topology="mmap", **arguments), make(topology="direct", **arguments)
+    for left, right in zip(one, other, strict=True):
+        assert torch.equal(left.edge_index, right.edge_index)
+        assert torch.equal(left.e_id, right.e_id)
+
+
+def test_one_batch_by_hand(make: Make, data: Data) -> None:
+    loader = make(disjoint=True)
+    batch = loader([5, 3])
+    check(batch, data)
+    assert batch.n_id[:2].tolist() == [5, 3]
+
+
+def test_it_is_resumed(make: Make) -> None:
+    whole = list(make(time_attr="time", shuffle=True))
+    loader = make(time_attr="time", shuffle=True)
+    batches = iter(loader)
+    next(batches)
+    other = make(time_attr="time", shuffle=True)
+    other.load_state_dict(loader.state_dict())
+    for expected, batch in zip(whole[1:], other, strict=True):
+        assert torch.equal(expected.n_id, batch.n_id)
+    with pytest.raises(ConfigError, match="drawing was"):
+        make(shuffle=True).load_state_dict(loader.state_dict())
+
+
+# ---- edges
+
+
+def test_all_edges_are_seeds_once(make: Make, data: Data) -> None:
+    seen = []
+    for batch in make(LinkNeighborLoader, batch_size=30, shuffle=True):
+        check(batch, data)
+        seen += batch.input_id.tolist()
+        ends = batch.n_id[batch.edge_label_index]
+        assert torch.equal(ends, data.edge_index[:, batch.input_id])
+    assert sorted(seen) == list(range(EDGES))
+
+
+def test_edges_of_the_users(make: Make, data: Data) -> None:
+    edges = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    labels = torch.tensor([0, 1, 2])
+    loader = make(LinkNeighborLoader, edge_label_index=edges, edge_label=labels, batch_size=2)
+    first, second = loader
+    assert first.n_id[first.edge_label_index].tolist() == [[1, 2], [4, 5]]
+    assert (first.edge_label.tolist(), second.edge_label.tolist()) == ([0, 1], [2])
+    assert second.input_id.tolist() == [2]
+
+
+def test_binary_negatives(make: Make, data: Data) -> None:
+    for batch in make(LinkNeighborLoader, batch_size=20, neg_sampling_ratio=1.5):
+        check(batch, data)
+        assert batch.edge_label.tolist() == [1] * 20 + [0] * 30
+        positive = batch.n_id[batch.edge_label_index[:, :20]]
+        assert torch.equal(positive, data.edge_index[:, batch.input_id])
+    edges, labels = data.edge_index[:, :40], torch.arange(40) % 3
+    (batch,) = make(
+        LinkNeighborLoader, edge_label_index=edges, edge_label=labels, batch_size=40,
+        neg_sampling="binary",
+    )  # fmt: skip
+    assert torch.equal(batch.edge_label[:40], labels + 1)
+    assert not batch.edge_label[40:].any()
+
+
+def test_triplets(make: Make, data: Data) -> None:
+    weight = torch.zeros(NODES)
+    weight[7:9] = 1
+    negatives = {"mode": "triplet", "amount": 3, "dst_weight": weight}
+    for batch in make(LinkNeighborLoader, batch_size=20, neg_sampling=negatives):
+        assert torch.equal(batch.n_id[batch.src_index], data.edge_index[0, batch.input_id])
+        assert torch.equal(batch.n_id[batch.dst_pos_index], data.edge_index[1, batch.input_id])
+        assert batch.dst_neg_index.shape == (20, 3)
+        assert set(batch.n_id[batch.dst_neg_index].view(-1).tolist()) <= {7, 8}
+
+
+def test_edges_with_times(make: Make, data: Data) -> None:
+    loader = make(
+        LinkNeighborLoader, edge_label_time=data.edge_time, time_attr="edge_time", batch_size=25,
+        neg_sampling="binary",
+    )  # fmt: skip
+    for batch in loader:
+        assert torch.equal(batch.edge_label_time[:25], data.edge_time[batch.input_id])
+        _, col = batch.edge_index
+        assert (batch.edge_time <= batch.edge_label_time[batch.batch[col]]).all()
+
+
+def test_negatives_depend_on_the_seed_alone(make: Make) -> None:
+    def drawn(**arguments: Any) -> list[list[int]]:
+        loader = make(LinkNeighborLoader, batch_size=50, neg_sampling="binary", **arguments)
+        return [batch.n_id[batch.edge_label_index[:, 50:]].tolist() for batch in loader]
+
+    assert drawn() == drawn(samplers=1)
+    assert drawn() != drawn(seed=2)
+
+
+# ---- what is said and refused
+
+
+def test_the_plan_counts_times_and_weights(make: Make) -> None:
+    plain, timed = make().plan(), make(time_attr="time", weight_attr="weight").plan()
+    lines = {line.what: line.nbytes for line in timed.lines}
+    assert lines["times, weights"] == 8 * (NODES + EDGES)
+    assert "times, weights" not in {line.what for line in plain.lines}
+    assert lines["live batches"] > {x.what: x.nbytes for x in plain.lines}["live batches"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"time_attr": "since"}, "no such attribute, but edge_attr, edge_time, time, weight"),
+        ({"weight_attr": "time"}, "weight_attr='time'.*no such attribute"),
+        ({"input_time": torch.zeros(NODES, dtype=torch.int64)}, "time_attr= is not"),
+        ({"input_time": torch.zeros(3), "time_attr": "time"}, r"torch\.float32 \[3\].*of the 60"),
+        ({"time_attr": "time", "topology": "direct"}, "times of nodes"),
+        ({"subgraph_type": "induced", "topology": "direct"}, "whole lists"),
+        ({"temporal_strategy": "first", "disjoint": True}, "give 'uniform' or 'last'"),
+    ],
+)
+def test_what_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        make(**arguments).plan()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"edge_label_index": torch.zeros(3, 2)}, r"\[2, edges\]"),
+        ({"edge_label_index": [[0], [NODES]]}, "ids outside"),
+        ({"edge_label": torch.zeros(3)}, "3 entries for 400 edges"),
+        ({"edge_label_time": torch.zeros(EDGES)}, "give both"),
+        ({"neg_sampling": "triplet", "edge_label": torch.zeros(EDGES)}, "triplets"),
+    ],
+)
+def test_links_that_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        make(LinkNeighborLoader, **arguments)
+
+
+def test_the_sampler_samples_a_store(store: Store, data: Data, tmp_path: Path) -> None:
+    sampler = NeighborSampler(store, [3, 2], weight_attr="weight")
+    out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([4, 2])))
+    edges = data.edge_index[:, sampler.edge_permutation[out.edge]]
+    assert torch.equal(torch.stack([out.node[out.row], out.node[out.col]]), edges)
