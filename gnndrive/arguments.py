@@ -52,9 +52,12 @@ PLAIN = {
 
 def is_plain(arguments: Mapping[str, Any]) -> bool:
     """Whether arguments of PyG's ask for plain neighbour sampling and no more."""
-    values = {name: arguments.get(name, default) for name, default in PLAIN.items()}
-    kind = getattr(values["subgraph_type"], "value", values["subgraph_type"])  # an enumeration
-    return values | {"subgraph_type": kind} == PLAIN
+    for name, default in PLAIN.items():
+        value = arguments.get(name, default)
+        value = getattr(value, "value", value)  # an enumeration
+        if value is not default if default is None else value != default:
+            return False
+    return True
 
 
 def size_or_none(size: Any, name: str) -> int:
@@ -205,7 +208,7 @@ def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
         ConfigError: an argument of `OWN_ARGUMENTS` is not at its default.
     """
     for name, default in OWN_ARGUMENTS.items():
-        if given[name] != default:
+        if given[name] != default and str(given[name]) != default:
             raise ConfigError(
                 f"{name}={given[name]!r} is for a store, and this {type(data).__name__} is in "
                 "memory: leave it out, or write a store with gnndrive.from_data(data, path) and "

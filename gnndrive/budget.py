@@ -142,6 +142,7 @@ class Demand:
         batch_entries_max: its nodes, if they can be more, for in disjoint trees one may come often.
         subgraphs: whether samples are in PyG's own form, which is larger.
         graph_bytes: of times and weights in memory.
+        candidate_bytes: of a sampling thread's scratch for the longest list, where they have a say.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
         batches_queued: samples that can be alive at once.
         batches_extracted: batches in the training window, each with its lease.
@@ -182,6 +183,7 @@ class Demand:
     batch_entries_max: int = 0
     subgraphs: bool = False
     graph_bytes: int = 0
+    candidate_bytes: int = 0
 
     @property
     def entries(self) -> int:
@@ -316,7 +318,7 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     why_live = "one with you, one ready"
     if on_device:
         why_live = "without features: made here, pinned and copied"
-    scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges
+    scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges + demand.candidate_bytes
     lease = LEASE_BYTES + demand.looks_ahead * NEXT_USE_BYTES
     leases = lease * rows * demand.batches_extracted
     look_ahead = demand.looks_ahead * WINDOW_BYTES * demand.nodes

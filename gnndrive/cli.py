@@ -88,6 +88,9 @@ def import_(
     num_nodes: Annotated[int | None, typer.Option(min=0, help="If no file says it.")] = None,
     source: Annotated[str | None, typer.Option(help="Column of sources; the first.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of targets; the second.")] = None,
+    header: Annotated[
+        bool | None, typer.Option(help="Whether text begins with the columns' names.")
+    ] = None,
     edge_column: Annotated[
         list[str] | None, typer.Option(help="Column of numbers to keep, once for each.")
     ] = None,
@@ -98,9 +101,9 @@ def import_(
     """Make a store from a graph in plain files."""
     splits = parse_splits(split or ["0.6,0.2,0.2"], seed)
     given = (undirected, splits, dtype, overwrite)
-    columns = stores.EdgeColumns(source, target, edge_column or [], map_ids)
+    columns = stores.EdgeColumns(source, target, edge_column or [], map_ids, header)
     sorts = memory or num_nodes is not None or len(edges) > 1 or is_parquet(edges[0])
-    if sorts or columns != stores.EdgeColumns(None, None, [], False):
+    if sorts or columns != stores.EdgeColumns(None, None, [], False, None):
         stores.import_edges(
             out, edges, features, labels, *given, columns=columns, num_nodes=num_nodes,
             memory=memory or "4GB",
@@ -204,6 +207,11 @@ def demo(
     demo_command.run(folder, nodes, keep)
 
 
+def _freeze() -> None:
+    if "duckdb" not in sys.modules:  # it complains of what is left
+        gc.freeze()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -215,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     return_large_blocks()
     # Else the interpreter's last collection, over all of torch, is 0.8 s of every Ctrl-C.
-    atexit.register(gc.freeze)
+    atexit.register(_freeze)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="gnndrive")
     except SystemExit as end:

@@ -17,7 +17,7 @@ from torch_geometric.sampler import SamplerOutput
 from gnndrive import labels
 from gnndrive.blocks import Allocate, empty_tensor
 from gnndrive.devices.base import Device
-from gnndrive.errors import StoreError
+from gnndrive.errors import ConfigError, StoreError
 from gnndrive.records import Int32Array, Int64Array, Sample, Seeds, Subgraph
 from gnndrive.store.format import torch_dtype
 
@@ -84,7 +84,7 @@ class Collate:
         batch = Data()
         self._join_nodes(batch, sample.node, rows, empty)
         if isinstance(sample, Subgraph):
-            self._join_output(batch, seeds, sample.output, empty)
+            self._join_output(batch, seeds, sample, empty)
         else:
             self._join_sample(batch, seeds, sample, empty)
         if not self._store.node_names:
@@ -115,9 +115,8 @@ class Collate:
         if "n_id" not in self._store.node_names:
             batch.n_id = torch.from_numpy(node)
 
-    def _join_edges(self, batch: Data, position: Any, empty: Allocate) -> None:
-        """Attributes of the batch's edges, at these CSC positions."""
-        edge = self._numbers(position, empty)
+    def _join_edges(self, batch: Data, edge: Int64Array, empty: Allocate) -> None:
+        """Attributes of the batch's edges, by their original numbers."""
         for name in self._store.edge_names:
             batch[name] = _picked(self._map(f"edges/{name}"), edge, empty)
         if "e_id" not in self._store.edge_names:
@@ -127,17 +126,24 @@ class Collate:
         edge_index = empty((2, sample.num_edges), np.int64)
         edge_index[0], edge_index[1] = sample.row, sample.col
         batch.edge_index = torch.from_numpy(edge_index)
-        self._join_edges(batch, sample.edge, empty)
+        self._join_edges(batch, self._numbers(sample.edge, empty), empty)
         batch.num_sampled_nodes = list(sample.num_sampled_nodes)
         batch.num_sampled_edges = list(sample.num_sampled_edges)
         batch.input_id = torch.from_numpy(seeds.input_id)
         batch.batch_size = len(seeds.node)
 
-    def _join_output(self, batch: Data, seeds: Seeds, out: SamplerOutput, empty: Allocate) -> None:
+    def _join_output(self, batch: Data, seeds: Seeds, sample: Subgraph, empty: Allocate) -> None:
         """What PyG's NodeLoader and LinkLoader make of a sampler's output."""
+        out: SamplerOutput = sample.output
         batch.edge_index = torch.stack([out.row, out.col]).to(torch.int64)
         if out.edge is not None:  # both-way subgraphs have edges that are none of the graph's
-            self._join_edges(batch, out.edge.to(torch.int64).contiguous().numpy(), empty)
+            edge = out.edge.to(torch.int64).contiguous().numpy()
+            if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < self._store.num_edges:
+                raise ConfigError(
+                    f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
+                    f"{edge.max()}, and there are {self._store.num_edges}"
+                )
+            self._join_edges(batch, edge if sample.numbered else self._numbers(edge, empty), empty)
         if out.orig_row is not None and out.orig_col is not None:
             batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
         said: dict[str, Any] = {
@@ -154,6 +160,8 @@ class Collate:
         for name, value in said.items():
             if value is not None:
                 batch[name] = value
+            elif name in batch:  # the store's attribute of that name is another thing
+                del batch[name]
 
     def converted_bytes(self, name: str) -> int:
         """Bytes of a row of the features as they are delivered; 0: they are not converted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.errors import ConfigError
-from gnndrive.schedules.base import InputEdges
+from gnndrive.schedules.base import InputEdges, digest
 from gnndrive.store.reader import Store
 
 
@@ -65,11 +64,13 @@ def checked_input_edges(
         if negatives is not None and negatives.is_binary() and len(label) and label.min() == 0:
             label = label + 1  # 0 is to say "negative", as in PyG
     if time is not None:
-        time = torch.as_tensor(time).to("cpu", torch.int64)
+        time = torch.as_tensor(time)
+        if time.is_floating_point():
+            raise ConfigError(f"edge_label_time is {time.dtype}: give whole numbers")
+        time = time.to("cpu", torch.int64)
     if edges is None:
-        return InputEdges(count, StoredEnds(store), f"all {count} edges", label, time)
-    identity = f"{count} edges {sha256(edges.numpy().data).hexdigest()}"
-    return InputEdges(count, GivenEnds(edges), identity, label, time, edges.numel() * 8)
+        return InputEdges(count, StoredEnds(store), "all", label, time)
+    return InputEdges(count, GivenEnds(edges), digest(edges), label, time, edges.nbytes)
 
 
 def _checked_edges(edges: torch.Tensor, num_nodes: int) -> torch.Tensor:

@@ -95,6 +95,7 @@ def wanted(loader: Stored) -> Wanted:
         batch_entries_max=sampler.entries_max(seeds, data.num_nodes),
         subgraphs=drawing is not None,
         graph_bytes=0 if drawing is None else drawing.graph_bytes,
+        candidate_bytes=0 if drawing is None else drawing.candidate_bytes,
     )
     device_memory, warm_up = _device_memory(loader, demand)
     given = loader.device_memory is not None

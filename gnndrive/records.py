@@ -81,11 +81,13 @@ class Subgraph:
         node: global node ids, int64 [nodes]; in disjoint trees a node may come more than once.
         num_edges: how many edges.
         output: PyG's SamplerOutput.
+        numbered: whether its edges are numbers in the original order; else CSC positions.
     """
 
     node: Int64Array
     num_edges: int
     output: Any
+    numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,15 @@ class Standing:
         seed: what its order and its draws depend on, with the number; None: not drawn yet.
         batches: how many were yielded.
         finished: whether those are all.
+        sampler_epoch: the `epoch` of a sampler of the user's that has one, as DistributedSampler
+            has; None: there is none.
     """
 
     epoch: int
     seed: int | None = None
     batches: int = 0
     finished: bool = False
+    sampler_epoch: int | None = None
 
 
 def as_state(standing: Standing, store: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def as_state(standing: Standing, store: str, settings: Mapping[str, Any]) -> dic
     return {
         "version": VERSION, "store": store, "settings": dict(settings), "epoch": standing.epoch,
         "seed": standing.seed, "batches": standing.batches, "finished": standing.finished,
+        "sampler_epoch": standing.sampler_epoch,
     }  # fmt: skip
 
 
@@ -77,8 +81,9 @@ def from_state(state: Any, store: str, settings: Mapping[str, Any]) -> Standing:
             "its epoch would be another. Make the loader as it was, or begin the epoch afresh"
         )
     numbers = [state.get("epoch"), state.get("batches")]
-    seed, finished = state.get("seed"), state.get("finished")
+    maybe = [state.get("seed"), state.get("sampler_epoch")]
     whole = all(type(number) is int and number >= 0 for number in numbers)
-    if not (whole and type(finished) is bool and (seed is None or type(seed) is int)):
+    whole = whole and all(number is None or type(number) is int for number in maybe)
+    if not (whole and type(state.get("finished")) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
-    return Standing(state["epoch"], seed, state["batches"], finished)
+    return Standing(state["epoch"], maybe[0], state["batches"], state["finished"], maybe[1])

@@ -8,6 +8,8 @@ between two calls; an epoch over a graph wants a loader, whose feature buffer do
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -22,12 +24,13 @@ from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError, ReadError
 from gnndrive.layouts.base import Layout, block_bytes
 from gnndrive.layouts.table import Table
-from gnndrive.pipeline.service import CLOSED, Service
+from gnndrive.pipeline.service import CLOSED, Service, close_anywhere
 from gnndrive.records import EngineSettings, Int64Array, Landing
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 
 Wanted = tuple[str, Int64Array]
+_PARENTS: list[_Parts | None] = []  # kept, for their ends would free what is not there
 
 
 class RowReader:
@@ -48,9 +51,12 @@ class RowReader:
         gap: str | int | None = None,
     ) -> None:
         self._store, self._kind, self._depth, self._gap = store, engine, io_depth, gap
-        self._starting = threading.Lock()
-        self._parts: _Parts | None = None
         self._closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._starting, self._process = threading.Lock(), os.getpid()
+        self._parts: _Parts | None = None
 
     def read(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
         """Rows of several arrays, all read at once; blocking.
@@ -78,6 +84,7 @@ class RowReader:
 
     def close(self) -> None:
         """Wait for reads under way and free everything; idempotent."""
+        self._forget_the_parent()
         with self._starting:
             self._closed = True
             if self._parts is not None:
@@ -90,13 +97,20 @@ class RowReader:
             raise ConfigError(f"row {rows.min()} … {rows.max()} of {name}, which has {count} rows")
         return name, rows
 
+    def _forget_the_parent(self) -> None:
+        """In a forked child: threads and rings were the parent's, and are not to be freed here."""
+        if self._process != os.getpid():
+            _PARENTS.append(self._parts)
+            self._begin()
+
     def _start(self) -> _Parts:
+        self._forget_the_parent()
         with self._starting:
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._parts is None:
                 self._parts = _Parts(self._store, self._kind, self._depth, self._gap)
-                weakref.finalize(self, self._parts.close)
+                weakref.finalize(self, close_anywhere, self._parts.close, self._process)
             return self._parts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,7 +118,7 @@ class RowReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._starting = threading.Lock()
+        self._begin()
 
 
 class _Parts:
@@ -156,8 +170,6 @@ class _Parts:
             for layout in self._layouts.values():
                 layout.close()
 
-        try:
+        with contextlib.suppress(ClosedError):
             self.service.call(end())
-        except ClosedError:
-            return
-        self.service.close()
+            self.service.close()

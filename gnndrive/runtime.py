@@ -31,7 +31,7 @@ from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import Running, run_epoch
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.service import CLOSED, Service
+from gnndrive.pipeline.service import CLOSED, Service, close_anywhere
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.plugins import find
 from gnndrive.records import Seeds
@@ -348,14 +348,8 @@ class Runtime:
             self._end_threads()  # not when interrupted: the next close waits for the same end
 
     def close_anywhere(self) -> None:
-        """`close` for a finalizer, which may run in a thread of the runtime's own, where waiting
-        for the threads' end would never end."""
-        if os.getpid() != self._process:  # a forked child: the threads are its parent's
-            return
-        if threading.current_thread() is threading.main_thread():
-            self.close()
-        else:
-            threading.Thread(target=self.close, name="gnndrive-close").start()
+        """`close` for a finalizer."""
+        close_anywhere(self.close, self._process)
 
     async def _shut(self) -> None:
         # A task of its own, so that a close that was interrupted and called again waits for the

@@ -110,8 +110,11 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         self._device = checked_device(self.device, self.device_memory)
         self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
         self._shuffle = bool(kwargs.get("shuffle"))
-        kwargs.pop("dataset", None)
-        kwargs.pop("collate_fn", None)
+        for name in ("input_id", "custom_cls"):
+            if kwargs.get(name) is not None:
+                raise NotImplementedError(f"{name}= is not built for stores: leave it out")
+        for name in ("input_id", "custom_cls", "dataset", "collate_fn"):
+            kwargs.pop(name, None)
         positions: Any = range(len(inputs))
         torch.utils.data.DataLoader.__init__(self, positions, **kwargs)
         del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
@@ -179,13 +182,16 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         epoch, the next epoch.
 
         The batches of a sampler of yours are drawn again and those that were yielded passed over:
-        it is to draw what it drew, as a DistributedSampler does after `set_epoch`.
+        it is to draw what it drew, as a DistributedSampler does, whose epoch is in the state.
 
         Raises:
             ConfigError: the state is of another store or of other settings; or see `state_dict`.
         """
         self._refuse_resuming()
         standing = from_state(state, self.data.identity, self._batch_settings())
+        sampler = self._with("set_epoch")
+        if sampler is not None and standing.sampler_epoch is not None:
+            sampler.set_epoch(standing.sampler_epoch)
         self._resumed = standing
         if standing.finished:
             self._resumed, self.epoch = None, standing.epoch + 1
@@ -194,12 +200,15 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         """Number the next epoch, and tell a sampler that has a `set_epoch`, such as torch's
         DistributedSampler."""
         self.epoch = epoch
+        sampler = self._with("set_epoch")
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+
+    def _with(self, name: str) -> Any:
+        """The sampler, or batch sampler, of the user's that has an attribute; None: neither."""
         batches: Any = self.batch_sampler
         samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
-        for sampler in samplers:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-                return
+        return next((each for each in samplers if hasattr(each, name)), None)
 
     def _refuse_resuming(self) -> None:
         if not self._stored:
@@ -209,7 +218,12 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
 
     def _batch_settings(self) -> dict[str, Any]:
         """What a batch depends on beside the store, the seed and its place."""
-        sampler = None if self._own_batches else type(self.batch_sampler).__name__
+        batches: Any = None if self._own_batches else self.batch_sampler
+        sampler = None
+        if batches is not None:
+            inner = type(getattr(batches, "sampler", None)).__name__
+            size = getattr(batches, "batch_size", None)
+            sampler = f"{type(batches).__name__} of {inner}, {size} at once"
         return {
             "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self.strategy,
@@ -236,6 +250,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         if standing.seed is None:  # as torch's loaders draw their base seed, which manual_seed sets
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             standing.seed = int(drawn.item())
+        standing.sampler_epoch = getattr(self._with("set_epoch"), "epoch", None)
         seed, number = standing.seed, 0 if self.seed is None else standing.epoch
         windows = self._schedule(seed).windows(number)
         seeds: Iterator[Seeds] = (batch for window in windows for batch in window)

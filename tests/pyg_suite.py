@@ -45,7 +45,7 @@ def pytest_configure() -> None:
     import torch_geometric.sampler.neighbor_sampler
     import torch_geometric.typing
 
-    import gnndrive.pyg.sampler
+    import gnndrive.pyg.bidirectional
 
     torch_geometric.typing.WITH_TORCH_SPARSE = True
     torch_geometric.loader.NeighborLoader = gnndrive.NeighborLoader
@@ -53,7 +53,7 @@ def pytest_configure() -> None:
     torch_geometric.sampler.NeighborSampler = gnndrive.NeighborSampler
     module = torch_geometric.sampler.neighbor_sampler
     module.NeighborSampler = gnndrive.NeighborSampler
-    module.BidirectionalNeighborSampler = gnndrive.pyg.sampler.BidirectionalNeighborSampler
+    module.BidirectionalNeighborSampler = gnndrive.pyg.bidirectional.BidirectionalNeighborSampler
 
 
 def main() -> int:

@@ -29,12 +29,14 @@ class EdgeColumns:
         source, target: names of the ids' columns, or None: the first two.
         kept: names of those to keep.
         map_ids: whether ids are to be numbered.
+        header: whether text begins with the columns' names; None: by its first row.
     """
 
     source: str | None
     target: str | None
     kept: list[str]
     map_ids: bool
+    header: bool | None
 
 
 def import_csv(
@@ -95,6 +97,7 @@ def import_edges(
             target=columns.target,
             columns=columns.kept,
             map_ids=columns.map_ids,
+            header=columns.header,
             num_nodes=num_nodes,
             features=features,
             labels=labels,

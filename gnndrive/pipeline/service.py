@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -112,6 +113,17 @@ class Service:
             self._loop.call_soon_threadsafe(self._loop.stop)
         if not self.inside:
             self._thread.join()
+
+
+def close_anywhere(close: Callable[[], object], process: int) -> None:
+    """`close`, for a finalizer, which may run in a forked child of `process`, where the threads are
+    the parent's, or in a thread that `close` waits for, where waiting would never end."""
+    if os.getpid() != process:
+        return
+    if threading.current_thread() is threading.main_thread():
+        close()
+    else:
+        threading.Thread(target=close, name="gnndrive-close").start()
 
 
 async def _settle(tasks: set[asyncio.Task[Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,27 +61,39 @@ def as_int64(value: Tensor) -> Int64Array:
     return flat
 
 
-def as_times(value: Tensor | None) -> Int64Array | None:
+def as_times(value: Tensor) -> Int64Array:
     """Times as int64, flat.
 
     Raises:
         ConfigError: they are no whole numbers.
     """
-    if value is not None and (value.is_floating_point() or value.is_complex()):
+    if value.is_floating_point() or value.is_complex():
         raise ConfigError(
             f"times are {value.dtype}: give whole numbers, such as seconds, as torch.int64"
         )
-    return None if value is None else as_int64(value)
+    return as_int64(value)
 
 
-def as_weights(value: Tensor | None) -> npt.NDArray[Any] | None:
+def as_weights(value: Tensor) -> npt.NDArray[Any]:
     """Weights as float32 or float64, flat."""
-    if value is None:
-        return None
     value = value.detach().cpu().reshape(-1)
     if value.dtype not in (torch.float32, torch.float64):
         value = value.to(torch.float64)
     return value.contiguous().numpy()
+
+
+def each_of(convert: Callable[[Tensor], npt.NDArray[Any]], values: Any) -> Any:
+    """A tensor, or tensors by type, converted and as tensors again; None stays."""
+    if values is None:
+        return None
+    if isinstance(values, Mapping):
+        return {key: torch.from_numpy(convert(value)) for key, value in values.items()}
+    return torch.from_numpy(convert(values))
+
+
+def as_array(value: Tensor | None) -> npt.NDArray[Any] | None:
+    """What was converted, as C reads it."""
+    return None if value is None else value.numpy()
 
 
 def coo(

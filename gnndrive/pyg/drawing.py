@@ -8,6 +8,7 @@ has a shorter way (`samplers/uniform.py`) with a third of the memory a queued sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.samplers.base import Sampler
 from gnndrive.samplers.uniform import edges_max, nodes_max
+from gnndrive.schedules.base import digest
 from gnndrive.topologies.base import Topology
 
 
@@ -46,7 +48,8 @@ class Drawing:
         if self.transform is not None:
             said.append(getattr(self.transform, "__qualname__", type(self.transform).__name__))
         if self.negatives is not None:
-            said.append(f"{self.negatives.mode.value} {self.negatives.amount}")
+            weights = (self.negatives.src_weight, self.negatives.dst_weight)
+            said.append(f"{self.negatives.mode.value} {self.negatives.amount} {digest(*weights)}")
         return ", ".join(said)
 
     @property
@@ -67,12 +70,17 @@ class Drawing:
         return int(self.sampler.graph_bytes) if ours else 0
 
     @property
-    def seeds_a_seed(self) -> float:
-        """Nodes that one seed, a node or an edge, begins with."""
+    def candidate_bytes(self) -> int:
+        """Bytes of a sampling thread's scratch where times or weights have a say."""
+        ours = isinstance(self.sampler, NeighborSampler)
+        return int(self.sampler.candidate_bytes) if ours else 0
+
+    def nodes_of(self, edges: int) -> int:
+        """How many nodes so many seed edges begin with."""
         if self.negatives is None:
-            return 2.0
-        share = 2 if self.negatives.is_binary() else 1
-        return 2.0 + share * float(self.negatives.amount)
+            return 2 * edges
+        ends = 2 if self.negatives.is_binary() else 1
+        return 2 * edges + ends * math.ceil(edges * float(self.negatives.amount))
 
 
 class Drawn(Sampler):
@@ -105,8 +113,11 @@ class Drawn(Sampler):
             out = sampler.sample_from_nodes(given())
         if self._drawing.transform is not None:
             out = self._drawing.transform(out)
+        if self._ours is None and out.edge is not None:  # numbered as that sampler numbers them
+            perm = sampler.edge_permutation
+            out.edge = out.edge if perm is None else perm[out.edge.to(torch.int64)]
         node = torch.as_tensor(out.node).to(torch.int64).contiguous()
-        return Subgraph(node.numpy(), len(out.row), out)
+        return Subgraph(node.numpy(), len(out.row), out, numbered=self._ours is None)
 
     def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
         """Not of use here: seeds are more than nodes."""
@@ -122,7 +133,7 @@ class Drawn(Sampler):
         bring the whole graph."""
         if self._ours is None:
             return num_nodes, num_edges
-        seeds = int(batch_size * (self._drawing.seeds_a_seed if self._of_edges else 1))
+        seeds = self._drawing.nodes_of(batch_size) if self._of_edges else batch_size
         fanout = list(self._ours.num_neighbors.get_mapped_values())
         nodes = nodes_max(seeds, fanout, num_nodes)
         edges = edges_max(seeds, fanout, num_nodes, num_edges, self._ours.replace)
@@ -139,7 +150,7 @@ class Drawn(Sampler):
         """In trees a node comes once a tree; see `Sampler.entries_max`."""
         if self._ours is None or not self._ours.disjoint:
             return 0
-        seeds = int(batch_size * (self._drawing.seeds_a_seed if self._of_edges else 1))
+        seeds = self._drawing.nodes_of(batch_size) if self._of_edges else batch_size
         return seeds * nodes_max(1, list(self._ours.num_neighbors.get_mapped_values()), num_nodes)
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gnndrive.adjacency import mapped
 from gnndrive.errors import ConfigError
-from gnndrive.pyg.arrays import as_times
+from gnndrive.pyg.arrays import as_times, as_weights
 from gnndrive.store.reader import Store
 from gnndrive.topologies.base import Topology
+
+_STEP = 1 << 20  # numbers at once
 
 
 class StoredGraph:
@@ -67,6 +71,15 @@ class StoredGraph:
         """The graph on mapped indices, for a sample here and there."""
         return mapped(self.store)
 
+    @property
+    def degree_max(self) -> int:
+        """The most in-edges of a node, all of which are looked at; 0: no list is."""
+        if self._time is None and self._weight is None:
+            return 0
+        pointers = self.store.index_pointers
+        steps = range(0, len(pointers) - 1, _STEP)
+        return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
+
     def times(self) -> Tensor | None:
         """Times of nodes, or of edges at CSC positions, int64.
 
@@ -75,26 +88,41 @@ class StoredGraph:
         """
         with self._lock:
             if self._time is not None and "times" not in self._read:
-                of_nodes = f"nodes/{self._time}"
-                found = self.store.tensor(of_nodes) if self.of_nodes else self._of_edges(self._time)
-                self._read["times"] = torch.from_numpy(np.array(as_times(found)))
+                name = f"nodes/{self._time}" if self.of_nodes else f"edges/{self._time}"
+                self._read["times"] = self._in_memory(name, as_times, torch.int64)
             return self._read.get("times")
 
     def weights(self) -> Tensor | None:
-        """Weights of edges at CSC positions."""
+        """Weights of edges at CSC positions, float32 or float64."""
         with self._lock:
             if self._weight is not None and "weights" not in self._read:
-                self._read["weights"] = self._of_edges(self._weight)
+                name = f"edges/{self._weight}"
+                narrow = self.store.tensor(name).dtype == torch.float32
+                dtype = torch.float32 if narrow else torch.float64
+                self._read["weights"] = self._in_memory(name, as_weights, dtype)
             return self._read.get("weights")
 
     def edge_id(self) -> Tensor | None:
-        """The original number of the edge at each CSC position, int64 [edges]; None: that is it."""
-        edge_id = self.store.edge_id
-        return None if edge_id is None else torch.from_numpy(np.array(edge_id, np.int64))
+        """The original number of the edge at each CSC position, memory-mapped; None: that is it."""
+        return None if self.store.edge_id is None else self.store.tensor("graph/edge_id")
 
-    def _of_edges(self, name: str) -> Tensor:
-        value, edge_id = self.store.tensor(f"edges/{name}"), self.edge_id()
-        return value.clone() if edge_id is None else value[edge_id]
+    def _in_memory(
+        self, name: str, convert: Callable[[Tensor], npt.NDArray[Any]], dtype: torch.dtype
+    ) -> Tensor:
+        """An attribute of nodes, or of edges at CSC positions, a piece at a time."""
+        value, edge_id = self.store.tensor(name), self.edge_id()
+        whole = torch.empty(len(value), dtype=dtype)
+        for at in range(0, len(value), _STEP):
+            piece = slice(at, at + _STEP)
+            if edge_id is not None and name.startswith("edges/"):
+                found = value[edge_id[piece].to(torch.int64)]
+            else:
+                found = value[piece]
+            flat = torch.from_numpy(convert(found))
+            if flat.shape != whole[piece].shape:
+                raise ConfigError(f"{self.store.path}/{name}: give one number for each, not a row")
+            whole[piece] = flat
+        return whole
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_lock": None, "_read": {}}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch_geometric.sampler.base import DataType, SubgraphType
 
 from gnndrive.errors import ConfigError
 from gnndrive.pyg.arrays import (
+    as_array,
     as_batch,
     as_fanout,
     as_int64,
@@ -31,6 +32,7 @@ from gnndrive.pyg.arrays import (
     as_topology,
     as_weights,
     coo,
+    each_of,
     is_edge_level,
     permuted,
 )
@@ -40,14 +42,8 @@ from gnndrive.samplers._native import How, InScratch, Native, Planted, Relation
 from gnndrive.store.reader import Store
 from gnndrive.topologies.base import Topology
 
-try:
-    from torch_geometric.sampler.neighbor_sampler import (
-        BidirectionalNeighborSampler as _PyGBidirectional,
-    )
-except ImportError:  # PyG before 2.7 has none, and nobody will ask for ours
-    _PyGBidirectional = PyGNeighborSampler
-
 EdgeType = tuple[str, str, str]
+CANDIDATE_BYTES = 24  # native/sampler.h: its rank and order, and a sum of weights
 
 
 class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
@@ -102,11 +98,16 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         self._topologies: Sequence[Topology] | None = None
         self._key: int | None = None
         if isinstance(data, Store):
+            if kwargs.pop("sample_direction", "forward") != "forward":
+                raise NotImplementedError("a store is sampled forward: it has in-neighbours only")
+            if kwargs:
+                raise TypeError(f"NeighborSampler() has no argument {next(iter(kwargs))!r}")
             self._take_store(StoredGraph(data, time_attr, weight_attr))
             kind = SubgraphType(subgraph_type) if directed else SubgraphType.induced
             self.num_neighbors, self.subgraph_type, self.replace = num_neighbors, kind, replace
             self.disjoint, self.temporal_strategy = disjoint, temporal_strategy
             self.keep_orig_edges = False
+            self._refuse_induced_trees()
             return
         # PyG refuses these two without a recent pyg-lib; they are added below.
         edge_time = time_attr if time_attr and is_edge_level(data, time_attr) else None
@@ -128,6 +129,18 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             self.edge_time = self._of_edges(data, edge_time)
         if weight_attr:
             self.edge_weight = self._of_edges(data, weight_attr)
+        # Once, and not at every sample:
+        self.node_time = each_of(as_times, self.node_time)
+        self.edge_time = each_of(as_times, self.edge_time)
+        self.edge_weight = each_of(as_weights, self.edge_weight)
+        self._refuse_induced_trees()
+
+    def _refuse_induced_trees(self) -> None:
+        if self.disjoint and self.subgraph_type == SubgraphType.induced:
+            raise ConfigError(
+                "induced subgraphs cannot be disjoint, as those with times are: give "
+                "subgraph_type='directional'"
+            )
 
     # ---- a store ----
 
@@ -160,6 +173,12 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     def graph_bytes(self) -> int:
         """Bytes of memory that a store's times and weights will take."""
         return 0 if self._graph is None else self._graph.nbytes
+
+    @property
+    def candidate_bytes(self) -> int:
+        """Bytes of a sampling thread's scratch for the longest list of a store's."""
+        degree = 0 if self._graph is None else self._graph.degree_max
+        return CANDIDATE_BYTES << degree.bit_length() if degree else 0
 
     @property
     def is_temporal(self) -> bool:
@@ -226,8 +245,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             fanout = as_fanout(self.num_neighbors.get_mapped_values())
             return [
                 Relation(
-                    self._topologies[0], fanout, node_time=as_times(self.node_time),
-                    edge_time=as_times(self.edge_time), weight=as_weights(self.edge_weight),
+                    self._topologies[0], fanout, node_time=as_array(self.node_time),
+                    edge_time=as_array(self.edge_time), weight=as_array(self.edge_weight),
                 )
             ], nodes  # fmt: skip
         node_types, edge_types = self._hetero_types
@@ -245,8 +264,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         relations = [
             Relation(
                 topology, as_fanout(fanouts[name]), place[source], place[target],
-                as_times(node_time.get(source)), as_times(edge_time.get(name)),
-                as_weights((self.edge_weight or {}).get(name)),
+                as_array(node_time.get(source)), as_array(edge_time.get(name)),
+                as_array((self.edge_weight or {}).get(name)),
             )
             for topology, name, (source, _, target) in zip(
                 self._topologies, names, edge_types, strict=True
@@ -269,8 +288,6 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     ) -> SamplerOutput | HeteroSamplerOutput:
         """What PyG's class has pyg-lib for: the nodes and edges around `seed`, in its form."""
         induced = self.subgraph_type == SubgraphType.induced
-        if induced and self.disjoint:
-            raise ValueError("'disjoint' sampling not supported with `subgraph_type='induced'`")
         self._load()
         key = self._key
         if key is None:
@@ -302,7 +319,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             raise ValueError(
                 "temporal sampling needs the seeds' times: give input_time or edge_label_time"
             )
-        return as_times(node_time[seed] if given is None and node_time is not None else given)
+        return as_times(node_time[seed] if given is None else given)  # type: ignore[index]
 
     def _output(self, sampled: InScratch, induced: bool) -> SamplerOutput:
         dtype = torch.int64 if self._graph is not None else self.colptr.dtype
@@ -349,32 +366,3 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_topologies": None}  # C's view of the arrays is made anew
-
-
-class BidirectionalNeighborSampler(_PyGBidirectional):  # type: ignore[misc]
-    """PyG's `BidirectionalNeighborSampler`, up- and downstream, without pyg-lib; homogeneous.
-
-    Args:
-        data: a Data or a (FeatureStore, GraphStore).
-        num_neighbors: neighbours to sample for each node in each hop and direction.
-        subgraph_type, *arguments, **kwargs: as `NeighborSampler`'s.
-    """
-
-    def __init__(
-        self,
-        data: Any,
-        num_neighbors: Any,
-        subgraph_type: SubgraphType | str = "directional",
-        *arguments: Any,
-        **kwargs: Any,
-    ) -> None:
-        if isinstance(getattr(num_neighbors, "values", num_neighbors), Mapping):
-            raise RuntimeError(
-                "BidirectionalNeighborSampler samples homogeneous graphs: give num_neighbors as a "
-                "list"
-            )
-        given = (data, num_neighbors, subgraph_type, *arguments)
-        self.forward_sampler = NeighborSampler(*given, sample_direction="forward", **kwargs)
-        self.backward_sampler = NeighborSampler(*given, sample_direction="backward", **kwargs)
-        self.num_neighbors = num_neighbors
-        self.subgraph_type = SubgraphType(subgraph_type)

@@ -45,7 +45,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         gap: str | int | None = None,
     ) -> None:
         super().__init__()
-        self.store = store
+        self.store, self._how = store, (engine, io_depth, gap)
         self._rows = RowReader(store, engine, io_depth, gap)
 
     async def aget_tensor(self, attr: TensorAttr) -> Tensor:
@@ -104,7 +104,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         raise ConfigError(READ_ONLY)
 
     def __reduce__(self) -> Any:
-        return (type(self), (self.store,))
+        return (type(self), (self.store, *self._how))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.store.path)!r})"

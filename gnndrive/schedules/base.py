@@ -13,6 +13,14 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 from gnndrive.records import Seeds
 
 
+def digest(*tensors: torch.Tensor | None) -> str:
+    """What tells some numbers from others: a few letters of a checksum, "-" for None."""
+    return " ".join(
+        "-" if each is None else sha256(each.contiguous().numpy().data).hexdigest()[:16]
+        for each in tensors
+    )
+
+
 class InputNodes:
     """What PyG calls `input_nodes`: the nodes that seeds are drawn from.
 
@@ -45,14 +53,14 @@ class InputNodes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the ids."""
-        return 0 if self._node is None else 8 * self._count
+        """Bytes of the ids and times."""
+        return 8 * self._count * ((self._node is not None) + (self._time is not None))
 
     @cached_property
     def identity(self) -> str:
-        """What tells these input nodes from others: how many, and a digest of their ids."""
-        digest = "all" if self._node is None else sha256(self._node.numpy().data).hexdigest()
-        return f"{self._count} {digest} {'positions' if self._by_position else 'ids'}"
+        """What tells these input nodes from others: how many, and a digest of them."""
+        kind = "positions" if self._by_position else "ids"
+        return f"{self._count} {kind} {digest(self._node, self._time)}"
 
     def seeds(self, index: int, position: torch.Tensor) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]) among the input
@@ -83,7 +91,7 @@ class InputEdges:
         count: how many.
         ends: for positions, int64 [n], the ends of the edges there and what PyG calls their
             `input_id`; blocking, in a worker thread.
-        identity: what tells these edges from others.
+        identity: what tells these ends from others.
         label: for each input_id, or None.
         time: int64 for each input_id, or None.
         nbytes: bytes that `ends` holds.
@@ -98,12 +106,17 @@ class InputEdges:
         time: torch.Tensor | None = None,
         nbytes: int = 0,
     ) -> None:
-        self._count, self._ends, self.identity = count, ends, identity
-        self._label, self._time = label, time
-        self.nbytes = nbytes
+        self._count, self._ends, self._label, self._time = count, ends, label, time
+        self._of_ends = identity
+        self.nbytes = nbytes + sum(each.nbytes for each in (label, time) if each is not None)
 
     def __len__(self) -> int:
         return self._count
+
+    @cached_property
+    def identity(self) -> str:
+        """What tells these edges from others."""
+        return f"{self._count} edges {self._of_ends} {digest(self._label, self._time)}"
 
     def seeds(self, index: int, position: torch.Tensor) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]).

@@ -160,6 +160,20 @@ def test_ranks_share_out_an_epoch(make: Make) -> None:
     assert orders[0] != orders[1]
 
 
+def test_a_distributed_samplers_epoch_is_in_the_state(make: Make) -> None:
+    def rank() -> NeighborLoader:
+        return make(sampler=DistributedSampler(range(NODES), 2, 1), batch_size=20, seed=5)
+
+    loader, other = rank(), rank()
+    loader.set_epoch(3)
+    whole = [batch.input_id.tolist() for batch in loader]
+    loader.set_epoch(3)
+    batches = iter(loader)
+    taken(batches, 4)
+    other.load_state_dict(passed_on(loader.state_dict()))
+    assert [batch.input_id.tolist() for batch in other] == whole[4:]
+
+
 # ---- what is refused
 
 
@@ -171,7 +185,7 @@ def test_ranks_share_out_an_epoch(make: Make) -> None:
         ({"input_nodes": range(30)}, "inputs was"),
         ({"shuffle": True, "replace": True}, "shuffle was False and is True, replace was"),
         ({"seed": 6}, "seed was 5 and is 6"),
-        ({"sampler": [1, 2]}, "sampler was None and is 'BatchSampler'"),
+        ({"sampler": [1, 2]}, "sampler was None and is 'BatchSampler of list, 16 at once'"),
     ],
 )
 def test_another_loaders_state(make: Make, other: dict[str, Any], match: str) -> None:

@@ -157,6 +157,42 @@ def test_a_sampler_of_the_users(make: Make, data: Data) -> None:
         assert "num_sampled_nodes" not in batch
 
 
+class Whole(Seeds):
+    """Samples all edges, and names them as its own permutation says."""
+
+    def __init__(self, data: Data, permuted: bool) -> None:
+        self._data, self._order = data, torch.arange(EDGES).flip(0) if permuted else None
+
+    @property
+    def edge_permutation(self) -> Any:
+        return self._order
+
+    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
+        rest = torch.arange(NODES)[~torch.isin(torch.arange(NODES), index.node)]
+        node = torch.cat([index.node, rest])
+        row, col = torch.empty(NODES, dtype=torch.int64).scatter(0, node, torch.arange(NODES))[
+            self._data.edge_index
+        ]
+        edge = torch.arange(EDGES) if self._order is None else torch.arange(EDGES).flip(0)
+        return SamplerOutput(node, row, col, edge, metadata=(index.input_id, index.time))
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_edges_of_a_sampler_of_the_users(make: Make, data: Data, permuted: bool) -> None:
+    for batch in make(neighbor_sampler=Whole(data, permuted)):
+        check(batch, data)
+        assert batch.e_id.tolist() == list(range(EDGES))
+
+
+def test_an_edge_that_is_not_there(make: Make) -> None:
+    def beyond(out: SamplerOutput) -> SamplerOutput:
+        out.edge = out.edge + EDGES
+        return out
+
+    with pytest.raises(ConfigError, match="and there are 400"):
+        next(iter(make(transform_sampler_output=beyond)))
+
+
 @pytest.mark.parametrize(
     "arguments",
     [{"disjoint": True}, {"weight_attr": "weight"}, {"time_attr": "time"},
@@ -197,6 +233,22 @@ def test_it_is_resumed(make: Make) -> None:
         assert torch.equal(expected.n_id, batch.n_id)
     with pytest.raises(ConfigError, match="drawing was"):
         make(shuffle=True).load_state_dict(loader.state_dict())
+    times = torch.zeros(NODES, dtype=torch.int64)
+    with pytest.raises(ConfigError, match="inputs was"):
+        make(time_attr="time", shuffle=True, input_time=times).load_state_dict(loader.state_dict())
+
+
+def test_other_labels_and_other_negatives_are_another_epoch(make: Make) -> None:
+    weight = torch.ones(NODES)
+    negatives = {"mode": "binary", "src_weight": weight}
+    labels = torch.ones(EDGES)
+    state = make(LinkNeighborLoader, edge_label=labels, neg_sampling=negatives).state_dict()
+    for other in (
+        {"edge_label": labels * 2, "neg_sampling": negatives},
+        {"edge_label": labels, "neg_sampling": {"mode": "binary", "src_weight": weight * 2}},
+    ):
+        with pytest.raises(ConfigError, match="other settings"):
+            make(LinkNeighborLoader, **other).load_state_dict(state)
 
 
 # ---- edges
@@ -259,6 +311,17 @@ def test_edges_with_times(make: Make, data: Data) -> None:
         assert (batch.edge_time <= batch.edge_label_time[batch.batch[col]]).all()
 
 
+def test_a_batch_and_its_negatives_fit_into_a_buffer_that_the_plan_allows(make: Make) -> None:
+    loader = make(LinkNeighborLoader, fanout=[], batch_size=3, neg_sampling_ratio=0.5, buffer="1KB")
+    rows = loader.plan().batch_rows_max
+    assert rows == 2 * 3 + 2 * 2
+    exact = make(
+        LinkNeighborLoader, fanout=[], batch_size=3, neg_sampling_ratio=0.5,
+        buffer=rows * loader.plan().row_bytes,
+    )  # fmt: skip
+    assert len(list(exact)) == -(-EDGES // 3)
+
+
 def test_negatives_depend_on_the_seed_alone(make: Make) -> None:
     def drawn(**arguments: Any) -> list[list[int]]:
         loader = make(LinkNeighborLoader, batch_size=50, neg_sampling="binary", **arguments)
@@ -276,6 +339,7 @@ def test_the_plan_counts_times_and_weights(make: Make) -> None:
     lines = {line.what: line.nbytes for line in timed.lines}
     assert lines["times, weights"] == 8 * (NODES + EDGES)
     assert "times, weights" not in {line.what for line in plain.lines}
+    assert lines["sampler scratch"] > {x.what: x.nbytes for x in plain.lines}["sampler scratch"]
     assert lines["live batches"] > {x.what: x.nbytes for x in plain.lines}["live batches"]
 
 
@@ -303,12 +367,24 @@ def test_what_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> 
         ({"edge_label_index": [[0], [NODES]]}, "ids outside"),
         ({"edge_label": torch.zeros(3)}, "3 entries for 400 edges"),
         ({"edge_label_time": torch.zeros(EDGES)}, "give both"),
+        ({"edge_label_time": torch.zeros(EDGES), "time_attr": "time"}, "give whole numbers"),
         ({"neg_sampling": "triplet", "edge_label": torch.zeros(EDGES)}, "triplets"),
     ],
 )
 def test_links_that_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         make(LinkNeighborLoader, **arguments)
+
+
+def test_a_stores_sampler_refuses_what_it_cannot(store: Store) -> None:
+    with pytest.raises(TypeError, match="'typo'"):
+        NeighborSampler(store, [2], typo=1)
+    with pytest.raises(NotImplementedError, match="forward"):
+        NeighborSampler(store, [2], sample_direction="backward")
+    with pytest.raises(ConfigError, match="cannot be disjoint"):
+        NeighborSampler(store, [2], subgraph_type="induced", disjoint=True)
+    with pytest.raises(NotImplementedError, match="input_id"):
+        NeighborLoader(store, [2], input_id=torch.arange(NODES))
 
 
 def test_the_sampler_samples_a_store(store: Store, data: Data, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_the_adjacency(store: Store, data: Data) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pygs_own_loaders(features: FeatureStore, store: Store, data: Data, workers: int) -> None:
     pair, sampler = (features, GraphStore(store)), NeighborSampler(store, [3, 2])
+    features.get_tensor(None, "x", torch.tensor([1]))  # forked workers are not to use its threads
     nodes = NodeLoader(
         pair, sampler, input_nodes=torch.arange(60), batch_size=20, num_workers=workers
     )
@@ -123,6 +125,19 @@ def test_copies_in_other_processes(features: FeatureStore, store: Store, data: D
     assert str(store.path) in repr(other)
     assert str(store.path) in repr(graph)
     other.close()
+
+
+def test_a_reader_that_goes_in_its_own_thread(store: Store) -> None:
+    reader: Any = RowReader(store)
+    reader.read([("nodes/x", np.array([1]))])
+    service = reader._parts.service
+    reader.itself = reader
+    del reader
+
+    async def collect() -> None:
+        gc.collect()
+
+    service.start(collect()).result(timeout=300)
 
 
 def test_a_closed_one(store: Store) -> None:

@@ -124,6 +124,37 @@ def test_no_edges(tmp_path: Path) -> None:
     assert (store.num_nodes, store.num_edges) == (4, 0)
 
 
+@pytest.mark.parametrize(
+    ("content", "arguments", "edges"),
+    [
+        ("0,1\n1,2\n", {}, [(0, 1), (1, 2)]),
+        ("# a comment\n\nsource;target\n0;1\n1;2\n", {}, [(0, 1), (1, 2)]),
+        ("0 1\n1 2\n", {}, [(0, 1), (1, 2)]),
+        ("a\tb\n0\t1\n", {"header": True}, [(0, 1)]),
+        ("anna,bert\nbert,c#\n", {"map_ids": True, "header": False}, [(0, 1), (1, 2)]),
+        ("user,item\n1,anna\n2,bert\n", {"map_ids": True, "header": True}, [(0, 2), (1, 3)]),
+        ("a,b\n", {"num_nodes": 3, "header": True}, []),
+        ("", {"num_nodes": 3}, []),
+    ],
+)
+def test_text_of_many_kinds(
+    tmp_path: Path, content: str, arguments: dict[str, Any], edges: list[tuple[int, int]]
+) -> None:
+    file = tmp_path / "e[1]*.csv"
+    file.write_text(content, encoding="utf-8")
+    (tmp_path / "e1.csv").write_text("7,8\n", encoding="utf-8")  # what a wildcard would find
+    store = gnndrive.from_edges(file, tmp_path / "g.gnn", **arguments)
+    target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
+    assert sorted(zip(store.indices.tolist(), target.tolist(), strict=True)) == edges
+
+
+def test_only_some_files_have_a_header(tmp_path: Path) -> None:
+    for name, content in (("a.csv", "src,dst\n0,1\n"), ("b.csv", "7,8\n")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    store = gnndrive.from_edges([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "g.gnn")
+    assert store.num_edges == 2
+
+
 # ---- what is refused; nothing is left behind
 
 
@@ -147,7 +178,10 @@ def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any)
         ({"s": [1]}, "has 1 column", {}),
         ({"s": [1], "t": [2]}, "there is no column 'u'; there are 's', 't'", {"source": "u"}),
         ({"s": [1], "t": [2]}, "there is no column 'w'", {"columns": ["w"]}),
-        ({"s": [1], "t": [2], "w": ["x"]}, "only numbers", {"columns": ["w"]}),
+        ({"s": [1], "t": [2], "w": ["x"]}, "only columns of numbers", {"columns": ["w"]}),
+        ({"s": [1, 1], "t": [2, 2], "w": [1, None]}, "lacks 1 values", {"columns": ["w"]}),
+        ({"s": [1], "t": [10**12]}, "go up to 1000000000000.*map_ids", {}),
+        ({"s": [1], "t": np.array([2**63 + 1], np.uint64)}, "go up to 92233.*map_ids", {}),
         ({"s": [1], "t": [2]}, "one direction", {"columns": ["s"], "undirected": True}),
         ({"s": [1], "t": [2]}, "num_nodes say 9, the mapped ids say 2: give the same",
          {"num_nodes": 9, "map_ids": True}),
@@ -166,6 +200,13 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             gnndrive.from_edges(tmp_path / name, tmp_path / "g.gnn")
     with pytest.raises(StoreError, match=r"none\.parquet"):
         gnndrive.from_edges(tmp_path / "none.parquet", tmp_path / "g.gnn")
+    (tmp_path / "e.csv").write_text("a,b\nb,c\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="or the columns' names"):
+        gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn", map_ids=True)
+    with pytest.raises(ConfigError, match="is not there: make it"):
+        gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "none" / "g.gnn")
+    with pytest.raises(ConfigError, match="exists: choose another path"):
+        gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "e.parquet")
     with pytest.raises(ConfigError, match="names no file"):
         gnndrive.from_edges([], tmp_path / "g.gnn")
     assert sorted(os.listdir(tmp_path)) == ["e.csv", "e.parquet"]

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.store.format import Progress, dtype_name, index_dtype
+from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
 from gnndrive.store.writer import StoreWriter
 
 BATCH = 1 << 20  # edges at once
@@ -27,25 +28,35 @@ DUCKDB_SHARE = 0.6  # of the budget; the rest is Python's, numpy's, and a batch 
 PARQUET = (".parquet", ".pq")
 _WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
 _WHOLE |= {"INTEGER", "UINTEGER"}
+_NUMBERS = {
+    **{f"{sign}{size}": f"{sign.lower()}int{bits}" for sign in ("", "U") for size, bits in (
+        ("TINYINT", 8), ("SMALLINT", 16), ("INTEGER", 32), ("BIGINT", 64)
+    )},
+    "FLOAT": "float32", "DOUBLE": "float64", "BOOLEAN": "bool",
+}  # fmt: skip
 
 
 class EdgeList:
     """A list of edges in files, within a memory budget; a context manager.
 
     Args:
-        files: .parquet, or CSV of any separator, with or without a header; several are read one
-            after the other.
+        files: .parquet; or text with a comma, semicolon, tab or space between columns, comments
+            ("#") before the first row only; several are read one after the other.
         memory: bytes for everything.
         folder: where to spill; removed at the end.
         source, target: the columns' names; None: the first two.
         map_ids: take ids of any kind, text or sparse numbers, and number nodes in their order.
+        columns: names of the columns to keep.
+        header: whether each text file begins with the columns' names; None: if nothing in its first
+            row is a number.
 
     Attributes:
         count: edges.
         last: the largest node's number, −1 if there are no edges.
 
     Raises:
-        ConfigError: DuckDB is not installed, or there is no such column.
+        ConfigError: DuckDB is not installed, there is no such column, or it cannot be told whether
+            there is a header.
         StoreError: a file cannot be read, or an id is no whole number of at least 0; the message
             names the file and the row.
     """
@@ -58,16 +69,20 @@ class EdgeList:
         source: str | None = None,
         target: str | None = None,
         map_ids: bool = False,
+        columns: Sequence[str] = (),
+        header: bool | None = None,
     ) -> None:
         duckdb = _duckdb()
         self._files, self._mapped, self._errors = files, map_ids, duckdb.Error
+        self._table = self._tables(header)
         self._db, self._spill = duckdb.connect(":memory:"), ""
         try:
             self._spill = tempfile.mkdtemp(prefix=".gnndrive-sort-", dir=folder)
             self._run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
-            self._run(f"SET temp_directory = {_quoted(self._spill)}")
+            self._run(f"SET temp_directory = {quoted(self._spill)}")
             self._columns = self._describe()
             self._source, self._target = self._ends(source, target)
+            self._check_columns(columns)
             if map_ids:
                 self._map()
             self.count, self.last = self._check()
@@ -92,30 +107,29 @@ class EdgeList:
 
     def count_undirected(self) -> int:
         """How many edges there are in both directions, each pair once."""
-        (count,) = self._run(f"SELECT count(*) FROM {self._both}").fetchone()
+        (count,) = self._one(f"SELECT count(*) FROM {self._both}")
         return int(count)
 
     def column(self, name: str) -> Iterator[npt.NDArray[Any]]:
-        """A column in the list's order, in batches.
-
-        Raises:
-            ConfigError: there is none, or it is not of numbers.
-        """
+        """A column that is kept, in the list's order, in batches."""
         sql = f"SELECT {self._column(name)} FROM {self._table}"
         for (values,) in self._batches(sql):
-            if values.dtype.kind not in "biuf":
-                raise ConfigError(f"column {name!r} is {values.dtype}: only numbers can be kept")
             yield values
+
+    def dtype(self, name: str) -> str:
+        """The element type of a column that is kept."""
+        return _NUMBERS[self._columns[name]]
 
     def ids(self) -> Iterator[npt.NDArray[Any]]:
         """The ids of mapped nodes by the nodes' numbers, in batches: whole numbers, or text as
         UTF-8 bytes padded with zeros, uint8 [n, longest]."""
-        (width,) = self._run("SELECT max(strlen(id::VARCHAR)) FROM ids").fetchone()
-        for (values,) in self._batches("SELECT id FROM ids ORDER BY node"):
-            if values.dtype.kind in "iu":
-                yield values
-                continue
-            text = np.array([str(value).encode() for value in values], f"S{max(width, 1)}")
+        (kind,) = self._one("SELECT any_value(typeof(id)) FROM ids")
+        if kind in _WHOLE:
+            yield from (values for (values,) in self._batches("SELECT id FROM ids ORDER BY node"))
+            return
+        (width,) = self._one("SELECT max(strlen(id::VARCHAR)) FROM ids")
+        for (values,) in self._batches("SELECT id::VARCHAR FROM ids ORDER BY node"):
+            text = np.array([value.encode() for value in values], f"S{max(width, 1)}")
             yield text.view(np.uint8).reshape(len(text), -1)
 
     def refuse_above(self, num_nodes: int) -> None:
@@ -147,18 +161,37 @@ class EdgeList:
 
     # ---- tables
 
-    @property
-    def _table(self) -> str:
-        """The files."""
-        files = ", ".join(_quoted(str(file)) for file in self._files)
+    def _tables(self, header: bool | None) -> str:
+        """The files, as one table in SQL."""
         if all(is_parquet(file) for file in self._files):
-            return f"read_parquet([{files}])"
-        return f"read_csv([{files}], comment = '#')"
+            return f"read_parquet([{', '.join(map(file_name, self._files))}])"
+        tables, names = [], None
+        for file in self._files:
+            skip, first, delimiter, alone = first_row(file)
+            named = header
+            if named is None and first:
+                named = not any(NUMBER.match(field) for field in first)
+                if named and self._mapped:
+                    raise ConfigError(
+                        f"{file}: is {first} the first edge, or the columns' names? Say "
+                        "header=True or False (--header, --no-header)"
+                    )
+            if names is None and first:
+                names = first if named else [f"column{n}" for n in range(len(first))]
+            if not first or (named and alone):
+                continue
+            said = ", ".join(map(quoted, names or first))
+            tables.append(
+                f"SELECT * FROM read_csv({file_name(file)}, delim = {quoted(delimiter)}, "
+                f"header = false, skip = {skip + bool(named)}, names = [{said}])"
+            )
+        none = ", ".join(f'NULL::BIGINT AS "{name}"' for name in names or ("source", "target"))
+        return f"({' UNION ALL '.join(tables) or f'SELECT {none} WHERE false'})"
 
     @property
     def _raw(self) -> str:
         """Ends and numbers of edges as the files have them."""
-        ends = f"{self._source} AS s, {self._target} AS t"
+        ends = f"{self._source}{self._as} AS s, {self._target}{self._as} AS t"
         return f"SELECT {ends}, row_number() OVER () - 1 AS e FROM {self._table}"
 
     @property
@@ -181,8 +214,7 @@ class EdgeList:
         return "both_ways"
 
     def _map(self) -> None:
-        ends = f"SELECT {self._source} AS id FROM {self._table}"
-        ends += f" UNION ALL SELECT {self._target} FROM {self._table}"
+        ends = f"SELECT s AS id FROM ({self._raw}) UNION ALL SELECT t FROM ({self._raw})"
         self._run(
             "CREATE TABLE ids AS SELECT id, row_number() OVER (ORDER BY id) - 1 AS node "
             f"FROM (SELECT DISTINCT id FROM ({ends}) WHERE id IS NOT NULL)"
@@ -205,10 +237,14 @@ class EdgeList:
         if len(names) < 2:
             raise StoreError(f"{self._files[0]} has {len(names)} column: edges need two")
         ends = source or names[0], target or names[1]
+        kinds = {self._columns[name] for name in ends if self._column(name)}
+        self._as = "::VARCHAR" if len(kinds) > 1 and not kinds <= _WHOLE else ""
         for name in ends:
             column, kind = self._column(name), self._columns[name]
-            if kind not in _WHOLE and not self._mapped:
-                (found,) = self._run(f"SELECT min({column}) FROM {self._table}").fetchone()
+            if kind in _WHOLE or self._mapped:
+                continue
+            (found,) = self._one(f"SELECT min({column}) FROM {self._table}")
+            if found is not None:
                 raise StoreError(
                     f"column {name!r} of {self._files[0]} is {kind}: node ids are whole numbers "
                     f"from 0, and here is {found!r}; give map_ids=True (--map-ids) to have them "
@@ -216,21 +252,31 @@ class EdgeList:
                 )
         return self._column(ends[0]), self._column(ends[1])
 
+    def _check_columns(self, names: Sequence[str]) -> None:
+        for name in names:
+            column, kind = self._column(name), self._columns[name]
+            if kind not in _NUMBERS:
+                raise ConfigError(f"column {name!r} is {kind}: only columns of numbers are kept")
+            sql = f"SELECT count(*) FROM {self._table} WHERE {column} IS NULL"
+            (missing,) = self._one(sql)
+            if missing:
+                raise StoreError(f"column {name!r} lacks {missing} values: fill them in")
+
     def _check(self) -> tuple[int, int]:
         wrong = "s IS NULL OR t IS NULL" + ("" if self._mapped else " OR s < 0 OR t < 0")
         largest = "NULL" if self._mapped else "max(greatest(s, t))"
         sql = f"SELECT count(*), {largest}, count(*) FILTER ({wrong}) FROM ({self._raw})"
-        count, last, bad = self._run(sql).fetchone()
+        count, last, bad = self._one(sql)
         if bad:
             self._refuse(wrong, "has an end that is missing or negative")
         if self._mapped:
-            (nodes,) = self._run("SELECT count(*) FROM ids").fetchone()
+            (nodes,) = self._one("SELECT count(*) FROM ids")
             last = nodes - 1
         return int(count), -1 if last is None else int(last)
 
     def _refuse(self, wrong: str, how: str) -> None:
         sql = f"SELECT e, s, t FROM ({self._raw}) WHERE {wrong} LIMIT 1"
-        number, source, target = self._run(sql).fetchone()
+        number, source, target = self._one(sql)
         files = ", ".join(map(str, self._files))
         raise StoreError(f"{files}: edge {number + 1}, {source} to {target}, {how}; correct it")
 
@@ -242,10 +288,17 @@ class EdgeList:
         except self._errors as error:
             raise self._failure(error) from None
 
+    def _one(self, sql: str) -> Any:
+        """The first row."""
+        return self._run(sql).fetchall()[0]
+
     def _batches(self, sql: str) -> Iterator[tuple[npt.NDArray[Any], ...]]:
-        result = self._run(sql)
-        read = getattr(result, "to_arrow_reader", None) or result.fetch_record_batch  # before 1.5
-        reader = read(BATCH)
+        try:
+            rows = self._db.sql(sql)  # not `execute`, which makes all of them before the first
+            read = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # before 1.5
+            reader = read(BATCH)
+        except self._errors as error:
+            raise self._failure(error) from None
         while True:
             try:
                 batch = reader.read_next_batch()
@@ -300,10 +353,8 @@ def write_columns(
 ) -> None:
     """Write columns of a list as attributes of edges, in the list's order."""
     for name in names:
-        array = None
+        array = writer.array(f"edges/{name}", edges.dtype(name), (writer.num_edges,))
         for values in edges.column(name):
-            if array is None:
-                array = writer.array(f"edges/{name}", dtype_name(values.dtype), (writer.num_edges,))
             array.write(values)
             if progress is not None:
                 progress(f"edges/{name}", array.rows_written, writer.num_edges)
@@ -311,7 +362,7 @@ def write_columns(
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:
     """Whether a file is named as Parquet files are."""
-    return Path(path).suffix in PARQUET
+    return Path(path).suffix.lower() in PARQUET
 
 
 def _duckdb() -> Any:
@@ -324,7 +375,3 @@ def _duckdb() -> Any:
             "pip install 'gnndrive[import]'"
         ) from None
     return duckdb
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -6,8 +6,9 @@ When not to use it: for an edge list in CSV that fits in memory, `from_csv` need
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from gnndrive.sizes import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
 from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph
 from gnndrive.store.importers.features import Features, open_features
-from gnndrive.store.importers.label_file import read_labels
+from gnndrive.store.importers.label_file import Labels, read_labels
 from gnndrive.store.importers.splits import SplitSpec, resolve
 from gnndrive.store.importers.tables import File, reserve, write_features, write_labels
 from gnndrive.store.reader import Store
@@ -37,6 +38,7 @@ def from_edges(
     features: File | None = None,
     labels: File | None = None,
     undirected: bool = False,
+    header: bool | None = None,
     splits: SplitSpec = None,
     dtype: AnyDType = "float32",
     overwrite: bool = False,
@@ -57,6 +59,8 @@ def from_edges(
         num_nodes: number of nodes; None: as many as features, labels or ids say.
         features, labels, splits, dtype, overwrite, progress: as `from_csv`'s.
         undirected: add the other direction of every edge and drop repetitions.
+        header: whether each text file begins with the columns' names; None: if nothing in its first
+            row is a number.
 
     Returns:
         The store, open. Its edge ids are positions in the list; after `undirected`, in the graph.
@@ -65,34 +69,52 @@ def from_edges(
         ConfigError: arguments that do not fit together, or DuckDB is not installed.
         StoreError: a file is damaged, or the disk is full; nothing is left behind.
     """
-    files = [Path(edges)] if isinstance(edges, str | os.PathLike) else [Path(e) for e in edges]
+    files = [Path(each) for each in ([edges] if isinstance(edges, str | os.PathLike) else edges)]
     if not files:
         raise ConfigError("edges names no file: give one at least")
     if undirected and columns:
         raise ConfigError("columns= are of edges in one direction: leave out undirected=")
-    budget, folder = parse_size(memory, "memory"), Path(path).absolute().parent
-    with EdgeList(files, budget, folder, source, target, map_ids) as found:
+    budget, folder = parse_size(memory, "memory"), _checked_target(Path(path), overwrite)
+    with EdgeList(files, budget, folder, source, target, map_ids, columns, header) as found:
         table = None if features is None else open_features(Path(features))
         nodes = _count_nodes(found, num_nodes, table, map_ids)
+        if 8 * nodes > budget:
+            raise _too_many(nodes, found.last)
         y = None if labels is None else read_labels(Path(labels), nodes)
         found.refuse_above(nodes)
-        labelled = np.arange(nodes) if y is None else y.labelled()
-        chosen = resolve(splits, labelled, nodes)
+        chosen = _splits(splits, y, nodes)
         count = found.count_undirected() if undirected else found.count
         with _writer(path, nodes, count, files, overwrite, progress) as writer:
             if table is not None:
                 reserve(writer, table, dtype_name(dtype))
             write_graph(found, writer, undirected, progress)
             write_columns(found, writer, columns, progress)
-            if map_ids:
-                _write_ids(found, writer)
-            if y is not None:
-                write_labels(writer, y)
-            for name, of_split in chosen.items():
-                writer.split(name, of_split)
+            _write_nodes(writer, found if map_ids else None, y, chosen)
             if table is not None:
                 write_features(writer, table, dtype_name(dtype), progress)
     return open_store(writer.path)
+
+
+def _splits(splits: SplitSpec, y: Labels | None, nodes: int) -> Mapping[str, Any]:
+    if splits is None:
+        return {}
+    return resolve(splits, np.arange(nodes) if y is None else y.labelled(), nodes)
+
+
+def _too_many(nodes: int, last: int) -> ConfigError:
+    return ConfigError(
+        f"ids go up to {last}: the index pointers of {nodes} nodes alone are more than memory=; if "
+        "few of them are used give map_ids=True (--map-ids)"
+    )
+
+
+def _checked_target(path: Path, overwrite: bool) -> Path:
+    """The folder that the store shall be in; refuses what the writer would after hours."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"the folder {path.absolute().parent} is not there: make it first")
+    if os.path.lexists(path) and not overwrite:
+        raise ConfigError(f"{path} exists: choose another path, or overwrite=True (--overwrite)")
+    return path.absolute().parent
 
 
 def _writer(
@@ -119,10 +141,17 @@ def _count_nodes(
     return next(iter(given.values()), edges.last + 1)
 
 
-def _write_ids(edges: EdgeList, writer: StoreWriter) -> None:
+def _write_nodes(
+    writer: StoreWriter, edges: EdgeList | None, y: Labels | None, splits: Mapping[str, Any]
+) -> None:
+    """Ids of mapped nodes, labels and splits."""
     array = None
-    for values in edges.ids():
+    for values in () if edges is None else edges.ids():
         if array is None:
             shape = (writer.num_nodes, *values.shape[1:])
             array = writer.array("nodes/id", dtype_name(values.dtype), shape)
         array.write(values)
+    if y is not None:
+        write_labels(writer, y)
+    for name, nodes in splits.items():
+        writer.split(name, nodes)

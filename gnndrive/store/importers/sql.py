@@ -1,0 +1,37 @@
+"""What DuckDB is told of files: their names, and where a text file's rows begin."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+from gnndrive.errors import StoreError
+
+NUMBER = re.compile(r"[+\-.]?[0-9]")
+
+
+def first_row(file: Path) -> tuple[int, list[str], str, bool]:
+    """Lines before a text file's first row, which are blank or comments; its fields, none if the
+    file is empty; what is between them; and whether it is the only row."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            for number, line in enumerate(lines):
+                text = line.strip("\r\n")
+                if text.strip() and not text.lstrip().startswith("#"):
+                    delimiter = next((sign for sign in ",;\t " if sign in text), ",")
+                    (fields,) = csv.reader([text], delimiter=delimiter)
+                    return number, fields, delimiter, not any(rest.strip() for rest in lines)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{file} cannot be read as edges: {error}; give a text file") from None
+    return 0, [], ",", True
+
+
+def file_name(path: Path) -> str:
+    """A file's name in SQL, in which nothing is a wildcard."""
+    return quoted(re.sub(r"[*?\[]", r"[\g<0>]", str(path)))
+
+
+def quoted(text: str) -> str:
+    """A text in SQL."""
+    return "'" + text.replace("'", "''") + "'"
