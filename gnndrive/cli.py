@@ -23,6 +23,7 @@ from gnndrive.commands import train as train_command
 from gnndrive.commands.malloc import return_large_blocks
 from gnndrive.commands.options import parse_fanout, parse_splits
 from gnndrive.errors import GNNDriveError, StoreError
+from gnndrive.store.importers import from_csv, from_edges
 from gnndrive.store.importers.edge_list import is_parquet
 from gnndrive.training import TrainSettings
 
@@ -99,17 +100,20 @@ def import_(
     ] = False,
 ) -> None:
     """Make a store from a graph in plain files."""
-    splits = parse_splits(split or ["0.6,0.2,0.2"], seed)
-    given = (undirected, splits, dtype, overwrite)
-    columns = stores.EdgeColumns(source, target, edge_column or [], map_ids, header)
-    sorts = memory or num_nodes is not None or len(edges) > 1 or is_parquet(edges[0])
-    if sorts or columns != stores.EdgeColumns(None, None, [], False, None):
-        stores.import_edges(
-            out, edges, features, labels, *given, columns=columns, num_nodes=num_nodes,
-            memory=memory or "4GB",
-        )  # fmt: skip
+    given = {
+        "path": out, "features": features, "labels": labels, "undirected": undirected,
+        "splits": parse_splits(split or ["0.6,0.2,0.2"], seed), "dtype": dtype,
+        "overwrite": overwrite,
+    }  # fmt: skip
+    sorting = {
+        "memory": memory, "num_nodes": num_nodes, "source": source, "target": target,
+        "header": header, "columns": edge_column, "map_ids": map_ids or None,
+    }  # fmt: skip
+    asked = {name: value for name, value in sorting.items() if value is not None}
+    if asked or len(edges) > 1 or is_parquet(edges[0]):
+        stores.import_graph(from_edges, edges=edges, **given, **asked)
     else:
-        stores.import_csv(out, edges[0], features, labels, *given)
+        stores.import_graph(from_csv, edges=edges[0], **given)
 
 
 @app.command()

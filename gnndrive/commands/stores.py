@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,99 +15,19 @@ from gnndrive.measure.text import costs
 from gnndrive.sizes import format_size
 from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.format import ArrayInfo
-from gnndrive.store.importers.from_edges import from_edges
-from gnndrive.store.importers.splits import SplitSpec
-from gnndrive.store.importers.tables import from_csv
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeColumns:
-    """What the columns of an edge list are.
-
-    Attributes:
-        source, target: names of the ids' columns, or None: the first two.
-        kept: names of those to keep.
-        map_ids: whether ids are to be numbered.
-        header: whether text begins with the columns' names; None: by its first row.
-    """
-
-    source: str | None
-    target: str | None
-    kept: list[str]
-    map_ids: bool
-    header: bool | None
-
-
-def import_csv(
-    out: Path,
-    edges: Path,
-    features: Path | None,
-    labels: Path | None,
-    undirected: bool,
-    splits: SplitSpec,
-    dtype: str,
-    overwrite: bool,
-) -> None:
-    """Make a store with `gnndrive.from_csv`, showing progress, and say what it holds.
+def import_graph(make: Callable[..., Store], **given: Any) -> None:
+    """Make a store with `gnndrive.from_csv` or `from_edges`, showing progress, and say what it
+    holds.
 
     Raises:
-        ConfigError, StoreError: as `from_csv`.
+        ConfigError, StoreError: as `make`.
     """
     with Bars() as bars:
-        store = from_csv(
-            edges,
-            features,
-            labels,
-            out,
-            undirected=undirected,
-            splits=splits,
-            dtype=dtype,
-            overwrite=overwrite,
-            progress=bars,
-        )
-    print(info_text(store))
-
-
-def import_edges(
-    out: Path,
-    edges: list[Path],
-    features: Path | None,
-    labels: Path | None,
-    undirected: bool,
-    splits: SplitSpec,
-    dtype: str,
-    overwrite: bool,
-    *,
-    columns: EdgeColumns,
-    num_nodes: int | None,
-    memory: str,
-) -> None:
-    """Make a store with `gnndrive.from_edges`, showing progress, and say what it holds.
-
-    Raises:
-        ConfigError, StoreError: as `from_edges`.
-    """
-    with Bars() as bars:
-        store = from_edges(
-            edges,
-            out,
-            memory=memory,
-            source=columns.source,
-            target=columns.target,
-            columns=columns.kept,
-            map_ids=columns.map_ids,
-            header=columns.header,
-            num_nodes=num_nodes,
-            features=features,
-            labels=labels,
-            undirected=undirected,
-            splits=splits,
-            dtype=dtype,
-            overwrite=overwrite,
-            progress=bars,
-        )
+        store = make(**given, progress=bars)
     print(info_text(store))
 
 

@@ -40,11 +40,16 @@ class Drawing:
     negatives: NegativeSampling | None = None
 
     @property
+    def ours(self) -> NeighborSampler | None:
+        """The sampler, if it is gnndrive's."""
+        return self.sampler if isinstance(self.sampler, NeighborSampler) else None
+
+    @property
     def identity(self) -> str:
         """What tells it from others, as far as that can be said in words."""
         said = [type(self.sampler).__name__]
-        if isinstance(self.sampler, NeighborSampler):
-            said.append(self.sampler.identity)
+        if self.ours is not None:
+            said.append(self.ours.identity)
         if self.transform is not None:
             said.append(getattr(self.transform, "__qualname__", type(self.transform).__name__))
         if self.negatives is not None:
@@ -55,25 +60,23 @@ class Drawing:
     @property
     def needs_indices(self) -> str | None:
         """Why the adjacency's indices are to be in memory or mapped; None: they need not be."""
-        if not isinstance(self.sampler, NeighborSampler):
+        if self.ours is None:
             return "neighbor_sampler= reads the graph itself"
-        if self.sampler.subgraph_type == SubgraphType.induced:
+        if self.ours.subgraph_type == SubgraphType.induced:
             return "induced subgraphs look at whole lists of neighbours"
-        if self.sampler.is_temporal and not self.sampler.edge_level:
+        if self.ours.is_temporal and not self.ours.edge_level:
             return "times of nodes are those of the neighbours that may be drawn"
         return None
 
     @property
     def graph_bytes(self) -> int:
         """Bytes of memory for times and weights."""
-        ours = isinstance(self.sampler, NeighborSampler)
-        return int(self.sampler.graph_bytes) if ours else 0
+        return 0 if self.ours is None else self.ours.graph_bytes
 
     @property
     def candidate_bytes(self) -> int:
         """Bytes of a sampling thread's scratch where times or weights have a say."""
-        ours = isinstance(self.sampler, NeighborSampler)
-        return int(self.sampler.candidate_bytes) if ours else 0
+        return 0 if self.ours is None else self.ours.candidate_bytes
 
     def nodes_of(self, edges: int) -> int:
         """How many nodes so many seed edges begin with."""
@@ -95,9 +98,7 @@ class Drawn(Sampler):
 
     def __init__(self, drawing: Drawing, of_edges: bool = False) -> None:
         self._drawing, self._of_edges = drawing, of_edges
-        self._ours: NeighborSampler | None = None
-        if isinstance(drawing.sampler, NeighborSampler):
-            self._ours = drawing.sampler.for_an_epoch()
+        self._ours = None if drawing.ours is None else drawing.ours.for_an_epoch()
 
     def draw(self, seeds: Seeds, key: int, topology: Topology) -> Subgraph:
         """Sample around seeds; see `Sampler.draw`. A sampler of the user's is to be thread-safe."""
@@ -133,8 +134,7 @@ class Drawn(Sampler):
         bring the whole graph."""
         if self._ours is None:
             return num_nodes, num_edges
-        seeds = self._drawing.nodes_of(batch_size) if self._of_edges else batch_size
-        fanout = list(self._ours.num_neighbors.get_mapped_values())
+        seeds, fanout = self._seeds_and_fanout(batch_size, self._ours)
         nodes = nodes_max(seeds, fanout, num_nodes)
         edges = edges_max(seeds, fanout, num_nodes, num_edges, self._ours.replace)
         if self._ours.disjoint:  # each tree has its own
@@ -150,8 +150,13 @@ class Drawn(Sampler):
         """In trees a node comes once a tree; see `Sampler.entries_max`."""
         if self._ours is None or not self._ours.disjoint:
             return 0
+        seeds, fanout = self._seeds_and_fanout(batch_size, self._ours)
+        return seeds * nodes_max(1, fanout, num_nodes)
+
+    def _seeds_and_fanout(self, batch_size: int, ours: NeighborSampler) -> tuple[int, list[int]]:
+        """Nodes that a batch begins with, and neighbours for each hop."""
         seeds = self._drawing.nodes_of(batch_size) if self._of_edges else batch_size
-        return seeds * nodes_max(1, list(self._ours.num_neighbors.get_mapped_values()), num_nodes)
+        return seeds, list(ours.num_neighbors.get_mapped_values())
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]

@@ -224,3 +224,18 @@ def test_debug_shows_the_traceback(gnndrive: Command, tmp_path: Path):
 def test_the_planted_store_is_what_it_should_be(gnndrive: Command, planted: Path):
     info = gnndrive("info", planted, "--json").json
     assert (info["num_nodes"], info["num_features"], info["num_classes"]) == (NODES, DIM, CLASSES)
+
+
+def test_import_sorts_by_duckdb_when_asked(gnndrive: Command, tmp_path: Path):
+    edges, out = tmp_path / "edges.csv", tmp_path / "g.gnn"
+    edges.write_text("from,to,weight\nanna,bert,1.5\nbert,carla,2.5\n", encoding="utf-8")
+    said = gnndrive(
+        "import", out, "--edges", edges, "--memory", "500MB", "--map-ids", "--header",
+        "--edge-column", "weight", "--split", "none",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "edges    : 2" in said.out
+    assert gnndrive("verify", out).code == 0
+    wrong = gnndrive("import", out, "--edges", edges, "--memory", "500MB", "--split", "none")
+    assert wrong.code == 2
+    assert "exists: choose another path" in wrong.err

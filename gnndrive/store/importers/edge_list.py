@@ -12,7 +12,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ _NUMBERS = {
 
 
 class EdgeList:
-    """A list of edges in files, within a memory budget; a context manager.
+    """A list of edges in files, within a memory budget; to be closed.
 
     Args:
         files: .parquet; or text with a comma, semicolon, tab or space between columns, comments
@@ -147,17 +146,6 @@ class EdgeList:
         self._db.close()
         if self._spill:
             shutil.rmtree(self._spill, ignore_errors=True)
-
-    def __enter__(self) -> EdgeList:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # ---- tables
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,8 @@ def from_edges(
     if undirected and columns:
         raise ConfigError("columns= are of edges in one direction: leave out undirected=")
     budget, folder = parse_size(memory, "memory"), _checked_target(Path(path), overwrite)
-    with EdgeList(files, budget, folder, source, target, map_ids, columns, header) as found:
+    edge_list = EdgeList(files, budget, folder, source, target, map_ids, columns, header)
+    with closing(edge_list) as found:
         table = None if features is None else open_features(Path(features))
         nodes = _count_nodes(found, num_nodes, table, map_ids)
         if 8 * nodes > budget:
