@@ -100,9 +100,7 @@ class Handover:
             LateError: it took longer than `timeout` seconds; nothing is lost.
         """
         with self._lock:
-            if not self._ready and not self._ended:
-                self._come_back()
-            if not self._arrived.wait_for(lambda: self._ready or self._ended, timeout):
+            if not self._arrived.wait_for(self._is_there, timeout):
                 raise LateError(LATE.format(timeout))
             return self._next()
 
@@ -110,9 +108,8 @@ class Handover:
         """The same, awaited in the caller's own event loop; cancelling it loses nothing."""
         while True:
             with self._lock:
-                if self._ready or self._ended:
+                if self._is_there():
                     return self._next()
-                self._come_back()
                 listener = self._listen()
             await listener
 
@@ -140,10 +137,14 @@ class Handover:
     def _two_are_held(self) -> bool:
         return self._before is not None and self._before() is not None
 
-    def _come_back(self) -> None:
-        if self._before is not None:
+    def _is_there(self) -> bool:
+        """Whether a batch or the end is; if not, whoever asks has come back with nothing ready. He
+        asks again whenever another user has taken the batch that he waited for."""
+        there = bool(self._ready) or self._ended
+        if not there and self._before is not None:
             self._before = None
             self._tell()
+        return there
 
     def _listen(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()

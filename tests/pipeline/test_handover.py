@@ -171,6 +171,35 @@ def test_who_keeps_his_batches_gets_the_next_when_he_comes_back(how: str) -> Non
     asyncio.run(main())
 
 
+def test_who_waits_and_holds_a_batch_does_not_wait_for_who_takes_the_next() -> None:
+    handover, waits = Handover(), threading.Event()
+
+    def second_user() -> list[Batch]:
+        held = [handover.get()]
+        waits.set()
+        return [*held, handover.get()]
+
+    async def main() -> None:
+        handover.put(Batch())
+        first = handover.get()
+        handover.put(Batch())
+        second = asyncio.ensure_future(asyncio.to_thread(second_user))
+        await asyncio.to_thread(waits.wait)
+        await handover.room()  # he waits for the next, and there is room for it
+        with handover._lock:  # but it is the first user who gets it, and does not come back
+            handover.put(Batch())
+            third = handover.get()
+        try:
+            await asyncio.wait_for(handover.room(), 60)
+        except TimeoutError:
+            handover.finish(None)  # or the second user would wait for ever
+            raise
+        handover.put(Batch())
+        assert len({first, third, *await second}) == 4
+
+    asyncio.run(main())
+
+
 def test_what_cannot_be_watched_holds_nothing_up() -> None:
     async def main() -> None:
         handover = Handover()
