@@ -107,8 +107,7 @@ class BatchIterator(Iterator[Any]):
                 self._grow()
             return self._give(self._handover.get(self._timeout))
         except HandoverEnded:
-            self._standing.finished = True
-            self.close()
+            self._finish()
             raise StopIteration from None
         except LateError:
             raise
@@ -158,11 +157,15 @@ class BatchIterator(Iterator[Any]):
                 raise
             raise LateError(LATE.format(self._timeout)) from None
         except HandoverEnded:
-            self._standing.finished = True
-            self.close()
+            self._finish()
             raise StopAsyncIteration from None
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
+
+    def _finish(self) -> None:
+        if not self._closed:  # by the user, in the middle
+            self._standing.finished = True
+        self.close()
 
     def close(self) -> None:
         """End the epoch and wait until nothing of it is under way; idempotent."""

@@ -84,6 +84,18 @@ def test_a_state_before_the_first_epoch_and_one_that_was_just_loaded(make: Make)
     assert len(list(other)) == BATCHES
 
 
+def test_an_iterator_that_is_closed_in_the_middle_has_not_finished(make: Make) -> None:
+    loader = make(seed=5)
+    batches = iter(loader)
+    taken(batches, 3)
+    batches.close()
+    assert list(batches) == []
+    state = loader.state_dict()
+    assert (state["batches"], state["finished"]) == (3, False)
+    assert len(list(loader)) == BATCHES
+    assert loader.state_dict()["finished"] is True
+
+
 def test_left_twice(make: Make) -> None:
     whole = [batch.n_id for batch in make(shuffle=True, seed=5)]
     got, state = [], None
