@@ -238,7 +238,8 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
 def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topology]:
     """The graph as our loader opens it, with a ring of its own if it reads as it goes."""
     choice = make_loader(options).plan().topology
-    adjacency = Adjacency(store, choice, "table", checked_gap(options.gap, store, BLOCK_BYTES))
+    gap = checked_gap(options.gap, store, BLOCK_BYTES)
+    adjacency = Adjacency([store.edges()], choice, "table", gap)
     service = Service()
 
     async def start() -> None:
@@ -247,7 +248,7 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
 
     try:
         service.call(start())
-        yield adjacency.topology
+        yield adjacency.topologies[0]
     finally:
         service.call(adjacency.aclose())
         service.close()

@@ -8,30 +8,29 @@ first come first served, and a sample must not wait behind a whole batch of rows
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from operator import mul
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.arguments import size_or_none
-from gnndrive.budget import (
-    DEFAULT_SHARE,
-    MAPPING_BYTES,
-    Demand,
-    available_memory,
-    rest_bytes,
-    slot_bytes,
-)
+from gnndrive.budget import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, shared, slot_bytes
+from gnndrive.demand import Demand
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.layouts.base import BLOCK_BYTES, Layout, Reads
+from gnndrive.memory import available_memory
 from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.plugins import find
-from gnndrive.records import FAILURE, EngineSettings, TopologyChoice
+from gnndrive.records import FAILURE, EngineSettings, TableFile, TopologyChoice
 from gnndrive.sizes import format_size
 from gnndrive.store.reader import Store
+from gnndrive.store.views import StoredEdges
 from gnndrive.topologies._neighbours import build_bytes, least_bytes, most_bytes
-from gnndrive.topologies.base import GraphSize, Source, Topology
+from gnndrive.topologies.base import GraphSize, Source, Topology, Turns
 from gnndrive.topologies.mmap import Mmap
 
 IO_DEPTH = 64  # of the adjacency's ring; the features' is deeper and has more to read
@@ -40,15 +39,26 @@ CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads
 CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if nothing is said
 
 
-def graph_size(store: Store) -> GraphSize:
-    """How large a store's graph is."""
-    return GraphSize(store.num_nodes, store.num_edges, store.table("graph/indices").row_bytes)
+def all_edges(store: Store) -> list[StoredEdges]:
+    """A store's edges, of each type."""
+    return [store.edges(type) for type in store.info.types.edges]
+
+
+def graph_sizes(store: Store) -> list[GraphSize]:
+    """How large a store's graph is, of each edge type."""
+    return [_size(edges) for edges in all_edges(store)]
+
+
+def _size(edges: StoredEdges) -> GraphSize:
+    source, target = edges.source, edges.target
+    others = None if source.type == target.type else source.num_nodes
+    return GraphSize(target.num_nodes, edges.num_edges, edges.indices_file.row_bytes, others)
 
 
 def choose_topology(
     name: str,
     neighbour_cache: str | int | None,
-    size: GraphSize,
+    sizes: Sequence[GraphSize],
     demand: Demand,
     memory: int | None,
     buffer: int | None,
@@ -64,7 +74,7 @@ def choose_topology(
         name: a topology's, or "auto".
         neighbour_cache: what "direct" keeps of the adjacency, bytes or text; 0: nothing; None: a
             tenth of the memory given, if a largest batch still fits into the feature buffer.
-        size: of the graph.
+        sizes: of the graph, one an edge type.
         demand: what else needs memory.
         memory, buffer: the loader's, in bytes, or None.
 
@@ -73,22 +83,23 @@ def choose_topology(
     """
     reason = "as asked for"
     if name == "auto":
-        name, reason = _by_memory(size, _room(demand, memory, buffer, BUFFER_BATCHES), memory)
+        name, reason = _by_memory(sizes, _room(demand, memory, buffer, BUFFER_BATCHES), memory)
     elif name != "direct" and neighbour_cache is not None:
         raise ConfigError(
             f"neighbour_cache={neighbour_cache!r} is for topology='direct', which reads the "
             f"adjacency from disk; topology={name!r} has no use for it: leave it out"
         )
     kind: type[Topology] = find("topologies", name)
-    nbytes = kind.planned_bytes(size, 0, demand.samplers)
+    nbytes = kind.planned_bytes(sizes, 0, demand.samplers)
     if name != "direct":
         return TopologyChoice(name, f"{name}, {reason}", nbytes)
     nbytes += IO_DEPTH * BLOCK_BYTES
     given = memory if memory is not None else DEFAULT_SHARE * available_memory()
     room = _room(demand, memory, buffer, CACHE_BATCHES) - nbytes
-    cache = _cache_bytes(neighbour_cache, size, min(int(CACHE_SHARE * given), room))
+    cache = _cache_bytes(neighbour_cache, sizes, min(int(CACHE_SHARE * given), room))
     # Making a cache needs out-degrees for a moment, before there is a mapping table.
-    making = build_bytes(size) - MAPPING_BYTES * size.nodes if cache else 0
+    mapping = MAPPING_BYTES * demand.table_rows
+    making = max(build_bytes(size) for size in sizes) - mapping if cache else 0
     parts = f"neighbour cache {format_size(cache)}, fetches {format_size(nbytes)}"
     why = f"direct, {reason}; {parts}"
     return TopologyChoice(name, why, max(cache + nbytes, making), cache)
@@ -99,24 +110,26 @@ def _room(demand: Demand, memory: int | None, buffer: int | None, batches: float
     than 0 if there is too little without it."""
     if memory is None:
         return int(DEFAULT_SHARE * available_memory())
-    slots = int(batches * demand.batch_rows_max)
+    slots = [min(int(batches * table.batch_rows_max), table.rows) for table in demand.tables]
     if buffer is not None:
-        slots = buffer // max(demand.row_bytes, 1)
-    return memory - rest_bytes(demand) - min(slots, demand.nodes) * slot_bytes(demand)
+        slots = list(shared(buffer, demand.tables, [table.row_bytes for table in demand.tables]))
+    held: int = sum(map(mul, slots, slot_bytes(demand)))
+    return memory - rest_bytes(demand) - held
 
 
-def _by_memory(size: GraphSize, room: int, memory: int | None) -> tuple[str, str]:
-    indices = f"{format_size(size.packed_bytes)} of indices"
-    if size.packed_bytes <= room:
+def _by_memory(sizes: Sequence[GraphSize], room: int, memory: int | None) -> tuple[str, str]:
+    packed = sum(size.packed_bytes for size in sizes)
+    indices = f"{format_size(packed)} of indices"
+    if packed <= room:
         return "resident", f"for {indices} fit beside the feature buffer"
     if memory is not None:
         return "direct", f"for {format_size(max(room, 0))} are left for {indices}"
     return "mmap", f"for {indices} are too many and no memory= asks to count them"
 
 
-def _cache_bytes(asked: str | int | None, size: GraphSize, room: int) -> int:
+def _cache_bytes(asked: str | int | None, sizes: Sequence[GraphSize], room: int) -> int:
     """The size of the neighbour cache: what was asked for, or up to `room`."""
-    least, most = least_bytes(size), most_bytes(size)
+    least, most = sum(map(least_bytes, sizes)), sum(map(most_bytes, sizes))
     if asked is None:
         return min(room, most) if room > least else 0
     wanted = size_or_none(asked, "neighbour_cache")
@@ -128,55 +141,73 @@ def _cache_bytes(asked: str | int | None, size: GraphSize, room: int) -> int:
     return min(wanted, most)
 
 
-def mapped(store: Store) -> Topology:
-    """A store's graph on mapped indices: at hand at once, for a sample here and there."""
-    return Mmap(store.index_pointers, store.indices, str(store.indices_path))
+def _divided(cache: int, sizes: Sequence[GraphSize]) -> list[int]:
+    """A neighbour cache for each edge type, by what its lists would take."""
+    least, most = list(map(least_bytes, sizes)), list(map(most_bytes, sizes))
+    left = max(cache - sum(least), 0)
+    return [
+        low + left * (high - low) // max(sum(most) - sum(least), 1) if cache else 0
+        for low, high in zip(least, most, strict=True)
+    ]
+
+
+def mapped(edges: StoredEdges) -> Topology:
+    """A graph on mapped indices: at hand at once, for a sample here and there."""
+    return Mmap(edges.index_pointers, edges.indices, str(edges.indices_path))
 
 
 class Adjacency:
-    """A store's topology and what it reads with; opening one may read the graph.
+    """A store's topologies, one an edge type, and what they read with; opening them may read the
+    graph.
 
     Args:
-        store: whose graph.
+        edges: of each type.
         choice: which topology.
-        layout: the name of the layout that plans its reads.
+        layout: the name of the layout that plans reads.
         gap_bytes_max: indices at most this far apart on disk are read as one.
+
+    Attributes:
+        topologies: in the same order.
 
     Raises:
         StoreError, ReadError: the graph cannot be read.
     """
 
     def __init__(
-        self, store: Store, choice: TopologyChoice, layout: str, gap_bytes_max: int
+        self, edges: Sequence[StoredEdges], choice: TopologyChoice, layout: str, gap_bytes_max: int
     ) -> None:
-        file = store.table("graph/indices")
-        self._layout: Layout | None = None
-
-        def open_layout() -> Layout:
-            options = {"extent_bytes_max": BLOCK_BYTES, "gap_bytes_max": gap_bytes_max}
-            opened: Layout = find("layouts", layout)(file, **options, repeats=True)
-            self._layout = opened
-            return opened
-
+        self._layouts: list[Layout] = []
         self._service: Service | None = None
         self._engine: Engine | None = None
-        source = Source(
-            store.index_pointers,
-            lambda: store.indices,
-            file,
-            open_layout,
-            self.read,
-            choice.cache_bytes,
-        )  # fmt: skip
         kind: type[Topology] = find("topologies", choice.name)
-        self._name, self._last_stats = choice.name, dict[str, int]()
-        self.topology: Topology | None = kind.open(source)
+        self._name, self._last_stats = choice.name, Counter[str]()
+
+        def open_layout(file: TableFile) -> Layout:
+            options = {"extent_bytes_max": BLOCK_BYTES, "gap_bytes_max": gap_bytes_max}
+            self._layouts.append(find("layouts", layout)(file, **options, repeats=True))
+            return self._layouts[-1]
+
+        sizes = [_size(each) for each in edges]
+        self.topologies: list[Topology] = []
+        turns = Turns()
+        try:
+            for each, cache in zip(edges, _divided(choice.cache_bytes, sizes), strict=True):
+                file = each.indices_file
+                source = Source(
+                    each.index_pointers, partial(getattr, each, "indices"), file,
+                    partial(open_layout, file), self.read, cache, _size(each).sources, turns,
+                )  # fmt: skip
+                self.topologies.append(kind.open(source))
+        except BaseException:
+            for opened in self._layouts:
+                opened.close()
+            raise
 
     def start(self, service: Service, engine: type[Engine], settings: EngineSettings) -> None:
         """In the service's loop: make the engine, if there is need for one, of the kind and with
         the faults of the features'."""
         self._service = service
-        if self._layout is not None:
+        if self._layouts:
             own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES, gives_way=False)
             self._engine = engine(own)
 
@@ -204,8 +235,14 @@ class Adjacency:
             "topology": self._name,
             "topology_requests": engine["requests"],
             "topology_bytes_read": engine["bytes"],
-            **(self._last_stats if self.topology is None else self.topology.stats()),
+            **(self._counted() if self.topologies else self._last_stats),
         }
+
+    def _counted(self) -> Counter[str]:
+        counted: Counter[str] = Counter()
+        for topology in self.topologies:
+            counted.update(topology.stats())
+        return counted
 
     async def aclose(self) -> None:
         """Wait for the kernel, close files, let go of the graph; no sampler may be at work."""
@@ -213,8 +250,8 @@ class Adjacency:
             if self._engine is not None:
                 await self._engine.aclose()
         finally:
-            if self.topology is not None:
-                self._last_stats = self.topology.stats()
-                self.topology = None
-            if self._layout is not None:
-                self._layout.close()
+            if self.topologies:
+                self._last_stats = self._counted()
+                self.topologies = []
+            for layout in self._layouts:
+                layout.close()

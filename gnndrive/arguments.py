@@ -9,9 +9,12 @@ from operator import index
 from typing import Any
 
 import torch
+from torch_geometric.sampler import NumNeighbors
 
 from gnndrive.errors import ConfigError
 from gnndrive.plugins import find
+from gnndrive.records import NodeKey
+from gnndrive.samplers.base import checked_fanout
 from gnndrive.schedules.base import InputNodes
 from gnndrive.sizes import parse_size
 from gnndrive.store.disk import gap_bytes, load_calibration
@@ -121,44 +124,53 @@ def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
     return found
 
 
-def feature_table(store: Store) -> str:
-    """The node attribute that goes through the feature buffer."""
-    if "x" not in store.node_names:
-        raise ConfigError(
-            f"{store.path} has no node features x; a loader without features is not built yet"
-        )
-    if store.num_nodes == 0 or store.table("x").row_bytes == 0:
-        raise ConfigError(
-            f"{store.path} has {store.num_nodes} nodes and rows of "
-            f"{store.table('x').row_bytes} bytes in x: there is nothing to load"
-        )
-    return "x"
-
-
-def checked_input_nodes(nodes: Any, num_nodes: int, time: Any = None) -> InputNodes:
+def checked_input_nodes(store: Store, nodes: Any, time: Any = None) -> InputNodes:
     """The input nodes, and what PyG's `input_id` is of them: of a mask global ids, of anything else
-    positions; with their times, if they have any."""
-    inputs = _input_nodes(nodes, num_nodes)
-    if time is None:
-        return inputs
-    time = torch.as_tensor(time)
-    if time.shape != (len(inputs),) or time.is_floating_point():
+    positions; with their times, if they have any.
+
+    Args:
+        store: whose they are.
+        nodes: ids, a mask or None; of a heterogeneous store a node type, or a type and one of them.
+        time: whole numbers, one each, or None.
+
+    Raises:
+        ConfigError: they are none of these.
+    """
+    type, nodes = _typed(store, nodes)
+    nodes, by_position = _node_ids(nodes, store.nodes(type).num_nodes)
+    count = store.nodes(type).num_nodes if nodes is None else len(nodes)
+    if time is not None:
+        time = torch.as_tensor(time)
+        if time.shape != (count,) or time.is_floating_point():
+            raise ConfigError(
+                f"input_time is {time.dtype} {list(time.shape)}: give a whole number for each of "
+                f"the {count} input nodes"
+            )
+        time = time.to("cpu", torch.int64)
+    return InputNodes(count, nodes, by_position, time, type)
+
+
+def _typed(store: Store, nodes: Any) -> tuple[NodeKey, Any]:
+    """A node type, and nodes of it."""
+    if isinstance(nodes, str):
+        return nodes, None
+    pair = isinstance(nodes, tuple | list) and len(nodes) == 2 and isinstance(nodes[0], str)
+    if store.is_hetero and not pair:
         raise ConfigError(
-            f"input_time is {time.dtype} {list(time.shape)}: give a whole number for each of the "
-            f"{len(inputs)} input nodes"
+            "this store is heterogeneous: give input_nodes as a node type, or as (type, ids or "
+            f"mask); the types are {', '.join(store.node_types)}"
         )
-    return inputs.timed(time.to("cpu", torch.int64))
+    return tuple(nodes) if pair else (None, nodes)
 
 
-def _input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
+def _node_ids(nodes: Any, num_nodes: int) -> tuple[torch.Tensor | None, bool]:
+    """Ids, int64 [n], or None for all; and whether `input_id` is their position."""
     if nodes is None:
-        return InputNodes(num_nodes)
+        return None, True
     try:
         nodes = torch.as_tensor(nodes)
     except (TypeError, ValueError, RuntimeError):
-        raise NotImplementedError(
-            "input_nodes with a node type is not built yet: give ids, a mask or None"
-        ) from None
+        raise ConfigError("input_nodes must be a mask, node ids or None") from None
     if nodes.numel() == 0:
         nodes = nodes.to(torch.int64).view(-1)
     if nodes.dtype == torch.bool:
@@ -167,14 +179,43 @@ def _input_nodes(nodes: Any, num_nodes: int) -> InputNodes:
                 f"input_nodes is a mask of shape {tuple(nodes.shape)}; it needs one entry a node, "
                 f"({num_nodes},)"
             )
-        nodes = nodes.nonzero().view(-1)
-        return InputNodes(len(nodes), nodes, by_position=False)
+        return nodes.nonzero().view(-1).cpu(), False
     if nodes.dim() != 1 or nodes.is_floating_point() or nodes.is_complex():
         raise ConfigError("input_nodes must be a mask, or node ids as a 1-D tensor of integers")
     nodes = nodes.to("cpu", torch.int64, copy=True).contiguous()
     if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):
         raise ConfigError(f"input_nodes has ids outside 0 … {num_nodes - 1}")
-    return InputNodes(len(nodes), nodes)
+    return nodes, True
+
+
+def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
+    """`num_neighbors` as a list, or as lists by edge type.
+
+    Raises:
+        ConfigError: they are no whole numbers of at least -1, not of one length, or of edge types
+            that the store has not.
+    """
+    if isinstance(num_neighbors, NumNeighbors):
+        num_neighbors = num_neighbors.get_values()
+    if not isinstance(num_neighbors, Mapping):
+        return checked_fanout(num_neighbors)
+    if not store.is_hetero:
+        raise ConfigError(
+            f"num_neighbors={num_neighbors!r} is by edge type and this store is homogeneous: give "
+            "one list"
+        )
+    unknown = set(num_neighbors) - set(store.edge_types)
+    missing = set(store.edge_types) - set(num_neighbors)
+    if unknown or missing:
+        raise ConfigError(
+            f"num_neighbors= names {sorted(unknown) or 'no'} edge types that there are not and "
+            f"leaves out {sorted(missing) or 'none'}: give one list, or one for each of "
+            f"{', '.join(map(str, store.edge_types))}"
+        )
+    fanouts = {type: checked_fanout(num_neighbors[type]) for type in store.edge_types}
+    if len({len(fanout) for fanout in fanouts.values()}) > 1:
+        raise ConfigError(f"num_neighbors={fanouts!r} has lists of several lengths: give one")
+    return fanouts
 
 
 OWN_ARGUMENTS = {

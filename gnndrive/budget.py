@@ -11,18 +11,16 @@ the worst case.
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
+from gnndrive.demand import Demand, TableDemand
 from gnndrive.errors import ConfigError
+from gnndrive.memory import available_memory
 from gnndrive.records import TopologyChoice
 from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
-SAMPLE_NODE_BYTES = 12  # a node of a queued sample: its id, where its edges start
-SUBGRAPH_NODE_BYTES = 16  # the same in PyG's form: its id, whose tree it is in
-SUBGRAPH_EDGE_BYTES = 24  # source, target, position
-BATCH_EDGE_BYTES = 44  # edge_index, e_id, and making them: col, positions, original numbers
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
@@ -59,14 +57,31 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """What the feature buffer holds of one table.
+
+    Attributes:
+        name: the table's.
+        rows: of the table.
+        slots: rows that the buffer holds.
+        row_bytes: bytes of one row.
+        batch_rows_max: the most rows that one batch can need.
+    """
+
+    name: str
+    rows: int
+    slots: int
+    row_bytes: int
+    batch_rows_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a loader will use.
 
     Attributes:
         lines: each use of memory, the feature buffer first.
-        slots: rows that the feature buffer holds.
-        row_bytes: bytes of one row.
-        batch_rows_max: the most rows that one batch can have.
+        tables: what the feature buffer holds of each.
         memory: the budget in bytes, or None.
         topology: which, or None: none was chosen.
         device_lines: each use of the device's memory; empty: the buffer is in host memory.
@@ -74,13 +89,26 @@ class Plan:
     """
 
     lines: tuple[Line, ...]
-    slots: int
-    row_bytes: int
-    batch_rows_max: int
+    tables: tuple[Held, ...]
     memory: int | None
     topology: TopologyChoice | None = None
     device_lines: tuple[Line, ...] = ()
     device_memory: int | None = None
+
+    @property
+    def slots(self) -> int:
+        """Rows that the feature buffer holds, of all tables."""
+        return sum(table.slots for table in self.tables)
+
+    @property
+    def batch_rows_max(self) -> int:
+        """The most rows that one batch can need, of all tables."""
+        return sum(table.batch_rows_max for table in self.tables)
+
+    @property
+    def holds_everything(self) -> bool:
+        """Whether the buffer has a slot for every row there is."""
+        return all(table.slots >= table.rows for table in self.tables)
 
     @property
     def total_bytes(self) -> int:
@@ -98,11 +126,6 @@ class Plan:
         return sum(line.nbytes for line in self.device_lines if line.what in PER_EPOCH)
 
     @property
-    def slot_bytes(self) -> int:
-        """Bytes of host memory that a slot and its books take."""
-        return SLOT_BOOKS_BYTES + (0 if self.device_lines else self.row_bytes)
-
-    @property
     def epoch_bytes(self) -> int:
         """What each live iterator has for itself, its buffer's slots and their books not
         counted."""
@@ -111,7 +134,7 @@ class Plan:
     @property
     def buffer_bytes(self) -> int:
         """Bytes of the feature buffer's slots."""
-        return self.slots * self.row_bytes
+        return sum(table.slots * table.row_bytes for table in self.tables)
 
     def __str__(self) -> str:
         host = _said(self.lines, self.memory, "memory")
@@ -128,82 +151,6 @@ def _said(lines: tuple[Line, ...], budget: int | None, name: str) -> str:
     return "\n".join(
         [*rows, total + ("" if budget is None else f"  of {name}={format_size(budget)}")]
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What the plan depends on.
-
-    Attributes:
-        nodes: nodes of the graph.
-        row_bytes: bytes of a node's features.
-        other_node_bytes, other_edge_bytes: bytes of a node's and an edge's other attributes.
-        batch_rows_max, batch_edges_max: the largest batch's distinct nodes, and edges.
-        batch_entries_max: its nodes, if they can be more, for in disjoint trees one may come often.
-        subgraphs: whether samples are in PyG's own form, which is larger.
-        graph_bytes: of times and weights in memory.
-        candidate_bytes: of a sampling thread's scratch for the longest list, where they have a say.
-        position_bytes: bytes of an edge's position in the graph, 4 or 8.
-        batches_queued: samples that can be alive at once.
-        batches_extracted: batches in the training window, each with its lease.
-        samplers: sampling threads.
-        seed_bytes: the input nodes and their order.
-        staging_bytes: what the engine needs.
-        index_pointer_bytes: the graph's, in memory.
-        label_bytes: the labels that are kept in memory.
-        looks_ahead: whether the policy wants to know rows' next uses.
-        device_memory: bytes of the device for the buffer and live batches; None: they are in host
-            memory.
-        device_given: whether the user said so many; else the device had them free.
-        device_why: why so many.
-        pinned_bytes: staging before the device.
-        converted_bytes: bytes of a node's features as they are delivered, if they are converted.
-    """
-
-    nodes: int
-    row_bytes: int
-    other_node_bytes: int
-    other_edge_bytes: int
-    batch_rows_max: int
-    batch_edges_max: int
-    position_bytes: int
-    batches_queued: int
-    batches_extracted: int
-    samplers: int
-    seed_bytes: int
-    staging_bytes: int
-    index_pointer_bytes: int
-    label_bytes: int = 0
-    looks_ahead: bool = False
-    device_memory: int | None = None
-    device_given: bool = False
-    device_why: str = ""
-    pinned_bytes: int = 0
-    converted_bytes: int = 0
-    batch_entries_max: int = 0
-    subgraphs: bool = False
-    graph_bytes: int = 0
-    candidate_bytes: int = 0
-
-    @property
-    def entries(self) -> int:
-        """Nodes of the largest batch."""
-        return max(self.batch_entries_max, self.batch_rows_max)
-
-    @property
-    def sample_bytes(self) -> int:
-        """Bytes of the largest sample."""
-        if self.subgraphs:
-            return SUBGRAPH_NODE_BYTES * self.entries + SUBGRAPH_EDGE_BYTES * self.batch_edges_max
-        edges = (4 + self.position_bytes) * self.batch_edges_max
-        return SAMPLE_NODE_BYTES * self.entries + edges
-
-    @property
-    def batch_bytes(self) -> int:
-        """Bytes of the largest batch."""
-        features = self.row_bytes + self.converted_bytes
-        nodes = (features + self.other_node_bytes + 8) * self.entries
-        return nodes + (BATCH_EDGE_BYTES + self.other_edge_bytes) * self.batch_edges_max
 
 
 def make_plan(
@@ -228,14 +175,25 @@ def make_plan(
     rest = _rest(demand, topology)
     live = Line("live batches", 2 * demand.batch_bytes, "one with you, one ready")
     slots, why = _slots(demand, memory, buffer, rest, live.nbytes)
-    if slots >= demand.nodes:
-        slots, why = demand.nodes, "the whole table fits"
-    held = Line("feature buffer", slots * demand.row_bytes, f"{slots:,} rows: {why}")
-    books = Line("slot books", slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list")
+    tables = tuple(
+        Held(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
+        for table, count in zip(demand.tables, slots, strict=True)
+    )
+    plan = Plan((), tables, memory)
+    if plan.holds_everything:
+        why = "the whole table fits" if len(tables) == 1 else "all tables fit"
+    said = f"{plan.slots:,} rows: {why}"
+    if len(tables) != 1:
+        parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
+        said = f"{', '.join(parts) or 'no rows'}: {why}"
+    held = Line("feature buffer", plan.buffer_bytes, said)
+    books = Line(
+        "slot books", plan.slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list"
+    )
     on_device = demand.device_memory is not None
     plan = Plan(
         (books, *rest) if on_device else (held, books, *rest),
-        slots, demand.row_bytes, demand.batch_rows_max, memory, topology,
+        tables, memory, topology,
         (held, live) if on_device else (),
         demand.device_memory if demand.device_given else None,
     )  # fmt: skip
@@ -254,55 +212,136 @@ def make_plan(
 
 def _slots(
     demand: Demand, memory: int | None, buffer: int | None, rest: tuple[Line, ...], live_bytes: int
-) -> tuple[int, str]:
-    """How many slots, more than a table needs perhaps, and why."""
+) -> tuple[list[int], str]:
+    """How many slots of each table, and why."""
     needed, per_slot = sum(line.nbytes for line in rest), slot_bytes(demand)
+    row_bytes = [table.row_bytes for table in demand.tables]
     if buffer is not None:
-        slots = buffer // max(demand.row_bytes, 1)
-        why = "as asked for with buffer="
+        slots, why = shared(buffer, demand.tables, row_bytes), "as asked for with buffer="
     elif demand.device_memory is not None:
-        slots = (demand.device_memory - live_bytes) // max(demand.row_bytes, 1)
+        slots = shared(demand.device_memory - live_bytes, demand.tables, row_bytes)
         why = demand.device_why
-        if memory is not None and (memory - needed) // per_slot < slots:
-            slots, why = (memory - needed) // per_slot, "whose books memory= has room for"
+        books = [SLOT_BOOKS_BYTES] * len(demand.tables)
+        if memory is not None and (memory - needed) < SLOT_BOOKS_BYTES * sum(slots):
+            slots = shared(memory - needed, demand.tables, books)
+            why = "whose books memory= has room for"
     elif memory is not None:
-        slots = (memory - needed) // per_slot
+        slots = shared(memory - needed, demand.tables, per_slot)
         why = "what the rest leaves of memory="
     else:
-        slots = int(DEFAULT_SHARE * available_memory()) // per_slot
+        slots = shared(int(DEFAULT_SHARE * available_memory()), demand.tables, per_slot)
         why = "a quarter of the memory available; set memory= or buffer="
-    if slots < 1 and buffer is not None:
-        raise ConfigError(
-            f"buffer={format_size(buffer)} holds no row: one row is {demand.row_bytes:,} bytes, "
-            f"and a batch has up to {demand.batch_rows_max:,}"
+    if min(slots, default=1) < 1:
+        short = memory is not None and memory - needed < max(per_slot)
+        raise ConfigError(_no_room(demand, memory, buffer, rest, live_bytes, short))
+    return slots, why
+
+
+def shared(nbytes: int, tables: Sequence[TableDemand], costs: Sequence[int]) -> list[int]:
+    """Divide memory among tables: slots for as many largest batches of each, and none more than it
+    has rows.
+
+    Args:
+        nbytes: what there is.
+        tables: who wants some.
+        costs: bytes of a slot of each.
+
+    Returns:
+        How many slots each gets.
+    """
+    slots = [0] * len(tables)
+    open_ones = [place for place, table in enumerate(tables) if table.rows]
+    while open_ones:
+        of_batch = sum(max(tables[i].batch_rows_max, 1) * max(costs[i], 1) for i in open_ones)
+        for i in open_ones:
+            slots[i] = max(nbytes, 0) * max(tables[i].batch_rows_max, 1) // of_batch
+        whole = [i for i in open_ones if slots[i] >= tables[i].rows]
+        for i in whole:
+            slots[i] = tables[i].rows
+            nbytes -= slots[i] * costs[i]
+        open_ones = [i for i in open_ones if i not in whole]
+        if not whole:
+            break
+    return slots
+
+
+def _no_room(
+    demand: Demand, memory: int | None, buffer: int | None, rest: tuple[Line, ...],
+    live_bytes: int, short: bool,
+) -> str:  # fmt: skip
+    """Why there is no slot, and what to give."""
+    needed = sum(line.nbytes for line in rest)
+    widest = max(demand.tables, key=lambda table: table.row_bytes)
+    if buffer is not None:
+        return (
+            f"buffer={format_size(buffer)} holds no row: one row is {widest.row_bytes:,} bytes, "
+            f"and a batch has up to {widest.batch_rows_max:,}"
         )
-    short = memory is not None and memory - needed < per_slot
-    if slots < 1 and demand.device_memory is not None and not short:
+    if demand.device_memory is not None and not short:
         budget = format_size(demand.device_memory)
         said = f"device_memory={budget} leaves" if demand.device_given else f"{budget} leave"
-        raise ConfigError(
+        return (
             f"{said} no room for a feature buffer on the device: two live batches take up to "
             f"{format_size(live_bytes)}; give more with device_memory=, free some of the device's "
             "memory, or give a smaller batch_size or num_neighbors"
         )
-    if slots < 1 and memory is not None:
-        raise ConfigError(
+    if memory is not None:
+        return (
             f"memory={format_size(memory)} leaves no room for a feature buffer: "
             f"everything else needs {format_size(needed)}; give more, or a smaller batch_size, "
             "num_neighbors or queues\n"
             + "\n".join(f"  {line.what}: {format_size(line.nbytes)} ({line.why})" for line in rest)
         )
-    if slots < 1:
+    return (
+        f"{format_size(DEFAULT_SHARE * available_memory())}, a quarter of the memory "
+        f"available, hold no row of {widest.row_bytes:,} bytes; set memory= or buffer="
+    )
+
+
+def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[Held]:
+    """What the feature buffer of another live iterator holds: a largest batch.
+
+    Args:
+        plan: the first iterator's.
+        others: iterators beside it that have such a buffer already.
+        free: bytes of the device that are free now.
+
+    Raises:
+        ConfigError: it does not fit into `memory=` or the device's memory.
+    """
+    held = [replace(one, slots=max(min(one.slots, one.batch_rows_max), 1)) for one in plan.tables]
+    rows = sum(one.slots * one.row_bytes for one in held)
+    books = SLOT_BOOKS_BYTES * sum(one.slots for one in held)
+    host = books + plan.epoch_bytes + (0 if plan.device_lines else rows)
+    if plan.memory is not None:
+        left = plan.memory - plan.total_bytes - others * host
+        _refuse_more(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
+    if not plan.device_lines:
+        return held
+    device = rows + plan.live_device_bytes
+    if plan.device_memory is None:
+        _refuse_more(device, free() or 0, "the device", "free", "device_memory")
+    else:
+        left = plan.device_memory - plan.device_bytes - others * device
+        budget = f"device_memory={format_size(plan.device_memory)}"
+        _refuse_more(device, left, budget, "left", "device_memory")
+    return held
+
+
+def _refuse_more(more: int, left: int, budget: str, how: str, name: str) -> None:
+    """Raise ConfigError if another iterator's `more` bytes do not fit into what is left."""
+    if left < more:
         raise ConfigError(
-            f"{format_size(DEFAULT_SHARE * available_memory())}, a quarter of the memory "
-            f"available, hold no row of {demand.row_bytes:,} bytes; set memory= or buffer="
+            "a second live iterator needs a feature buffer and batches of its own, "
+            f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
+            f"give buffer= less, {name}= more, or close the first iterator"
         )
-    return slots, why
 
 
-def slot_bytes(demand: Demand) -> int:
-    """Bytes of host memory of a slot of the feature buffer and its books."""
-    return SLOT_BOOKS_BYTES + (max(demand.row_bytes, 1) if demand.device_memory is None else 0)
+def slot_bytes(demand: Demand) -> list[int]:
+    """Bytes of host memory of a slot of the feature buffer and its books, of each table."""
+    on_host = demand.device_memory is None
+    return [SLOT_BOOKS_BYTES + max(table.row_bytes, 1) * on_host for table in demand.tables]
 
 
 def rest_bytes(demand: Demand) -> int:
@@ -311,20 +350,20 @@ def rest_bytes(demand: Demand) -> int:
 
 
 def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
-    rows, edges = demand.entries, demand.batch_edges_max
+    nodes, edges = demand.batch_nodes_max, demand.batch_edges_max
     on_device = demand.device_memory is not None
-    features = (demand.row_bytes + demand.converted_bytes) * rows
-    live = demand.batch_bytes - (features if on_device else 0)
+    live = demand.batch_bytes - (demand.features_bytes if on_device else 0)
     why_live = "one with you, one ready"
     if on_device:
         why_live = "without features: made here, pinned and copied"
-    scratch = SCRATCH_NODE_BYTES * rows + SCRATCH_EDGE_BYTES * edges + demand.candidate_bytes
+    scratch = SCRATCH_NODE_BYTES * nodes + SCRATCH_EDGE_BYTES * edges + demand.candidate_bytes
     lease = LEASE_BYTES + demand.looks_ahead * NEXT_USE_BYTES
-    leases = lease * rows * demand.batches_extracted
-    look_ahead = demand.looks_ahead * WINDOW_BYTES * demand.nodes
-    largest = f"a batch has at most {rows:,} nodes and {edges:,} edges"
+    wanted = (max(table.batch_entries_max, table.batch_rows_max) for table in demand.tables)
+    leases = lease * sum(wanted) * demand.batches_extracted
+    look_ahead = demand.looks_ahead * WINDOW_BYTES * demand.table_rows
+    largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
     return (
-        Line("mapping table", MAPPING_BYTES * demand.nodes, f"{demand.nodes:,} nodes"),
+        Line("mapping table", MAPPING_BYTES * demand.table_rows, f"{demand.table_rows:,} rows"),
         Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
         *([Line("times, weights", demand.graph_bytes, "in memory")] * (demand.graph_bytes > 0)),
         *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
@@ -342,39 +381,3 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
         Line("live batches", 2 * live, why_live),
         Line("look-ahead", look_ahead, "which queued samples want a node"),
     )
-
-
-def available_memory() -> int:
-    """Bytes that this process may still use: the machine's available memory or its cgroup's limit,
-    if less.
-    """
-    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            fields = dict(line.split(":", 1) for line in lines)
-        available = int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        pass
-    return min(available, _cgroup_limit())
-
-
-def _cgroup_limit() -> int:
-    limit = 2**63 - 1
-    try:
-        with open("/proc/self/cgroup", encoding="ascii") as lines:
-            groups = [line.rstrip("\n").split(":", 2) for line in lines]
-    except OSError:
-        return limit
-    for _, controllers, path in groups:
-        if controllers == "":
-            file = f"/sys/fs/cgroup{path}/memory.max"
-        elif "memory" in controllers.split(","):
-            file = f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"
-        else:
-            continue
-        try:
-            with open(file, encoding="ascii") as text:
-                limit = min(limit, int(text.read()))
-        except (OSError, ValueError):
-            continue  # no such file at the root, or "max"
-    return limit

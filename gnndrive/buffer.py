@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from gnndrive._ffi import check, lib
@@ -263,11 +265,15 @@ class FeatureBuffer:
         if code == -errno.ENOSPC:
             need = table.slots + int(found.deficit)
             most = table.batch_rows_max
-            any_batch = f" ({_size(most * table.row_bytes)} holds any batch)" if most else ""
+            # Several tables share it in proportion to their largest batches, rounded down.
+            several = len(self.tables) > 1
+            whole = sum((each.slots + several) * each.row_bytes for each in self.tables.values())
+            a_slot = whole / table.slots
+            any_batch = f" ({_size(most * a_slot)} holds any batch)" if most else ""
             raise ConfigError(
                 f"the feature buffer holds {table.slots:,} rows of {name!r} "
                 f"({_size(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
-                f'give it at least buffer="{_size(need * table.row_bytes)}"{any_batch}, '
+                f'give it at least buffer="{_size(need * a_slot)}"{any_batch}, '
                 "or a smaller batch_size or num_neighbors"
             )
         if code == -errno.ERANGE:
@@ -326,6 +332,13 @@ class FeatureBuffer:
         """Whether nothing is loading, leased or waiting."""
         return not self._loads and not self._line and not self._watchers
 
+    def stats(self) -> Counter[str]:
+        """What the books of all tables counted together, see `Table.stats`."""
+        counted: Counter[str] = Counter()
+        for table in self.tables.values():
+            counted.update(table.stats())
+        return counted
+
     def verify(self) -> None:
         """Check every invariant of the books.
 
@@ -351,7 +364,7 @@ class FeatureBuffer:
             table.memory.close()
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     """Bytes as a budget to give: whole megabytes (10⁶) or, below ten, kilobytes, rounded up."""
     unit, name = (1_000_000, "MB") if count >= 10_000_000 else (1_000, "KB")
-    return f"{-(-count // unit)}{name}"
+    return f"{ceil(count / unit)}{name}"

@@ -1,33 +1,34 @@
-"""A sample and its rows become the `Data` that PyTorch Geometric's NeighborLoader would have
-yielded.
+"""A sample and its rows become the `Data` or `HeteroData` that PyTorch Geometric's NeighborLoader
+would have yielded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from torch_geometric.data import Data
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.data import Data, HeteroData
 
 from gnndrive import labels
 from gnndrive.blocks import Allocate, empty_tensor
+from gnndrive.described import describe
 from gnndrive.devices.base import Device
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import Int32Array, Int64Array, Sample, Seeds, Subgraph
+from gnndrive.records import EdgeKey, Int32Array, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.store.format import torch_dtype
+from gnndrive.tables import NODE_FEATURES, FeatureTable
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
+    from gnndrive.store.views import StoredEdges, StoredNodes
 
-
-BINARY = ("edge_label_index", "edge_label", "edge_label_time")
-TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
-"""What PyG's samplers of edges say of a batch behind its input_id, without and with triplets."""
+Rows = Mapping[str, torch.Tensor]
+"""Rows of the feature buffer's tables, in the order of a batch's nodes or edges."""
+_NONE = np.empty(0, np.int64)
 
 
 class Collate:
@@ -35,33 +36,49 @@ class Collate:
 
     Args:
         store: where attributes other than the features come from, through its memory maps.
-        features: the node attribute that comes through the feature buffer.
+        tables: what comes through the feature buffer.
         transform: the user's, applied last.
         pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
-        feature_dtype: what features are delivered in; None: as they are stored. Integers are
-            multiplied by the node attribute `x_scale`, a number or a row a node, if there is one.
+        feature_dtype: what x is delivered in; None: as it is stored. Integers are multiplied by the
+            node attribute `x_scale`, a number or a row a node, if there is one.
     """
 
     def __init__(
         self,
         store: Store,
-        features: str,
-        transform: Callable[[Data], Any] | None,
+        tables: Sequence[FeatureTable],
+        transform: Callable[[Any], Any] | None,
         pin_memory: bool,
         feature_dtype: torch.dtype | None = None,
     ) -> None:
-        self._store, self._features = store, features
+        self._store, self.tables = store, tables
+        self._nodes = [store.nodes(type) for type in store.info.types.nodes]
+        self._edges = [store.edges(type) for type in store.info.types.edges]
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
         self._maps: dict[str, torch.Tensor] = {}
-        self._labels = labels.Labels(store)
+        self._labels = {nodes.type: labels.Labels(nodes) for nodes in self._nodes}
+
+    def rows_of(
+        self, sample: Sample | Subgraph, empty: Allocate = np.empty
+    ) -> dict[str, Int64Array]:
+        """The rows of each table that a sample needs, int64 [n]; reads edges' numbers, blocking."""
+        rows = {}
+        for table in self.tables:
+            if table.of_edges:
+                numbers = self._edge_numbers(sample, cast(EdgeKey, table.type), empty)
+                rows[table.name] = _NONE if numbers is None else numbers
+            else:
+                rows[table.name] = _nodes_of(sample, cast(NodeKey, table.type))
+        return rows
 
     def __call__(
         self,
         seeds: Seeds,
         sample: Sample | Subgraph,
-        rows: Mapping[str, torch.Tensor],
+        numbers: Mapping[str, Int64Array],
+        rows: Rows,
         empty: Allocate = np.empty,
         device: Device | None = None,
         where: torch.device | None = None,
@@ -71,7 +88,8 @@ class Collate:
         Args:
             seeds: the batch's seeds.
             sample: what was sampled around them.
-            rows: the features by name, [nodes, *row], on the device.
+            numbers: what `rows_of` said of it.
+            rows: of the tables, [n, *row], on the device.
             empty: where the batch's other arrays get their memory from.
             device: delivers the batch; None: it stays where it is.
             where: where it is moved if no device delivers it; None: nowhere.
@@ -79,111 +97,115 @@ class Collate:
         Returns:
             A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
             e_id (int64), num_sampled_nodes, num_sampled_edges, input_id, batch_size, and what the
-            kind of sampling adds; or what the transform makes of it.
+            kind of sampling adds, or a HeteroData with all that by type; or what the transform
+            makes of it.
         """
-        batch = Data()
-        self._join_nodes(batch, sample.node, rows, empty)
+        batch: Any = HeteroData() if self._store.is_hetero else Data()
+        for nodes in self._nodes:
+            storage = batch if nodes.type is None else batch[nodes.type]
+            self._join_nodes(storage, nodes, _nodes_of(sample, nodes.type), rows, empty)
+        for edges in self._edges:
+            storage = batch if edges.type is None else batch[edges.type]
+            storage.edge_index = _edge_index(sample, edges.type, empty)
+            of_table = {t.type: numbers[t.name] for t in self.tables if t.of_edges}.get(edges.type)
+            if _has_edges(sample, edges.type):
+                if of_table is None:
+                    of_table = self._edge_numbers(sample, edges.type, empty)
+                assert of_table is not None
+                self._join_edges(storage, edges, of_table, rows, empty)
         if isinstance(sample, Subgraph):
-            self._join_output(batch, seeds, sample, empty)
+            describe(batch, seeds, sample.output)
         else:
-            self._join_sample(batch, seeds, sample, empty)
-        if not self._store.node_names:
-            batch.num_nodes = len(sample.node)
+            batch.num_sampled_nodes = list(sample.num_sampled_nodes)
+            batch.num_sampled_edges = list(sample.num_sampled_edges)
+            batch.input_id = torch.from_numpy(seeds.input_id)
+            batch.batch_size = len(seeds.node)
+        return self._finished(batch, rows, device, where)
+
+    def _finished(
+        self, batch: Any, rows: Rows, device: Device | None, where: torch.device | None
+    ) -> Any:
+        """Bring the batch to where it shall be, in the element type it shall have."""
         if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
             batch = batch.pin_memory()
         if device is not None:
-            batch = device.deliver(batch, rows.keys())
+            batch = device.deliver(batch, list(rows.values()))
         elif where is not None:
             batch = batch.to(where)
         if self._feature_dtype is None and self._transform is None:
             return batch
         with nullcontext() if device is None else device.computing():
-            self._convert(batch)
+            for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
+                self._convert(storage)
             return batch if self._transform is None else self._transform(batch)
 
     def _join_nodes(
-        self, batch: Data, node: Int64Array, rows: Mapping[str, torch.Tensor], empty: Allocate
+        self, storage: Any, nodes: StoredNodes, node: Int64Array, rows: Rows, empty: Allocate
     ) -> None:
-        """Attributes of the batch's nodes."""
-        for name in self._store.node_names:
-            given = rows.get(name)
+        """Attributes of the batch's nodes of a type."""
+        for name in nodes.names:
+            given = rows.get(nodes.name_of(name))
             if given is None and name == labels.NAME:
-                given = self._labels.pick(node, empty)
+                given = self._labels[nodes.type].pick(node, empty)
             if given is None:
-                given = _picked(self._map(f"nodes/{name}"), node, empty)
-            batch[name] = given
-        if "n_id" not in self._store.node_names:
-            batch.n_id = torch.from_numpy(node)
+                given = _picked(self._map(nodes.name_of(name)), node, empty)
+            storage[name] = given
+        if "n_id" not in nodes:
+            storage.n_id = torch.from_numpy(node)
+        if not nodes.names:
+            storage.num_nodes = len(node)
 
-    def _join_edges(self, batch: Data, edge: Int64Array, empty: Allocate) -> None:
-        """Attributes of the batch's edges, by their original numbers."""
-        for name in self._store.edge_names:
-            batch[name] = _picked(self._map(f"edges/{name}"), edge, empty)
-        if "e_id" not in self._store.edge_names:
-            batch.e_id = torch.from_numpy(edge)
+    def _join_edges(
+        self, storage: Any, edges: StoredEdges, number: Int64Array, rows: Rows, empty: Allocate
+    ) -> None:
+        """Attributes of the batch's edges of a type, by their original numbers."""
+        for name in edges.names:
+            given = rows.get(edges.name_of(name))
+            if given is None:
+                given = _picked(self._map(edges.name_of(name)), number, empty)
+            storage[name] = given
+        if "e_id" not in edges:
+            storage.e_id = torch.from_numpy(number)
 
-    def _join_sample(self, batch: Data, seeds: Seeds, sample: Sample, empty: Allocate) -> None:
-        edge_index = empty((2, sample.num_edges), np.int64)
-        edge_index[0], edge_index[1] = sample.row, sample.col
-        batch.edge_index = torch.from_numpy(edge_index)
-        self._join_edges(batch, self._numbers(sample.edge, empty), empty)
-        batch.num_sampled_nodes = list(sample.num_sampled_nodes)
-        batch.num_sampled_edges = list(sample.num_sampled_edges)
-        batch.input_id = torch.from_numpy(seeds.input_id)
-        batch.batch_size = len(seeds.node)
+    def _edge_numbers(
+        self, sample: Sample | Subgraph, type: EdgeKey, empty: Allocate
+    ) -> Int64Array | None:
+        """The original numbers of a sample's edges of a type; None: they are none of the graph's.
 
-    def _join_output(self, batch: Data, seeds: Seeds, sample: Subgraph, empty: Allocate) -> None:
-        """What PyG's NodeLoader and LinkLoader make of a sampler's output."""
-        out: SamplerOutput = sample.output
-        batch.edge_index = torch.stack([out.row, out.col]).to(torch.int64)
-        if out.edge is not None:  # both-way subgraphs have edges that are none of the graph's
-            edge = out.edge.to(torch.int64).contiguous().numpy()
-            if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < self._store.num_edges:
-                raise ConfigError(
-                    f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
-                    f"{edge.max()}, and there are {self._store.num_edges}"
-                )
-            self._join_edges(batch, edge if sample.numbered else self._numbers(edge, empty), empty)
-        if out.orig_row is not None and out.orig_col is not None:
-            batch._orig_edge_index = torch.stack([out.orig_row, out.orig_col])
-        said: dict[str, Any] = {
-            "batch": out.batch,
-            "num_sampled_nodes": out.num_sampled_nodes,
-            "num_sampled_edges": out.num_sampled_edges,
-            "input_id": out.metadata[0],
-        }
-        if not seeds.of_edges:
-            said |= {"seed_time": out.metadata[1], "batch_size": len(out.metadata[0])}
-        else:
-            names = BINARY if len(out.metadata) == len(BINARY) + 1 else TRIPLET
-            said |= dict(zip(names, out.metadata[1:], strict=True))
-        for name, value in said.items():
-            if value is not None:
-                batch[name] = value
-            elif name in batch:  # the store's attribute of that name is another thing
-                del batch[name]
+        Raises:
+            ConfigError: the user's sampler names an edge that there is not.
+            StoreError: the store is damaged.
+        """
+        if isinstance(sample, Sample):
+            return self._numbers(sample.edge, self._store.edges(type), empty)
+        edge, edges = sample.edge.get(type, _NONE), self._store.edges(type)
+        if edge is None:
+            return None
+        if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
+            raise ConfigError(
+                f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
+                f"{edge.max()}, and there are {edges.num_edges}"
+            )
+        return edge if sample.numbered else self._numbers(edge, edges, empty)
 
-    def converted_bytes(self, name: str) -> int:
-        """Bytes of a row of the features as they are delivered; 0: they are not converted."""
-        dtype, (stored, shape) = self._feature_dtype, self.row_type(name)
-        return 0 if dtype is None or dtype == stored else dtype.itemsize * prod(shape)
+    def converted_bytes(self, table: FeatureTable) -> int:
+        """Bytes of a row of a table as it is delivered; 0: it is not converted."""
+        dtype, stored = self._feature_dtype, torch_dtype(table.file.dtype)
+        if dtype is None or dtype == stored or table.of_edges:
+            return 0
+        return dtype.itemsize * prod(table.file.row_shape)
 
-    def _convert(self, batch: Data) -> None:
-        """Give the features the element type that they are delivered in."""
-        name, dtype = self._features, self._feature_dtype
-        stored = batch[name]
-        if dtype is None or stored.dtype == dtype:
+    def _convert(self, storage: Any) -> None:
+        """Give x the element type that it is delivered in."""
+        name, dtype = NODE_FEATURES, self._feature_dtype
+        if dtype is None or name not in storage or storage[name].dtype == dtype:
             return
-        batch[name] = stored.to(dtype)
-        scale = batch.get(f"{name}_scale")
+        stored = storage[name]
+        storage[name] = stored.to(dtype)
+        scale = storage.get(f"{name}_scale")
         if scale is not None and not stored.is_floating_point():
             wide = [-1] + [1] * (stored.dim() - 1) if scale.dim() == 1 else scale.shape
-            batch[name] *= scale.to(dtype).view(*wide)
-
-    def row_type(self, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
-        """The element type and shape of a row of node attribute `name`."""
-        file = self._store.table(name)
-        return torch_dtype(file.dtype), file.row_shape
+            storage[name] *= scale.to(dtype).view(*wide)
 
     def from_map(
         self, seeds: Seeds, sample: Sample | Subgraph, where: torch.device | None = None
@@ -191,31 +213,31 @@ class Collate:
         """The batch with its features read through the memory map: for one batch, without a
         pipeline.
         """
-        rows = {
-            name: _picked(self._map(f"nodes/{name}"), sample.node, np.empty)
-            for name in self._store.node_names
-        }
-        return self(seeds, sample, rows, where=where)
+        numbers = self.rows_of(sample)
+        rows = {name: _picked(self._map(name), ids, np.empty) for name, ids in numbers.items()}
+        return self(seeds, sample, numbers, rows, where=where)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_maps": {}}
 
-    def _numbers(self, position: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
+    def _numbers(
+        self, position: Int32Array | Int64Array, edges: StoredEdges, empty: Allocate
+    ) -> Int64Array:
         """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
 
         Raises:
             StoreError: the store is damaged; a wrong number must not wrap around to another edge.
         """
         position = _wide(position, empty)
-        edge_id: Any = self._store.edge_id
+        edge_id: Any = edges.edge_id
         if edge_id is None:
             return position
         # The positions are the sampler's and lie within the graph; "clip" spares a temporary.
         found = np.take(edge_id, position, out=empty(len(position), edge_id.dtype), mode="clip")
         edge = _wide(found, empty)
-        if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < self._store.num_edges):
+        if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < edges.num_edges):
             raise StoreError(
-                f"{self._store.path}/graph/edge_id.npy names an edge that is not there: run "
+                f"{edges.indices_path.parent}/edge_id.npy names an edge that is not there: run "
                 "`gnndrive verify` and import the store again"
             )
         return edge
@@ -223,13 +245,37 @@ class Collate:
     def close(self) -> None:
         """Let go of memory maps and labels; they come back when they are wanted."""
         self._maps.clear()
-        self._labels.close()
+        for each in self._labels.values():
+            each.close()
 
     def _map(self, name: str) -> torch.Tensor:
         """The array as a mapped tensor, mapped once."""
         if name not in self._maps:
             self._maps[name] = self._store.tensor(name)
         return self._maps[name]
+
+
+def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
+    """A sample's nodes of a type, int64 [nodes]."""
+    return sample.node if isinstance(sample, Sample) else sample.node.get(type, _NONE)
+
+
+def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:
+    """Whether a sample's edges of a type are the graph's."""
+    return isinstance(sample, Sample) or sample.edge.get(type, _NONE) is not None
+
+
+def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> torch.Tensor:
+    """Both ends of a sample's edges of a type, int64 [2, edges]."""
+    if isinstance(sample, Sample):
+        edge_index = empty((2, sample.num_edges), np.int64)
+        edge_index[0], edge_index[1] = sample.row, sample.col
+        return torch.from_numpy(edge_index)
+    row, col = sample.output.row, sample.output.col
+    if type is not None:
+        none = torch.empty(0, dtype=torch.int64)
+        row, col = row.get(type, none), col.get(type, none)
+    return torch.stack([row, col]).to(torch.int64)
 
 
 def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:

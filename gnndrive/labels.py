@@ -19,20 +19,20 @@ from gnndrive.records import Int64Array
 from gnndrive.stream import ColumnStream
 
 if TYPE_CHECKING:
-    from gnndrive.store.reader import Store
+    from gnndrive.store.views import StoredNodes
 
 NAME = "y"
 
 
 class Labels:
-    """The labels of a store's nodes, read when the first are asked for.
+    """The labels of a store's nodes of a type, read when the first are asked for.
 
     Args:
-        store: whose.
+        nodes: whose.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, nodes: StoredNodes) -> None:
+        self._nodes = nodes
         self._kept: torch.Tensor | None = None
         self._looked = False
         self._reading = threading.Lock()
@@ -46,16 +46,16 @@ class Labels:
         """
         with self._reading:
             if not self._looked:
-                self._kept = _read(self._store)
+                self._kept = _read(self._nodes)
                 self._looked = True
         if self._kept is None:
             return None
-        dtype = getattr(torch, self._store.table(NAME).dtype)
+        dtype = getattr(torch, self._nodes.table(NAME).dtype)
         out = empty_tensor(empty, (len(node),), dtype)
         return out.copy_(torch.index_select(self._kept, 0, torch.from_numpy(node)))
 
-    def __reduce__(self) -> tuple[type[Labels], tuple[Store]]:
-        return Labels, (self._store,)
+    def __reduce__(self) -> tuple[type[Labels], tuple[StoredNodes]]:
+        return Labels, (self._nodes,)
 
     def close(self) -> None:
         """Let go of them; they come back when they are wanted."""
@@ -63,34 +63,34 @@ class Labels:
             self._kept, self._looked = None, False
 
 
-def kept_dtype(store: Store) -> np.dtype[Any] | None:
+def kept_dtype(nodes: StoredNodes) -> np.dtype[Any] | None:
     """What the labels are kept in; None: they are not kept."""
-    if NAME not in store.node_names or store.num_classes < 1:
+    if NAME not in nodes or nodes.num_classes < 1:
         return None
-    file = store.table(NAME)
+    file = nodes.table(NAME)
     if file.row_shape or not file.dtype.startswith("int"):
         return None
     for narrow in (np.int8, np.int16, np.int32):
         dtype = np.dtype(narrow)
-        if store.num_classes - 1 <= np.iinfo(narrow).max:
+        if nodes.num_classes - 1 <= np.iinfo(narrow).max:
             return dtype if dtype.itemsize < file.row_bytes else None
     return None
 
 
-def kept_bytes(store: Store) -> int:
+def kept_bytes(nodes: StoredNodes) -> int:
     """Bytes that the labels take in memory."""
-    dtype = kept_dtype(store)
-    return 0 if dtype is None else dtype.itemsize * store.num_nodes
+    dtype = kept_dtype(nodes)
+    return 0 if dtype is None else dtype.itemsize * nodes.num_nodes
 
 
-def _read(store: Store) -> torch.Tensor | None:
+def _read(nodes: StoredNodes) -> torch.Tensor | None:
     """The labels, narrow; None: they are not kept, or some are no class and need more room."""
-    dtype = kept_dtype(store)
+    dtype = kept_dtype(nodes)
     if dtype is None:
         return None
     limits = np.iinfo(dtype)
-    kept = np.empty(store.num_nodes, dtype)
-    with ColumnStream(store.table(NAME)) as stream:
+    kept = np.empty(nodes.num_nodes, dtype)
+    with ColumnStream(nodes.table(NAME)) as stream:
         for first, labels in stream.stretches():
             if labels.min() < limits.min or labels.max() > limits.max:
                 return None

@@ -20,6 +20,7 @@ from gnndrive.arguments import (
     PYG_ARGUMENTS,
     PYG_LINK_ARGUMENTS,
     checked_input_nodes,
+    checked_neighbors,
     is_plain,
     refuse_own,
 )
@@ -27,7 +28,6 @@ from gnndrive.errors import ConfigError
 from gnndrive.links import checked_input_edges, checked_negatives
 from gnndrive.pyg.drawing import Drawing
 from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.samplers.base import checked_fanout
 from gnndrive.store.reader import Store
 from gnndrive.stored import Stored
 
@@ -42,8 +42,10 @@ class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
     Args:
         data: a store, from `gnndrive.open`; or, in memory, PyG's Data, HeteroData or (FeatureStore,
             GraphStore): then it is PyG's own loader with gnndrive's sampler.
-        num_neighbors: neighbours to sample for each node in each hop; -1: all.
-        input_nodes: seeds: ids (int64), a mask (bool [num_nodes]) or None for all nodes.
+        num_neighbors: neighbours to sample for each node in each hop; -1: all; of a heterogeneous
+            graph a list for all edge types, or a dict by edge type.
+        input_nodes: seeds: ids (int64), a mask (bool [num_nodes]) or None for all nodes; of a
+            heterogeneous graph a node type, or (type, one of them).
         input_time: the seeds' times, int64 [seeds].
         replace: whether to sample with replacement.
         subgraph_type: "directional", "bidirectional" or "induced".
@@ -147,12 +149,13 @@ class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
         if input_time is not None and time_attr is None:
             raise ConfigError("input_time= is given and time_attr= is not: give both")
         self.__dict__.update(given)  # frameworks look for arguments under their own names
-        self.num_neighbors, self.replace = checked_fanout(num_neighbors), replace
+        self.num_neighbors, self.replace = checked_neighbors(data, num_neighbors), replace
         self.transform = transform
+        inputs = checked_input_nodes(data, input_nodes, input_time)
         drawing = None
-        if not is_plain(given):
+        if data.is_hetero or not is_plain(given):
+            named["num_neighbors"] = self.num_neighbors
             drawing = Drawing(neighbor_sampler or _sampler(named), transform_sampler_output)
-        inputs = checked_input_nodes(input_nodes, data.num_nodes, input_time)
         self._open_store(data, inputs, drawing, own, kwargs)
 
 
@@ -161,7 +164,7 @@ class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
 
     Args:
         data: as `NeighborLoader`'s.
-        num_neighbors: neighbours to sample for each node in each hop; -1: all.
+        num_neighbors: as `NeighborLoader`'s.
         edge_label_index: the seed edges, int64 [2, edges]; None: all, of a store in the order in
             which they lie there, `input_id` being their original numbers; heterogeneous: an edge
             type, or an edge type and edges.
@@ -240,7 +243,7 @@ class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
         if (edge_label_time is None) != (time_attr is None):
             raise ConfigError("edge_label_time= and time_attr= go together: give both, or neither")
         self.__dict__.update({name: named[name] for name in PYG_LINK_ARGUMENTS})
-        self.num_neighbors = checked_fanout(num_neighbors)
+        self.num_neighbors = named["num_neighbors"] = checked_neighbors(data, num_neighbors)
         self.replace, self.transform = replace, transform
         self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
         inputs = checked_input_edges(data, *labelled, self.neg_sampling)

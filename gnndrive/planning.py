@@ -7,19 +7,22 @@ is known what training leaves of the device's memory (`gnndrive/iterator.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnndrive.adjacency import choose_topology, graph_size
-from gnndrive.budget import Demand, Plan, make_plan
+from gnndrive.adjacency import choose_topology, graph_sizes
+from gnndrive.budget import Plan, make_plan
+from gnndrive.demand import Demand, TableDemand
 from gnndrive.errors import ConfigError
 from gnndrive.labels import kept_bytes
 from gnndrive.plugins import find
 from gnndrive.records import TopologyChoice
-from gnndrive.samplers.base import position_dtype
+from gnndrive.samplers.base import Bounds, position_dtype
 from gnndrive.schedules.shuffled import order_dtype
 from gnndrive.sizes import parse_size
+from gnndrive.store.views import StoredEdges, StoredNodes
+from gnndrive.tables import FeatureTable
 
 if TYPE_CHECKING:
     from gnndrive.stored import Stored
@@ -67,32 +70,31 @@ def wanted(loader: Stored) -> Wanted:
     Raises:
         ConfigError: an argument cannot work.
     """
-    data, graph, features = loader.data, graph_size(loader.data), loader._features
+    data, sizes = loader.data, graph_sizes(loader.data)
     memory = None if loader.memory is None else parse_size(loader.memory, "memory")
     buffer = None if loader.buffer is None else parse_size(loader.buffer, "buffer")
-    row_bytes = data.table(features).row_bytes
     sampler, seeds, drawing = loader._make_sampler(), seeds_max(loader), loader._drawing
-    rows, edges = sampler.bounds(seeds, data.num_nodes, data.num_edges)
-    others = (data.table(name).row_bytes for name in data.node_names if name != features)
+    types = data.info.types
+    counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
+    bounds = sampler.bounds(seeds, counts, types.edges)
+    tables = tuple(_demanded(loader, table, bounds) for table in loader._tables)
+    device = find("devices", loader._device[0])
     demand = Demand(
-        nodes=data.num_nodes,
-        row_bytes=row_bytes,
-        other_node_bytes=sum(others),
-        other_edge_bytes=sum(data.table(f"edges/{name}").row_bytes for name in data.edge_names),
-        batch_rows_max=rows,
-        batch_edges_max=edges,
+        tables=tables,
+        batch_nodes_max=sum(bounds.entries.values()),
+        batch_edges_max=sum(bounds.edges.values()),
+        attribute_bytes=_attribute_bytes(loader, bounds),
+        edge_number_bytes=8 * any(table.of_edges for table in loader._tables),
         position_bytes=np.dtype(position_dtype(data.num_edges)).itemsize,
         batches_queued=loader.extracting_queue + loader.training_queue,
         batches_extracted=loader.training_queue,
         seed_bytes=loader._inputs.nbytes + _order_bytes(loader),
         samplers=min(loader.samplers, loader.extracting_queue),
         staging_bytes=loader.io_depth * loader._block_bytes(),
-        index_pointer_bytes=graph.index_pointer_bytes,
-        label_bytes=kept_bytes(data),
+        index_pointer_bytes=sum(size.index_pointer_bytes for size in sizes),
+        label_bytes=sum(kept_bytes(data.nodes(type)) for type in types.nodes),
         looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
-        pinned_bytes=find("devices", loader._device[0]).pinned_bytes(row_bytes),
-        converted_bytes=loader._collate.converted_bytes(features),
-        batch_entries_max=sampler.entries_max(seeds, data.num_nodes),
+        pinned_bytes=sum(device.pinned_bytes(table.row_bytes) for table in tables),
         subgraphs=drawing is not None,
         graph_bytes=0 if drawing is None else drawing.graph_bytes,
         candidate_bytes=0 if drawing is None else drawing.candidate_bytes,
@@ -107,10 +109,36 @@ def wanted(loader: Stored) -> Wanted:
     needed = None if drawing is None else drawing.needs_indices
     if kind == "direct" and needed is not None:
         raise ConfigError(f'topology="direct" cannot serve this loader: {needed}; say "mmap"')
-    topology = choose_topology(kind, loader.neighbour_cache, graph, demand, memory, buffer)
+    topology = choose_topology(kind, loader.neighbour_cache, sizes, demand, memory, buffer)
     if topology.name == "direct" and needed is not None:
-        topology = choose_topology("mmap", None, graph, demand, memory, buffer)
+        topology = choose_topology("mmap", None, sizes, demand, memory, buffer)
     return Wanted(demand, memory, buffer, topology, warm_up)
+
+
+def _demanded(loader: Stored, table: FeatureTable, bounds: Bounds) -> TableDemand:
+    """What a table of the feature buffer wants."""
+    file, most, entries = table.file, bounds.nodes, bounds.entries
+    if table.of_edges:
+        most = entries = bounds.edges  # type: ignore[assignment]
+    key: Any = table.type
+    return TableDemand(
+        table.name, file.row_count, file.row_bytes, min(most[key], file.row_count), entries[key],
+        loader._collate.converted_bytes(table),
+    )  # fmt: skip
+
+
+def _attribute_bytes(loader: Stored, bounds: Bounds) -> int:
+    """Bytes of what the largest batch has beside the rows of tables and ids."""
+    data, total = loader.data, 0
+    buffered = {table.name for table in loader._tables}
+    views: list[tuple[StoredNodes | StoredEdges, int]] = [
+        (data.nodes(type), count) for type, count in bounds.entries.items()
+    ]
+    views += [(data.edges(type), count) for type, count in bounds.edges.items()]
+    for view, count in views:
+        names = [name for name in view.names if view.name_of(name) not in buffered]
+        total += count * sum(view.table(name).row_bytes for name in names)
+    return total
 
 
 def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:
@@ -124,8 +152,9 @@ def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:
         return free, False
     if not getattr(loader, "in_order", True):  # an epoch cannot go on where it was left
         return free // 2, False
-    slots = int(WARM_UP_BATCHES * demand.batch_rows_max)
-    little = 2 * demand.batch_bytes + slots * demand.row_bytes
+    little = 2 * demand.batch_bytes + sum(
+        int(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes for table in demand.tables
+    )
     return min(free // 2, little), True
 
 

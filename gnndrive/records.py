@@ -6,13 +6,19 @@ progress comes back as `Stretch`es, and ends as a torch_geometric `Data`. Record
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+EdgeType: TypeAlias = tuple[str, str, str]
+"""Source, relation and target, as PyG has it."""
+NodeKey: TypeAlias = "str | None"
+"""A node type; None in a homogeneous graph."""
+EdgeKey: TypeAlias = "EdgeType | None"
+"""An edge type; None in a homogeneous graph."""
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 IndexPointers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
@@ -32,6 +38,7 @@ class Seeds:
         given: makes what PyG's samplers take, a NodeSamplerInput or EdgeSamplerInput, which may
             read the graph; None: nodes are all there is to say.
         of_edges: whether it is the latter, and `node` only as long as it.
+        type: the node or edge type that they are of.
     """
 
     index: int
@@ -39,6 +46,7 @@ class Seeds:
     input_id: Int64Array
     given: Callable[[], Any] | None = None
     of_edges: bool = False
+    type: NodeKey | EdgeKey = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,11 @@ class Sample:
     num_sampled_edges: tuple[int, ...]
 
     @property
+    def num_nodes(self) -> int:
+        """How many nodes."""
+        return len(self.node)
+
+    @property
     def num_edges(self) -> int:
         """How many edges."""
         return len(self.row)
@@ -78,16 +91,25 @@ class Subgraph:
     """A sampled subgraph in PyG's own form, for what a `Sample` cannot say.
 
     Attributes:
-        node: global node ids, int64 [nodes]; in disjoint trees a node may come more than once.
-        num_edges: how many edges.
-        output: PyG's SamplerOutput.
-        numbered: whether its edges are numbers in the original order; else CSC positions.
+        node: global node ids by node type, int64 [nodes]; in disjoint trees a node may come more
+            than once.
+        edge: its edges' CSC positions by edge type, or None where they are none of the graph's;
+            int64 [edges].
+        num_edges: how many edges, of all types.
+        output: PyG's SamplerOutput or HeteroSamplerOutput.
+        numbered: whether `edge` is numbers in the original order instead.
     """
 
-    node: Int64Array
+    node: Mapping[NodeKey, Int64Array]
+    edge: Mapping[EdgeKey, Int64Array | None]
     num_edges: int
     output: Any
     numbered: bool = False
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes, of all types."""
+        return sum(map(len, self.node.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,13 @@ def as_state(standing: Standing, store: str, settings: Mapping[str, Any]) -> dic
     }  # fmt: skip
 
 
+def by_name(fanout: Any) -> Any:
+    """`num_neighbors` as JSON can hold it: a list, or lists by the edge type's name."""
+    if not isinstance(fanout, Mapping):
+        return fanout
+    return {", ".join(type): list(each) for type, each in fanout.items()}
+
+
 def from_state(state: Any, store: str, settings: Mapping[str, Any]) -> Standing:
     """Where the epoch stood whose `as_state` this is.
 

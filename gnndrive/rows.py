@@ -127,7 +127,8 @@ class _Parts:
     def __init__(self, store: Store, kind: str, depth: int, gap: str | int | None) -> None:
         self._store, self._gap = store, gap
         self._layouts: dict[str, Layout] = {}
-        widest = max((store.table(f"nodes/{n}").row_bytes for n in store.node_names), default=1)
+        rows = [each for each in store.info.arrays.values() if each.name.startswith("nodes/")]
+        widest = max((each.row_bytes for each in rows), default=1)
         self._block = block_bytes(widest)
         self.service = Service()
         try:

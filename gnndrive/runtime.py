@@ -13,20 +13,23 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gnndrive._ffi import ffi
-from gnndrive.adjacency import Adjacency
+from gnndrive.adjacency import Adjacency, all_edges
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
+from gnndrive.budget import Held, second_buffer
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.base import Device
 from gnndrive.engines import choose
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.layouts.base import Layout
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import Running, run_epoch
@@ -34,10 +37,9 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.service import CLOSED, Service, close_anywhere
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.plugins import find
-from gnndrive.records import Seeds
+from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.samplers.base import Sampler
 from gnndrive.settings import RuntimeSettings
-from gnndrive.sizes import format_size
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -58,19 +60,13 @@ class Runtime:
         self.settings = settings
         self.counters = Counters()
         self.started = perf_counter()
-        self._file = store.table(settings.features)
         parts = settings.strategy
         assert settings.plan.topology is not None
         self._adjacency = Adjacency(
-            store, settings.plan.topology, parts.layout, settings.gap_bytes_max
+            all_edges(store), settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
         self.blocks = Blocks()
-        self._policy = find("policies", settings.policy)()
-        self._layout = find("layouts", parts.layout)(
-            self._file,
-            extent_bytes_max=settings.engine_settings.block_bytes,
-            gap_bytes_max=settings.gap_bytes_max,
-        )
+        self._layouts: dict[str, Layout] = {}
         self._buffer: FeatureBuffer | None = None
         self._buffer_used = False
         self._secondary = 0  # buffers of further live iterators
@@ -80,7 +76,14 @@ class Runtime:
         self._closing = threading.Lock()
         self._process = os.getpid()
         with contextlib.ExitStack() as undo:
-            undo.callback(self._layout.close)
+            for table in settings.tables:
+                layout: Layout = find("layouts", parts.layout)(
+                    table.file,
+                    extent_bytes_max=settings.engine_settings.block_bytes,
+                    gap_bytes_max=settings.gap_bytes_max,
+                )
+                undo.callback(layout.close)
+                self._layouts[table.name] = layout
             kind, where = settings.device
             self.device: Device = find("devices", kind)(self.blocks.empty, where)
             undo.callback(self.device.close)
@@ -117,6 +120,7 @@ class Runtime:
         seed: int,
         number: int,
         sampler: Sampler,
+        rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
         collate: Callable[[Extracted], Any],
         first: int = 0,
     ) -> Running:
@@ -130,14 +134,13 @@ class Runtime:
 
         async def start() -> Running:
             await self._make_way()
-            topology = self._adjacency.topology
-            assert topology is not None, "it goes when the runtime is closed"
             epoch = Epoch(
                 number=number,
                 seed=seed,
                 seeds=seeds,
                 sampler=sampler,
-                topology=topology,
+                topologies=self._adjacency.topologies,
+                rows_of=rows_of,
                 buffer=self._take_buffer(),
                 workers=self._workers,
                 collate=collate,
@@ -188,7 +191,7 @@ class Runtime:
     def warming_up(self) -> bool:
         """Whether the buffer is the one to begin with, until it is known what training leaves."""
         settings = self.settings
-        return settings.after_warm_up is not None and settings.plan.slots < self._file.row_count
+        return settings.after_warm_up is not None and not settings.plan.holds_everything
 
     def alone(self, running: Running) -> bool:
         """Whether no other epoch runs."""
@@ -214,14 +217,12 @@ class Runtime:
                     break
                 await self._close_buffer()
                 self.settings = larger
-                self._policy = find("policies", larger.policy)()
                 try:
-                    self._buffer = self._make_buffer(larger.plan.slots)
+                    self._buffer = self._make_buffer(larger.plan.tables)
                     return
                 except ConfigError:  # in pieces, or somebody else's by now
                     spare //= 2
             self.settings = replace(settings, after_warm_up=None)
-            self._policy = find("policies", settings.policy)()
 
         self.service.call(renew())
 
@@ -231,16 +232,17 @@ class Runtime:
         await self._buffer.drain()
         self._buffer.verify()
         buffer, self._buffer = self._buffer, None
-        self._retired.update(buffer.tables[self.settings.features].stats())
+        self._retired.update(buffer.stats())
         buffer.close()
 
     def _take_buffer(self) -> FeatureBuffer:
         if self._buffer is None:
-            self._buffer = self._make_buffer(self.settings.plan.slots)
+            self._buffer = self._make_buffer(self.settings.plan.tables)
         if not self._buffer_used:
             self._buffer_used = True
             return self._buffer
-        second = self._make_buffer(self._second_buffer_slots())
+        free = partial(self.device.free_bytes, self.settings.device[1])
+        second = self._make_buffer(second_buffer(self.settings.plan, self._secondary, free))
         self._secondary += 1
         return second
 
@@ -249,38 +251,26 @@ class Runtime:
             self._buffer_used = False
         else:
             self._secondary -= 1
-            self._retired.update(buffer.tables[self.settings.features].stats())
+            self._retired.update(buffer.stats())
             buffer.close()
 
-    def _second_buffer_slots(self) -> int:
-        plan = self.settings.plan
-        slots = min(plan.slots, plan.batch_rows_max)
-        host = slots * plan.slot_bytes + plan.epoch_bytes
-        if plan.memory is not None:
-            left = plan.memory - plan.total_bytes - self._secondary * host
-            _refuse_more(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
-        if not plan.device_lines:
-            return slots
-        device = slots * plan.row_bytes + plan.live_device_bytes
-        if plan.device_memory is None:
-            left = self.device.free_bytes(self.settings.device[1]) or 0
-            _refuse_more(device, left, "the device", "free", "device_memory")
-        else:
-            left = plan.device_memory - plan.device_bytes - self._secondary * device
-            budget = f"device_memory={format_size(plan.device_memory)}"
-            _refuse_more(device, left, budget, "left", "device_memory")
-        return slots
-
-    def _make_buffer(self, slots: int) -> FeatureBuffer:
-        tier = find("tiers", self.settings.strategy.tier)(self._layout, self.engine)
-        row_bytes = self._file.row_bytes
-        memory = self.device.allocate(slots, row_bytes)
-        rows_max = self.settings.plan.batch_rows_max
-        table = Table(
-            self._file.row_count, slots, row_bytes, memory, tier, self._policy, rows_max,
-            self.blocks.empty,
-        )  # fmt: skip
-        return FeatureBuffer({self.settings.features: table})
+    def _make_buffer(self, held: Sequence[Held]) -> FeatureBuffer:
+        tables: dict[str, Table] = {}
+        try:
+            for one in held:
+                tier = find("tiers", self.settings.strategy.tier)(
+                    self._layouts[one.name], self.engine
+                )
+                memory = self.device.allocate(one.slots, one.row_bytes)
+                tables[one.name] = Table(
+                    one.rows, one.slots, one.row_bytes, memory, tier,
+                    find("policies", self.settings.policy)(), one.batch_rows_max, self.blocks.empty,
+                )  # fmt: skip
+        except BaseException:
+            for table in tables.values():
+                table.memory.close()
+            raise
+        return FeatureBuffer(tables)
 
     # ---- numbers ----
 
@@ -291,7 +281,7 @@ class Runtime:
         epochs = [running.epoch for running in list(self._running)]
         for buffer in {self._buffer, *(epoch.buffer for epoch in epochs)}:
             if buffer is not None:
-                books.update(buffer.tables[self.settings.features].stats())
+                books.update(buffer.stats())
         return {
             "batches": counters.batches,
             "rows": counters.rows,
@@ -369,7 +359,8 @@ class Runtime:
             await self.engine.aclose()
             await self._close_buffer()
         finally:
-            self._layout.close()
+            for layout in self._layouts.values():
+                layout.close()
             self.blocks.close()
             try:
                 await self._adjacency.aclose()
@@ -379,13 +370,3 @@ class Runtime:
     def _end_threads(self) -> None:
         self.service.close()
         self._workers.close()
-
-
-def _refuse_more(more: int, left: int, budget: str, how: str, name: str) -> None:
-    """Raise ConfigError if another iterator's `more` bytes do not fit into what is left."""
-    if left < more:
-        raise ConfigError(
-            "a second live iterator needs a feature buffer and batches of its own, "
-            f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
-            f"give buffer= less, {name}= more, or close the first iterator"
-        )

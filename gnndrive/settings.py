@@ -11,6 +11,7 @@ from gnndrive.budget import Plan
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.records import EngineSettings
 from gnndrive.strategies import Strategy
+from gnndrive.tables import FeatureTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class RuntimeSettings:
 
     Attributes:
         strategy: which plug-ins.
-        features: the table that goes through the feature buffer, a node attribute's name.
+        tables: what goes through the feature buffer.
         plan: how much memory for what, and which topology.
         policy: what leaves the feature buffer first.
         stages: tasks and queues.
@@ -32,7 +33,7 @@ class RuntimeSettings:
     """
 
     strategy: Strategy
-    features: str
+    tables: tuple[FeatureTable, ...]
     plan: Plan
     policy: str
     stages: Stages

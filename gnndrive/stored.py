@@ -13,19 +13,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace as replaced
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import torch
 
-from gnndrive.adjacency import mapped
+from gnndrive.adjacency import all_edges, mapped
 from gnndrive.arguments import (
     checked_device,
     checked_feature_dtype,
     checked_gap,
     checked_own,
-    feature_table,
 )
 from gnndrive.blocks import Allocate
 from gnndrive.budget import Plan
@@ -33,7 +33,7 @@ from gnndrive.collate import Collate
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.iterator import BatchIterator, Closing, in_thread
 from gnndrive.layouts.base import block_bytes
-from gnndrive.pipeline.batch import Extracted, Sampled
+from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import Running
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.service import CLOSED
@@ -41,14 +41,16 @@ from gnndrive.planning import wanted
 from gnndrive.plugins import find
 from gnndrive.pyg.drawing import Drawing, Drawn
 from gnndrive.records import EngineSettings, Seeds
-from gnndrive.resume import Standing, as_state, from_state
+from gnndrive.resume import Standing, as_state, by_name, from_state
 from gnndrive.runtime import Runtime
 from gnndrive.samplers.base import Sampler, batch_key
 from gnndrive.schedules.base import InputEdges, InputNodes, Schedule
 from gnndrive.schedules.given import Given
 from gnndrive.settings import RuntimeSettings
+from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
+from gnndrive.tables import feature_tables
 
 
 class Stored(Closing, torch.utils.data.DataLoader[Any]):
@@ -105,7 +107,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         self.data, self.epoch, self._starting = data, 0, threading.RLock()
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
-        self._features = feature_table(data)
+        self._tables = feature_tables(data)
         self._strategy = find_strategy(self.strategy)
         self._device = checked_device(self.device, self.device_memory)
         self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
@@ -121,7 +123,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
         dtype = checked_feature_dtype(self.feature_dtype)
-        self._collate = Collate(data, self._features, self.transform, self.pin_memory, dtype)
+        self._collate = Collate(data, self._tables, self.transform, self.pin_memory, dtype)
 
     # ---- what the user asks ----
 
@@ -227,7 +229,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         return {
             "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self.strategy,
-            "num_neighbors": self.num_neighbors, "replace": self.replace,
+            "num_neighbors": by_name(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
             "drawing": None if self._drawing is None else self._drawing.identity,
         }  # fmt: skip
@@ -260,16 +262,22 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             # pipeline's thread that would come in between whatever the user draws.
             seeds = chain(list(islice(seeds, 1)), seeds)
         empty = runtime.blocks.empty
-        collate, features = self._collate, self._features
-        dtype, shape = collate.row_type(features)
+        collate = self._collate
+
+        rows_of = partial(collate.rows_of, empty=empty)
 
         def finish(item: Extracted) -> Any:
-            rows = item.lease.gather(features, dtype, shape)
-            return collate(item.seeds, item.sample, {features: rows}, empty, runtime.device)
+            rows = {
+                table.name: item.lease.gather(
+                    table.name, torch_dtype(table.file.dtype), table.file.row_shape
+                )
+                for table in collate.tables
+            }
+            return collate(item.seeds, item.sample, item.rows, rows, empty, runtime.device)
 
         def start(left: Iterator[Seeds], first: int) -> Running:
             sampler = self._make_sampler(empty)
-            return runtime.begin(left, seed, number, sampler, finish, first)
+            return runtime.begin(left, seed, number, sampler, rows_of, finish, first)
 
         return BatchIterator(runtime, start, seeds, standing, self.timeout)
 
@@ -295,7 +303,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         )  # fmt: skip
         settings = RuntimeSettings(
             strategy=self._strategy,
-            features=self._features,
+            tables=self._tables,
             plan=found.plan(),
             policy=self._policy("belady"),
             stages=stages,
@@ -305,10 +313,10 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
             worker_init=self.worker_init_fn,
         )
-        nodes, lru = self.data.num_nodes, self._policy("lru")
+        lru = self._policy("lru")
 
         def fitted(plan: Plan) -> RuntimeSettings:  # knows nothing of the loader: it may go
-            if plan.slots < nodes:
+            if not plan.holds_everything:
                 return replaced(settings, plan=plan)
             # After the first epoch nothing is read, so nothing is gained by waiting.
             once = replaced(stages, sweep=sweep or 1)
@@ -330,7 +338,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
 
     def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
         if self._drawing is not None:
-            return Drawn(self._drawing, isinstance(self._inputs, InputEdges))
+            return Drawn(self._drawing, isinstance(self._inputs, InputEdges), self._inputs.type)
         kind = find("samplers", self._strategy.sampler)
         sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
         return sampler
@@ -341,7 +349,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         return auto if name == "auto" else name
 
     def _block_bytes(self) -> int:
-        return block_bytes(self.data.table(self._features).row_bytes)
+        return block_bytes(max((table.file.row_bytes for table in self._tables), default=1))
 
     # ---- PyG's public parts ----
 
@@ -361,15 +369,15 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
-        sample = self._make_sampler().draw(seeds, key, mapped(self.data))
-        out = Sampled(seeds, sample)
+        topologies = [mapped(edges) for edges in all_edges(self.data)]
+        out = seeds, self._make_sampler().draw(seeds, key, topologies)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:
         """Join a sample with its features and attributes: a Data, on the loader's device."""
         if not self._stored:
             return super().filter_fn(out)  # type: ignore[misc]
-        return self._collate.from_map(out.seeds, out.sample, self._device[1])
+        return self._collate.from_map(out[0], out[1], self._device[1])
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning of too many worker processes: a store's loader has none."""

@@ -30,12 +30,14 @@ _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
-_LOADER = f"""{_PIPELINE} pipeline strategies store labels arguments budget collate adjacency
-    settings runtime * KIND"""
+_LOADER = f"""{_PIPELINE} pipeline strategies store tables labels arguments memory demand budget
+    collate adjacency settings runtime * KIND"""
 MAY_IMPORT = {
-    **dict.fromkeys(("errors", "records", "_ffi", "blocks", "durable"), ""),
+    **dict.fromkeys(("errors", "records", "_ffi", "blocks", "durable", "demand", "memory"), ""),
     "stream": _CORE,
     "labels": f"{_CORE} stream store",
+    "tables": f"{_LOW} store",
+    "described": _LOW,
     "resume": _LOW,
     "metrics": _LOW,
     "plugins": _LOW,
@@ -54,7 +56,7 @@ MAY_IMPORT = {
     "pipeline": _PIPELINE,
     "strategies": f"{_LOW} plugins *.base",
     "arguments": f"{_LOW} sizes plugins strategies store *.base",
-    "collate": f"{_CORE} *.base store labels",
+    "collate": f"{_CORE} *.base store tables labels described",
     "budget": _LOADER,
     "adjacency": _LOADER,
     "settings": _LOADER,

@@ -16,6 +16,7 @@ from gnndrive.measure import calibrate, fio, raw, rows, text
 from gnndrive.sizes import parse_block_size
 from gnndrive.store.disk import DISK_JSON, gap_bytes
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.reader import open_homogeneous
 
 app = typer.Typer(no_args_is_help=True, help="Measure what the disk gives, and calibrate a store.")
 
@@ -171,7 +172,7 @@ def show_rows(
     Raises:
         ConfigError, StoreError, ReadError: as `rows.run`; ConfigError: fio is not there.
     """
-    opened = open_store(store)
+    opened = open_homogeneous(store, "gnndrive bench io rows=STORE")
     if not runs:
         result = rows.run(opened, wanted)
         print(json.dumps(text.rows_json(result)) if as_json else text.rows_report(result))

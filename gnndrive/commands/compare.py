@@ -109,7 +109,7 @@ def node_ids_of_mapped(
 ) -> Iterator[Int64Array]:
     """Load the same batches through memory maps; gives each one's node ids."""
     sampler = Uniform(options.fanout)
-    topology = mapped(store)
+    topology = mapped(store.edges())
     tables = [store.tensor(name, random=True) for name in store.node_names]
     inputs = InputNodes(len(seeds), seeds)
     schedule = Shuffled(inputs, options.batch_size, True, False, options.seed)

@@ -15,8 +15,10 @@ from gnndrive.measure.text import costs
 from gnndrive.sizes import format_size
 from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.format import ArrayInfo
-from gnndrive.store.reader import Store
+from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.types import array_name
+from gnndrive.store.views import StoredNodes
 
 
 def import_graph(make: Callable[..., Store], **given: Any) -> None:
@@ -42,12 +44,22 @@ def show_info(path: Path, as_json: bool) -> None:
         print(info_text(store))
         return
     cost = load_calibration(store)
-    counts = {name: store.info.arrays[f"splits/{name}"].shape[0] for name in store.split_names}
+    arrays, nodes = store.info.arrays, [store.nodes(type) for type in store.info.types.nodes]
+    features: Any = {each.type: each.num_features for each in nodes}
+    splits: Any = {
+        each.type: {
+            name: arrays[array_name("splits", each.type, name)].shape[0]
+            for name in each.split_names
+        }
+        for each in nodes
+    }
+    if not store.is_hetero:
+        features, splits = features[None], splits[None]
     content: dict[str, Any] = {
         "path": str(store.path),
         **store.info.as_dict(),
-        "num_features": store.num_features,
-        "splits": counts,
+        "num_features": features,
+        "splits": splits,
         "bytes": store.info.nbytes,
         "disk": None if cost is None else asdict(cost),
         "gap_bytes": gap_bytes(cost, FEATURE_BLOCK_BYTES),
@@ -73,7 +85,7 @@ def show_plan(path: Path, options: LoaderOptions) -> None:
     Raises:
         ConfigError, StoreError: as `NeighborLoader`.
     """
-    store = open_store(path)
+    store = open_homogeneous(path, "gnndrive plan")
     seeds = store.split("train") if "train" in store.split_names else None
     with options.loader(store, seeds, shuffle=True) as loader:
         print(loader.plan())
@@ -86,16 +98,16 @@ def info_text(store: Store) -> str:
     names = [array.name for array in arrays]
     width = max(len(name) for name in names)
     head = {
-        "nodes": f"{info.num_nodes:,}",
-        "edges": f"{info.num_edges:,}",
-        "features": f"{info.num_features:,}",
-        "classes": _classes(store),
+        "nodes": f"{store.num_nodes:,}",
+        "edges": f"{store.num_edges:,}",
+        **(_types(store) if store.is_hetero else _of_nodes(store.nodes())),
         "made by": info.made_by,
         "size": format_size(info.nbytes),
         "disk": _disk(store),
     }
     lines = [str(store.path)]
-    lines += [f"  {name:<8} : {value}" for name, value in head.items()]
+    wide = max(map(len, head))
+    lines += [f"  {name:<{wide}} : {value}" for name, value in head.items()]
     lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
     return "\n".join(lines)
 
@@ -107,11 +119,23 @@ def _disk(store: Store) -> str:
     return f"{said}; gaps of up to {gap_bytes(cost, FEATURE_BLOCK_BYTES):,} bytes are read over"
 
 
-def _classes(store: Store) -> str:
-    names = "" if store.classes is None else f" ({', '.join(store.classes[:8])}"
+def _of_nodes(nodes: StoredNodes) -> dict[str, str]:
+    """Features and classes."""
+    names = "" if nodes.classes is None else f" ({', '.join(nodes.classes[:8])}"
     if names:
-        names += ", …)" if len(store.classes or ()) > 8 else ")"
-    return f"{store.num_classes}{names}"
+        names += ", …)" if len(nodes.classes or ()) > 8 else ")"
+    return {"features": f"{nodes.num_features:,}", "classes": f"{nodes.num_classes}{names}"}
+
+
+def _types(store: Store) -> dict[str, str]:
+    """What there is of each type."""
+    lines = {}
+    for name in store.node_types:
+        said = ", ".join(f"{what} {value}" for what, value in _of_nodes(store[name]).items())
+        lines[name] = f"{store[name].num_nodes:,} nodes, {said}"
+    for edge_type in store.edge_types:
+        lines[" → ".join(edge_type)] = f"{store[edge_type].num_edges:,} edges"
+    return lines
 
 
 def _array(array: ArrayInfo) -> str:

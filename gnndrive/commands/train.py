@@ -21,8 +21,7 @@ from gnndrive.errors import ConfigError
 from gnndrive.loader import NeighborLoader
 from gnndrive.report import LiveLine, final_report, say
 from gnndrive.report import as_json as report_json
-from gnndrive.store.reader import Store
-from gnndrive.store.reader import open as open_store
+from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.training import EpochResult, History, ModelSettings, TrainSettings, train
 
 _SUMMED = (
@@ -180,7 +179,7 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    store = open_store(request.store)
+    store = open_homogeneous(request.store, "gnndrive train")
     settings = replace(request.settings, evaluate=evaluated_splits(store))
     batches = SplitBatches(store, request.options, settings.epochs)
     history = run_training(

@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch_geometric.data import Data
 from torch_geometric.data.data import BaseData
 
 from gnndrive._ffi import ffi
@@ -249,13 +248,14 @@ class Staged(Device):
         """See `Driver.computing`."""
         return self.driver.computing()
 
-    def deliver(self, batch: Data, there: Collection[str]) -> Data:
+    def deliver(self, batch: Any, there: Collection[torch.Tensor]) -> Any:
         """Begin to copy what is not on the device yet."""
+        arrived = {id(tensor) for tensor in there}
         waiting = [
             (store, name, value)
             for store in batch.stores
             for name, value in store.items()
-            if isinstance(value, torch.Tensor) and name not in there
+            if isinstance(value, torch.Tensor) and id(value) not in arrived
         ]
         copies = self.driver.copy([value for _, _, value in waiting])
         for (store, name, _), value in zip(waiting, copies, strict=True):

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
-from torch_geometric.data import Data
 
 from gnndrive.records import Int32Array, Landing, Stretch
 
@@ -100,9 +99,9 @@ class Device(ABC):
         thread."""
         return nullcontext()
 
-    def deliver(self, batch: Data, there: Collection[str]) -> Data:
-        """The batch with all of its tensors on the device, where those named `there` are already;
-        in a worker thread."""
+    def deliver(self, batch: Any, there: Collection[torch.Tensor]) -> Any:
+        """The batch, a Data or HeteroData, with all of its tensors on the device, where those of
+        `there` are already; in a worker thread."""
         return batch
 
     def close(self) -> None:  # noqa: B027  # most have nothing

@@ -38,7 +38,7 @@ WARM_UP_POINTS = 8  # so much time before the first: a rested virtual disk has c
 def calibrate(
     store: Store,
     *,
-    features: str = "x",
+    features: str | None = None,
     depth: int = DEPTH,
     ioengine: str = "uring",
     seconds: float = SECONDS_A_POINT,
@@ -48,7 +48,7 @@ def calibrate(
 
     Args:
         store: the store.
-        features: whose file to read, a per-node array's name.
+        features: the array whose file to read; None: the largest of nodes.
         depth: reads in flight.
         ioengine: "uring" or "threads".
         seconds: how long to read for a point; each size has `ROUNDS` of them.
@@ -61,7 +61,7 @@ def calibrate(
     """
     if not os.access(store.path, os.W_OK):
         raise not_writable(store, "no permission")
-    points = measure_points(store, features, depth, ioengine, seconds, reads)
+    points = measure_points(store, features or _largest(store), depth, ioengine, seconds, reads)
     cost = cost_of(points, store, depth, ioengine)
     save_calibration(store, cost)
     return cost
@@ -81,6 +81,18 @@ def cost_of(
         disk=disk_identity(store.path),
         points=tuple(points),
     )
+
+
+def _largest(store: Store) -> str:
+    """The name of the largest array of nodes.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
+    if not of_nodes:
+        raise ConfigError(f"{store.path} has nothing to read of nodes: there is nothing to measure")
+    return max(of_nodes, key=lambda array: array.nbytes).name
 
 
 def measure_points(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnndrive.lease import Lease
-from gnndrive.records import Sample, Seeds, Subgraph
+from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What the extracting channel carries."""
+    """What the extracting channel carries; `rows` are those that it needs of each table, int64
+    [n]."""
 
     seeds: Seeds
     sample: Sample | Subgraph
+    rows: Mapping[str, Int64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class Extracted:
 
     seeds: Seeds
     sample: Sample | Subgraph
+    rows: Mapping[str, Int64Array]
     lease: Lease
 
 

@@ -78,5 +78,5 @@ async def _wind_up(epoch: Epoch) -> None:
             item.lease.release()
     for sampled in epoch.extracting.drain():
         if isinstance(sampled, Sampled):
-            epoch.buffer.forget(sampled.seeds.index, epoch.rows_of(sampled.sample))
+            epoch.buffer.forget(sampled.seeds.index, sampled.rows)
     await epoch.buffer.drain()

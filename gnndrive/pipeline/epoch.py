@@ -9,7 +9,7 @@ back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,8 @@ class Epoch:
     Attributes:
         number, seed: with a batch's index, what its random draws depend on.
         seeds: the schedule's batches, in order.
-        sampler, topology: make samples.
+        sampler, topologies: make samples.
+        rows_of: which rows of each table a sample needs; blocking.
         buffer: this epoch's alone while it runs.
         workers: threads for sampling and gathering.
         collate: makes the user's batch from an extracted one; blocking.
@@ -66,7 +67,8 @@ class Epoch:
     seed: int
     seeds: Iterator[Seeds]
     sampler: Sampler
-    topology: Topology
+    topologies: Sequence[Topology]
+    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
     buffer: FeatureBuffer
     workers: Workers
     collate: Callable[[Extracted], Any]
@@ -83,14 +85,10 @@ class Epoch:
         self.releasing: Channel[Lease] = Channel(None)
         self.picking = asyncio.Lock()  # the extractor that takes the next samples
 
-    def rows_of(self, sample: Sample | Subgraph) -> dict[str, Int64Array]:
-        """The rows of each table that a sample needs, int64 [n]."""
-        return dict.fromkeys(self.buffer.tables, sample.node)
-
     def count_batch(self, item: Extracted) -> None:
         """Count a batch that is about to be handed over."""
         self.counters.batches += 1
-        self.counters.rows += len(item.sample.node)
+        self.counters.rows += item.sample.num_nodes
         self.counters.edges += item.sample.num_edges
-        for table in self.buffer.tables.values():
-            self.counters.bytes_wanted += len(item.sample.node) * table.row_bytes
+        for name, rows in item.rows.items():
+            self.counters.bytes_wanted += len(rows) * self.buffer.tables[name].row_bytes

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from time import perf_counter
 
 from gnndrive.line import Ticket
@@ -61,7 +62,7 @@ async def _sweep(epoch: Epoch) -> int:
     while True:
         ready = extracting.peek(most)
         while held < len(ready) and not full:
-            full = not epoch.buffer.holds([_rows(epoch, item) for item in ready[: held + 1]])
+            full = not epoch.buffer.holds([_rows(item) for item in ready[: held + 1]])
             held += not full
         wanted = held if full else min(most, extracting.coming)
         if held >= wanted and training.room >= held - 1:
@@ -76,8 +77,8 @@ async def _sweep(epoch: Epoch) -> int:
         await change
 
 
-def _rows(epoch: Epoch, item: Sampled | Failed) -> dict[str, Int64Array]:
-    return epoch.rows_of(item.sample) if isinstance(item, Sampled) else {}
+def _rows(item: Sampled | Failed) -> Mapping[str, Int64Array]:
+    return item.rows if isinstance(item, Sampled) else {}
 
 
 def _join(epoch: Epoch, items: list[Sampled | Failed]) -> deque[tuple[Sampled, Ticket]]:
@@ -86,7 +87,7 @@ def _join(epoch: Epoch, items: list[Sampled | Failed]) -> deque[tuple[Sampled, T
     for item in items:
         if isinstance(item, Failed):
             epoch.training.put(item.index, item)
-    batches = [(item.seeds.index, epoch.rows_of(item.sample)) for item in sampled]
+    batches = [(item.seeds.index, item.rows) for item in sampled]
     return deque(zip(sampled, epoch.buffer.join(batches), strict=True))
 
 
@@ -108,5 +109,5 @@ async def _bring(epoch: Epoch, item: Sampled, ticket: Ticket) -> None:
         lease.release()
         epoch.training.put(index, Failed(index, error))
     else:
-        epoch.training.put(index, Extracted(item.seeds, item.sample, lease))
+        epoch.training.put(index, Extracted(item.seeds, item.sample, item.rows, lease))
     epoch.counters.extract_s += perf_counter() - started

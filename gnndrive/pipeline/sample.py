@@ -10,7 +10,7 @@ from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
-from gnndrive.records import Sample, Seeds, Subgraph
+from gnndrive.records import Seeds
 from gnndrive.samplers.base import batch_key
 
 
@@ -33,19 +33,19 @@ async def sample_stage(epoch: Epoch) -> None:
             return
         epoch.seeds_drawn += 1
         try:
-            sample, seconds = await epoch.workers.run(_sample, epoch, seeds)
+            sampled, seconds = await epoch.workers.run(_sample, epoch, seeds)
         except Exception as error:
             epoch.extracting.put(seeds.index, Failed(seeds.index, error))
         else:
             epoch.counters.samples += 1
             epoch.counters.sample_s += seconds
-            epoch.buffer.foresee(seeds.index, epoch.rows_of(sample))
-            epoch.extracting.put(seeds.index, Sampled(seeds, sample))
+            epoch.buffer.foresee(seeds.index, sampled.rows)
+            epoch.extracting.put(seeds.index, sampled)
 
 
-def _sample(epoch: Epoch, seeds: Seeds) -> tuple[Sample | Subgraph, float]:
+def _sample(epoch: Epoch, seeds: Seeds) -> tuple[Sampled, float]:
     """In a worker thread: the sample, and how many seconds it took."""
     started = perf_counter()
     key = batch_key(epoch.seed, epoch.number, seeds.index)
-    sample = epoch.sampler.draw(seeds, key, epoch.topology)
-    return sample, perf_counter() - started
+    sample = epoch.sampler.draw(seeds, key, epoch.topologies)
+    return Sampled(seeds, sample, epoch.rows_of(sample)), perf_counter() - started

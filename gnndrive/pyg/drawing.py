@@ -9,18 +9,17 @@ has a shorter way (`samplers/uniform.py`) with a third of the memory a queued sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch_geometric.sampler import BaseSampler, NegativeSampling
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NegativeSampling
 from torch_geometric.sampler.base import SubgraphType
 
 from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
-from gnndrive.samplers.base import Sampler
-from gnndrive.samplers.uniform import edges_max, nodes_max
+from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.samplers.base import Bounds, Sampler, most
 from gnndrive.schedules.base import digest
 from gnndrive.topologies.base import Topology
 
@@ -78,12 +77,14 @@ class Drawing:
         """Bytes of a sampling thread's scratch where times or weights have a say."""
         return 0 if self.ours is None else self.ours.candidate_bytes
 
-    def nodes_of(self, edges: int) -> int:
-        """How many nodes so many seed edges begin with."""
-        if self.negatives is None:
-            return 2 * edges
-        ends = 2 if self.negatives.is_binary() else 1
-        return 2 * edges + ends * math.ceil(edges * float(self.negatives.amount))
+    def seeds(self, edges: int, type: EdgeKey) -> dict[NodeKey, int]:
+        """How many nodes so many seed edges of a type begin with, by node type."""
+        more = 0 if self.negatives is None else math.ceil(edges * float(self.negatives.amount))
+        both = self.negatives is None or self.negatives.is_binary()
+        source, target = (None, None) if type is None else (type[0], type[2])
+        seeds: dict[NodeKey, int] = {source: edges + more * both}
+        seeds[target] = seeds.get(target, 0) + edges + more
+        return seeds
 
 
 class Drawn(Sampler):
@@ -92,20 +93,23 @@ class Drawn(Sampler):
     Args:
         drawing: with what.
         of_edges: whether seeds are edges.
+        type: of which type they are; None in a homogeneous graph.
     """
 
     name = "pyg"
 
-    def __init__(self, drawing: Drawing, of_edges: bool = False) -> None:
-        self._drawing, self._of_edges = drawing, of_edges
+    def __init__(
+        self, drawing: Drawing, of_edges: bool = False, type: NodeKey | EdgeKey = None
+    ) -> None:
+        self._drawing, self._of_edges, self._type = drawing, of_edges, type
         self._ours = None if drawing.ours is None else drawing.ours.for_an_epoch()
 
-    def draw(self, seeds: Seeds, key: int, topology: Topology) -> Subgraph:
+    def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
         """Sample around seeds; see `Sampler.draw`. A sampler of the user's is to be thread-safe."""
         sampler, given = self._drawing.sampler, seeds.given
         assert given is not None, "its inputs say all that there is to say"
         if self._ours is not None:
-            sampler = self._ours.keyed(key, [topology])
+            sampler = self._ours.keyed(key, topologies)
         if self._of_edges:
             negatives = self._drawing.negatives
             keyed = None if negatives is None else KeyedNegatives(negatives, key)
@@ -114,11 +118,19 @@ class Drawn(Sampler):
             out = sampler.sample_from_nodes(given())
         if self._drawing.transform is not None:
             out = self._drawing.transform(out)
-        if self._ours is None and out.edge is not None:  # numbered as that sampler numbers them
-            perm = sampler.edge_permutation
-            out.edge = out.edge if perm is None else perm[out.edge.to(torch.int64)]
-        node = torch.as_tensor(out.node).to(torch.int64).contiguous()
-        return Subgraph(node.numpy(), len(out.row), out, numbered=self._ours is None)
+        # The user's numbers edges as it numbers them.
+        perm = None if self._ours is not None else sampler.edge_permutation
+        if isinstance(out, HeteroSamplerOutput):
+            node = {type: _as_int64(each) for type, each in out.node.items()}
+            edge = {
+                type: _permuted(each, (perm or {}).get(type))
+                for type, each in (out.edge or dict.fromkeys(out.row)).items()
+            }
+            count = sum(map(len, out.row.values()))
+        else:
+            node, edge = {None: _as_int64(out.node)}, {None: _permuted(out.edge, perm)}
+            count = len(out.row)
+        return Subgraph(node, edge, count, out, numbered=self._ours is None)
 
     def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
         """Not of use here: seeds are more than nodes."""
@@ -129,34 +141,45 @@ class Drawn(Sampler):
         if self._ours is not None:
             self._ours.stop()
 
-    def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
-        """The most distinct nodes and the most edges that a sample can have; a user's sampler can
-        bring the whole graph."""
-        if self._ours is None:
-            return num_nodes, num_edges
-        seeds, fanout = self._seeds_and_fanout(batch_size, self._ours)
-        nodes = nodes_max(seeds, fanout, num_nodes)
-        edges = edges_max(seeds, fanout, num_nodes, num_edges, self._ours.replace)
-        if self._ours.disjoint:  # each tree has its own
-            one = edges_max(1, fanout, num_nodes, num_edges, self._ours.replace)
-            edges = seeds * one
-        if self._ours.subgraph_type == SubgraphType.induced:
-            edges = num_edges
-        if self._ours.subgraph_type == SubgraphType.bidirectional:
-            edges *= 2
-        return nodes, edges
+    def bounds(
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
+    ) -> Bounds:
+        """See `Sampler.bounds`; a user's sampler can bring the whole graph."""
+        ours = self._ours
+        if ours is None:
+            return Bounds(nodes, edges, nodes)
+        seeds: dict[NodeKey, int] = {self._type: batch_size}  # type: ignore[dict-item]
+        if self._of_edges:
+            seeds = self._drawing.seeds(batch_size, self._type)  # type: ignore[arg-type]
+        fanouts = ours.fanouts
+        found = most(seeds, fanouts, nodes, edges, ours.replace)
+        drawn, entries = dict(found.edges), found.nodes
+        if ours.disjoint:  # each tree has its own, and a node comes once a tree
+            entries, drawn = dict.fromkeys(nodes, 0), dict.fromkeys(edges, 0)
+            for type, count in seeds.items():
+                tree = most({type: 1}, fanouts, nodes, edges, ours.replace)
+                for name, each in tree.nodes.items():
+                    entries[name] += count * each
+                for edge_type, each in tree.edges.items():
+                    drawn[edge_type] += count * each
+        if ours.subgraph_type == SubgraphType.induced:
+            drawn = dict(edges)
+        if ours.subgraph_type == SubgraphType.bidirectional:
+            drawn = {type: 2 * count for type, count in drawn.items()}
+        return Bounds(found.nodes, drawn, entries)
 
-    def entries_max(self, batch_size: int, num_nodes: int) -> int:
-        """In trees a node comes once a tree; see `Sampler.entries_max`."""
-        if self._ours is None or not self._ours.disjoint:
-            return 0
-        seeds, fanout = self._seeds_and_fanout(batch_size, self._ours)
-        return seeds * nodes_max(1, fanout, num_nodes)
 
-    def _seeds_and_fanout(self, batch_size: int, ours: NeighborSampler) -> tuple[int, list[int]]:
-        """Nodes that a batch begins with, and neighbours for each hop."""
-        seeds = self._drawing.nodes_of(batch_size) if self._of_edges else batch_size
-        return seeds, list(ours.num_neighbors.get_mapped_values())
+def _as_int64(node: Any) -> Int64Array:
+    """Node ids as C reads them."""
+    numbers: Int64Array = torch.as_tensor(node).to(torch.int64).contiguous().numpy()
+    return numbers
+
+
+def _permuted(edge: Any, perm: Any) -> Int64Array | None:
+    """`perm[edge]`; None: there are none, or `edge` as it is."""
+    if edge is None:
+        return None
+    return _as_int64(edge if perm is None else perm[edge.to(torch.int64)])
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]

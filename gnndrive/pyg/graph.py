@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,10 @@ from torch import Tensor
 from gnndrive.adjacency import mapped
 from gnndrive.errors import ConfigError
 from gnndrive.pyg.arrays import as_times, as_weights
+from gnndrive.records import IndexPointers
 from gnndrive.store.reader import Store
+from gnndrive.store.types import folder
+from gnndrive.store.views import StoredEdges, StoredNodes
 from gnndrive.topologies.base import Topology
 
 _STEP = 1 << 20  # numbers at once
@@ -37,14 +40,17 @@ class StoredGraph:
 
     def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
         self.store, self._time, self._weight = store, time_attr, weight_attr
-        self._read: dict[str, Tensor] = {}
+        self._read: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self.of_nodes = time_attr in store.node_names
-        if not self.of_nodes:
-            self._check("time_attr", time_attr, (*store.node_names, *store.edge_names))
-        self._check("weight_attr", weight_attr, store.edge_names)
+        self._nodes = [store.nodes(type) for type in store.info.types.nodes]
+        self._edges = [store.edges(type) for type in store.info.types.edges]
+        of_nodes = {name for nodes in self._nodes for name in nodes.names}
+        of_edges = {name for edges in self._edges for name in edges.names}
+        self.of_nodes = time_attr in of_nodes
+        self._check("time_attr", time_attr, of_nodes | of_edges)
+        self._check("weight_attr", weight_attr, of_edges)
 
-    def _check(self, what: str, name: str | None, names: Any) -> None:
+    def _check(self, what: str, name: str | None, names: set[str]) -> None:
         if name is not None and name not in names:
             raise ConfigError(
                 f"{what}={name!r}: {self.store.path} has no such attribute, but "
@@ -62,67 +68,63 @@ class StoredGraph:
         return f"time={self._time} weight={self._weight}"
 
     @property
+    def _timed(self) -> Sequence[StoredNodes | StoredEdges]:
+        """What has times."""
+        timed: Sequence[StoredNodes | StoredEdges] = self._nodes if self.of_nodes else self._edges
+        return [each for each in timed if self._time in each]
+
+    @property
+    def _weighted(self) -> list[StoredEdges]:
+        return [edges for edges in self._edges if self._weight in edges]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of times and weights in memory."""
-        timed = self.store.num_nodes if self.of_nodes else self.store.num_edges
-        return 8 * timed * self.temporal + 8 * self.store.num_edges * (self._weight is not None)
+        return 8 * sum(each.table(str(self._time)).row_count for each in self._timed) + 8 * sum(
+            edges.num_edges for edges in self._weighted
+        )
 
-    def topology(self) -> Topology:
-        """The graph on mapped indices, for a sample here and there."""
-        return mapped(self.store)
+    def topologies(self) -> list[Topology]:
+        """The graph on mapped indices, for a sample here and there: one an edge type."""
+        return [mapped(edges) for edges in self._edges]
 
     @property
     def degree_max(self) -> int:
         """The most in-edges of a node, all of which are looked at; 0: no list is."""
         if self._time is None and self._weight is None:
             return 0
-        pointers = self.store.index_pointers
-        steps = range(0, len(pointers) - 1, _STEP)
-        return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
+        return max((_degree_max(edges.index_pointers) for edges in self._edges), default=0)
 
-    def times(self) -> Tensor | None:
-        """Times of nodes, or of edges at CSC positions, int64.
+    def times(self) -> Any:
+        """Times of nodes, or of edges at CSC positions, int64; heterogeneous: of those that have
+        them, by node type, or by the name of the edge type's folder.
 
         Raises:
             ConfigError: they are no whole numbers.
         """
+        return self._attributes("times", self._timed, self._time, as_times)
+
+    def weights(self) -> Any:
+        """Weights of edges at CSC positions, float32 or float64; heterogeneous: by the name of the
+        edge type's folder."""
+        return self._attributes("weights", self._weighted, self._weight, as_weights)
+
+    def _attributes(
+        self, what: str, given: Sequence[StoredNodes | StoredEdges], name: str | None,
+        convert: Callable[[Tensor], npt.NDArray[Any]],
+    ) -> Any:  # fmt: skip
+        """An attribute of all that have it, read once."""
         with self._lock:
-            if self._time is not None and "times" not in self._read:
-                name = f"nodes/{self._time}" if self.of_nodes else f"edges/{self._time}"
-                self._read["times"] = self._in_memory(name, as_times, torch.int64)
-            return self._read.get("times")
+            if name is not None and what not in self._read:
+                read = {folder(each.type): _in_memory(each, name, convert) for each in given}
+                self._read[what] = read if self.store.is_hetero else read[""]
+            return self._read.get(what)
 
-    def weights(self) -> Tensor | None:
-        """Weights of edges at CSC positions, float32 or float64."""
-        with self._lock:
-            if self._weight is not None and "weights" not in self._read:
-                name = f"edges/{self._weight}"
-                narrow = self.store.tensor(name).dtype == torch.float32
-                dtype = torch.float32 if narrow else torch.float64
-                self._read["weights"] = self._in_memory(name, as_weights, dtype)
-            return self._read.get("weights")
-
-    def edge_id(self) -> Tensor | None:
-        """The original number of the edge at each CSC position, memory-mapped; None: that is it."""
-        return None if self.store.edge_id is None else self.store.tensor("graph/edge_id")
-
-    def _in_memory(
-        self, name: str, convert: Callable[[Tensor], npt.NDArray[Any]], dtype: torch.dtype
-    ) -> Tensor:
-        """An attribute of nodes, or of edges at CSC positions, a piece at a time."""
-        value, edge_id = self.store.tensor(name), self.edge_id()
-        whole = torch.empty(len(value), dtype=dtype)
-        for at in range(0, len(value), _STEP):
-            piece = slice(at, at + _STEP)
-            if edge_id is not None and name.startswith("edges/"):
-                found = value[edge_id[piece].to(torch.int64)]
-            else:
-                found = value[piece]
-            flat = torch.from_numpy(convert(found))
-            if flat.shape != whole[piece].shape:
-                raise ConfigError(f"{self.store.path}/{name}: give one number for each, not a row")
-            whole[piece] = flat
-        return whole
+    def edge_ids(self) -> Any:
+        """The original number of the edge at each CSC position, memory-mapped; None: that is it;
+        heterogeneous: by edge type."""
+        numbers = {edges.type: edges.mapped_edge_id() for edges in self._edges}
+        return numbers if self.store.is_hetero else numbers[None]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_lock": None, "_read": {}}
@@ -130,3 +132,25 @@ class StoredGraph:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _degree_max(pointers: IndexPointers) -> int:
+    steps = range(0, len(pointers) - 1, _STEP)
+    return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
+
+
+def _in_memory(
+    given: StoredNodes | StoredEdges, name: str, convert: Callable[[Tensor], npt.NDArray[Any]]
+) -> Tensor:
+    """An attribute of nodes, or of edges at CSC positions, converted a piece at a time."""
+    value = given.tensor(name)
+    edge_id = given.mapped_edge_id() if isinstance(given, StoredEdges) else None
+    whole = torch.from_numpy(np.empty(len(value), convert(value[:0]).dtype))
+    for at in range(0, len(value), _STEP):
+        piece = slice(at, at + _STEP)
+        found = value[piece] if edge_id is None else value[edge_id[piece].to(torch.int64)]
+        flat = torch.from_numpy(convert(found))
+        if flat.shape != whole[piece].shape:
+            raise ConfigError(f"{given.table(name).path}: give one number for each, not a row")
+        whole[piece] = flat
+    return whole

@@ -37,12 +37,12 @@ from gnndrive.pyg.arrays import (
     permuted,
 )
 from gnndrive.pyg.graph import StoredGraph
-from gnndrive.records import Int64Array
+from gnndrive.records import EdgeKey, EdgeType, Int64Array
 from gnndrive.samplers._native import How, InScratch, Native, Planted, Relation
 from gnndrive.store.reader import Store
+from gnndrive.store.types import folder
 from gnndrive.topologies.base import Topology
 
-EdgeType = tuple[str, str, str]
 CANDIDATE_BYTES = 24  # native/sampler.h: its rank and order, and a sum of weights
 
 
@@ -145,8 +145,16 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     # ---- a store ----
 
     def _take_store(self, graph: StoredGraph) -> None:
-        self._graph, self.num_nodes = graph, graph.store.num_nodes
+        self._graph = graph
+        store = graph.store
         self.data_type, self.sample_direction = DataType.homogeneous, "forward"
+        self.num_nodes = store.num_nodes
+        if store.is_hetero:
+            self.data_type = DataType.heterogeneous
+            self.num_nodes = {name: store[name].num_nodes for name in store.node_types}
+            self.node_types, self.edge_types = store.metadata()
+            self.to_rel_type = {name: folder(name) for name in store.edge_types}
+            self.to_edge_type = {name: type for type, name in self.to_rel_type.items()}
         self.node_time = self.edge_time = self.edge_weight = None
 
     def _load(self) -> None:
@@ -163,6 +171,14 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         graph = "" if self._graph is None else f" {self._graph.identity}"
         kind = f"{self.subgraph_type.value} disjoint={self.disjoint} {self.temporal_strategy}"
         return kind + graph
+
+    @property
+    def fanouts(self) -> dict[EdgeKey, list[int]]:
+        """Neighbours for each hop, by edge type."""
+        if self.data_type == DataType.homogeneous:
+            return {None: list(self.num_neighbors.get_mapped_values())}
+        given = self._num_neighbors.get_mapped_values(self.edge_types)
+        return {type: list(given[name]) for type, name in self.to_rel_type.items()}
 
     @property
     def edge_level(self) -> bool:
@@ -236,11 +252,11 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     def _relations(self, hetero: bool) -> tuple[list[Relation], list[int]]:
         """The edge types as C samples them, and how many nodes there are of each type."""
+        if self._topologies is None and self._graph is not None:
+            self._topologies = self._graph.topologies()
         if not hetero:
             nodes = [int(self.num_nodes)]
-            if self._topologies is None and self._graph is not None:
-                self._topologies = [self._graph.topology()]
-            elif self._topologies is None:
+            if self._topologies is None:
                 self._topologies = [as_topology(self.colptr, self.row, nodes[0], "edge_index")]
             fanout = as_fanout(self.num_neighbors.get_mapped_values())
             return [
@@ -336,7 +352,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     def _hetero_output(self, sampled: InScratch, induced: bool) -> HeteroSamplerOutput:
         node, batch, nodes_per_hop = {}, {}, {}
         node_types, edge_types = self._hetero_types
-        dtype = next((each.dtype for each in self.colptr_dict.values()), torch.int64)
+        arrays = {} if self._graph is not None else self.colptr_dict
+        dtype = next((each.dtype for each in arrays.values()), torch.int64)
         for number, name in enumerate(node_types):
             found, tree, per_hop = sampled.nodes(number)
             node[name], nodes_per_hop[name] = torch.from_numpy(found).to(dtype), list(per_hop)
@@ -362,7 +379,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     def edge_permutation(self) -> Any:
         """The original number of the edge at each CSC position, int64 [edges]; None: the position;
         heterogeneous: by edge type."""
-        return self.perm if self._graph is None else self._graph.edge_id()
+        return self.perm if self._graph is None else self._graph.edge_ids()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_topologies": None}  # C's view of the arrays is made anew

@@ -25,12 +25,15 @@ from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array
 from gnndrive.rows import RowReader
 from gnndrive.store.reader import Store
+from gnndrive.store.types import array_name
+from gnndrive.store.views import StoredNodes
 
 READ_ONLY = "a store is read-only: write another with gnndrive.write_store or gnndrive.StoreWriter"
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
-    """A store's node attributes, group_name None, by name and index.
+    """A store's node attributes by node type (group_name; None in a homogeneous store), name and
+    index.
 
     Args:
         store: from `gnndrive.open`.
@@ -71,31 +74,41 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
 
     def _whole(self, attr: TensorAttr) -> Tensor | None:
         """All rows, memory-mapped, if all are asked for."""
-        self._check(attr)
-        return self.store.tensor(f"nodes/{attr.attr_name}") if attr.index is None else None
+        nodes = self._nodes(attr)
+        return nodes.tensor(attr.attr_name) if attr.index is None else None
 
     def _wanted(self, attrs: Sequence[TensorAttr]) -> list[tuple[str, Int64Array]]:
-        return [
-            (f"nodes/{attr.attr_name}", _row_numbers(attr.index, self.store.num_nodes))
-            for attr in attrs
-            if attr.index is not None
-        ]
+        wanted = []
+        for attr in attrs:
+            if attr.index is not None:
+                nodes = self._nodes(attr)
+                rows = _row_numbers(attr.index, nodes.num_nodes)
+                wanted.append((nodes.name_of(attr.attr_name), rows))
+        return wanted
 
-    def _check(self, attr: TensorAttr) -> None:
-        if attr.group_name is not None or attr.attr_name not in self.store.node_names:
+    def _nodes(self, attr: TensorAttr) -> StoredNodes:
+        """The nodes of an attribute's group, which have it."""
+        types = self.store.info.types.nodes
+        nodes = self.store.nodes(attr.group_name) if attr.group_name in types else None
+        if nodes is None or attr.attr_name not in nodes:
+            known = "; ".join(f"{', '.join(self.store.nodes(t).names)} of {t!r}" for t in types)
             raise KeyError(
                 f"{self.store.path} has no attribute {attr.attr_name!r} of {attr.group_name!r}; it "
-                f"has {', '.join(self.store.node_names)} of None"
+                f"has {known}"
             )
+        return nodes
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
-        self._check(attr)
-        file = self.store.table(f"nodes/{attr.attr_name}")
+        file = self._nodes(attr).table(attr.attr_name)
         return (file.row_count, *file.row_shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """Every node attribute."""
-        return [TensorAttr(None, name, None) for name in self.store.node_names]
+        return [
+            TensorAttr(type, name, None)
+            for type in self.store.info.types.nodes
+            for name in self.store.nodes(type).names
+        ]
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         raise ConfigError(READ_ONLY)
@@ -111,7 +124,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
 
 
 class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
-    """A store's adjacency, edge_type None, as CSC.
+    """A store's adjacency by edge type (None in a homogeneous store), as CSC.
 
     Args:
         store: from `gnndrive.open`.
@@ -122,14 +135,21 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
         self.store = store
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """The one edge type there is."""
-        size = (self.store.num_nodes, self.store.num_nodes)
-        return [EdgeAttr(None, EdgeLayout.CSC, True, size)]
+        """Every edge type."""
+        found = []
+        for type in self.store.info.types.edges:
+            edges = self.store.edges(type)
+            size = (edges.source.num_nodes, edges.target.num_nodes)
+            found.append(EdgeAttr(type, EdgeLayout.CSC, True, size))
+        return found
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
-        if edge_attr.edge_type is not None or edge_attr.layout != EdgeLayout.CSC:
+        known = edge_attr.edge_type in self.store.info.types.edges
+        if not known or edge_attr.layout != EdgeLayout.CSC:
             return None
-        return self.store.tensor("graph/indices"), self.store.tensor("graph/indptr")
+        names = (array_name("graph", edge_attr.edge_type, each) for each in ("indices", "indptr"))
+        row, colptr = (self.store.tensor(name) for name in names)
+        return row, colptr
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
         raise ConfigError(READ_ONLY)

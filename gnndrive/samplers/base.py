@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.topologies.base import Topology
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that one sample can hold.
+
+    Attributes:
+        nodes: distinct nodes, by node type.
+        edges: by edge type.
+        entries: nodes by node type, one that comes in several disjoint trees counted as often.
+    """
+
+    nodes: Mapping[NodeKey, int]
+    edges: Mapping[EdgeKey, int]
+    entries: Mapping[NodeKey, int]
 
 
 class Sampler(ABC):
@@ -40,23 +57,21 @@ class Sampler(ABC):
             ClosedError: `stop` was called.
         """
 
-    def draw(self, seeds: Seeds, key: int, topology: Topology) -> Sample | Subgraph:
-        """Sample around a batch's seeds, of whatever kind they are; what the pipeline calls."""
-        return self.sample(seeds.node, key, topology)
+    def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
+        """Sample around a batch's seeds, of whatever kind they are, on the topologies of all edge
+        types; what the pipeline calls."""
+        return self.sample(seeds.node, key, topologies[0])
 
     @abstractmethod
     def stop(self) -> None:
         """Make running and later calls of `sample` end at once with ClosedError."""
 
     @abstractmethod
-    def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
-        """The most distinct nodes and the most edges that a sample of `batch_size` seeds can
-        have."""
-
-    def entries_max(self, batch_size: int, num_nodes: int) -> int:
-        """The most nodes that a sample of `batch_size` distinct seeds can have; more than distinct
-        ones only if a node may come more than once; 0: never."""
-        return 0
+    def bounds(
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
+    ) -> Bounds:
+        """The most that a sample of `batch_size` distinct seeds can hold of a graph of so many
+        nodes and edges of each type."""
 
 
 def checked_fanout(num_neighbors: Any) -> list[int]:
@@ -65,8 +80,6 @@ def checked_fanout(num_neighbors: Any) -> list[int]:
     Raises:
         ConfigError: it is none, or a number is too large for C.
     """
-    if isinstance(num_neighbors, dict):
-        raise NotImplementedError("num_neighbors as a dict (heterogeneous graphs) is not built yet")
     try:
         fanout = [index(count) for count in num_neighbors]
     except TypeError:
@@ -77,6 +90,47 @@ def checked_fanout(num_neighbors: Any) -> list[int]:
             "0 or more, or -1 for all neighbours"
         )
     return fanout
+
+
+def most(
+    seeds: Mapping[NodeKey, int],
+    fanouts: Mapping[EdgeKey, Sequence[int]],
+    nodes: Mapping[NodeKey, int],
+    edges: Mapping[EdgeKey, int],
+    replace: bool = False,
+) -> Bounds:
+    """The most that one sample can hold, its seeds being distinct (duplicates add entries, not
+    nodes).
+
+    Without replacement, and wherever the fanout is -1, no edge comes twice, so their number bounds
+    them too.
+
+    Args:
+        seeds: how many of each node type.
+        fanouts: neighbours for each hop, -1: all; by edge type.
+        nodes, edges: of the graph.
+        replace: whether with replacement.
+    """
+    total = {type: min(seeds.get(type, 0), count) for type, count in nodes.items()}
+    frontier = dict(total)
+    drawn, every = dict.fromkeys(edges, 0), dict.fromkeys(edges, False)
+    for hop in range(max(map(len, fanouts.values()), default=0)):
+        found = dict.fromkeys(nodes, 0)
+        for type, fanout in fanouts.items():
+            source, target = (type[0], type[2]) if type is not None else (None, None)
+            if fanout[hop] < 0 and frontier[target]:
+                every[type], found[source] = True, nodes[source]
+            elif frontier[target]:
+                drawn[type] += frontier[target] * fanout[hop]
+                found[source] += frontier[target] * fanout[hop]
+        frontier = {type: min(count, nodes[type]) for type, count in found.items()}
+        total = {type: min(count + frontier[type], nodes[type]) for type, count in total.items()}
+    for type, count in edges.items():
+        if replace:
+            drawn[type] += count * every[type]
+        else:
+            drawn[type] = count if every[type] else min(drawn[type], count)
+    return Bounds(total, drawn, total)
 
 
 def position_dtype(num_edges: int) -> type[np.int32 | np.int64]:

@@ -5,14 +5,14 @@ The work is in native/sample.c. Do not use it for weighted, temporal or disjoint
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gnndrive.blocks import Allocate
-from gnndrive.records import Int64Array, Sample
+from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample
 from gnndrive.samplers._native import How, Native, Planted, Relation
-from gnndrive.samplers.base import Sampler, checked_fanout
+from gnndrive.samplers.base import Bounds, Sampler, checked_fanout, most
 from gnndrive.topologies.base import Topology
 
 
@@ -40,7 +40,7 @@ class Uniform(Sampler):
     ) -> None:
         self._empty = empty
         self._fanout = np.array(checked_fanout(num_neighbors), dtype=np.int64)
-        self._replace = replace
+        self._replace = bool(replace)
         self._native = Native()
 
     def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
@@ -67,47 +67,12 @@ class Uniform(Sampler):
             row, colptr, edge, edges_per_hop = sampled.edges(0, self._empty)
             return Sample(node, row, colptr, edge, nodes_per_hop, edges_per_hop)
 
-    def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
-        """See `nodes_max` and `edges_max`."""
-        fanout = self._fanout.tolist()
-        edges = edges_max(batch_size, fanout, num_nodes, num_edges, bool(self._replace))
-        return nodes_max(batch_size, fanout, num_nodes), edges
+    def bounds(
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
+    ) -> Bounds:
+        """See `Sampler.bounds`."""
+        return most({None: batch_size}, {None: self._fanout.tolist()}, nodes, edges, self._replace)
 
     def stop(self) -> None:
         """Make running and later calls of `sample` end at once with ClosedError."""
         self._native.stop()
-
-
-def nodes_max(batch_size: int, num_neighbors: Sequence[int], num_nodes: int) -> int:
-    """The most distinct nodes that one sample can have (duplicate seeds add entries, not nodes)."""
-    total = frontier = min(batch_size, num_nodes)
-    for fanout in checked_fanout(num_neighbors):
-        if fanout < 0:
-            return num_nodes if total else 0
-        frontier = min(frontier * fanout, num_nodes)
-        total += frontier
-    return min(total, num_nodes)
-
-
-def edges_max(
-    batch_size: int,
-    num_neighbors: Sequence[int],
-    num_nodes: int,
-    num_edges: int,
-    replace: bool = False,
-) -> int:
-    """The most edges that one sample can have, its seeds being distinct.
-
-    Without replacement, and wherever the fanout is -1, no edge comes twice, so `num_edges` bounds
-    them too.
-    """
-    drawn, frontier, every = 0, min(batch_size, num_nodes), False
-    for fanout in checked_fanout(num_neighbors):
-        if fanout < 0:
-            every, frontier = True, num_nodes
-        else:
-            drawn += frontier * fanout
-            frontier = min(frontier * fanout, num_nodes)
-    if replace:
-        return drawn + (num_edges if every else 0)
-    return num_edges if every else min(drawn, num_edges)

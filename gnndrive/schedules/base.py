@@ -10,7 +10,7 @@ from hashlib import sha256
 import torch
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from gnndrive.records import Seeds
+from gnndrive.records import EdgeKey, NodeKey, Seeds
 
 
 def digest(*tensors: torch.Tensor | None) -> str:
@@ -29,6 +29,8 @@ class InputNodes:
         node: their ids, int64 [count]; None: nodes 0 … count − 1, which take no memory.
         by_position: whether `input_id` is the position among them, as PyG has it for ids and for
             all nodes; else it is the node's id, as PyG has it for a mask.
+        time: their times, int64 [count], or None.
+        type: their node type; None in a homogeneous graph.
     """
 
     def __init__(
@@ -36,17 +38,11 @@ class InputNodes:
         count: int,
         node: torch.Tensor | None = None,
         by_position: bool = True,
+        time: torch.Tensor | None = None,
+        type: NodeKey = None,
     ) -> None:
-        self._count = count
-        self._node = node
-        self._by_position = by_position
-        self._time: torch.Tensor | None = None
-
-    def timed(self, time: torch.Tensor) -> InputNodes:
-        """The same with times, int64 [count]."""
-        timed = InputNodes(self._count, self._node, self._by_position)
-        timed._time = time
-        return timed
+        self._count, self._node, self._by_position = count, node, by_position
+        self._time, self.type = time, type
 
     def __len__(self) -> int:
         return self._count
@@ -60,7 +56,8 @@ class InputNodes:
     def identity(self) -> str:
         """What tells these input nodes from others: how many, and a digest of them."""
         kind = "positions" if self._by_position else "ids"
-        return f"{self._count} {kind} {digest(self._node, self._time)}"
+        whose = "" if self.type is None else f" of {self.type}"
+        return f"{self._count} {kind}{whose} {digest(self._node, self._time)}"
 
     def seeds(self, index: int, position: torch.Tensor) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]) among the input
@@ -80,8 +77,8 @@ class InputNodes:
             node = position % max(self._count, 1)  # as indexing has it: −1 is the last
         input_id = (position if self._by_position else node).clone()
         time = None if self._time is None else self._time[position]
-        given = partial(NodeSamplerInput, input_id, node, time)
-        return Seeds(index, node.numpy(), input_id.numpy(), given)
+        given = partial(NodeSamplerInput, input_id, node, time, self.type)
+        return Seeds(index, node.numpy(), input_id.numpy(), given, type=self.type)
 
 
 class InputEdges:
@@ -95,6 +92,7 @@ class InputEdges:
         label: for each input_id, or None.
         time: int64 for each input_id, or None.
         nbytes: bytes that `ends` holds.
+        type: their edge type; None in a homogeneous graph.
     """
 
     def __init__(
@@ -105,9 +103,10 @@ class InputEdges:
         label: torch.Tensor | None = None,
         time: torch.Tensor | None = None,
         nbytes: int = 0,
+        type: EdgeKey = None,
     ) -> None:
         self._count, self._ends, self._label, self._time = count, ends, label, time
-        self._of_ends = identity
+        self._of_ends, self.type = identity, type
         self.nbytes = nbytes + sum(each.nbytes for each in (label, time) if each is not None)
 
     def __len__(self) -> int:
@@ -116,7 +115,8 @@ class InputEdges:
     @cached_property
     def identity(self) -> str:
         """What tells these edges from others."""
-        return f"{self._count} edges {self._of_ends} {digest(self._label, self._time)}"
+        whose = "" if self.type is None else f" of {self.type}"
+        return f"{self._count} edges{whose} {self._of_ends} {digest(self._label, self._time)}"
 
     def seeds(self, index: int, position: torch.Tensor) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]).
@@ -129,15 +129,14 @@ class InputEdges:
         if len(position) and not -count <= int(position.min()) <= int(position.max()) < count:
             raise IndexError(f"a position is out of range: there are {count} edges")
         position %= max(count, 1)
-        return Seeds(
-            index, position.numpy(), position.numpy(), partial(self._input, position), True
-        )
+        given = partial(self._input, position)
+        return Seeds(index, position.numpy(), position.numpy(), given, True, self.type)
 
     def _input(self, position: torch.Tensor) -> EdgeSamplerInput:
         row, col, input_id = self._ends(position)
         return EdgeSamplerInput(
             input_id, row, col, None if self._label is None else self._label[input_id],
-            None if self._time is None else self._time[input_id],
+            None if self._time is None else self._time[input_id], self.type,
         )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.errors import StoreError
+from gnndrive.store.types import Types
 
 
 class Check:
@@ -105,21 +106,21 @@ class Pointers(Check):
         )
 
 
-def check_for(name: str, where: str, num_nodes: int, num_edges: int) -> Check | None:
+def check_for(name: str, where: str, types: Types) -> Check | None:
     """The check that array `name` of a store must pass; None: its values may be anything.
 
     Args:
-        name: "group/name".
+        name: in full, "graph/indptr".
         where: its file, for errors.
-        num_nodes: of the store.
-        num_edges: of the store.
+        types: of the store.
     """
-    if name == "graph/indptr":
-        return Pointers(where, num_edges)
-    if name == "graph/indices":
-        return Bounds(where, "edge", num_nodes, "nodes")
-    if name == "graph/edge_id":
-        return Bounds(where, "edge", num_edges, "edges")
-    if name.startswith("splits/"):
-        return Bounds(where, "entry", num_nodes, "nodes")
-    return None
+    place = types.place(name)
+    if place.group == "splits":
+        return Bounds(where, "entry", place.sources, "nodes")
+    if place.group != "graph":
+        return None
+    if place.leaf == "indptr":
+        return Pointers(where, place.edges)
+    if place.leaf == "indices":
+        return Bounds(where, "edge", place.sources, "nodes")
+    return Bounds(where, "edge", place.edges, "edges")

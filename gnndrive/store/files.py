@@ -16,7 +16,7 @@ def open_plain(store: Path, file: str) -> int:
 
     Args:
         store: the store's folder.
-        file: relative, at most one folder deep.
+        file: relative, a few folders deep.
 
     Returns:
         A descriptor that the caller closes.
@@ -26,10 +26,11 @@ def open_plain(store: Path, file: str) -> int:
     """
     path = store / file
     try:
-        if not stat.S_ISDIR(os.lstat(path.parent).st_mode) and path.parent != store:
-            raise StoreError(
-                f"{path.parent} is no folder: copy the store again, with its own files in it"
-            )
+        for parent in path.parents[: len(Path(file).parts) - 1]:
+            if not stat.S_ISDIR(os.lstat(parent).st_mode):
+                raise StoreError(
+                    f"{parent} is no folder: copy the store again, with its own files in it"
+                )
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise StoreError(

@@ -6,9 +6,9 @@ in numpy's own format, so that `numpy.load(mmap_mode="r")` opens it as it is and
 the rows aligned, then the rows in C order. bfloat16, which numpy does not have, is stored as uint16
 and called bfloat16 in store.json. No pickle anywhere.
 
-The groups of version 1: `graph/indptr`, `graph/indices` and `graph/edge_id` (CSC), `nodes/*` with
-one row per node, `edges/*` with one row per edge in the order that edge_id refers to, `splits/*`
-with node ids.
+The groups: `graph/indptr`, `graph/indices` and `graph/edge_id` (CSC), `nodes/*` with one row per
+node, `edges/*` with one row per edge in the order that edge_id refers to, `splits/*` with node ids.
+In a heterogeneous store, which is version 2, each of them for each type (types.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.errors import ConfigError, StoreError
+from gnndrive.records import EdgeKey, NodeKey
+from gnndrive.store.types import NodeType, Types, array_name
 
 FORMAT = "gnndrive-store"
-FORMAT_VERSION = 1
+HOMOGENEOUS, HETEROGENEOUS = 1, 2  # versions of the format
 DATA_OFFSET = 4096
 STORE_JSON = "store.json"
 JSON_BYTES_MAX = 64 << 20
@@ -44,8 +46,7 @@ _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 3
 _STORAGE: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("bool", *_INTEGERS, "float16", "float32", "float64")
 } | {"bfloat16": np.dtype(np.uint16)}
-_NAME = re.compile(r"(graph|nodes|edges|splits)/[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
-_GRAPH = {"graph/indptr", "graph/indices", "graph/edge_id"}
+_NEEDED = ("indptr", "indices")  # of GRAPH
 _COUNT_MAX = 1 << 48
 _DAMAGED = "the store is damaged: copy it again from where it came, or import it again"
 
@@ -92,46 +93,52 @@ class StoreInfo:
     """What store.json says.
 
     Attributes:
-        num_nodes: number of nodes.
-        num_edges: number of directed edges.
-        num_classes: classes of `nodes/y`, 0 if there are none.
-        classes: the classes' names in the order of their ids, if they had names.
+        types: of nodes and edges, and how many there are.
         made_by: how the store was made, for people.
         arrays: every array by name.
-        version: the format's version.
     """
 
-    num_nodes: int
-    num_edges: int
-    num_classes: int
-    classes: tuple[str, ...] | None
+    types: Types
     made_by: str
     arrays: Mapping[str, ArrayInfo]
-    version: int = FORMAT_VERSION
+
+    @property
+    def version(self) -> int:
+        """The format's version."""
+        return HETEROGENEOUS if self.types.hetero else HOMOGENEOUS
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays' files."""
         return sum(array.nbytes for array in self.arrays.values())
 
-    @property
-    def num_features(self) -> int:
-        """Columns of `nodes/x`, 0 if there is none."""
-        x = self.arrays.get("nodes/x")
+    def num_features(self, node_type: NodeKey) -> int:
+        """Columns of a node type's `x`, 0 if there is none."""
+        x = self.arrays.get(array_name("nodes", node_type, "x"))
         if x is None:
             return 0
         return x.shape[-1] if len(x.shape) > 1 else 1
 
     def as_dict(self) -> dict[str, Any]:
         """The content of store.json, for display and `--json`."""
+        nodes, edges = self.types.nodes, self.types.edges
+        counts: dict[str, Any] = {
+            "node_types": {
+                name: {"num_nodes": each.num_nodes, **_classes(each)}
+                for name, each in nodes.items()
+            },
+            "edge_types": [
+                {"type": list(type or ()), "num_edges": count} for type, count in edges.items()
+            ],
+        }
+        if not self.types.hetero:
+            counts = {"num_nodes": self.types.num_nodes, "num_edges": self.types.num_edges}
+            counts |= _classes(nodes[None])
         return {
             "format": FORMAT,
             "version": self.version,
             "made_by": self.made_by,
-            "num_nodes": self.num_nodes,
-            "num_edges": self.num_edges,
-            "num_classes": self.num_classes,
-            "classes": None if self.classes is None else list(self.classes),
+            **counts,
             "arrays": {
                 array.name: {
                     "dtype": array.dtype,
@@ -142,6 +149,11 @@ class StoreInfo:
                 for array in self.arrays.values()
             },
         }
+
+
+def _classes(nodes: NodeType) -> dict[str, Any]:
+    names = None if nodes.classes is None else list(nodes.classes)
+    return {"num_classes": nodes.num_classes, "classes": names}
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
@@ -189,20 +201,6 @@ def index_dtype(values: int) -> str:
     return "int32" if values < 2**31 else "int64"
 
 
-def check_name(name: str) -> None:
-    """Refuse an array name that a store cannot have.
-
-    Raises:
-        ConfigError: it is not "group/name" of a known group in plain letters.
-    """
-    if not _NAME.fullmatch(name) or (name.startswith("graph/") and name not in _GRAPH):
-        raise ConfigError(
-            f"{name!r} is no name for an array: use nodes/NAME, edges/NAME, splits/NAME with "
-            "letters, "
-            f"digits, '_', '-' and '.', or one of {', '.join(sorted(_GRAPH))}"
-        )
-
-
 def npy_header(info: ArrayInfo) -> bytes:
     """The file's first 4,096 bytes: a header in .npy format 1.0, padded with spaces."""
     descr = info.storage.newbyteorder("<").str
@@ -237,25 +235,53 @@ def parse(content: bytes, where: str) -> StoreInfo:
     if top.text("format") != FORMAT:
         raise StoreError(f"{where} does not belong to a gnndrive store: choose another folder")
     version = top.whole("version")
-    if version != FORMAT_VERSION:
+    if version not in (HOMOGENEOUS, HETEROGENEOUS):
         raise StoreError(
-            f"{where} has format version {version} and this gnndrive reads {FORMAT_VERSION}: "
-            f"install the gnndrive that made the store, or import it again"
+            f"{where} has format version {version} and this gnndrive reads {HOMOGENEOUS} and "
+            f"{HETEROGENEOUS}: install the gnndrive that made the store, or import it again"
         )
+    types = _parse_types(top) if version == HETEROGENEOUS else _parse_counts(top)
     arrays = {}
     listed = top.value("arrays", dict)
     for name in listed:
-        arrays[name] = _parse_array(name, _Record(listed[name], where, f"arrays[{name!r}]"))
-    info = StoreInfo(
-        num_nodes=top.whole("num_nodes"),
-        num_edges=top.whole("num_edges"),
-        num_classes=top.whole("num_classes"),
-        classes=top.texts("classes"),
-        made_by=top.text("made_by"),
-        arrays=arrays,
-    )
+        record = _Record(listed[name], where, f"arrays[{name!r}]")
+        arrays[name] = _parse_array(name, record, types)
+    info = StoreInfo(types, top.text("made_by"), arrays)
     _check_counts(info, where)
     return info
+
+
+def _parse_counts(top: _Record) -> Types:
+    return Types({None: _parse_nodes(top)}, {None: top.whole("num_edges")})
+
+
+def _parse_types(top: _Record) -> Types:
+    given = top.value("node_types", dict)
+    nodes: dict[NodeKey, NodeType] = {
+        name: _parse_nodes(_Record(given[name], top.where, f"node_types[{name!r}]"))
+        for name in given
+    }
+    edges: dict[EdgeKey, int] = {}
+    for place, fields in enumerate(top.value("edge_types", list)):
+        record = _Record(fields, top.where, f"edge_types[{place}]")
+        edges[tuple(record.texts("type") or ())] = record.whole("num_edges")  # type: ignore[index]
+    types = Types(nodes, edges)
+    try:
+        types.check()
+    except ConfigError as error:
+        raise top.error(f"has types that cannot be: {error}") from None
+    if types.num_nodes >= _COUNT_MAX or types.num_edges >= _COUNT_MAX:
+        raise top.error("has more nodes or edges than there can be")
+    return types
+
+
+def _parse_nodes(record: _Record) -> NodeType:
+    nodes = NodeType(
+        record.whole("num_nodes"), record.whole("num_classes"), record.texts("classes")
+    )
+    if nodes.classes is not None and nodes.num_classes < len(nodes.classes):
+        raise record.error("has a 'num_classes' that is less than there are 'classes'")
+    return nodes
 
 
 def _no_constant(name: str) -> None:
@@ -308,9 +334,9 @@ def is_plain_text(text: str) -> bool:
     return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
-def _parse_array(name: str, record: _Record) -> ArrayInfo:
+def _parse_array(name: str, record: _Record, types: Types) -> ArrayInfo:
     try:
-        check_name(name)
+        types.place(name)
         dtype = record.text("dtype")
         storage_dtype(dtype)  # exactly these names; numpy's own parser takes far more
     except ConfigError as error:
@@ -329,29 +355,32 @@ def _parse_array(name: str, record: _Record) -> ArrayInfo:
     return info
 
 
-def fits(array: ArrayInfo, num_nodes: int, num_edges: int) -> bool:
-    """Whether an array has a shape and dtype that its place in such a store allows."""
-    group = array.name.split("/")[0]
-    if group == "splits":
+def fits(array: ArrayInfo, types: Types) -> bool:
+    """Whether an array has a shape and dtype that its place in a store of these types allows."""
+    place = types.place(array.name)
+    if place.group == "splits":
         return len(array.shape) == 1 and array.dtype == "int64"
-    if group != "graph":
-        return array.shape[0] == (num_nodes if group == "nodes" else num_edges)
-    if array.name == "graph/indptr":
-        return array.shape == (num_nodes + 1,) and array.dtype == "int64"
-    values = num_nodes if array.name == "graph/indices" else num_edges
-    return array.shape == (num_edges,) and array.dtype in {index_dtype(values), "int64"}
+    if place.group != "graph":
+        return array.shape[0] == (place.sources if place.group == "nodes" else place.edges)
+    if place.leaf == "indptr":
+        return array.shape == (place.targets + 1,) and array.dtype == "int64"
+    values = place.sources if place.leaf == "indices" else place.edges
+    return array.shape == (place.edges,) and array.dtype in {index_dtype(values), "int64"}
+
+
+def missing_arrays(arrays: Mapping[str, Any], types: Types) -> list[str]:
+    """Arrays that a store must have and that are not there."""
+    wanted = [array_name("graph", type, leaf) for type in types.edges for leaf in _NEEDED]
+    return [name for name in wanted if name not in arrays]
 
 
 def _check_counts(info: StoreInfo, where: str) -> None:
     """Hold the arrays' shapes and dtypes against the counts."""
-    for name in ("graph/indptr", "graph/indices"):
-        if name not in info.arrays:
-            raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
+    for name in missing_arrays(info.arrays, info.types):
+        raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
     for name, array in info.arrays.items():
-        if not fits(array, info.num_nodes, info.num_edges):
+        if not fits(array, info.types):
             raise StoreError(
                 f"{where}: {name} is {array.dtype} {list(array.shape)}, which does not fit "
-                f"{info.num_nodes} nodes and {info.num_edges} edges; {_DAMAGED}"
+                f"{info.types.num_nodes} nodes and {info.types.num_edges} edges; {_DAMAGED}"
             )
-    if info.classes is not None and info.num_classes < len(info.classes):
-        raise StoreError(f"{where}: 'num_classes' is less than there are 'classes'; {_DAMAGED}")

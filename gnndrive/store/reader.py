@@ -8,57 +8,61 @@ After `open`, indices are still what the files say: C checks them in use.
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import IndexPointers, TableFile
-from gnndrive.store.checks import check_for
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.errors import ConfigError
+from gnndrive.records import EdgeKey, EdgeType, IndexPointers, NodeKey, TableFile
 from gnndrive.store.format import (
     DATA_OFFSET,
-    JSON_BYTES_MAX,
-    STORE_JSON,
     ArrayInfo,
     Progress,
     StoreInfo,
     dump,
-    npy_header,
-    parse,
     torch_dtype,
 )
+from gnndrive.store.loading import load_checked, open_checked, read_info
+from gnndrive.store.types import array_name
 from gnndrive.store.verify import verify
+from gnndrive.store.views import StoredEdges, StoredNodes
 
-_STEP = 1 << 20  # values checked at once
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
 
 
 class Store:
     """An open store; `gnndrive.open` makes it. Safe to share between threads; pickles as its path.
 
+    What belongs to nodes or edges of a type is in `store["paper"]` and `store["author", "writes",
+    "paper"]`; a homogeneous store has it itself.
+
     Attributes:
         path: its folder, absolute.
         info: what store.json says, a `StoreInfo`.
     """
 
-    def __init__(self, path: Path, info: StoreInfo, index_pointers: IndexPointers) -> None:
+    def __init__(
+        self, path: Path, info: StoreInfo, index_pointers: dict[EdgeKey, IndexPointers]
+    ) -> None:
         self.path, self.info = path, info
         self._index_pointers = index_pointers
         self._maps: dict[str, np.memmap[Any, Any]] = {}
 
     def __repr__(self) -> str:
+        counts = f"num_nodes={self.num_nodes}, num_edges={self.num_edges}"
+        if self.is_hetero:
+            kinds = f"node_types={self.node_types}, edge_types={self.edge_types}"
+            return f"Store({str(self.path)!r}, {counts}, {kinds})"
         return (
-            f"Store({str(self.path)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}, "
-            f"num_features={self.num_features}, num_classes={self.num_classes})"
+            f"Store({str(self.path)!r}, {counts}, num_features={self.num_features}, "
+            f"num_classes={self.num_classes})"
         )
 
     def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
@@ -70,83 +74,138 @@ class Store:
         store.json, which has every array's."""
         return sha256(dump(self.info)).hexdigest()
 
+    # ---- types ----
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether it has named types of nodes and edges."""
+        return self.info.types.hetero
+
+    @property
+    def node_types(self) -> list[str]:
+        """The node types' names; none in a homogeneous store."""
+        return [name for name in self.info.types.nodes if name is not None]
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """The edge types, (source, relation, target) each; none in a homogeneous store."""
+        return [name for name in self.info.types.edges if name is not None]
+
+    def metadata(self) -> tuple[list[str], list[EdgeType]]:
+        """Node and edge types, as `torch_geometric.nn.to_hetero` wants them."""
+        return self.node_types, self.edge_types
+
+    def nodes(self, type: NodeKey = None) -> StoredNodes:
+        """The nodes of a type; None: those of a homogeneous store.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if type not in self.info.types.nodes:
+            raise self._no_type(type, self.node_types)
+        return StoredNodes(self, type)
+
+    def edges(self, type: EdgeKey = None) -> StoredEdges:
+        """The edges of a type; None: those of a homogeneous store.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if type not in self.info.types.edges:
+            raise self._no_type(type, self.edge_types)
+        return StoredEdges(self, type)
+
+    def _no_type(self, type: object, types: list[Any]) -> ConfigError:
+        if not self.is_hetero:
+            return ConfigError(f"{self.path} is homogeneous: it has no type {type!r}")
+        asked = "name a type: store[TYPE]" if type is None else f"there is no {type!r}"
+        known = ", ".join(map(str, types)) or "none"
+        return ConfigError(f"{self.path} is heterogeneous: {asked}; the types are {known}")
+
+    @overload
+    def __getitem__(self, type: str) -> StoredNodes: ...
+    @overload
+    def __getitem__(self, type: EdgeType) -> StoredEdges: ...
+    def __getitem__(self, type: str | EdgeType) -> StoredNodes | StoredEdges:
+        return self.nodes(type) if isinstance(type, str) else self.edges(type)
+
     @property
     def num_nodes(self) -> int:
-        """Number of nodes."""
-        return self.info.num_nodes
+        """Number of nodes, of all types."""
+        return self.info.types.num_nodes
 
     @property
     def num_edges(self) -> int:
-        """Number of directed edges."""
-        return self.info.num_edges
+        """Number of directed edges, of all types."""
+        return self.info.types.num_edges
+
+    # ---- of a homogeneous store ----
 
     @property
     def num_features(self) -> int:
         """Columns of x, 0 if there is none."""
-        return self.info.num_features
+        return self.nodes().num_features
 
     @property
     def num_node_features(self) -> int:
         """The same, under PyG's other name."""
-        return self.info.num_features
+        return self.nodes().num_features
 
     @property
     def num_classes(self) -> int:
         """Classes of y, 0 if there are none."""
-        return self.info.num_classes
+        return self.nodes().num_classes
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The classes' names in the order of their ids, if they had names."""
-        return self.info.classes
+        return self.nodes().classes
 
     @property
     def index_pointers(self) -> IndexPointers:
-        """CSC index pointers, [num_nodes + 1], in memory, read-only, checked at open; uint32 if
-        there are fewer than 2^32 edges, else int64."""
-        return self._index_pointers
+        """See `StoredEdges.index_pointers`."""
+        return self.edges().index_pointers
 
     @property
     def indptr(self) -> np.memmap[Any, Any]:
         """CSC index pointers, int64 [num_nodes + 1], mapped."""
-        return self.array("graph/indptr")
+        return self.edges().indptr
 
     @property
     def indices(self) -> np.memmap[Any, Any]:
         """The in-neighbours of v are indices[indptr[v]:indptr[v + 1]]; [num_edges], mapped."""
-        return self.array("graph/indices")
+        return self.edges().indices
 
     @property
     def indices_path(self) -> Path:
         """The file of `indices`; its values start at byte 4,096."""
-        return self.path / "graph" / "indices.npy"
+        return self.edges().indices_path
 
     @property
     def edge_id(self) -> np.memmap[Any, Any] | None:
-        """The original number of the edge at each CSC position; None: the position itself.
-
-        int32 or int64 [num_edges], mapped.
-        """
-        return self.array("graph/edge_id") if "graph/edge_id" in self.info.arrays else None
+        """See `StoredEdges.edge_id`."""
+        return self.edges().edge_id
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """Names of the per-node arrays, without "nodes/"."""
-        return self._names("nodes")
+        return self.nodes().names
 
     @property
     def edge_names(self) -> tuple[str, ...]:
         """Names of the per-edge arrays, without "edges/"; rows in the original order (e_id)."""
-        return self._names("edges")
+        return self.edges().names
 
     @property
     def split_names(self) -> tuple[str, ...]:
         """Names of the splits."""
-        return self._names("splits")
+        return self.nodes().split_names
 
-    def _names(self, group: str) -> tuple[str, ...]:
-        prefix = f"{group}/"
-        return tuple(n.removeprefix(prefix) for n in self.info.arrays if n.startswith(prefix))
+    def split(self, name: str) -> torch.Tensor:
+        """The node ids of a split; see `StoredNodes.split`."""
+        return self.nodes().split(name)
+
+    # ---- arrays ----
 
     def _find(self, name: str) -> ArrayInfo:
         full = name if "/" in name else f"nodes/{name}"
@@ -188,7 +247,7 @@ class Store:
         """
         info = self._find(name)
         if info.name not in self._maps:
-            with os.fdopen(_open_checked(self.path, info), "rb") as file:
+            with os.fdopen(open_checked(self.path, info), "rb") as file:
                 self._maps[info.name] = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
         return self._maps[info.name]
 
@@ -206,7 +265,7 @@ class Store:
             StoreError: its file is no longer what it was at open.
         """
         info = self._find(name)
-        fd = _open_checked(self.path, info)
+        fd = open_checked(self.path, info)
         try:
             # Private and writable, because torch has no read-only tensors; without a reserve,
             # because a table may be larger than memory.
@@ -222,18 +281,20 @@ class Store:
         values = torch.frombuffer(mapped, dtype=torch.uint8, offset=DATA_OFFSET)
         return values.view(dtype).view(info.shape)
 
-    def split(self, name: str) -> torch.Tensor:
-        """The node ids of a split, int64 [n], in memory.
+    def in_memory(self, name: str) -> npt.NDArray[Any]:
+        """Index pointers or a split, read and checked.
+
+        Args:
+            name: in full, "splits/train".
 
         Raises:
-            ConfigError: there is no such split.
-            StoreError: an id is out of range.
+            StoreError: what it says cannot be.
         """
-        if name not in self.split_names:
-            known = ", ".join(self.split_names) or "none"
-            raise ConfigError(f"{self.path} has no split {name!r}; it has: {known}")
-        info = self.info.arrays[f"splits/{name}"]
-        return torch.from_numpy(_load(self.path, info, self.info))
+        return load_checked(self.path, self._find(name), self.info.types)
+
+    def pointers_in_memory(self, type: EdgeKey) -> IndexPointers:
+        """The index pointers of an edge type, see `StoredEdges.index_pointers`."""
+        return self._index_pointers[type]
 
     def verify(self, progress: Progress | None = None) -> None:
         """Read every file: checksums, indices within bounds, edge ids each once.
@@ -245,6 +306,22 @@ class Store:
             StoreError: the first thing that is wrong, naming the file.
         """
         verify(self.path, self.info, progress)
+
+
+def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
+    """Open a store that has one type of nodes, for what knows no other.
+
+    Raises:
+        ConfigError: it is heterogeneous; says what `whose` is good for.
+        StoreError: as `open`.
+    """
+    store = open(path)
+    if store.is_hetero:
+        raise ConfigError(
+            f"{store.path} is heterogeneous, and {whose} is for stores with one type of nodes: use "
+            "gnndrive.NeighborLoader in a loop of your own, as in docs/tasks/heterogeneous.md"
+        )
+    return store
 
 
 def open(path: str | os.PathLike[str]) -> Store:
@@ -262,115 +339,14 @@ def open(path: str | os.PathLike[str]) -> Store:
     folder = Path(os.path.abspath(path))
     info = read_info(folder)
     for array in info.arrays.values():
-        os.close(_open_checked(folder, array))
-    width = np.uint32 if info.num_edges < 1 << 32 else np.int64
-    index_pointers = _load(folder, info.arrays["graph/indptr"], info, width)
-    index_pointers.flags.writeable = False
-    store = Store(folder, info, index_pointers)
-    for name in store.split_names:
-        _load(folder, info.arrays[f"splits/{name}"], info)
-    return store
-
-
-def read_info(folder: Path) -> StoreInfo:
-    """What a store's store.json says.
-
-    Raises:
-        StoreError: it is missing or cannot be believed.
-    """
-    if not os.path.lexists(folder / STORE_JSON):
-        raise StoreError(
-            f"{folder / STORE_JSON} is not there: {folder} is no store; make one with gnndrive "
-            "import"
-        )
-    fd = open_plain(folder, STORE_JSON)
-    try:
-        content = read_at_most(fd, JSON_BYTES_MAX + 1)
-    except OSError as error:
-        raise _unreadable(folder / STORE_JSON, error) from error
-    finally:
-        os.close(fd)
-    if len(content) > JSON_BYTES_MAX:
-        raise StoreError(
-            f"{folder / STORE_JSON} is larger than any store.json: import the store again"
-        )
-    return parse(content, str(folder / STORE_JSON))
-
-
-def _open_checked(folder: Path, info: ArrayInfo) -> int:
-    """Open an array's file, which must have the size and the header that store.json says."""
-    path = folder / info.file
-    fd = open_plain(folder, info.file)
-    try:
-        size = os.fstat(fd).st_size
-        if size != info.nbytes:
-            state = "truncated" if size < info.nbytes else "too long"
-            raise StoreError(
-                f"{path} is {state}: {size} bytes instead of {info.nbytes}; copy or import the "
-                "store again"
-            )
-        # One version of the format writes one header for a dtype and shape, so bytes can be
-        # compared.
-        if read_at_most(fd, DATA_OFFSET) != npy_header(info):
-            raise StoreError(
-                f"{path} has a header that is not that of {info.dtype} {list(info.shape)} in C "
-                "order, as "
-                f"store.json says; copy or import the store again"
-            )
-    except OSError as error:
-        os.close(fd)
-        raise _unreadable(path, error) from error
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _load(
-    folder: Path, info: ArrayInfo, store: StoreInfo, dtype: type | None = None
-) -> npt.NDArray[Any]:
-    """Read and check index pointers or a split; what is checked is what is given back.
-
-    Args:
-        folder, info: where it is.
-        store: what its values are checked against.
-        dtype: what to keep it in; it must hold every value that passes the checks.
-    """
-    path = folder / info.file
-    try:
-        values = np.empty(info.shape, dtype or info.storage)
-    except MemoryError:
-        raise StoreError(
-            f"{path} needs {info.nbytes:,} bytes of memory, which there are not: use a machine "
-            "with more, or, if the graph is not that large, import the store again"
-        ) from None
-    check = check_for(info.name, str(path), store.num_nodes, store.num_edges)
-    assert check is not None
-    step = np.empty(min(len(values), _STEP), info.storage)
-    with os.fdopen(_open_checked(folder, info), "rb", buffering=0) as file:
-        for start in range(0, len(values), _STEP):
-            chunk = step[: len(values) - start]
-            _fill(chunk, file, path)
-            check.feed(chunk)
-            values[start : start + len(chunk)] = chunk
-    check.finish()
-    return values
-
-
-def _fill(array: npt.NDArray[Any], file: io.RawIOBase, path: Path) -> None:
-    """Read the file's next bytes into `array`."""
-    view = array.view(np.uint8).data
-    done = 0
-    try:
-        while done < len(view) and (got := file.readinto(view[done:])):
-            done += got
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    if done < len(view):
-        raise StoreError(f"{path} became shorter while it was read: copy or import the store again")
-
-
-def _unreadable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"reading {path} failed ({error.strerror}): check the disk, or copy the store again"
-    )
+        os.close(open_checked(folder, array))
+    index_pointers: dict[EdgeKey, IndexPointers] = {}
+    for type, num_edges in info.types.edges.items():
+        width = np.uint32 if num_edges < 1 << 32 else np.int64
+        array = info.arrays[array_name("graph", type, "indptr")]
+        index_pointers[type] = load_checked(folder, array, info.types, width)
+        index_pointers[type].flags.writeable = False
+    for array in info.arrays.values():
+        if info.types.place(array.name).group == "splits":
+            load_checked(folder, array, info.types)
+    return Store(folder, info, index_pointers)

@@ -38,7 +38,7 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
     done = 0
     for array in info.arrays.values():
         path = str(folder / array.file)
-        check = check_for(array.name, path, info.num_nodes, info.num_edges)
+        check = check_for(array.name, path, info.types)
         digest = hashlib.sha256()
         size = 0
         for block in _blocks(folder, array):
@@ -56,8 +56,10 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
                 f"{path} has another checksum than store.json says: its content has changed; "
                 f"copy the store again from where it came, or import it again"
             )
-    if "graph/edge_id" in info.arrays:
-        _check_permutation(folder, info.arrays["graph/edge_id"])
+    for array in info.arrays.values():
+        place = info.types.place(array.name)
+        if (place.group, place.leaf) == ("graph", "edge_id"):
+            _check_permutation(folder, array)
 
 
 def _blocks(folder: Path, array: ArrayInfo) -> Iterator[bytes]:

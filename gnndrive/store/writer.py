@@ -10,131 +10,37 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import math
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from gnndrive.durable import fsync_folder, write_all
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.store.checks import check_for
-from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, split_ids, to_storage
+from gnndrive.records import EdgeType, NodeKey
+from gnndrive.store.array_writer import ArrayWriter
+from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, split_ids
 from gnndrive.store.format import (
     CHUNK_BYTES,
-    DATA_OFFSET,
     STORE_JSON,
     AnyDType,
     ArrayInfo,
     Progress,
     StoreInfo,
-    check_name,
     dtype_name,
     dump,
     fits,
     is_plain_text,
-    npy_header,
+    missing_arrays,
     parse,
 )
-from gnndrive.store.labels import ClassCount
+from gnndrive.store.types import NodeType, Types, array_name
 
 _MARGIN_BYTES = 1 << 20  # folders, store.json, the file system's own books
-
-
-class ArrayWriter:
-    """One array of a store being written, in order; made by `StoreWriter.array`.
-
-    Attributes:
-        info: its name, dtype and shape.
-        rows_written: rows so far.
-    """
-
-    def __init__(self, store: StoreWriter, info: ArrayInfo, file: Path) -> None:
-        self.info, self.rows_written = info, 0
-        self._store, self._file = store, file
-        self._where = str(store.path / info.file)
-        self._check = check_for(info.name, self._where, store.num_nodes, store.num_edges)
-        self._classes = ClassCount() if info.name == "nodes/y" else None
-        self._hash = hashlib.sha256()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._fd = os.open(file, flags, 0o666)
-        self._put(memoryview(npy_header(info)))
-        if info.shape[0] == 0:
-            self._finish()
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes of the file so far."""
-        return DATA_OFFSET + self.rows_written * self.info.row_bytes
-
-    def write(self, rows: ArrayLike) -> None:
-        """Write the next rows.
-
-        Args:
-            rows: [n, *row_shape], numpy, torch or a list, of a dtype whose values fit the array's.
-
-        Raises:
-            ConfigError: wrong shape, too many rows, or a value that does not fit.
-            StoreError: an index out of range, or the disk is full.
-        """
-        self._store._assert_open()
-        chunk = as_rows(rows, self._where)
-        left = self.info.shape[0] - self.rows_written
-        if tuple(chunk.shape[1:]) != self.info.shape[1:] or len(chunk) > left:
-            raise ConfigError(
-                f"{self._where}: rows of shape {list(chunk.shape)} do not fit: it is "
-                f"{list(self.info.shape)}, of which {left} rows are not written yet"
-            )
-        if len(chunk) == 0:
-            return
-        if self._check is not None:  # before a narrower dtype could hide what is out of range
-            self._check.feed(self._whole_numbers(chunk))
-        values = to_storage(chunk, self.info.dtype, self._where)
-        if self._classes is not None:
-            self._classes.feed(chunk)
-        self._put(values.reshape(-1).view(np.uint8).data)
-        self.rows_written += len(chunk)
-        if self.rows_written == self.info.shape[0]:
-            self._finish()
-
-    def _whole_numbers(self, chunk: Rows) -> npt.NDArray[Any]:
-        dtype = dtype_of(chunk)
-        if "int" not in dtype:
-            raise ConfigError(f"{self._where} got {dtype}: give whole numbers")
-        return to_storage(chunk, dtype, self._where)
-
-    def _put(self, view: memoryview) -> None:
-        try:
-            write_all(self._fd, view)
-        except OSError as error:
-            raise self._store._failure(error, self._where) from error
-        self._hash.update(view)
-
-    def _finish(self) -> None:
-        if self._check is not None:
-            self._check.finish()
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            raise self._store._failure(error, self._where) from error
-        self.close()
-        done = ArrayInfo(self.info.name, self.info.dtype, self.info.shape, self._hash.hexdigest())
-        self._store._arrays[done.name] = done
-        if self._classes is not None:
-            self._store._num_classes = self._classes.result()
-
-    def close(self) -> None:
-        """Give the descriptor back; rows that are missing stay missing."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class StoreWriter:
@@ -145,8 +51,8 @@ class StoreWriter:
 
     Args:
         path: where the store shall be; its parent folder must exist.
-        num_nodes: number of nodes.
-        num_edges: number of directed edges.
+        num_nodes: number of nodes; by type for a heterogeneous store.
+        num_edges: number of directed edges; by (source, relation, target) for a heterogeneous one.
         made_by: how it was made, for people.
         overwrite: replace a store that is at `path`; anything else there is never touched.
         progress: told of the bytes written by `write`.
@@ -155,24 +61,34 @@ class StoreWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        num_nodes: int,
-        num_edges: int,
+        num_nodes: int | Mapping[str, int],
+        num_edges: int | Mapping[EdgeType, int],
         *,
         made_by: str = "gnndrive.StoreWriter",
         overwrite: bool = False,
         progress: Progress | None = None,
     ) -> None:
         self.path = Path(os.path.realpath(path))
-        self.num_nodes, self.num_edges = num_nodes, num_edges
+        self.types = Types.of(num_nodes, num_edges)
         # File names may hold anything; what is printed later may not.
         self._made_by = "".join(letter if is_plain_text(letter) else "?" for letter in made_by)
         self._overwrite, self._progress = overwrite, progress
-        self._classes: tuple[str, ...] | None = None
-        self._num_classes = 0
+        self._classes: dict[NodeKey, tuple[str, ...]] = {}
+        self._num_classes: dict[str, int] = {}
         self._arrays: dict[str, ArrayInfo] = {}
         self._writers: dict[str, ArrayWriter] = {}
         self._bytes_expected = 0
         self._folder: Path | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, of all types."""
+        return self.types.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges, of all types."""
+        return self.types.num_edges
 
     def __enter__(self) -> StoreWriter:
         self._check_target()
@@ -217,7 +133,8 @@ class StoreWriter:
         """Begin an array; several may be written in turns.
 
         Args:
-            name: "nodes/x", "edges/edge_attr", "graph/indptr", …
+            name: "nodes/x", "edges/edge_attr", "graph/indptr", …; of a heterogeneous store
+                "nodes/paper/x", "graph/author__writes__paper/indptr", …
             dtype: numpy or torch dtype, or its name; "bfloat16" too.
             shape: the whole array's shape, rows first.
 
@@ -226,7 +143,7 @@ class StoreWriter:
             StoreError: the disk has no room for it.
         """
         folder = self._assert_open()
-        check_name(name)
+        self.types.place(name)
         if name in self._writers:
             raise ConfigError(f"{name} is there already: a store holds one array of a name")
         sizes = tuple(int(size) for size in shape)
@@ -235,16 +152,17 @@ class StoreWriter:
                 f"{name}: shape {list(sizes)} cannot be: give 1 to 8 sizes, rows first"
             )
         info = ArrayInfo(name, dtype_name(dtype), sizes, "")
-        if not fits(info, self.num_nodes, self.num_edges):
+        if not fits(info, self.types):
+            place = self.types.place(name)
             raise ConfigError(
-                f"{name} as {info.dtype} {list(sizes)} does not fit a store of {self.num_nodes} "
-                f"nodes and {self.num_edges} edges: indices are int64 (below 2**31 also int32), "
+                f"{name} as {info.dtype} {list(sizes)} does not fit a store of {place.targets} "
+                f"nodes and {place.edges} edges: indices are int64 (below 2**31 also int32), "
                 f"index pointers and splits int64, other arrays have a row for each node or edge"
             )
         self.reserve(sum(writer.info.nbytes for writer in self._writers.values()) + info.nbytes)
         file = folder / info.file
         try:
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             writer = self._writers[name] = ArrayWriter(self, info, file)
         except OSError as error:
             raise self._failure(error, str(self.path / info.file)) from error
@@ -271,22 +189,25 @@ class StoreWriter:
             if self._progress is not None:
                 self._progress(name, writer.rows_written * writer.info.row_bytes, total)
 
-    def split(self, name: str, nodes: ArrayLike) -> None:
+    def split(self, name: str, nodes: ArrayLike, node_type: str | None = None) -> None:
         """Write a split.
 
         Args:
             name: "train", "val", …
             nodes: node ids [n], kept in their order, or a bool mask [num_nodes].
+            node_type: of which type they are, in a heterogeneous store.
 
         Raises:
             ConfigError: it is neither.
             StoreError: an id out of range.
         """
+        full = array_name("splits", node_type, name)
         rows = as_rows(nodes, f"split {name!r}")
-        self.write(f"splits/{name}", split_ids(rows, self.num_nodes, name), "int64")
+        self.write(full, split_ids(rows, self.types.place(full).sources, name), "int64")
 
-    def classes(self, names: Sequence[str]) -> None:
-        """Name the classes of `nodes/y`, in the order of their ids.
+    def classes(self, names: Sequence[str], node_type: str | None = None) -> None:
+        """Name the classes of `y`, of a node type in a heterogeneous store, in the order of their
+        ids.
 
         Raises:
             ConfigError: a name holds control characters.
@@ -294,7 +215,8 @@ class StoreWriter:
         for name in names:
             if not is_plain_text(name):
                 raise ConfigError(f"class name {name!r} holds control characters: take them out")
-        self._classes = tuple(names)
+        self.types.place(array_name("nodes", node_type, "y"))
+        self._classes[node_type] = tuple(names)
 
     def _assert_open(self) -> Path:
         if self._folder is None:
@@ -329,17 +251,15 @@ class StoreWriter:
                     f"{name} has {writer.rows_written} of its {writer.info.shape[0]} rows: write "
                     "the rest"
                 )
-        for name in ("graph/indptr", "graph/indices"):
-            if name not in self._arrays:
-                raise ConfigError(f"{name} is not written: a store has a graph")
-        classes = self._num_classes if self._classes is None else len(self._classes)
+        for name in missing_arrays(self._arrays, self.types):
+            raise ConfigError(f"{name} is not written: a store has a graph")
+        nodes = {
+            type: self._with_classes(type, counted) for type, counted in self.types.nodes.items()
+        }
         info = StoreInfo(
-            num_nodes=self.num_nodes,
-            num_edges=self.num_edges,
-            num_classes=max(classes, self._num_classes),
-            classes=self._classes,
-            made_by=self._made_by,
-            arrays={name: self._arrays[name] for name in self._writers},
+            Types(nodes, self.types.edges),
+            self._made_by,
+            {name: self._arrays[name] for name in self._writers},
         )
         content = dump(info)
         if parse(content, STORE_JSON) != info:
@@ -350,10 +270,17 @@ class StoreWriter:
         with contextlib.closing(os.fdopen(fd, "wb", buffering=0)):
             write_all(fd, memoryview(content))
             os.fsync(fd)
-        for group in {name.split("/")[0] for name in self._arrays}:
-            fsync_folder(folder / group)
+        files = [Path(name) for name in self._arrays]
+        for part in {parent for file in files for parent in file.parents[:-1]}:
+            fsync_folder(folder / part)
         fsync_folder(folder)
         self._appear(folder)
+
+    def _with_classes(self, type: NodeKey, counted: NodeType) -> NodeType:
+        """A node type with what is known of its classes."""
+        names = self._classes.get(type)
+        seen = self._num_classes.get(array_name("nodes", type, "y"), 0)
+        return replace(counted, num_classes=max(len(names or ()), seen), classes=names)
 
     def _appear(self, folder: Path) -> None:
         """Rename the folder to where the store shall be, putting an old store aside first."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,8 +36,17 @@ from gnndrive.pipeline.handover import HandoverEnded
 from gnndrive.pipeline.workers import Workers
 from gnndrive.policies.base import Policy
 from gnndrive.policies.lru import LRU
-from gnndrive.records import EngineSettings, Int64Array, Sample, Seeds, TableFile
-from gnndrive.samplers.base import Sampler
+from gnndrive.records import (
+    EdgeKey,
+    EngineSettings,
+    Int64Array,
+    NodeKey,
+    Sample,
+    Seeds,
+    Subgraph,
+    TableFile,
+)
+from gnndrive.samplers.base import Bounds, Sampler
 from gnndrive.testing.loop import run
 from gnndrive.tiers.disk import Disk
 from gnndrive.topologies.base import Topology
@@ -101,9 +110,12 @@ class RandomSampler(Sampler):
         per_hop = len(seeds), len(node) - len(seeds)
         return Sample(node, none, np.zeros(len(seeds) + 1, np.int32), none, per_hop, (0,))
 
-    def bounds(self, batch_size: int, num_nodes: int, num_edges: int) -> tuple[int, int]:
+    def bounds(
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
+    ) -> Bounds:
         """See `Sampler.bounds`."""
-        return min(batch_size + self._extra_max, num_nodes), 0
+        most = {type: min(batch_size + self._extra_max, count) for type, count in nodes.items()}
+        return Bounds(most, dict.fromkeys(edges, 0), most)
 
     def stop(self) -> None:
         """Samples are made at once: nothing to stop."""
@@ -186,7 +198,8 @@ class Simulation:
             seed=self.seed,
             seeds=scenario.seeds(self.seed),
             sampler=RandomSampler(scenario.file.row_count, scenario.extra_max),
-            topology=None,  # type: ignore[arg-type]  # the random sampler has no use for it
+            topologies=[None],  # type: ignore[list-item]  # the random sampler has no use for it
+            rows_of=self.rows_of,
             buffer=self.buffer,
             workers=InlineWorkers(self.seed + number),
             collate=self.collate,
@@ -194,10 +207,16 @@ class Simulation:
             counters=self.counters,
         )
 
+    @staticmethod
+    def rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:
+        """The rows of a batch's nodes."""
+        assert isinstance(sample, Sample)
+        return {"x": sample.node}
+
     def collate(self, item: Extracted) -> Delivered:
         """Gather a batch's rows."""
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
-        return Delivered(item.seeds.index, item.sample.node, rows)
+        return Delivered(item.seeds.index, item.rows["x"], rows)
 
     def gathered(self, lease: Lease) -> npt.NDArray[np.uint8]:
         """The rows of a lease that is ready, gathered and looked at."""

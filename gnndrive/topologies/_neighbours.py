@@ -30,6 +30,8 @@ class NeighbourCache:
         csc: the graph's `gd_csc *`; must outlive this object.
         stream: its indices.
         nbytes: the most memory that lists and their addresses may take.
+        bipartite: edges come from other nodes than they go to: nobody's out-degree is known, and
+            the shortest lists are kept.
 
     Raises:
         ReadError: the disk failed.
@@ -37,20 +39,23 @@ class NeighbourCache:
         MemoryError: there is not so much memory.
     """
 
-    def __init__(self, csc: Any, stream: ColumnStream, nbytes: int) -> None:
+    def __init__(
+        self, csc: Any, stream: ColumnStream, nbytes: int, bipartite: bool = False
+    ) -> None:
         self._csc = csc
-        self.handle = ffi.gc(self._choose(csc, stream, nbytes), lib.gd_neighbours_free)
+        handle = self._choose(csc, stream, nbytes, bipartite)
+        self.handle = ffi.gc(handle, lib.gd_neighbours_free)
         while (at := lib.gd_neighbours_next(self.handle)) >= 0:
             first, indices = stream.stretch(at)
             address = ffi.cast("void *", indices.ctypes.data)
             lib.gd_neighbours_fill(self.handle, address, first, indices.size)
 
     @staticmethod
-    def _choose(csc: Any, stream: ColumnStream, nbytes: int) -> Any:
+    def _choose(csc: Any, stream: ColumnStream, nbytes: int, bipartite: bool) -> Any:
         """The cache with nothing filled in; out-degrees are forgotten on return."""
-        out_degree = np.zeros(max(csc.nodes, 1), np.uint32)
+        out_degree = np.full(max(csc.nodes, 1), bipartite, np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)
-        for _, indices in stream.stretches():
+        for _, indices in () if bipartite else stream.stretches():
             address = ffi.cast("void *", indices.ctypes.data)
             lib.gd_count_out_degrees(address, csc.index_bytes, indices.size, csc.nodes, counts)
         error = ffi.new("int *")

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive._ffi import ffi
+from gnndrive.errors import ClosedError
 from gnndrive.records import IndexPointers, TableFile
 
 if TYPE_CHECKING:
@@ -65,11 +66,18 @@ class GraphSize:
     Attributes:
         nodes, edges: their numbers.
         index_bytes: bytes of one index, 4 or 8.
+        sources: nodes that edges come from, if they are others than those they go to.
     """
 
     nodes: int
     edges: int
     index_bytes: int
+    sources: int | None = None
+
+    @property
+    def num_sources(self) -> int:
+        """Nodes that edges come from."""
+        return self.nodes if self.sources is None else self.sources
 
     @property
     def index_pointer_bytes(self) -> int:
@@ -84,7 +92,7 @@ class GraphSize:
     @property
     def packed_bits(self) -> int:
         """Bits that a node's number needs."""
-        return max((self.nodes - 1).bit_length(), 1)
+        return max((self.num_sources - 1).bit_length(), 1)
 
     @property
     def packed_bytes(self) -> int:
@@ -105,6 +113,8 @@ class Source:
         read: carries reads out and returns the failures; blocking, from any thread but the
             pipeline's.
         cache_bytes: what to keep of the adjacency in memory, at most.
+        sources: nodes that edges come from, if they are others than those they go to.
+        turns: shared by the topologies of a store.
     """
 
     indptr: IndexPointers
@@ -113,6 +123,40 @@ class Source:
     layout: Callable[[], Layout]
     read: Callable[[Reads], npt.NDArray[np.void]]
     cache_bytes: int = 0
+    sources: int | None = None
+    turns: Turns = field(default_factory=lambda: Turns())
+
+
+class Turns:
+    """Who fetches now: one sampler at a time, whichever edge type it is at."""
+
+    def __init__(self) -> None:
+        self._change = threading.Condition()
+        self._taken = False
+
+    @contextmanager
+    def turn(self, stop: Stop) -> Iterator[None]:
+        """Wait until no other sampler fetches.
+
+        Raises:
+            ClosedError: `stop` was set.
+        """
+        with stop.calling(self._look_again), self._change:
+            while self._taken and not stop:
+                self._change.wait()
+            if stop:
+                raise ClosedError("the sampler was stopped: its loader or iterator was closed")
+            self._taken = True
+        try:
+            yield
+        finally:
+            with self._change:
+                self._taken = False
+                self._change.notify_all()
+
+    def _look_again(self) -> None:
+        with self._change:
+            self._change.notify_all()
 
 
 class Topology(ABC):
@@ -141,9 +185,9 @@ class Topology(ABC):
 
     @classmethod
     @abstractmethod
-    def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
-        """The most memory that it will hold beside the index pointers while so many samplers work
-        on it, the page cache not counted."""
+    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
+        """The most memory that those of all edge types will hold beside the index pointers while so
+        many samplers work on them, the page cache not counted."""
 
     @abstractmethod
     def csc(self) -> Any:

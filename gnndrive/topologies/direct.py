@@ -15,9 +15,7 @@ Do not use it where the indices fit in memory: `resident` never waits.
 from __future__ import annotations
 
 import errno
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +27,7 @@ from gnndrive.records import IndexPointers, Landing, TableFile
 from gnndrive.stream import ColumnStream
 from gnndrive.topologies._csc import check_indptr, make_csc
 from gnndrive.topologies._neighbours import NeighbourCache
-from gnndrive.topologies.base import GraphSize, Source, Stop, Topology
+from gnndrive.topologies.base import GraphSize, Source, Stop, Topology, Turns
 
 if TYPE_CHECKING:
     from gnndrive.layouts.base import Layout, Reads
@@ -47,6 +45,8 @@ class Direct(Topology):
         layout: plans reads of that file; not closed by this object.
         read: carries reads out and returns the failures; blocking.
         cache_bytes: of the neighbour cache; 0: none. Making one reads the file.
+        bipartite: whether edges come from other nodes than they go to.
+        turns: whom to take turns with; None: its own samplers alone.
 
     Attributes:
         missing_max: indices that one fetch reads at most.
@@ -68,6 +68,8 @@ class Direct(Topology):
         layout: Layout,
         read: Callable[[Reads], npt.NDArray[np.void]],
         cache_bytes: int = 0,
+        bipartite: bool = False,
+        turns: Turns | None = None,
     ) -> None:
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
@@ -81,22 +83,25 @@ class Direct(Topology):
         self._cache: NeighbourCache | None = None
         if cache_bytes:
             with ColumnStream(file) as stream:
-                self._cache = NeighbourCache(self._csc, stream, cache_bytes)
-        self._turns = threading.Condition()
-        self._fetching = False
+                self._cache = NeighbourCache(self._csc, stream, cache_bytes, bipartite)
+        self._turns = turns or Turns()
         self._wanted = self._cached = 0
 
     @classmethod
     def open(cls, source: Source) -> Direct:
         """See `Topology.open`; with a neighbour cache, reads the indices twice at most."""
-        return cls(source.indptr, source.file, source.layout(), source.read, source.cache_bytes)
+        return cls(
+            source.indptr, source.file, source.layout(), source.read, source.cache_bytes,
+            source.sources is not None, source.turns,
+        )  # fmt: skip
 
     @classmethod
-    def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
-        """Bytes of the neighbour cache, of the fetch under way, and of what samplers were given."""
+    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
+        """Bytes of neighbour caches, of the fetch under way, and of what samplers were given."""
         # With replacement a list may be drawn from many times over, so that a graph of few edges
         # does not make for small fetches.
-        given = samplers * cls.wanted_max * size.index_bytes
+        widest = max((size.index_bytes for size in sizes), default=0)
+        given = samplers * cls.wanted_max * widest
         return cache_bytes + cls.missing_max * _MISSING_BYTES + given
 
     def csc(self) -> Any:
@@ -111,7 +116,7 @@ class Direct(Topology):
         """See `Topology.serve`; waits for its turn, then for the disk."""
         wanted = ffi.new("gd_wanted *")
         lib.gd_sampler_wanted(sampler, wanted)
-        with self._turn(stop):
+        with self._turns.turn(stop):
             neighbours, count = self._fetch(wanted, stop)
         return int(lib.gd_sample_resume(sampler, ffi.from_buffer(neighbours), count))
 
@@ -150,27 +155,3 @@ class Direct(Topology):
             raise ClosedError("the loader or iterator was closed while this batch was sampled")
         first = failures[np.argmin(failures["offset"])]
         raise ReadError(self.path, int(first["offset"]), int(first["error"]))
-
-    @contextmanager
-    def _turn(self, stop: Stop) -> Iterator[None]:
-        """Wait until no other sampler fetches.
-
-        Raises:
-            ClosedError: `stop` was set.
-        """
-        with stop.calling(self._look_again), self._turns:
-            while self._fetching and not stop:
-                self._turns.wait()
-            if stop:
-                raise ClosedError("the sampler was stopped: its loader or iterator was closed")
-            self._fetching = True
-        try:
-            yield
-        finally:
-            with self._turns:
-                self._fetching = False
-                self._turns.notify_all()
-
-    def _look_again(self) -> None:
-        with self._turns:
-            self._turns.notify_all()

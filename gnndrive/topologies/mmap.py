@@ -11,6 +11,7 @@ the indices fit beside everything else, `resident` never waits.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Mmap(Topology):
         return cls(source.indptr, source.indices(), source.file.path)
 
     @classmethod
-    def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
+    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
         """None: the indices are in the page cache, which is not counted."""
         return 0
 

@@ -9,6 +9,7 @@ needs the memory more: rows are re-read far more often than lists.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,13 @@ class Resident(Topology):
 
     name = "resident"
 
-    def __init__(self, indptr: IndexPointers, file: TableFile) -> None:
+    def __init__(self, indptr: IndexPointers, file: TableFile, sources: int | None = None) -> None:
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
         self.num_nodes = indptr.size - 1
         self.num_edges = file.row_count
         self._indptr = indptr
-        size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes)
+        size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes, sources)
         with ColumnStream(file) as stream:
             packed, bits = _packed(stream, size), size.packed_bits
             self._indices: npt.NDArray[Any]
@@ -57,12 +58,12 @@ class Resident(Topology):
     @classmethod
     def open(cls, source: Source) -> Resident:
         """See `Topology.open`; reads all indices."""
-        return cls(source.indptr, source.file)
+        return cls(source.indptr, source.file, source.sources)
 
     @classmethod
-    def planned_bytes(cls, size: GraphSize, cache_bytes: int, samplers: int) -> int:
+    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
         """Bytes of the packed indices."""
-        return size.packed_bytes
+        return sum(size.packed_bytes for size in sizes)
 
     def csc(self) -> Any:
         """The C `gd_csc *`, valid while this object lives."""
@@ -78,7 +79,7 @@ def _packed(stream: ColumnStream, size: GraphSize) -> npt.NDArray[np.uint8] | No
     packed = _memory(size.packed_bytes)
     for first, indices in stream.stretches():
         code = lib.gd_pack_indices(
-            ffi.from_buffer(indices), size.index_bytes, first, indices.size, size.nodes,
+            ffi.from_buffer(indices), size.index_bytes, first, indices.size, size.num_sources,
             size.packed_bits, ffi.from_buffer(packed),
         )  # fmt: skip
         if code == -errno.ERANGE:

@@ -252,7 +252,7 @@ def test_a_batch_is_delivered_whole(device: Device) -> None:
         x, fence = memory.gather(shuffled(SLOTS), torch.float32, (4,))
         batch = Data(x=x, num_sampled_nodes=[3, 4], batch_size=3, name="a", **tensors)
         expected = {name: value.clone() for name, value in tensors.items()}
-        delivered = device.deliver(batch, ("x",))
+        delivered = device.deliver(batch, [batch.x])
         if delivered["y"] is not tensors["y"]:  # it was copied: what was given is ours again
             for value in tensors.values():
                 value.zero_()

@@ -199,7 +199,6 @@ def test_torchs_own_checks(make: Make, arguments: dict[str, Any]) -> None:
     [
         ("batch_size", None),
         ("device", "mps"),
-        ("num_neighbors", {("a", "to", "b"): [1]}),
     ],
 )
 def test_what_is_not_built_says_its_name(make: Make, name: str, value: Any) -> None:

@@ -46,7 +46,8 @@ def test_the_compute_stream_waits_for_copies(monkeypatch: pytest.MonkeyPatch, wa
     if not waits:
         monkeypatch.setattr(SimulatedDriver, "compute_waits_for", lambda driver, event: None)
     device, labels = SimulatedCuda(), torch.arange(5)
-    batch = device.deliver(Data(y=labels, x=torch.ones(5)), ["x"])
+    x = torch.ones(5)
+    batch = device.deliver(Data(y=labels, x=x), [x])
     device.hand_over(batch)
     assert torch.equal(batch.y, labels) is waits
     assert torch.equal(batch.x, torch.ones(5))

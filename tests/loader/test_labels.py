@@ -56,8 +56,8 @@ def test_a_batch_has_the_stores_labels(
 ) -> None:
     monkeypatch.setattr("gnndrive.stream.STRETCH_BYTES", 4096)  # several of them
     store = write(y)
-    assert kept_dtype(store) == kept
-    assert kept_bytes(store) == (0 if kept is None else np.dtype(kept).itemsize * NODES)
+    assert kept_dtype(store.nodes()) == kept
+    assert kept_bytes(store.nodes()) == (0 if kept is None else np.dtype(kept).itemsize * NODES)
     with gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB", shuffle=True) as loader:
         for batch in loader:
             torch.testing.assert_close(batch.y, torch.from_numpy(y)[batch.n_id], rtol=0, atol=0)
@@ -68,7 +68,7 @@ def test_a_label_that_is_no_class_leaves_them_mapped(write: Write, odd: int) -> 
     y = labels_of(50, np.int64)
     y[-1] = odd
     store = write(y)
-    assert Labels(store).pick(np.array([0]), np.empty) is None
+    assert Labels(store.nodes()).pick(np.array([0]), np.empty) is None
     with gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB") as loader:
         batches = list(loader)
     for batch in batches:
@@ -86,7 +86,7 @@ def test_a_file_that_became_shorter_is_an_error_at_the_batch(write: Write) -> No
 
 def test_they_come_back_after_close_and_in_a_copy(write: Write) -> None:
     y = labels_of(50, np.int64)
-    labels = Labels(write(y))
+    labels = Labels(write(y).nodes())
     node = np.array([5, 7, 5])
     for these in (labels, pickle.loads(pickle.dumps(labels)), labels):
         picked = these.pick(node, np.empty)

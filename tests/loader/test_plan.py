@@ -5,7 +5,8 @@ import re
 import pytest
 
 from gnndrive import ConfigError, Store
-from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Demand, Line, Plan, make_plan
+from gnndrive.budget import MAPPING_BYTES, SLOT_BOOKS_BYTES, Line, Plan, make_plan
+from gnndrive.demand import Demand, TableDemand
 from gnndrive.records import TopologyChoice
 from gnndrive.sizes import format_size, parse_size
 from tests.loader.conftest import NODES, Make
@@ -27,12 +28,10 @@ LINES = [
     "look-ahead",
 ]
 DEMAND = Demand(
-    nodes=1_000,
-    row_bytes=100,
-    other_node_bytes=8,
-    other_edge_bytes=4,
-    batch_rows_max=50,
+    tables=(TableDemand("nodes/x", 1_000, 100, 50),),
+    batch_nodes_max=50,
     batch_edges_max=60,
+    attribute_bytes=8 * 50 + 4 * 60,
     position_bytes=8,
     batches_queued=10,
     batches_extracted=4,
@@ -160,7 +159,7 @@ def test_memory_too_small_names_needs(make: Make) -> None:
 def test_a_buffer_too_small_names_one_that_works(make: Make) -> None:
     loader = make(buffer=30 * ROW_BYTES, seed=1)
     assert loader.plan().slots == 30
-    with pytest.raises(ConfigError, match="holds 30 rows of 'x'") as caught:
+    with pytest.raises(ConfigError, match="holds 30 rows of 'nodes/x'") as caught:
         next(iter(loader))
     least = size_in(caught.value, r'at least buffer="(\w+)"')
     assert next(iter(make(buffer=least, seed=1))).num_nodes <= least // ROW_BYTES

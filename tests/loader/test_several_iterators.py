@@ -27,7 +27,7 @@ def test_each_iterator_has_a_buffer_of_its_own(make: Make) -> None:
             next(iterator)
     running = [iterator._running.epoch.buffer for iterator in iterators]
     assert len({id(buffer) for buffer in running}) == 3
-    assert running[0].tables["x"].slots == loader.plan().slots
+    assert running[0].tables["nodes/x"].slots == loader.plan().slots
 
 
 def test_nested_loops(make: Make, data: Data) -> None:

@@ -66,7 +66,7 @@ def drop_windows(patch: Patch) -> None:
         lease = await epoch.buffer.granted(ticket)
         await lease.ready()
         await room(epoch.training)
-        epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, lease))
+        epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, item.rows, lease))
 
     async def alone(epoch: Epoch) -> int:
         return 1

@@ -317,7 +317,7 @@ def test_a_batch_and_its_negatives_fit_into_a_buffer_that_the_plan_allows(make: 
     assert rows == 2 * 3 + 2 * 2
     exact = make(
         LinkNeighborLoader, fanout=[], batch_size=3, neg_sampling_ratio=0.5,
-        buffer=rows * loader.plan().row_bytes,
+        buffer=rows * loader.plan().tables[0].row_bytes,
     )  # fmt: skip
     assert len(list(exact)) == -(-EDGES // 3)
 

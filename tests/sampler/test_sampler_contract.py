@@ -12,8 +12,8 @@ from torch_geometric.utils import k_hop_subgraph
 from gnndrive import plugins
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ConfigError
-from gnndrive.samplers.base import position_dtype
-from gnndrive.samplers.uniform import Uniform, edges_max, nodes_max
+from gnndrive.samplers.base import most, position_dtype
+from gnndrive.samplers.uniform import Uniform
 from gnndrive.topologies.mmap import Mmap
 from tests.sampler.graphs import Scratch, assert_contract, graph_of_degrees, random_graph, star
 
@@ -44,8 +44,9 @@ def test_contract_on_small_graphs(
     assert_contract(sample, indptr, indices, seeds, fanout, replace)
     if len(set(seeds)) == len(seeds):
         nodes, edges = len(degrees), len(indices)
-        assert len(sample.node) <= nodes_max(len(seeds), fanout, nodes)
-        assert len(sample.edge) <= edges_max(len(seeds), fanout, nodes, edges, replace)
+        bound = most({None: len(seeds)}, {None: fanout}, {None: nodes}, {None: edges}, replace)
+        assert len(sample.node) <= bound.nodes[None]
+        assert len(sample.edge) <= bound.edges[None]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -119,15 +120,34 @@ def test_a_fanout_that_cannot_be(fanout: list[int]) -> None:
         Uniform(fanout)
 
 
+def bounds(
+    fanout: list[int], nodes: int, edges: int = 10**9, replace: bool = False
+) -> tuple[int, int]:
+    found = most({None: 1000}, {None: fanout}, {None: nodes}, {None: edges}, replace)
+    return found.nodes[None], found.edges[None]
+
+
 def test_bounds_for_the_plan() -> None:
-    assert nodes_max(1000, [10, 10, 10], 10**9) == 1000 + 10**4 + 10**5 + 10**6
-    assert nodes_max(1000, [10, 10, 10], 50_000) == 50_000
-    assert nodes_max(1000, [10, -1], 10**9) == 10**9
-    assert nodes_max(1000, [], 10**9) == 1000
-    assert edges_max(1000, [10, 10], 10**9, 10**9) == 10**4 + 10**5
-    assert edges_max(1000, [10, 10], 10**9, 20_000) == 20_000
-    assert edges_max(1000, [10, 10], 5000, 20_000, replace=True) == 10_000 + 50_000
-    assert edges_max(1000, [-1, 10], 5000, 20_000) == 20_000
+    assert bounds([10, 10, 10], 10**9)[0] == 1000 + 10**4 + 10**5 + 10**6
+    assert bounds([10, 10, 10], 50_000)[0] == 50_000
+    assert bounds([10, -1], 10**9)[0] == 10**9
+    assert bounds([], 10**9) == (1000, 0)
+    assert bounds([10, 10], 10**9)[1] == 10**4 + 10**5
+    assert bounds([10, 10], 10**9, 20_000)[1] == 20_000
+    assert bounds([10, 10], 5000, 20_000, replace=True)[1] == 10_000 + 50_000
+    assert bounds([-1, 10], 5000, 20_000)[1] == 20_000
+
+
+def test_bounds_by_type() -> None:
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    nodes, edges = {"author": 50, "paper": 1000}, {writes: 400, cites: 9000}
+    found = most({"paper": 10}, {writes: [5, 5], cites: [2, 3]}, nodes, edges)
+    assert found.nodes == {"author": 50, "paper": 10 + 20 + 60}
+    assert found.edges == {writes: 50 + 100, cites: 20 + 60}
+    found = most({"author": 10}, {writes: [5, 5], cites: [2, 3]}, nodes, edges)
+    assert (found.nodes, found.edges) == ({"author": 10, "paper": 0}, {writes: 0, cites: 0})
+    found = most({"paper": 10}, {writes: [-1, 1], cites: [1, -1]}, nodes, edges)
+    assert (found.nodes, found.edges) == (nodes, {writes: 400, cites: 9000})
 
 
 def test_found_by_name() -> None:

@@ -121,10 +121,10 @@ def test_split_out_of_range(store: Store, value: int) -> None:
     refused(store.path, "splits/train.npy", f"entry 0 names {value}")
 
 
-@pytest.mark.parametrize("version", [0, 2, 10**9])
+@pytest.mark.parametrize("version", [0, 3, 10**9])
 def test_wrong_version(store: Store, edit_json, version: int) -> None:
     edit_json(lambda top: top.update(version=version))
-    refused(store.path, "store.json", f"format version {version} and this gnndrive reads 1")
+    refused(store.path, "store.json", f"format version {version} and this gnndrive reads 1 and 2")
 
 
 @pytest.mark.parametrize(

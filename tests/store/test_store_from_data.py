@@ -89,9 +89,9 @@ def test_numpy_attributes_and_a_given_node_count(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="HeteroData"):
-        from_data(HeteroData(), tmp_path / "s")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="torch_geometric Data, not a dict"):
+    with pytest.raises(ConfigError, match="there are no node types"):
+        from_data(HeteroData(), tmp_path / "s")
+    with pytest.raises(ConfigError, match="torch_geometric Data or HeteroData, not a dict"):
         from_data({}, tmp_path / "s")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="no edge_index"):
         from_data(Data(x=torch.ones(3, 1)), tmp_path / "s")

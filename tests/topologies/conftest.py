@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ DATA_OFFSET = 4096
 
 @dataclass
 class Graph:
-    """A CSC graph whose indices are in a file; stands where a store does."""
+    """A CSC graph whose indices are in a file; stands where a store's edges do."""
 
     indptr: np.ndarray
     path: Path
@@ -38,8 +39,20 @@ class Graph:
         edges = (self.path.stat().st_size - DATA_OFFSET) // self.dtype.itemsize
         return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (edges,))
 
-    def table(self, name: str) -> TableFile:
-        assert name == "graph/indices"
+    @property
+    def source(self) -> SimpleNamespace:
+        return SimpleNamespace(type=None, num_nodes=len(self.indptr) - 1)
+
+    @property
+    def target(self) -> SimpleNamespace:
+        return self.source
+
+    @property
+    def num_edges(self) -> int:
+        return self.indices_file.row_count
+
+    @property
+    def indices_file(self) -> TableFile:
         width = self.dtype.itemsize
         return TableFile(str(self.path), DATA_OFFSET, len(self.indices), width, str(self.dtype), ())
 
@@ -54,7 +67,7 @@ class Opened:
 
     @property
     def topology(self) -> Topology:
-        return self.adjacency.topology
+        return self.adjacency.topologies[0]
 
     @property
     def stats(self) -> dict[str, Any]:
@@ -98,7 +111,7 @@ def opened() -> Iterator[Callable[..., Opened]]:
         gap: int = 8192,
     ) -> Opened:
         choice = TopologyChoice(name, "", 0, cache_bytes)
-        adjacency = Adjacency(graph, choice, "table", gap)  # type: ignore[arg-type]
+        adjacency = Adjacency([graph], choice, "table", gap)  # type: ignore[list-item]
         service = Service()
         made.append(Opened(adjacency, service))
 

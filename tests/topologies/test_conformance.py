@@ -124,7 +124,7 @@ def test_what_it_holds_is_what_was_planned(
     topology = opened(graph, name, cache).topology
     size = GraphSize(3000, len(graph.indices), 4)
     beside = topology.resident_bytes() - size.index_pointer_bytes
-    assert cache - 500 < beside <= type(topology).planned_bytes(size, cache, 1)
+    assert cache - 500 < beside <= type(topology).planned_bytes([size], cache, 1)
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 255, 256, 257, 70_000])
@@ -244,7 +244,8 @@ def test_a_file_that_became_shorter(
     opened: Callable[..., Opened], on_disk: OnDisk, name: str, cache: int
 ) -> None:
     class Cut(Graph):
-        def table(self, name: str) -> TableFile:
+        @property
+        def indices_file(self) -> TableFile:
             return TableFile(str(self.path), DATA_OFFSET, 5000, 4, "int32", ())
 
     graph = on_disk(np.array([0, 5000]), np.zeros(4000, np.int32))

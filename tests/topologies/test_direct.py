@@ -56,7 +56,7 @@ def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
 
 def make_cache(graph: Graph, nbytes: int) -> _neighbours.NeighbourCache:
     csc = make_csc(graph.indptr, len(graph.indices), None, graph.dtype.itemsize)
-    with ColumnStream(graph.table("graph/indices")) as stream:
+    with ColumnStream(graph.indices_file) as stream:
         return _neighbours.NeighbourCache(csc, stream, nbytes)
 
 
@@ -262,7 +262,7 @@ def test_one_fetch_is_bounded(
     monkeypatch.setattr(Direct, "missing_max", 100)
     monkeypatch.setattr(Direct, "wanted_max", 150)
     sizes = []
-    locate = type(opened(on_disk(*random_graph(10, 1))).adjacency._layout).locate
+    locate = type(opened(on_disk(*random_graph(10, 1))).adjacency._layouts[0]).locate
 
     def measured(self: Any, rows: np.ndarray, *rest: Any) -> Any:
         sizes.append(len(rows))

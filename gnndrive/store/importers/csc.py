@@ -12,22 +12,26 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array
+from gnndrive.records import EdgeKey, Int64Array
 from gnndrive.store.checks import Bounds
+from gnndrive.store.format import index_dtype
+from gnndrive.store.types import GRAPH, array_name
+from gnndrive.store.writer import StoreWriter
 
 EdgeEnds = npt.NDArray[Any]
 """One end of each edge: whole numbers [num_edges]."""
 
 
 def csc_from_edges(
-    src: EdgeEnds, dst: EdgeEnds, num_nodes: int
+    src: EdgeEnds, dst: EdgeEnds, num_nodes: int, num_sources: int | None = None
 ) -> tuple[Int64Array, EdgeEnds, Int64Array]:
     """Sort edges by destination, keeping the order of those that share one.
 
     Args:
         src: where each edge comes from, whole numbers [num_edges].
         dst: where it goes to, [num_edges].
-        num_nodes: number of nodes.
+        num_nodes: number of nodes that they go to.
+        num_sources: number of nodes that they come from; None: they are the same nodes.
 
     Returns:
         (indptr int64 [num_nodes + 1], indices [num_edges] in src's dtype, edge_id int64
@@ -38,12 +42,13 @@ def csc_from_edges(
         ConfigError: src and dst are not of one length, or no whole numbers.
         StoreError: a node that there is not, naming the edge.
     """
-    for what, ends in (("src", src), ("dst", dst)):
+    sources = num_nodes if num_sources is None else num_sources
+    for what, ends, count in (("src", src, sources), ("dst", dst, num_nodes)):
         if ends.ndim != 1 or ends.dtype.kind not in "iu" or len(ends) != len(src):
             raise ConfigError(
                 f"{what} is {ends.dtype} {list(ends.shape)}: give whole numbers [edges]"
             )
-        Bounds(f"the edges' {what}", "edge", num_nodes, "nodes").feed(ends)
+        Bounds(f"the edges' {what}", "edge", count, "nodes").feed(ends)
     # Several times as fast as numpy's stable argsort: torch sorts whole numbers by radix.
     narrow = np.int32 if num_nodes < 2**31 else np.int64
     keys = torch.from_numpy(np.require(dst, narrow, ["C", "W"]))
@@ -51,6 +56,24 @@ def csc_from_edges(
     indptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(np.bincount(keys.numpy(), minlength=num_nodes), out=indptr[1:])
     return indptr, src[edge_id], edge_id
+
+
+def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) -> None:
+    """Sort the edges of a type and write them.
+
+    Args:
+        writer: of their store.
+        type: their type; None in a homogeneous store.
+        src, dst: whole numbers [num_edges].
+
+    Raises:
+        ConfigError, StoreError: as `csc_from_edges` and `StoreWriter.write`.
+    """
+    source, target = (writer.types.nodes[end].num_nodes for end in writer.types.ends(type))
+    indptr, indices, edge_id = csc_from_edges(src, dst, target, source)
+    dtypes = "int64", index_dtype(source), index_dtype(len(edge_id))
+    for leaf, array, dtype in zip(GRAPH, (indptr, indices, edge_id), dtypes, strict=True):
+        writer.write(array_name("graph", type, leaf), array, dtype)
 
 
 def to_undirected(src: EdgeEnds, dst: EdgeEnds, num_nodes: int) -> tuple[EdgeEnds, EdgeEnds]:

@@ -1,45 +1,53 @@
-"""Import a PyTorch Geometric `Data`: what its loader slices per node or edge is stored."""
+"""Import a PyTorch Geometric `Data` or `HeteroData`: what its loader slices per node or edge is
+stored.
+"""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gnndrive.errors import ConfigError
-from gnndrive.store.arrays import write_store
+from gnndrive.records import EdgeKey, NodeKey
 from gnndrive.store.convert import ArrayLike
 from gnndrive.store.format import Progress
-from gnndrive.store.importers.csc import csc_from_edges
+from gnndrive.store.importers.csc import write_csc
 from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.types import array_name
+from gnndrive.store.writer import StoreWriter
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
+
+Splits = Mapping[str, ArrayLike]
 
 
 def from_data(
-    data: Data,
+    data: Data | HeteroData,
     path: str | os.PathLike[str],
     *,
-    splits: dict[str, ArrayLike] | None = None,
+    splits: Splits | Mapping[str, Splits] | None = None,
     made_by: str = "gnndrive.from_data",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
-    """Write a PyG `Data` as a store.
+    """Write a PyG `Data` or `HeteroData` as a store.
 
     Every attribute that PyG counts as one per node or one per edge is written; edge ids are
-    positions in `data.edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME.
-    Attributes of the whole graph have no place in a store: they are left out, with a warning that
-    names them.
+    positions in `edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME. Attributes of
+    the whole graph have no place in a store: they are left out, with a warning that names them.
 
     Args:
-        data: a homogeneous graph with `edge_index`.
+        data: a graph with `edge_index`, of each edge type.
         path: where the store shall be.
-        splits: node ids or bool masks by name; None: from the masks.
+        splits: node ids or bool masks by name, of a HeteroData by node type and name; None: from
+            the masks.
         made_by: how it was made, for people.
         overwrite: replace a store that is at `path`.
         progress: called as progress(what, bytes done, bytes in all).
@@ -48,80 +56,123 @@ def from_data(
         The store, open.
 
     Raises:
-        NotImplementedError: `data` is a HeteroData.
         ConfigError: `data` has no edge_index, or an attribute that a store cannot hold.
         StoreError: an edge names a node that there is not, or the disk is full.
     """
     from torch_geometric.data import Data as DataClass
     from torch_geometric.data import HeteroData
 
-    if isinstance(data, HeteroData):
-        raise NotImplementedError(
-            "from_data does not take a HeteroData yet: use data.to_homogeneous()"
-        )
-    if not isinstance(data, DataClass):
-        raise ConfigError(f"from_data takes a torch_geometric Data, not a {type(data).__name__}")
-    edge_index = data.edge_index
-    if not isinstance(edge_index, torch.Tensor) or edge_index.dim() != 2 or len(edge_index) != 2:
-        raise ConfigError(
-            "data has no edge_index [2, num_edges]: convert adj_t with data.edge_index = "
-            "torch.stack(data.adj_t.t().coo()[:2])"
-        )
-    num_nodes = data.num_nodes
-    if num_nodes is None:
-        raise ConfigError("data does not say how many nodes it has: set data.num_nodes")
-    nodes, edges = _attributes(data)
-    src, dst = edge_index.detach().cpu().numpy()
-    indptr, indices, edge_id = csc_from_edges(src, dst, int(num_nodes))
-    return write_store(
-        path,
-        indptr=indptr,
-        indices=indices,
-        edge_id=edge_id,
-        nodes=nodes,
-        edges=edges,
-        splits=_mask_splits(nodes) if splits is None else splits,
-        made_by=made_by,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    if not isinstance(data, DataClass | HeteroData):
+        kind = type(data).__name__
+        raise ConfigError(f"from_data takes a torch_geometric Data or HeteroData, not a {kind}")
+    hetero = isinstance(data, HeteroData)
+    nodes: dict[NodeKey, Any] = {None: data}
+    edges: dict[EdgeKey, Any] = {None: data}
+    if hetero:
+        nodes = {name: data[name] for name in data.node_types}
+        edges = {name: data[name] for name in data.edge_types}
+    edge_index = {key: _edge_index(key, each) for key, each in edges.items()}
+    num_nodes: Any = {key: _num_nodes(key, each) for key, each in nodes.items()}
+    num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
+    if not hetero:
+        num_nodes, num_edges = num_nodes[None], num_edges[None]
+    arrays = _arrays(data, nodes, edges)
+    found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
+    with StoreWriter(
+        path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
+    ) as writer:
+        writer.reserve(_nbytes(writer, arrays))
+        for edge_type, (source, target) in edge_index.items():
+            write_csc(writer, edge_type, source, target)
+        for name, array in arrays.items():
+            writer.write(name, array)
+        for (node_type, name), ids in found.items():
+            writer.split(name, ids, node_type)
+    return open_store(writer.path)
 
 
-def _attributes(data: Data) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The per-node and the per-edge attributes, a warning for the others."""
-    nodes: dict[str, Any] = {}
-    edges: dict[str, Any] = {}
-    left_out = []
-    for name, value in data.to_dict().items():
-        if name in ("edge_index", "num_nodes"):
-            continue
-        if not isinstance(value, torch.Tensor | np.ndarray) or value.ndim == 0:
-            left_out.append(name)
-        elif data.is_node_attr(name):
-            nodes[name] = value
-        elif data.is_edge_attr(name):
-            edges[name] = value
-        else:
-            left_out.append(name)
+def _arrays(
+    data: Data | HeteroData, nodes: Mapping[NodeKey, Any], edges: Mapping[EdgeKey, Any]
+) -> dict[str, Any]:
+    """Attributes of nodes and edges by their names in the store, a warning for the others."""
+    arrays: dict[str, Any] = {}
+    left_out: set[str] = set()
+    for group, stores in (("nodes", nodes), ("edges", edges)):
+        for key, store in stores.items():
+            for name, value in store.to_dict().items():
+                if name in ("edge_index", "num_nodes"):
+                    continue
+                of_one = store.is_node_attr if group == "nodes" else store.is_edge_attr
+                whole = not isinstance(value, torch.Tensor | np.ndarray) or value.ndim == 0
+                if not whole and of_one(name):
+                    arrays[array_name(group, key, name)] = value
+                else:
+                    left_out.add(name if key is None else f"{key}.{name}")
+    if None in nodes:  # it was looked at twice
+        left_out -= {name.rpartition("/")[2] for name in arrays}
+    else:
+        left_out.update(data._global_store.keys())
     if left_out:
         warnings.warn(
             f"a store holds attributes of nodes and edges; left out: {', '.join(sorted(left_out))}",
             stacklevel=3,
         )
-    return nodes, edges
+    return arrays
 
 
-def _mask_splits(nodes: dict[str, Any]) -> dict[str, ArrayLike]:
-    splits: dict[str, ArrayLike] = {}
-    for name, value in nodes.items():
-        if not name.endswith("_mask") or str(value.dtype).removeprefix("torch.") != "bool":
-            continue
-        if value.ndim == 1:
-            splits[name.removesuffix("_mask")] = value
-        else:
-            warnings.warn(
-                f"{name} holds {value.shape[-1]} splits and none is chosen: "
-                f"pass splits={{'{name.removesuffix('_mask')}': data.{name}[:, 0], …}}",
-                stacklevel=3,
-            )
+def _edge_index(key: EdgeKey, store: Any) -> Any:
+    """The edges of a type, numpy [2, num_edges]."""
+    found = store.edge_index if "edge_index" in store else None
+    if not isinstance(found, torch.Tensor) or found.dim() != 2 or len(found) != 2:
+        whose = "data" if key is None else f"data[{key!r}]"
+        raise ConfigError(
+            f"{whose} has no edge_index [2, num_edges]: convert adj_t with {whose}.edge_index = "
+            f"torch.stack({whose}.adj_t.t().coo()[:2])"
+        )
+    return found.detach().cpu().numpy()
+
+
+def _num_nodes(key: NodeKey, store: Any) -> int:
+    if store.num_nodes is None:
+        whose = "data" if key is None else f"data[{key!r}]"
+        raise ConfigError(f"{whose} does not say how many nodes it has: set {whose}.num_nodes")
+    return int(store.num_nodes)
+
+
+def _nbytes(writer: StoreWriter, arrays: Mapping[str, Any]) -> int:
+    """About how many bytes the store will have, before the first is written."""
+    graph = sum(8 * (nodes.num_nodes + 1) for nodes in writer.types.nodes.values())
+    graph += sum(8 * count for count in writer.types.edges.values())
+    return graph + sum(int(array.nbytes) for array in arrays.values())
+
+
+def _by_type(splits: Any, hetero: bool) -> dict[tuple[NodeKey, str], ArrayLike]:
+    if not hetero:
+        return {(None, name): ids for name, ids in splits.items()}
+    if not all(isinstance(each, Mapping) for each in splits.values()):
+        raise ConfigError("splits of a HeteroData: give {node type: {name: ids or mask}}")
+    return {(key, name): ids for key, each in splits.items() for name, ids in each.items()}
+
+
+def _mask_splits(
+    node_stores: Mapping[NodeKey, Any], arrays: Mapping[str, Any]
+) -> dict[tuple[NodeKey, str], ArrayLike]:
+    splits: dict[tuple[NodeKey, str], ArrayLike] = {}
+    for key in node_stores:
+        prefix = array_name("nodes", key, "")
+        for full, value in arrays.items():
+            name = full.removeprefix(f"{prefix}/")
+            if name == full or not name.endswith("_mask"):
+                continue
+            if str(value.dtype).removeprefix("torch.") != "bool":
+                continue
+            split = name.removesuffix("_mask")
+            if value.ndim == 1:
+                splits[key, split] = value
+            else:
+                warnings.warn(
+                    f"{name} holds {value.shape[-1]} splits and none is chosen: "
+                    f"pass splits={{'{split}': data.{name}[:, 0], …}}",
+                    stacklevel=3,
+                )
     return splits

@@ -1,0 +1,141 @@
+"""What is read of a store when it is opened: store.json, files' headers, index pointers, splits.
+
+Nothing that the files say is believed before it was checked.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import StoreError
+from gnndrive.store.checks import check_for
+from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.format import (
+    DATA_OFFSET,
+    JSON_BYTES_MAX,
+    STORE_JSON,
+    ArrayInfo,
+    StoreInfo,
+    npy_header,
+    parse,
+)
+from gnndrive.store.types import Types
+
+_STEP = 1 << 20  # values checked at once
+
+
+def read_info(folder: Path) -> StoreInfo:
+    """What a store's store.json says.
+
+    Raises:
+        StoreError: it is missing or cannot be believed.
+    """
+    if not os.path.lexists(folder / STORE_JSON):
+        raise StoreError(
+            f"{folder / STORE_JSON} is not there: {folder} is no store; make one with gnndrive "
+            "import"
+        )
+    fd = open_plain(folder, STORE_JSON)
+    try:
+        content = read_at_most(fd, JSON_BYTES_MAX + 1)
+    except OSError as error:
+        raise _unreadable(folder / STORE_JSON, error) from error
+    finally:
+        os.close(fd)
+    if len(content) > JSON_BYTES_MAX:
+        raise StoreError(
+            f"{folder / STORE_JSON} is larger than any store.json: import the store again"
+        )
+    return parse(content, str(folder / STORE_JSON))
+
+
+def open_checked(folder: Path, info: ArrayInfo) -> int:
+    """Open an array's file, which must have the size and the header that store.json says.
+
+    Raises:
+        StoreError: it has not.
+    """
+    path = folder / info.file
+    fd = open_plain(folder, info.file)
+    try:
+        size = os.fstat(fd).st_size
+        if size != info.nbytes:
+            state = "truncated" if size < info.nbytes else "too long"
+            raise StoreError(
+                f"{path} is {state}: {size} bytes instead of {info.nbytes}; copy or import the "
+                "store again"
+            )
+        # One version of the format writes one header for a dtype and shape, so bytes can be
+        # compared.
+        if read_at_most(fd, DATA_OFFSET) != npy_header(info):
+            raise StoreError(
+                f"{path} has a header that is not that of {info.dtype} {list(info.shape)} in C "
+                "order, as "
+                f"store.json says; copy or import the store again"
+            )
+    except OSError as error:
+        os.close(fd)
+        raise _unreadable(path, error) from error
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def load_checked(
+    folder: Path, info: ArrayInfo, types: Types, dtype: type | None = None
+) -> npt.NDArray[Any]:
+    """Read and check index pointers or a split; what is checked is what is given back.
+
+    Args:
+        folder, info: where it is.
+        types: what its values are checked against.
+        dtype: what to keep it in; it must hold every value that passes the checks.
+
+    Raises:
+        StoreError: it cannot be read, or says what cannot be.
+    """
+    path = folder / info.file
+    try:
+        values = np.empty(info.shape, dtype or info.storage)
+    except MemoryError:
+        raise StoreError(
+            f"{path} needs {info.nbytes:,} bytes of memory, which there are not: use a machine "
+            "with more, or, if the graph is not that large, import the store again"
+        ) from None
+    check = check_for(info.name, str(path), types)
+    assert check is not None
+    step = np.empty(min(len(values), _STEP), info.storage)
+    with os.fdopen(open_checked(folder, info), "rb", buffering=0) as file:
+        for start in range(0, len(values), _STEP):
+            chunk = step[: len(values) - start]
+            _fill(chunk, file, path)
+            check.feed(chunk)
+            values[start : start + len(chunk)] = chunk
+    check.finish()
+    return values
+
+
+def _fill(array: npt.NDArray[Any], file: io.RawIOBase, path: Path) -> None:
+    """Read the file's next bytes into `array`."""
+    view = array.view(np.uint8).data
+    done = 0
+    try:
+        while done < len(view) and (got := file.readinto(view[done:])):
+            done += got
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if done < len(view):
+        raise StoreError(f"{path} became shorter while it was read: copy or import the store again")
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"reading {path} failed ({error.strerror}): check the disk, or copy the store again"
+    )

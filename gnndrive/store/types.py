@@ -1,0 +1,171 @@
+"""Which types of nodes and edges a store has, and what its arrays are called: `nodes/paper/x`.
+
+A homogeneous store has one type of each and no names for them: None is the type, and its arrays are
+`nodes/x`. The folder of an edge type is its three names: `graph/author__writes__paper/indptr`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gnndrive.errors import ConfigError
+from gnndrive.records import EdgeKey, EdgeType, NodeKey
+
+GRAPH = ("indptr", "indices", "edge_id")
+_OF_NODES = ("nodes", "splits")
+_LEAF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """Nodes of one type.
+
+    Attributes:
+        num_nodes: how many.
+        num_classes: classes of their `y`, 0 if there is none.
+        classes: the classes' names in the order of their ids, if they had names.
+    """
+
+    num_nodes: int
+    num_classes: int = 0
+    classes: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array belongs, and what it is measured by.
+
+    Attributes:
+        group: "graph", "nodes", "edges" or "splits".
+        leaf: its own name.
+        sources, targets: nodes of the types that its edges come from and go to; the same number for
+            what belongs to nodes.
+        edges: how many edges there are of its type.
+    """
+
+    group: str
+    leaf: str
+    sources: int
+    targets: int
+    edges: int
+
+
+@dataclass(frozen=True)
+class Types:
+    """The types of a store.
+
+    Attributes:
+        nodes: by name; of a homogeneous store one whose name is None.
+        edges: how many edges there are of each type; of a homogeneous store of type None.
+    """
+
+    nodes: Mapping[NodeKey, NodeType]
+    edges: Mapping[EdgeKey, int]
+
+    @classmethod
+    def of(
+        cls, num_nodes: int | Mapping[str, int], num_edges: int | Mapping[EdgeType, int]
+    ) -> Types:
+        """Of two numbers, or of numbers by type.
+
+        Raises:
+            ConfigError: names that no folder can have, or an edge type between nodes that there are
+                not.
+        """
+        if not isinstance(num_nodes, Mapping) and not isinstance(num_edges, Mapping):
+            return cls({None: NodeType(num_nodes)}, {None: num_edges})
+        if not isinstance(num_nodes, Mapping) or not isinstance(num_edges, Mapping):
+            raise ConfigError(
+                "num_nodes and num_edges go together: give two numbers, or two dicts by type"
+            )
+        types = cls(
+            {name: NodeType(count) for name, count in num_nodes.items()},
+            dict(num_edges.items()),
+        )
+        types.check()
+        return types
+
+    def check(self) -> None:
+        """Refuse types that a heterogeneous store cannot have; see `of`."""
+        for type in self.edges:
+            if not isinstance(type, tuple) or len(type) != 3:
+                raise ConfigError(f"an edge type is {type!r}: give (source, relation, target)")
+        for name in [*self.nodes, *(part for type in self.edges for part in type or ())]:
+            if not isinstance(name, str) or not _TYPE.fullmatch(name):
+                raise ConfigError(
+                    f"a type is called {name!r}: folders are named after types, so use up to 64 "
+                    "letters, digits, '_', '-' and '.'; rename it first"
+                )
+        if not self.nodes:
+            raise ConfigError("there are no node types: a store has nodes")
+        for type in self.edges:
+            if not set(self.ends(type)) <= set(self.nodes):
+                raise ConfigError(
+                    f"the edge type {type} begins or ends at a node type that there is not: there "
+                    f"are {', '.join(map(str, self.nodes))}"
+                )
+        folders = [folder(type) for type in self.edges]
+        if len(set(folders)) < len(folders):
+            raise ConfigError(
+                f"two edge types would share a folder, {', '.join(sorted(folders))}: rename one, "
+                "without '__' in it"
+            )
+
+    @property
+    def hetero(self) -> bool:
+        """Whether types have names."""
+        return None not in self.nodes
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(type.num_nodes for type in self.nodes.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types."""
+        return sum(self.edges.values())
+
+    def ends(self, type: EdgeKey) -> tuple[NodeKey, NodeKey]:
+        """The node types of an edge type's sources and targets."""
+        return (None, None) if type is None else (type[0], type[2])
+
+    def place(self, name: str) -> Place:
+        """Where an array belongs.
+
+        Raises:
+            ConfigError: a store of these types cannot have an array of that name.
+        """
+        group, _, rest = name.partition("/")
+        where, _, leaf = rest.rpartition("/")
+        if _LEAF.fullmatch(leaf) and group in _OF_NODES:
+            for node_type, nodes in self.nodes.items():
+                if folder(node_type) == where:
+                    return Place(group, leaf, nodes.num_nodes, nodes.num_nodes, 0)
+        if _LEAF.fullmatch(leaf) and (group == "edges" or (group == "graph" and leaf in GRAPH)):
+            for edge_type, num_edges in self.edges.items():
+                if folder(edge_type) == where:
+                    source, target = (self.nodes[end].num_nodes for end in self.ends(edge_type))
+                    return Place(group, leaf, source, target, num_edges)
+        kind = "/TYPE" if self.hetero else ""
+        types = f"; TYPE is one of {', '.join(map(folder, [*self.nodes, *self.edges]))}"
+        raise ConfigError(
+            f"{name!r} is no name for an array: use nodes{kind}/NAME, edges{kind}/NAME, "
+            f"splits{kind}/NAME with letters, digits, '_', '-' and '.', or "
+            f"{', '.join(f'graph{kind}/{each}' for each in GRAPH)}{types if kind else ''}"
+        )
+
+
+def folder(type: NodeKey | EdgeKey) -> str:
+    """The folder of a type within a group; "" in a homogeneous store."""
+    if type is None:
+        return ""
+    return type if isinstance(type, str) else "__".join(type)
+
+
+def array_name(group: str, type: NodeKey | EdgeKey, leaf: str) -> str:
+    """What an array is called in store.json: "nodes/x", "nodes/paper/x"."""
+    return "/".join(part for part in (group, folder(type), leaf) if part)

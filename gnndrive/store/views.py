@@ -1,0 +1,194 @@
+"""The nodes of one type of a store, and the edges of one type: what PyG has `data["paper"]` for.
+
+A homogeneous store has one of each, whose type is None.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gnndrive.errors import ConfigError
+from gnndrive.records import EdgeKey, IndexPointers, NodeKey, TableFile
+from gnndrive.store.types import array_name
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+
+
+class _View:
+    """Arrays of one type."""
+
+    group: str
+
+    def __init__(self, store: Store, type: NodeKey | EdgeKey) -> None:
+        self._store, self._type = store, type
+
+    def _named(self, group: str, leaf: str) -> str:
+        return array_name(group, self._type, leaf)
+
+    def _names(self, group: str) -> tuple[str, ...]:
+        prefix = f"{self._named(group, '')}/"
+        arrays = self._store.info.arrays
+        return tuple(name.removeprefix(prefix) for name in arrays if name.startswith(prefix))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of their attributes."""
+        return self._names(self.group)
+
+    def name_of(self, attribute: str) -> str:
+        """An attribute's name in the store: "nodes/paper/x" of "x"."""
+        return self._named(self.group, attribute)
+
+    def table(self, attribute: str) -> TableFile:
+        """Where an attribute's rows lie; see `Store.table`."""
+        return self._store.table(self.name_of(attribute))
+
+    def tensor(self, attribute: str, random: bool = False) -> torch.Tensor:
+        """An attribute, mapped; see `Store.tensor`."""
+        return self._store.tensor(self.name_of(attribute), random)
+
+    def __contains__(self, attribute: object) -> bool:
+        return attribute in self.names
+
+
+class StoredNodes(_View):
+    """Nodes of one type.
+
+    Args:
+        store: whose.
+        type: their type; None: of a homogeneous store.
+    """
+
+    group = "nodes"
+    _type: NodeKey
+
+    @property
+    def type(self) -> NodeKey:
+        """Their type."""
+        return self._type
+
+    @property
+    def num_nodes(self) -> int:
+        """How many."""
+        return self._store.info.types.nodes[self._type].num_nodes
+
+    @property
+    def num_features(self) -> int:
+        """Columns of their x, 0 if there is none."""
+        return self._store.info.num_features(self._type)
+
+    @property
+    def num_node_features(self) -> int:
+        """The same, under PyG's other name."""
+        return self.num_features
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of their y, 0 if there are none."""
+        return self._store.info.types.nodes[self._type].num_classes
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The classes' names in the order of their ids, if they had names."""
+        return self._store.info.types.nodes[self._type].classes
+
+    @property
+    def split_names(self) -> tuple[str, ...]:
+        """Names of their splits."""
+        return self._names("splits")
+
+    def split(self, name: str) -> torch.Tensor:
+        """The node ids of a split, int64 [n], in memory.
+
+        Raises:
+            ConfigError: there is no such split.
+            StoreError: an id is out of range.
+        """
+        if name not in self.split_names:
+            known = ", ".join(self.split_names) or "none"
+            whose = "" if self._type is None else f" of {self._type!r}"
+            raise ConfigError(f"{self._store.path} has no split {name!r}{whose}; it has: {known}")
+        return torch.from_numpy(self._store.in_memory(self._named("splits", name)))
+
+    def __repr__(self) -> str:
+        return f"StoredNodes({self._type!r}, num_nodes={self.num_nodes}, names={list(self.names)})"
+
+
+class StoredEdges(_View):
+    """Edges of one type, as CSC: the in-neighbours of each node of the target type.
+
+    Args:
+        store: whose.
+        type: (source, relation, target); None: of a homogeneous store.
+    """
+
+    group = "edges"
+    _type: EdgeKey
+
+    @property
+    def type(self) -> EdgeKey:
+        """Their type."""
+        return self._type
+
+    @property
+    def source(self) -> StoredNodes:
+        """The nodes that they come from."""
+        return self._store.nodes(self._store.info.types.ends(self._type)[0])
+
+    @property
+    def target(self) -> StoredNodes:
+        """The nodes that they go to."""
+        return self._store.nodes(self._store.info.types.ends(self._type)[1])
+
+    @property
+    def num_edges(self) -> int:
+        """How many."""
+        return self._store.info.types.edges[self._type]
+
+    @property
+    def index_pointers(self) -> IndexPointers:
+        """CSC index pointers, [targets + 1], in memory, read-only, checked at open; uint32 if there
+        are fewer than 2^32 edges, else int64."""
+        return self._store.pointers_in_memory(self._type)
+
+    @property
+    def indptr(self) -> np.memmap[Any, Any]:
+        """CSC index pointers, int64 [targets + 1], mapped."""
+        return self._store.array(self._named("graph", "indptr"))
+
+    @property
+    def indices(self) -> np.memmap[Any, Any]:
+        """The in-neighbours of v are indices[indptr[v]:indptr[v + 1]]; [num_edges], mapped."""
+        return self._store.array(self._named("graph", "indices"))
+
+    @property
+    def indices_file(self) -> TableFile:
+        """The file of `indices`."""
+        return self._store.table(self._named("graph", "indices"))
+
+    @property
+    def indices_path(self) -> Path:
+        """Where it is; its values start at byte 4,096."""
+        return Path(self.indices_file.path)
+
+    @property
+    def edge_id(self) -> np.memmap[Any, Any] | None:
+        """The original number of the edge at each CSC position; None: the position itself.
+
+        int32 or int64 [num_edges], mapped.
+        """
+        name = self._named("graph", "edge_id")
+        return self._store.array(name) if name in self._store.info.arrays else None
+
+    def mapped_edge_id(self) -> torch.Tensor | None:
+        """`edge_id` as a tensor."""
+        name = self._named("graph", "edge_id")
+        return self._store.tensor(name) if name in self._store.info.arrays else None
+
+    def __repr__(self) -> str:
+        return f"StoredEdges({self._type!r}, num_edges={self.num_edges}, names={list(self.names)})"

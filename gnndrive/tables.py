@@ -1,0 +1,53 @@
+"""Which arrays of a store go through the feature buffer: the features of nodes, and of edges.
+
+`x` of every node type, and `edge_attr` of every edge type if a row is large enough for a place in
+the mapping table to be little beside it. All else is read through memory maps. A type without
+features has no table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnndrive.records import EdgeKey, NodeKey, TableFile
+from gnndrive.store.reader import Store
+
+NODE_FEATURES, EDGE_FEATURES = "x", "edge_attr"
+EDGE_ROW_BYTES_MIN = 64  # below it a mapping table of 4 bytes an edge is no bargain
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """A table of the feature buffer.
+
+    Attributes:
+        name: the array's, in full: "nodes/x", "edges/author__writes__paper/edge_attr".
+        attribute: its own name, as a batch has it.
+        type: of the nodes or edges; None in a homogeneous store.
+        of_edges: whose they are.
+        file: where its rows lie.
+    """
+
+    name: str
+    attribute: str
+    type: NodeKey | EdgeKey
+    of_edges: bool
+    file: TableFile
+
+
+def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
+    """A store's tables, those of nodes first."""
+    found = []
+    for type in store.info.types.nodes:
+        nodes = store.nodes(type)
+        if NODE_FEATURES in nodes:
+            file = nodes.table(NODE_FEATURES)
+            name = nodes.name_of(NODE_FEATURES)
+            found.append(FeatureTable(name, NODE_FEATURES, type, False, file))
+    for edge_type in store.info.types.edges:
+        edges = store.edges(edge_type)
+        if EDGE_FEATURES in edges and edges.table(EDGE_FEATURES).row_bytes >= EDGE_ROW_BYTES_MIN:
+            file = edges.table(EDGE_FEATURES)
+            name = edges.name_of(EDGE_FEATURES)
+            found.append(FeatureTable(name, EDGE_FEATURES, edge_type, True, file))
+    return tuple(table for table in found if table.file.row_count and table.file.row_bytes)

@@ -1,0 +1,252 @@
+"""A heterogeneous store: every type's arrays are found again, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnndrive
+from gnndrive.errors import ConfigError, GNNDriveError, StoreError
+from gnndrive.store import Store, StoreWriter
+from gnndrive.store.types import Types
+from tests.loader.types import CITES, CLASSES, NODES, WRITES, make_data
+from tests.store.test_store_fuzz import damage
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return gnndrive.from_data(make_data(), tmp_path / "types.gnn")
+
+
+@pytest.mark.parametrize("again", ["open", "pickle"])
+def test_round_trip(store: Store, again: str) -> None:
+    data = make_data()
+    store = gnndrive.open(store.path) if again == "open" else pickle.loads(pickle.dumps(store))
+    assert store.is_hetero
+    assert store.metadata() == data.metadata()
+    assert (store.num_nodes, store.num_edges) == (data.num_nodes, data.num_edges)
+    for name in data.node_types:
+        nodes = store[name]
+        assert nodes.num_nodes == data[name].num_nodes
+        assert set(nodes.names) == set(data[name].keys()) - {"num_nodes"}
+        for attribute in nodes.names:
+            assert torch.equal(nodes.tensor(attribute), data[name][attribute])
+    assert store["paper"].num_classes == CLASSES
+    assert [store[name].num_features for name in NODES] == [8, 20, 3, 0]
+    train = data["paper"].train_mask.nonzero().view(-1)
+    assert torch.equal(store["paper"].split("train"), train)
+    for edge_type in data.edge_types:
+        edges = store[edge_type]
+        target = np.repeat(np.arange(edges.target.num_nodes), np.diff(edges.indptr))
+        ends = torch.from_numpy(np.stack([edges.indices, target]).astype(np.int64))
+        number = torch.from_numpy(np.array(edges.edge_id)).long()
+        assert torch.equal(data[edge_type].edge_index[:, number], ends)
+        for attribute in edges.names:
+            assert torch.equal(edges.tensor(attribute), data[edge_type][attribute])
+    store.verify()
+
+
+def test_what_is_of_one_type_asks_which(store: Store) -> None:
+    for name in ("indices", "index_pointers", "node_names", "num_features", "split_names"):
+        with pytest.raises(ConfigError, match=r"name a type: store\[TYPE\]; the types are"):
+            getattr(store, name)
+    with pytest.raises(ConfigError, match="there is no 'poper'; the types are paper, author"):
+        store["poper"]
+    with pytest.raises(ConfigError, match=r"there is no .* the types are .*writes"):
+        store["paper", "writes", "author"]
+    with pytest.raises(ConfigError, match="no split 'val' of 'paper'; it has: train"):
+        store["paper"].split("val")
+
+
+def test_repr(store: Store) -> None:
+    assert "node_types=['paper', 'author', 'venue', 'topic']" in repr(store)
+    assert repr(store["topic"]) == "StoredNodes('topic', num_nodes=3, names=[])"
+    assert "num_edges=900" in repr(store[CITES])
+
+
+def test_splits_may_be_given(tmp_path: Path) -> None:
+    data = make_data()
+    given = {"author": {"val": torch.tensor([3, 1])}}
+    store = gnndrive.from_data(data, tmp_path / "s", splits=given)
+    assert (store["paper"].split_names, store["author"].split_names) == ((), ("val",))
+    assert store["author"].split("val").tolist() == [3, 1]
+    with pytest.raises(ConfigError, match=r"node type: \{name: ids"):
+        gnndrive.from_data(data, tmp_path / "t", splits={"val": torch.tensor([3])})
+
+
+def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
+    data = make_data()
+    data.title, data["paper"].names = "a graph", ["a", "b"]
+    with pytest.warns(UserWarning, match=r"left out: paper\.names, title"):
+        gnndrive.from_data(data, tmp_path / "s")
+    del data[CITES].edge_index
+    with pytest.raises(ConfigError, match=r"data\[\('paper', 'cites', 'paper'\)\] has no edge_ind"):
+        gnndrive.from_data(data, tmp_path / "t")
+    bad = make_data()
+    bad[WRITES].edge_index[0, 7] = NODES["author"]
+    with pytest.raises(StoreError, match="src: edge 7 names 90, but there are 90 nodes"):
+        gnndrive.from_data(bad, tmp_path / "u")
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "..", "é", "a" * 65, ".hidden", 7])
+def test_types_that_no_folder_can_be_called_after(tmp_path: Path, name: Any) -> None:
+    with pytest.raises(ConfigError, match="rename it first"):
+        StoreWriter(tmp_path / "s", {"paper": 1, name: 1}, {})
+    with pytest.raises(ConfigError, match="rename it first"):
+        StoreWriter(tmp_path / "s", {"paper": 1}, {("paper", name, "paper"): 1})
+
+
+def test_types_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="begins or ends at a node type that there is not"):
+        Types.of({"a": 1}, {("a", "to", "b"): 1})
+    with pytest.raises(ConfigError, match="share a folder"):
+        Types.of({"a": 1, "a__b": 1}, {("a", "b__c", "a"): 1, ("a__b", "c", "a"): 1})
+    with pytest.raises(ConfigError, match="give two numbers, or two dicts"):
+        Types.of(3, {("a", "to", "a"): 1})
+    with pytest.raises(ConfigError, match="a store has nodes"):
+        Types.of({}, {})
+    with pytest.raises(ConfigError, match=r"give \(source, relation, target\)"):
+        Types.of({"a": 1}, {("a", "a"): 1})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match=r"give \(source, relation, target\)"):
+        Types.of({"a": 1}, {"aaa": 1})  # type: ignore[dict-item]
+
+
+def test_the_writer_checks_each_type(tmp_path: Path) -> None:
+    def write() -> None:
+        with StoreWriter(tmp_path / "s", {"a": 3, "b": 5}, {("a", "to", "b"): 2}) as writer:
+            writer.write("graph/a__to__b/indptr", [0, 1, 1, 1, 1, 2])
+            with pytest.raises(ConfigError, match="TYPE is one of a, b, a__to__b"):
+                writer.array("nodes/x", "float32", (3, 1))
+            with pytest.raises(ConfigError, match="does not fit a store of 5 nodes"):
+                writer.array("nodes/b/x", "float32", (3, 1))
+            with pytest.raises(StoreError, match="names 3, but there are 3 nodes"):
+                writer.write("graph/a__to__b/indices", [2, 3], "int32")
+            with pytest.raises(StoreError, match="names 5, but there are 5 nodes"):
+                writer.split("train", [5], "b")
+
+    with pytest.raises(ConfigError, match="has 0 of its 2 rows: write the rest"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_classes_of_a_type(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "s", {"a": 3, "b": 2}, {}) as writer:
+        writer.write("nodes/a/y", [0, 4, 1])
+        writer.write("nodes/b/y", [0, 1])
+        writer.classes(["x", "y", "z"], "b")
+    store = gnndrive.open(tmp_path / "s")
+    assert (store["a"].num_classes, store["a"].classes) == (5, None)
+    assert (store["b"].num_classes, store["b"].classes) == (3, ("x", "y", "z"))
+
+
+def change(store: Store, edit: Callable[[dict[str, Any]], object]) -> None:
+    file = store.path / "store.json"
+    document = json.loads(file.read_text())
+    edit(document)
+    file.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda j: j["node_types"].pop("author"),
+        lambda j: j["node_types"]["paper"].update(num_nodes=201),
+        lambda j: j["node_types"]["paper"].update(num_nodes=-1),
+        lambda j: j["node_types"].update({"../x": {"num_nodes": 1}}),
+        lambda j: j["edge_types"].pop(0),
+        lambda j: j["edge_types"].append(j["edge_types"][0] | {"num_edges": 5}),
+        lambda j: j["edge_types"][0].update(type=["author", "paper"]),
+        lambda j: j["edge_types"][0].update(type=["author", "..", "paper"]),
+        lambda j: j["edge_types"][0].update(type=None),
+        lambda j: j["edge_types"].append(7),
+        lambda j: j.update(version=1),
+        lambda j: j.update(version=3),
+        lambda j: j.update(node_types=[]),
+        lambda j: j["arrays"].pop("graph/author__writes__paper/indices"),
+        lambda j: j["arrays"].update({"nodes/x": j["arrays"]["nodes/paper/x"]}),
+        lambda j: j["arrays"].update({"nodes/topic/x": j["arrays"]["nodes/paper/x"]}),
+    ],
+)
+def test_a_store_json_that_contradicts_itself(
+    store: Store, edit: Callable[[dict[str, Any]], object]
+) -> None:
+    change(store, edit)
+    with pytest.raises(StoreError, match=r"store\.json"):
+        gnndrive.open(store.path)
+
+
+@pytest.mark.parametrize("folder", ["nodes", "nodes/paper", "graph/author__writes__paper"])
+def test_a_link_instead_of_a_folder(store: Store, folder: str, tmp_path: Path) -> None:
+    shutil.move(store.path / folder, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", store.path / folder)
+    with pytest.raises(StoreError, match="is no folder"):
+        gnndrive.open(store.path)
+
+
+@pytest.mark.parametrize("file", ["indices", "edge_id"])
+def test_verify_looks_at_every_type(store: Store, file: str) -> None:
+    path = store.path / f"graph/paper__cites__paper/{file}.npy"
+    content = bytearray(path.read_bytes())
+    content[4096:4100] = (10_000).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"paper__cites__paper.*names 10000, but there are"):
+        gnndrive.open(store.path).verify()
+
+
+def test_an_edge_that_occurs_twice(store: Store) -> None:
+    path = store.path / "graph/paper__cites__paper/edge_id.npy"
+    ids = np.load(path)
+    content = bytearray(path.read_bytes())
+    content[4096:4100] = int(ids[1]).to_bytes(4, "little")
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="paper__cites__paper"):
+        gnndrive.open(store.path).verify()
+
+
+def test_random_damage_to_store_json(store: Store) -> None:
+    file = store.path / "store.json"
+    whole = file.read_bytes()
+    outcomes = {"opened": 0, "refused": 0}
+    for seed in range(400):
+        file.write_bytes(damage(whole, random.Random(seed), True))
+        try:
+            opened = gnndrive.open(store.path)
+        except StoreError:
+            outcomes["refused"] += 1
+        else:
+            outcomes["opened"] += 1
+            repr(opened), opened.info.as_dict()
+            for name in opened.node_types:
+                repr(opened[name])
+            for edge_type in opened.edge_types:
+                assert opened[edge_type].indptr[-1] == opened[edge_type].num_edges
+    assert min(outcomes.values()) > 10
+    file.write_bytes(whole)
+    gnndrive.open(store.path).verify()
+
+
+def test_damaged_indices_are_found_in_use(store: Store) -> None:
+    path = store.path / "graph/author__writes__paper/indices.npy"
+    content = bytearray(path.read_bytes())
+    content[4096:] = (10_000).to_bytes(4, "little") * ((len(content) - 4096) // 4)
+    path.write_bytes(content)
+    for topology in ("resident", "mmap", "direct"):
+        opened = gnndrive.open(store.path)
+        with (
+            gnndrive.NeighborLoader(
+                opened, [5], input_nodes="paper", buffer="200KB", topology=topology
+            ) as loader,
+            pytest.raises(GNNDriveError, match="author__writes__paper"),
+        ):
+            list(loader)
