@@ -16,7 +16,7 @@ from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, ReadError, 
 from gnndrive.loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
-from gnndrive.store.importers import from_csv, from_data, from_edges
+from gnndrive.store.importers import from_csv, from_data, from_edges, from_graphbolt, from_ogb
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
 
@@ -36,6 +36,8 @@ __all__ = [
     "from_csv",
     "from_data",
     "from_edges",
+    "from_graphbolt",
+    "from_ogb",
     "open",
     "write_store",
 ]

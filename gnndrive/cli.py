@@ -17,14 +17,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from gnndrive.commands import bench, stores
+from gnndrive.commands import bench, imports, stores
 from gnndrive.commands import demo as demo_command
 from gnndrive.commands import train as train_command
 from gnndrive.commands.malloc import return_large_blocks
-from gnndrive.commands.options import parse_fanout, parse_splits
+from gnndrive.commands.options import parse_fanout
 from gnndrive.errors import GNNDriveError, StoreError
-from gnndrive.store.importers import from_csv, from_edges
-from gnndrive.store.importers.edge_list import is_parquet
 from gnndrive.training import TrainSettings
 
 app = typer.Typer(
@@ -65,10 +63,18 @@ def _options(
 
 @app.command("import")
 def import_(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Where the store shall be.")],
-    edges: Annotated[
-        list[Path], typer.Option(help="CSV or Parquet: source and target of an edge a row.")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[DATASET] OUT",
+            help="Where the store shall be; before it, instead of --edges, an OGB folder, or a "
+            "metadata.yaml of GraphBolt or its folder.",
+        ),
     ],
+    edges: Annotated[
+        list[Path] | None,
+        typer.Option(help="CSV or Parquet: source and target of an edge a row."),
+    ] = None,
     features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
     labels: Annotated[Path | None, typer.Option(help="CSV: node id and label a line.")] = None,
     undirected: Annotated[bool, typer.Option(help="Add the other direction of edges.")] = False,
@@ -80,7 +86,9 @@ def import_(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the random split.")] = 0,
-    dtype: Annotated[str, typer.Option(help="Of the features in the store.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the features in the store; float32, if not given.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
     memory: Annotated[
         str | None,
@@ -99,21 +107,12 @@ def import_(
         bool, typer.Option(help="Ids are text, or sparse: number the nodes, keep the ids.")
     ] = False,
 ) -> None:
-    """Make a store from a graph in plain files."""
-    given = {
-        "path": out, "features": features, "labels": labels, "undirected": undirected,
-        "splits": parse_splits(split or ["0.6,0.2,0.2"], seed), "dtype": dtype,
-        "overwrite": overwrite,
-    }  # fmt: skip
-    sorting = {
-        "memory": memory, "num_nodes": num_nodes, "source": source, "target": target,
-        "header": header, "columns": edge_column, "map_ids": map_ids or None,
-    }  # fmt: skip
-    asked = {name: value for name, value in sorting.items() if value is not None}
-    if asked or len(edges) > 1 or is_parquet(edges[0]):
-        stores.import_graph(from_edges, edges=edges, **given, **asked)
-    else:
-        stores.import_graph(from_csv, edges=edges[0], **given)
+    """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
+    imports.run(
+        paths, edges, split, seed, features=features, labels=labels, undirected=undirected,
+        dtype=dtype, overwrite=overwrite, memory=memory, num_nodes=num_nodes, source=source,
+        target=target, header=header, edge_column=edge_column, map_ids=map_ids,
+    )  # fmt: skip
 
 
 @app.command()

@@ -1,7 +1,10 @@
 """Ways into a store: one file per kind of source, each streaming what is large."""
 
 from gnndrive.store.importers.csc import csc_from_edges, to_undirected
+from gnndrive.store.importers.detect import from_dataset
 from gnndrive.store.importers.from_edges import from_edges
+from gnndrive.store.importers.graphbolt import from_graphbolt
+from gnndrive.store.importers.ogb import from_ogb
 from gnndrive.store.importers.pyg import from_data
 from gnndrive.store.importers.splits import RandomSplit, random_split
 from gnndrive.store.importers.tables import from_csv
@@ -11,7 +14,10 @@ __all__ = [
     "csc_from_edges",
     "from_csv",
     "from_data",
+    "from_dataset",
     "from_edges",
+    "from_graphbolt",
+    "from_ogb",
     "random_split",
     "to_undirected",
 ]

@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.errors import ConfigError, StoreError
+from gnndrive.records import EdgeKey
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
+from gnndrive.store.types import GRAPH, array_name
 from gnndrive.store.writer import StoreWriter
 
 BATCH = 1 << 20  # edges at once
@@ -48,6 +50,7 @@ class EdgeList:
         columns: names of the columns to keep.
         header: whether each text file begins with the columns' names; None: if nothing in its first
             row is a number.
+        called: what errors call the files; None: by their names.
 
     Attributes:
         count: edges.
@@ -70,8 +73,10 @@ class EdgeList:
         map_ids: bool = False,
         columns: Sequence[str] = (),
         header: bool | None = None,
+        called: str | None = None,
     ) -> None:
         duckdb = _duckdb()
+        self._called = called or ", ".join(map(str, files))
         self._files, self._mapped, self._errors = files, map_ids, duckdb.Error
         self._table = self._tables(header)
         self._db, self._spill = duckdb.connect(":memory:"), ""
@@ -265,8 +270,9 @@ class EdgeList:
     def _refuse(self, wrong: str, how: str) -> None:
         sql = f"SELECT e, s, t FROM ({self._raw}) WHERE {wrong} LIMIT 1"
         number, source, target = self._one(sql)
-        files = ", ".join(map(str, self._files))
-        raise StoreError(f"{files}: edge {number + 1}, {source} to {target}, {how}; correct it")
+        raise StoreError(
+            f"{self._called}: edge {number + 1}, {source} to {target}, {how}; correct it"
+        )
 
     # ---- DuckDB
 
@@ -298,7 +304,7 @@ class EdgeList:
 
     def _failure(self, error: BaseException) -> StoreError:
         text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
-        files = ", ".join(map(str, self._files))
+        files = self._called
         if "No space left" in text or "max_temp_directory_size" in text:
             return StoreError(
                 f"the disk is too full to sort {files}: some 30 bytes an edge are needed beside "
@@ -310,19 +316,33 @@ class EdgeList:
 
 
 def write_graph(
-    edges: EdgeList, writer: StoreWriter, undirected: bool, progress: Progress | None = None
+    edges: EdgeList,
+    writer: StoreWriter,
+    undirected: bool,
+    progress: Progress | None = None,
+    type: EdgeKey = None,
 ) -> None:
     """Write graph/indptr, indices and, unless undirected, edge_id from a sorted list.
+
+    Args:
+        edges: all edges of the type.
+        writer: of their store.
+        undirected: see `EdgeList.by_target`.
+        progress: called as progress(what, edges done, edges in all).
+        type: their type; None in a homogeneous store.
 
     Raises:
         StoreError: the disk is full, or a file cannot be read.
     """
-    count = writer.num_edges
-    indices = writer.array("graph/indices", index_dtype(writer.num_nodes), (count,))
+    count = writer.types.edges[type]
+    sources, targets = (writer.types.nodes[end].num_nodes for end in writer.types.ends(type))
+    names = [array_name("graph", type, leaf) for leaf in GRAPH]
+    indices = writer.array(names[1], index_dtype(sources), (count,))
     numbers = None
     if not undirected:
-        numbers = writer.array("graph/edge_id", index_dtype(count), (count,))
-    indptr, done = np.zeros(writer.num_nodes + 1, np.int64), 0
+        numbers = writer.array(names[2], index_dtype(count), (count,))
+    indptr, done = np.zeros(targets + 1, np.int64), 0
+    what = "sorting edges" if type is None else f"sorting {' '.join(type)}"
     for target, source, number in edges.by_target(undirected):
         first, last = int(target[0]), int(target[-1])
         indptr[first + 1 : last + 2] += np.bincount(target - first, minlength=last - first + 1)
@@ -331,9 +351,9 @@ def write_graph(
             numbers.write(number)
         done += len(source)
         if progress is not None:
-            progress("sorting edges", done, count)
+            progress(what, done, count)
     np.cumsum(indptr, out=indptr)
-    writer.write("graph/indptr", indptr)
+    writer.write(names[0], indptr)
 
 
 def write_columns(

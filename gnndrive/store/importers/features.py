@@ -1,12 +1,13 @@
-"""Feature files for importers: .npy, .npz dense or SciPy CSR, given out as dense chunks.
+"""Feature files for importers: .npy, .npz dense or SciPy CSR, .pt, given out as dense chunks.
 
-Nothing large is held: .npy is mapped, a dense .npz member is read as a stream, CSR is densified
-chunk by chunk (its non-zeros are in memory). Nothing is unpickled.
+Nothing large is held: .npy and .pt are mapped, a dense .npz member is read as a stream, CSR is
+densified chunk by chunk (its non-zeros are in memory). Nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -16,17 +17,21 @@ from typing import IO, Any
 import numpy as np
 import numpy.lib.format as npy_format
 import numpy.typing as npt
+import torch
 
 from gnndrive.errors import StoreError
-from gnndrive.store.format import CHUNK_BYTES
+from gnndrive.store.convert import Rows
+from gnndrive.store.format import CHUNK_BYTES, dtype_name
 
-_BAD_FILE = (
+BAD_FILE = (
     OSError,
     ValueError,
     EOFError,
     KeyError,
     RuntimeError,  # zipfile's, for a compression or encryption that it lacks
+    SyntaxError,
     struct.error,
+    tokenize.TokenError,  # numpy's, for a header that is not one
     zipfile.BadZipFile,
     zlib.error,
 )
@@ -37,19 +42,48 @@ class Features:
 
     Attributes:
         shape: rows first.
-        dtype: of the file.
+        dtype: of the file; of bfloat16, which numpy has not, uint16.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
-    def chunks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+    @property
+    def stored(self) -> str:
+        """The store's name of the dtype.
+
+        Raises:
+            ConfigError: a store cannot hold it.
+        """
+        return dtype_name(self.dtype)
+
+    def chunks(self, rows: int) -> Iterator[Rows]:
         """The rows in order, at most `rows` at a time.
 
         Raises:
             StoreError: the file is damaged.
         """
         raise NotImplementedError
+
+    def all_rows(self) -> npt.NDArray[Any]:
+        """All rows, in memory: for what is small. Of bfloat16 as float32.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        step = rows_per_chunk(self.shape, self.dtype.itemsize)
+        parts = [as_numpy(chunk) for chunk in self.chunks(step)]
+        if not parts:
+            return np.empty((0, *self.shape[1:]), self.dtype)
+        return np.concatenate(parts)
+
+
+def as_numpy(chunk: Rows) -> npt.NDArray[Any]:
+    """A chunk as numpy has it; bfloat16 as float32."""
+    if isinstance(chunk, torch.Tensor):
+        values: npt.NDArray[Any] = chunk.float().numpy()
+        return values
+    return chunk
 
 
 def rows_per_chunk(shape: tuple[int, ...], itemsize: int) -> int:
@@ -79,11 +113,73 @@ def open_features(path: Path) -> Features:
                 raise ValueError(f"it holds {len(names)} arrays and not one")
             return _DenseNpz(path, names[0])
         return _Npy(path)
-    except _BAD_FILE as error:
+    except BAD_FILE as error:
         raise _bad(path, error) from None
 
 
-def _bad(path: Path, error: BaseException) -> StoreError:
+def open_tensor(path: Path) -> Features:
+    """Rows of a tensor that `torch.save` wrote, mapped.
+
+    Raises:
+        StoreError: it is none; the message names the file.
+    """
+    try:
+        return _Tensor(path)
+    except Exception as error:  # what a damaged pickle raises can be anything
+        text = " ".join(str(error).split())[:120]
+        raise StoreError(
+            f"{path} cannot be read as a tensor ({text}): save one tensor with torch.save, or the "
+            "array with numpy.save and say format: numpy"
+        ) from None
+
+
+def members(path: Path) -> list[str]:
+    """Names of the arrays in an .npz.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except BAD_FILE as error:
+        raise _bad(path, error) from None
+
+
+def open_member(path: Path, member: str) -> Features:
+    """An array of an .npz, as a stream.
+
+    Raises:
+        StoreError: there is none, or it holds no rows of numbers; the message names it.
+    """
+    try:
+        return _DenseNpz(path, f"{member}.npy")
+    except BAD_FILE as error:
+        raise _bad(path, error, member) from None
+
+
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether it is in Fortran order, and dtype of the .npy array that begins here.
+
+    Raises:
+        ValueError: it holds no rows of numbers; pickles are none.
+    """
+    version = npy_format.read_magic(stream)
+    old = version == (1, 0)
+    read = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    _check_rows(shape, dtype)
+    return shape, fortran, dtype
+
+
+def _bad(path: Path, error: BaseException, member: str = "") -> StoreError:
+    if isinstance(error, FileNotFoundError):
+        return StoreError(f"{path} is missing: give a file that is there")
+    if member:
+        return StoreError(
+            f"{path} cannot be read ({member}: {error}): save numeric arrays with numpy.savez, or "
+            "fetch the dataset again"
+        )
     return StoreError(
         f"{path} cannot be read as features ({error}): save a numeric array with numpy.save, or a "
         "CSR matrix "
@@ -96,17 +192,25 @@ def _check_rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         raise ValueError(f"it holds {dtype} of shape {list(shape)}, which are no rows of numbers")
 
 
-class _Npy(Features):
-    def __init__(self, path: Path) -> None:
-        self._array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(self._array, np.ndarray):
-            raise ValueError("it is not one .npy array; .npz files end with .npz")
-        self.shape, self.dtype = self._array.shape, self._array.dtype
-        _check_rows(self.shape, self.dtype)
+class Array(Features):
+    """Rows of an array, mapped or in memory."""
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        self._array, self.shape, self.dtype = array, array.shape, array.dtype
 
     def chunks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """See `Features.chunks`."""
         for start in range(0, self.shape[0], rows):
             yield self._array[start : start + rows]
+
+
+class _Npy(Array):
+    def __init__(self, path: Path) -> None:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it is not one .npy array; .npz files end with .npz")
+        super().__init__(array)
+        _check_rows(self.shape, self.dtype)
 
 
 class _DenseNpz(Features):
@@ -116,11 +220,7 @@ class _DenseNpz(Features):
             self.shape, self.dtype = self._header(stream)
 
     def _header(self, stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        version = npy_format.read_magic(stream)
-        old = version == (1, 0)
-        read = npy_format.read_array_header_1_0 if old else npy_format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-        _check_rows(shape, dtype)
+        shape, fortran, dtype = read_header(stream)
         if fortran and len(shape) > 1:
             raise ValueError("its array is in Fortran order; save numpy.ascontiguousarray of it")
         return shape, dtype
@@ -134,8 +234,32 @@ class _DenseNpz(Features):
                     count = min(rows, self.shape[0] - start)
                     content = stream.read(count * row_bytes)
                     yield np.frombuffer(content, self.dtype).reshape(count, *self.shape[1:])
-        except _BAD_FILE as error:
+        except BAD_FILE as error:
             raise _bad(self._path, error) from None
+
+
+class _Tensor(Features):
+    def __init__(self, path: Path) -> None:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if not isinstance(found, torch.Tensor) or found.layout != torch.strided:
+            raise ValueError(f"it holds a {type(found).__name__} that is not one dense tensor")
+        if not found.dim() or found.is_complex() or found.is_quantized:
+            raise ValueError(f"it holds {found.dtype} of shape {list(found.shape)}, no rows")
+        self._tensor = found.detach()
+        self.shape = tuple(found.shape)
+        if found.dtype == torch.bfloat16:
+            self.dtype = np.dtype(np.uint16)
+        else:
+            self.dtype = self._tensor[:0].numpy().dtype
+
+    @property
+    def stored(self) -> str:
+        return dtype_name(self._tensor.dtype)
+
+    def chunks(self, rows: int) -> Iterator[Rows]:
+        for start in range(0, self.shape[0], rows):
+            chunk = self._tensor[start : start + rows]
+            yield chunk if chunk.dtype == torch.bfloat16 else chunk.numpy()
 
 
 class _Csr(Features):

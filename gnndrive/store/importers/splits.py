@@ -14,6 +14,7 @@ import torch
 from gnndrive.errors import ConfigError, StoreError
 from gnndrive.records import Int64Array
 from gnndrive.store.convert import ArrayLike
+from gnndrive.store.importers.features import BAD_FILE
 from gnndrive.store.importers.text import read_ids
 
 
@@ -108,7 +109,7 @@ def _read(path: Path, num_nodes: int) -> ArrayLike:
         return read_ids(path, num_nodes)
     try:
         ids: Int64Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except BAD_FILE as error:
         raise StoreError(
             f"{path} cannot be read as .npy ({error}): save it with numpy.save"
         ) from None

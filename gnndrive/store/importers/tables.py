@@ -120,13 +120,17 @@ def write_labels(writer: StoreWriter, y: Labels) -> None:
 
 
 def write_features(
-    writer: StoreWriter, table: Features, dtype: str, progress: Progress | None
+    writer: StoreWriter,
+    table: Features,
+    dtype: str,
+    progress: Progress | None,
+    name: str = "nodes/x",
 ) -> None:
-    """Write nodes/x, chunk by chunk."""
-    x = writer.array("nodes/x", dtype, table.shape)
+    """Write an array of rows, chunk by chunk."""
+    x = writer.array(name, dtype, table.shape)
     rows = rows_per_chunk(table.shape, max(x.info.storage.itemsize, table.dtype.itemsize, 4))
     for chunk in table.chunks(rows):
         x.write(chunk)
         if progress is not None:
             row_bytes = x.info.row_bytes
-            progress("nodes/x", x.rows_written * row_bytes, table.shape[0] * row_bytes)
+            progress(name, x.rows_written * row_bytes, table.shape[0] * row_bytes)

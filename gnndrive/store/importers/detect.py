@@ -1,0 +1,59 @@
+"""Which importer a dataset's folder is for; what `gnndrive import FOLDER STORE` asks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gnndrive.errors import ConfigError
+from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.importers.graphbolt import from_graphbolt
+from gnndrive.store.importers.metadata import NAME
+from gnndrive.store.importers.ogb import from_ogb
+from gnndrive.store.reader import Store
+
+
+def from_dataset(
+    source: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    memory: str | int = "4GB",
+    undirected: bool = False,
+    dtype: AnyDType | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Store:
+    """Write a store from an OGB folder (`from_ogb`) or a metadata.yaml of GraphBolt
+    (`from_graphbolt`), whichever is there.
+
+    Args:
+        source: a folder with raw/ in it; or metadata.yaml, or a folder that holds one.
+        path, memory, undirected, overwrite, progress: as theirs.
+        dtype: of x in the store; None: float32 of OGB, else as it is there.
+
+    Returns:
+        The store, open.
+
+    Raises:
+        ConfigError: it is neither, or arguments that do not fit together.
+        StoreError: as theirs.
+    """
+    folder = Path(source)
+    if folder.suffix in (".yaml", ".yml") or (folder / NAME).is_file():
+        if undirected:
+            raise ConfigError(
+                "undirected (--undirected) is for an OGB folder: add the reverse edges to what "
+                f"{NAME} names, or leave it out"
+            )
+        return from_graphbolt(
+            folder, path, memory=memory, dtype=dtype, overwrite=overwrite, progress=progress
+        )
+    if (folder / "raw").is_dir():
+        return from_ogb(
+            folder, path, memory=memory, undirected=undirected,
+            dtype="float32" if dtype is None else dtype, overwrite=overwrite, progress=progress,
+        )  # fmt: skip
+    raise ConfigError(
+        f"{folder} is no dataset: give an OGB folder, which has raw/ in it, or a {NAME} of "
+        "GraphBolt, or its folder; for edges in a file use --edges"
+    )

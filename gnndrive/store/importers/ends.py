@@ -1,0 +1,286 @@
+"""Edges of datasets that come in large arrays or CSV, as a stream; sorted in memory or by DuckDB.
+
+Each kind of source gives its edges out in chunks, in its order, so that what is held is one chunk,
+or, where all of them fit in the budget, their two ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.records import EdgeKey
+from gnndrive.store.format import Progress
+from gnndrive.store.importers.csc import EdgeEnds, write_csc
+from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_row, wrong_count
+from gnndrive.store.importers.edge_list import EdgeList, write_graph
+from gnndrive.store.importers.features import BAD_FILE, read_header
+from gnndrive.store.writer import StoreWriter
+
+CHUNK = 1 << 20  # edges at once
+SORTING_BYTES = 40  # an edge, in memory (csc.py)
+Pair: TypeAlias = "tuple[EdgeEnds, EdgeEnds]"
+
+
+class Ends:
+    """Where edges come from and go to, in files.
+
+    Attributes:
+        count: edges.
+        where: the file, for errors.
+    """
+
+    count: int
+    where: str
+
+    def chunks(self) -> Iterator[Pair]:
+        """Sources and targets of the next edges, whole numbers [n] each, in the source's order.
+
+        Raises:
+            StoreError: the file is damaged, or has another number of edges than it must have.
+        """
+        raise NotImplementedError
+
+    def place(self, edge: int) -> str:
+        """Where an edge, from 0, stands, for errors."""
+        return f"{self.where}, edge {edge} (from 0)"
+
+
+class CsvEnds(Ends):
+    """Source and target a line, without a header, also gzipped.
+
+    Args:
+        path: the file.
+        count: how many edges it must have.
+        said: which file says so, for errors.
+    """
+
+    def __init__(self, path: Path, count: int, said: str) -> None:
+        self._path, self._said = path, said
+        self.count, self.where = count, str(path)
+        self._columns = columns_of(path) and 2
+
+    def chunks(self) -> Iterator[Pair]:
+        """See `Ends.chunks`."""
+        done = 0
+        for batch in batches(self._path, self._columns, "int64"):
+            done += len(batch)
+            if done > self.count:
+                raise wrong_count(self._path, None, self.count, self._said)
+            yield batch[:, 0], batch[:, 1]
+        if done < self.count:
+            raise wrong_count(self._path, done, self.count, self._said)
+
+    def place(self, edge: int) -> str:
+        """See `Ends.place`."""
+        return f"{self.where}, line {line_of_row(self._path, edge)}"
+
+
+class NpyEnds(Ends):
+    """An array [2, edges] in an .npy file, mapped.
+
+    Raises:
+        StoreError: it is none.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.where = str(path)
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+            if not isinstance(array, np.ndarray):
+                raise ValueError("it is not one .npy array")
+            _check_ends(array.shape, array.dtype)
+        except BAD_FILE as error:
+            raise _bad(self.where, error) from None
+        self._array, self.count = array, int(array.shape[1])
+
+    def chunks(self) -> Iterator[Pair]:
+        """See `Ends.chunks`."""
+        for start in range(0, self.count, CHUNK):
+            src, dst = self._array[:, start : start + CHUNK]
+            yield src, dst
+
+
+class NpzEnds(Ends):
+    """An array [2, edges] in an .npz file, also compressed, read as a stream.
+
+    Args:
+        path: the file.
+        member: the array's name in it.
+
+    Raises:
+        StoreError: there is none.
+    """
+
+    def __init__(self, path: Path, member: str) -> None:
+        self.where = f"{path} ({member})"
+        self._path, self._member = path, f"{member}.npy"
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(self._member) as stream:
+                shape, self._fortran, self._dtype = read_header(stream)
+                _check_ends(shape, self._dtype)
+        except BAD_FILE as error:
+            raise _bad(self.where, error) from None
+        self.count = int(shape[1])
+
+    def chunks(self) -> Iterator[Pair]:
+        """See `Ends.chunks`."""
+        try:
+            yield from self._pairs() if self._fortran else self._rows()
+        except BAD_FILE as error:
+            raise _bad(self.where, error) from None
+
+    def _pairs(self) -> Iterator[Pair]:
+        """Of an array in Fortran order: both ends of an edge lie side by side."""
+        with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
+            read_header(stream)
+            for start in range(0, self.count, CHUNK):
+                both = self._read(stream, 2 * min(CHUNK, self.count - start)).reshape(-1, 2)
+                yield both[:, 0], both[:, 1]
+
+    def _rows(self) -> Iterator[Pair]:
+        """Of an array in C order: all sources, then all targets; it is read at two places."""
+        with (
+            zipfile.ZipFile(self._path) as archive,
+            archive.open(self._member) as sources,
+            archive.open(self._member) as targets,
+        ):
+            read_header(sources)
+            read_header(targets)
+            for start in range(0, self.count, CHUNK):  # not seek: it would lose the checksum
+                self._read(targets, min(CHUNK, self.count - start))
+            for start in range(0, self.count, CHUNK):
+                count = min(CHUNK, self.count - start)
+                yield self._read(sources, count), self._read(targets, count)
+
+    def _read(self, stream: Any, count: int) -> npt.NDArray[Any]:
+        values = np.frombuffer(stream.read(count * self._dtype.itemsize), self._dtype)
+        if len(values) < count:
+            raise EOFError("it ends too early")
+        return values
+
+
+class BothWays(Ends):
+    """Each edge, and its reverse behind it, as OGB's add_inverse_edge has them: 2 · count edges."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._ends, self.where, self.count = ends, ends.where, 2 * ends.count
+
+    def chunks(self) -> Iterator[Pair]:
+        """See `Ends.chunks`."""
+        for src, dst in self._ends.chunks():
+            yield np.stack([src, dst], 1).reshape(-1), np.stack([dst, src], 1).reshape(-1)
+
+    def place(self, edge: int) -> str:
+        """See `Ends.place`."""
+        return self._ends.place(edge // 2)
+
+
+def write_edges(
+    writer: StoreWriter, type: EdgeKey, ends: Ends, memory: int, progress: Progress | None = None
+) -> None:
+    """Sort the edges of a type and write them.
+
+    Args:
+        writer: of their store.
+        type: their type; None in a homogeneous store.
+        ends: the edges; as many as the writer was told.
+        memory: bytes for sorting; edges that need more are sorted by DuckDB, beside the store.
+        progress: called as progress(what, edges done, edges in all).
+
+    Raises:
+        ConfigError: DuckDB is needed and is not installed.
+        StoreError: an edge names a node that there is not, a file is damaged, or the disk is full.
+    """
+    name = "edges" if type is None else " ".join(type)
+    chunks = _checked(writer, type, ends, f"reading {name}", progress)
+    if ends.count * SORTING_BYTES > memory:
+        with (
+            _as_parquet(writer, chunks) as file,
+            closing(EdgeList([file], memory, file.parent, called=ends.where)) as edges,
+        ):
+            write_graph(edges, writer, False, progress, type)
+        return
+    dtypes = (_narrow(writer.types.nodes[end].num_nodes) for end in writer.types.ends(type))
+    src, dst = (np.empty(ends.count, dtype) for dtype in dtypes)
+    done = 0
+    for sources, targets in chunks:
+        src[done : done + len(sources)] = sources
+        dst[done : done + len(sources)] = targets
+        done += len(sources)
+    write_csc(writer, type, src, dst)
+
+
+def _checked(
+    writer: StoreWriter, type: EdgeKey, ends: Ends, what: str, progress: Progress | None
+) -> Iterator[Pair]:
+    """The edges; one that names a node that there is not is refused."""
+    names = writer.types.ends(type)
+    done = 0
+    for chunk in ends.chunks():
+        for values, name in zip(chunk, names, strict=True):
+            limit = writer.types.nodes[name].num_nodes
+            if len(values) and (int(values.min()) < 0 or int(values.max()) >= limit):
+                bad = int(np.flatnonzero((values < 0) | (values >= limit))[0])
+                nodes = "nodes" if name is None else f"nodes of type {name!r}"
+                raise StoreError(
+                    f"{ends.place(done + bad)}: node {int(values[bad])}, but there are {limit} "
+                    f"{nodes}, numbered from 0; correct the edge, or the number of nodes"
+                )
+        yield chunk
+        done += len(chunk[0])
+        if progress is not None:
+            progress(what, done, ends.count)
+
+
+@contextmanager
+def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
+    """The edges in a Parquet file beside the store, which is removed afterwards."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(
+            "edges that do not fit in memory= need pyarrow: pip install 'gnndrive[import]'"
+        ) from None
+    folder = Path(tempfile.mkdtemp(prefix=".gnndrive-edges-", dir=writer.path.parent))
+    try:
+        columns = [("source", pyarrow.int64()), ("target", pyarrow.int64())]
+        schema = pyarrow.schema(columns)
+        try:
+            with pyarrow.parquet.ParquetWriter(folder / "edges.parquet", schema) as file:
+                for chunk in chunks:
+                    whole = [np.ascontiguousarray(values, np.int64) for values in chunk]
+                    file.write_table(pyarrow.table(whole, schema=schema))
+        except OSError as error:
+            raise StoreError(
+                f"writing {folder} failed ({error.strerror or error}): sorting needs some 40 bytes "
+                "an edge beside the store; free some, or choose a path on another disk"
+            ) from None
+        yield folder / "edges.parquet"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _narrow(num_nodes: int) -> npt.DTypeLike:
+    return np.int32 if num_nodes < 2**31 else np.int64
+
+
+def _check_ends(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if len(shape) != 2 or shape[0] != 2 or dtype.kind not in "iu":
+        raise ValueError(f"it holds {dtype} of shape {list(shape)}")
+
+
+def _bad(where: str, error: BaseException) -> StoreError:
+    if isinstance(error, FileNotFoundError):
+        return StoreError(f"{where} is missing: fetch or unzip the dataset again")
+    return StoreError(f"{where} cannot be read as edges ({error}): give whole numbers [2, edges]")

@@ -1,0 +1,288 @@
+"""An OGB node-property dataset's files: CSV or .npz, of one type of node or of several.
+
+What is where, as OGB's own readers take it (ogb/io/read_graph_raw.py): in CSV a file for each
+array, in raw/ or, for each type, in raw/relations/SOURCE___RELATION___TARGET, raw/node-feat/TYPE
+and raw/node-label/TYPE; in the binary form one .npz with all arrays, or, with types, one .npz for
+each array with a member for each type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnndrive.errors import StoreError
+from gnndrive.records import EdgeKey, EdgeType, NodeKey
+from gnndrive.store.importers.csv_numbers import CsvRows, read_small
+from gnndrive.store.importers.dataset import checked_rows, require
+from gnndrive.store.importers.ends import CsvEnds, Ends, NpzEnds
+from gnndrive.store.importers.features import Features, members, open_member
+from gnndrive.store.types import Types
+
+_ENDING = ".csv.gz"
+_AGAIN = "fetch or unzip the dataset again"
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """What the raw files hold, opened and not yet read.
+
+    Attributes:
+        num_nodes: nodes by type; of a homogeneous graph of type None.
+        edges: by type; of a homogeneous graph of type None.
+        nodes, of_edges: arrays by type and OGB's name for them: "node_feat", "node_year", …
+        labels: by node type.
+    """
+
+    num_nodes: dict[NodeKey, int]
+    edges: dict[EdgeKey, Ends] = field(default_factory=dict)
+    nodes: dict[tuple[NodeKey, str], Features] = field(default_factory=dict)
+    of_edges: dict[tuple[EdgeKey, str], Features] = field(default_factory=dict)
+    labels: dict[NodeKey, Features] = field(default_factory=dict)
+
+
+def open_raw(folder: Path) -> Raw:
+    """Open the raw files of an OGB folder, in whichever form they are.
+
+    Raises:
+        ConfigError: it is in CSV, and pyarrow is not installed.
+        StoreError: it is no such folder, or a file is missing or damaged.
+    """
+    raw = folder / "raw"
+    forms = {
+        "data.npz": _binary,
+        "edge_index_dict.npz": _binary_of_types,
+        "triplet-type-list.csv.gz": _csv_of_types,
+        "edge.csv.gz": _csv,
+    }
+    for name, opened in forms.items():
+        if (raw / name).is_file():
+            return opened(raw)
+    raise StoreError(
+        f"{folder} is no OGB folder: raw/ holds none of {', '.join(forms)}; give the folder of a "
+        "node property dataset as it is unzipped, such as dataset/ogbn_arxiv"
+    )
+
+
+# ---- CSV
+
+
+def _csv(raw: Path) -> Raw:
+    num_nodes, num_edges = (
+        _count(raw / "num-node-list.csv.gz"),
+        _count(raw / "num-edge-list.csv.gz"),
+    )
+    found = Raw({None: num_nodes})
+    found.edges[None] = CsvEnds(raw / "edge.csv.gz", num_edges, "num-edge-list.csv.gz")
+    for name, rows in _csv_arrays(raw, "node", num_nodes, "num-node-list.csv.gz"):
+        found.nodes[None, name] = rows
+    for name, rows in _csv_arrays(raw, "edge", num_edges, "num-edge-list.csv.gz"):
+        found.of_edges[None, name] = rows
+    labels = require(raw / "node-label.csv.gz")
+    found.labels[None] = CsvRows(labels, num_nodes, "num-node-list.csv.gz", "float64")
+    return found
+
+
+def _csv_of_types(raw: Path) -> Raw:
+    names, counts = _two_lines(raw / "num-node-dict.csv.gz")
+    triplets = read_small(raw / "triplet-type-list.csv.gz")
+    for place, triplet in enumerate(triplets, 1):
+        if len(triplet) != 3:
+            raise StoreError(
+                f"{raw / 'triplet-type-list.csv.gz'}, line {place}: {triplet} is not source, "
+                f"relation and target; {_AGAIN}"
+            )
+    num_nodes: dict[NodeKey, int] = {
+        name: _whole(count, raw / "num-node-dict.csv.gz")
+        for name, count in zip(names, counts, strict=True)
+    }
+    types: list[EdgeType] = [(source, relation, target) for source, relation, target in triplets]
+    _check_types(num_nodes, dict.fromkeys(types, 0))  # they become names of folders
+    found = Raw(num_nodes)
+    for type in sorted(types):
+        folder = raw / "relations" / "___".join(type)
+        count = _count(folder / "num-edge-list.csv.gz")
+        found.edges[type] = CsvEnds(folder / "edge.csv.gz", count, "num-edge-list.csv.gz")
+        for name, rows in _csv_arrays(folder, "edge", count, "num-edge-list.csv.gz"):
+            found.of_edges[type, name] = rows
+    featured, labelled = (_flags(raw / f"nodetype-has-{what}.csv.gz") for what in ("feat", "label"))
+    for node_type, count in num_nodes.items():
+        folder = raw / "node-feat" / str(node_type)
+        for name, rows in _csv_arrays(folder, "node", count, "num-node-dict.csv.gz"):
+            found.nodes[node_type, name] = rows
+        if node_type in featured and (node_type, "node_feat") not in found.nodes:
+            require(folder / "node-feat.csv.gz")
+        labels = raw / "node-label" / str(node_type) / "node-label.csv.gz"
+        if node_type in labelled or labels.is_file():
+            said = "num-node-dict.csv.gz"
+            found.labels[node_type] = CsvRows(require(labels), count, said, "float64")
+    return found
+
+
+def _csv_arrays(folder: Path, group: str, count: int, said: str) -> Iterator[tuple[str, Features]]:
+    """(OGB's name, rows) of each array of nodes or edges in a folder."""
+    for file in sorted(folder.glob(f"*{_ENDING}")):
+        name = file.name.removesuffix(_ENDING)
+        if group == "node" and name == "species":  # as ogbn-proteins calls it
+            name = "node_species"
+        if name == f"{group}-feat":
+            kind = "float64" if group == "node" else None
+            yield f"{group}_feat", CsvRows(file, count, said, kind)
+        elif name.startswith(f"{group}_"):
+            yield name, CsvRows(file, count, said)
+
+
+def _count(path: Path) -> int:
+    """The one number of a file."""
+    lines = read_small(require(path))
+    if len(lines) != 1:
+        raise StoreError(
+            f"{path} says that there are {len(lines)} graphs: give a dataset of one graph, whose "
+            "name begins with ogbn"
+        )
+    return _whole(lines[0][0], path)
+
+
+def _whole(text: str, path: Path) -> int:
+    try:
+        count = float(text)  # OGB's may be written as 5.0
+    except ValueError:
+        count = -1.0
+    if not (0 <= count < 2**48 and count == int(count)):
+        raise StoreError(f"{path}: {text!r} is no number of things; {_AGAIN}")
+    return int(count)
+
+
+def _two_lines(path: Path) -> tuple[list[str], list[str]]:
+    """Names, and what is said of each."""
+    lines = read_small(require(path))
+    if len(lines) != 2 or len(lines[0]) != len(lines[1]):
+        raise StoreError(
+            f"{path} has {len(lines)} lines and not names and one value for each: give a dataset "
+            f"of one graph, whose name begins with ogbn, or {_AGAIN}"
+        )
+    return lines[0], lines[1]
+
+
+def _flags(path: Path) -> set[str]:
+    """Types of which a file says True; none if there is no such file."""
+    if not path.is_file():
+        return set()
+    pairs = zip(*_two_lines(path), strict=True)
+    return {name for name, value in pairs if value.lower() in ("true", "1")}
+
+
+# ---- .npz
+
+
+def _binary(raw: Path) -> Raw:
+    path = raw / "data.npz"
+    names = members(path)
+    num_nodes = _member_count(path, "num_nodes_list")
+    num_edges = _member_count(path, "num_edges_list")
+    found = Raw({None: num_nodes}, {None: _npz_ends(path, "edge_index", num_edges, path)})
+    for name in names:
+        if name in ("edge_index", "num_nodes_list", "num_edges_list"):
+            continue
+        group = _group(name, path)
+        count, said = (num_nodes, "num_nodes_list") if group == "node" else (
+            num_edges, "num_edges_list"
+        )  # fmt: skip
+        rows = checked_rows(open_member(path, name), count, f"{path} ({name})", said)
+        if group == "node":
+            found.nodes[None, name] = rows
+        else:
+            found.of_edges[None, name] = rows
+    labels = require(raw / "node-label.npz")
+    found.labels[None] = checked_rows(
+        open_member(labels, "node_label"), num_nodes, f"{labels} (node_label)", "num_nodes_list"
+    )
+    return found
+
+
+def _binary_of_types(raw: Path) -> Raw:
+    nodes_file, edges_file = (require(raw / f"num_{of}_dict.npz") for of in ("nodes", "edges"))
+    num_nodes: dict[NodeKey, int] = {
+        name: _member_count(nodes_file, name) for name in sorted(members(nodes_file))
+    }
+    types = {_triplet(name, edges_file): name for name in sorted(members(edges_file))}
+    num_edges: dict[EdgeKey, int] = {
+        type: _member_count(edges_file, name) for type, name in types.items()
+    }
+    _check_types(num_nodes, num_edges)
+    found = Raw(num_nodes)
+    for type, name in types.items():
+        ends = _npz_ends(raw / "edge_index_dict.npz", name, num_edges[type], edges_file)
+        found.edges[type] = ends
+    for path in sorted(raw.glob("*.npz")):
+        attribute = path.name.removesuffix(".npz").removesuffix("_dict")
+        if path in (nodes_file, edges_file) or attribute == "edge_index":
+            continue
+        for name in members(path):
+            where = f"{path} ({name})"
+            if attribute == "node-label" or _group(attribute, path) == "node":
+                count = _known(num_nodes, name, path)
+                rows = checked_rows(open_member(path, name), count, where, nodes_file.name)
+                if attribute == "node-label":
+                    found.labels[name] = rows
+                else:
+                    found.nodes[name, attribute] = rows
+            else:
+                type = _triplet(name, path)
+                count = _known(num_edges, type, path)
+                rows = checked_rows(open_member(path, name), count, where, edges_file.name)
+                found.of_edges[type, attribute] = rows
+    return found
+
+
+def _member_count(path: Path, name: str) -> int:
+    """The one number of a member."""
+    values = open_member(path, name).all_rows().reshape(-1)
+    if len(values) != 1 or values.dtype.kind not in "iu" or values[0] < 0:
+        raise StoreError(
+            f"{path} ({name}) says {values[:4].tolist()} and not how many there are in one graph: "
+            "give a dataset of one graph, whose name begins with ogbn"
+        )
+    return int(values[0])
+
+
+def _npz_ends(path: Path, name: str, count: int, said: Path) -> Ends:
+    ends = NpzEnds(path, name)
+    if ends.count != count:
+        raise StoreError(
+            f"{ends.where} has {ends.count} edges, but {said.name} says {count}: one of them is "
+            f"damaged; {_AGAIN}"
+        )
+    return ends
+
+
+def _group(name: str, path: Path) -> str:
+    group = name[:5]
+    if group not in ("node_", "edge_"):
+        raise StoreError(
+            f"{path}: {name!r} is neither of nodes nor of edges: OGB's names begin with node_ or "
+            "edge_; rename it, or take it out"
+        )
+    return group[:4]
+
+
+def _triplet(name: str, path: Path) -> EdgeType:
+    parts = name.split("___")
+    if len(parts) != 3:
+        raise StoreError(
+            f"{path}: {name!r} is no edge type: OGB writes source___relation___target; rename it"
+        )
+    return parts[0], parts[1], parts[2]
+
+
+def _known(counts: Mapping[Any, int], name: Any, path: Path) -> int:
+    if name not in counts:
+        known = ", ".join(map(str, counts))
+        raise StoreError(f"{path} has an array of {name!r}, but the types are {known}; {_AGAIN}")
+    return counts[name]
+
+
+def _check_types(nodes: Mapping[NodeKey, int], edges: Mapping[Any, int]) -> None:
+    Types.of({str(name): count for name, count in nodes.items()}, dict(edges))
