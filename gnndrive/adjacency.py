@@ -181,12 +181,7 @@ class Adjacency:
         self._engine: Engine | None = None
         kind: type[Topology] = find("topologies", choice.name)
         self._name, self._last_stats = choice.name, Counter[str]()
-
-        def open_layout(file: TableFile) -> Layout:
-            options = {"extent_bytes_max": BLOCK_BYTES, "gap_bytes_max": gap_bytes_max}
-            self._layouts.append(find("layouts", layout)(file, **options, repeats=True))
-            return self._layouts[-1]
-
+        self._layout, self._gap_bytes_max = layout, gap_bytes_max
         sizes = [_size(each) for each in edges]
         self.topologies: list[Topology] = []
         turns = Turns()
@@ -195,13 +190,21 @@ class Adjacency:
                 file = each.indices_file
                 source = Source(
                     each.index_pointers, partial(getattr, each, "indices"), file,
-                    partial(open_layout, file), self.read, cache, _size(each).sources, turns,
+                    partial(self.layout, file), self.read, cache, _size(each).sources, turns,
                 )  # fmt: skip
                 self.topologies.append(kind.open(source))
         except BaseException:
             for opened in self._layouts:
                 opened.close()
             raise
+
+    def layout(self, file: TableFile) -> Layout:
+        """A layout for reads of `file` through `read`; closed with this object. Before `start`."""
+        opened: Layout = find("layouts", self._layout)(
+            file, extent_bytes_max=BLOCK_BYTES, gap_bytes_max=self._gap_bytes_max, repeats=True
+        )
+        self._layouts.append(opened)
+        return opened
 
     def start(self, service: Service, engine: type[Engine], settings: EngineSettings) -> None:
         """In the service's loop: make the engine, if there is need for one, of the kind and with

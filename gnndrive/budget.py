@@ -86,6 +86,8 @@ class Plan:
         topology: which, or None: none was chosen.
         device_lines: each use of the device's memory; empty: the buffer is in host memory.
         device_memory: their budget in bytes, or None.
+        fetched: arrays that are read with direct reads as they are wanted, for memory has no room
+            for their files.
     """
 
     lines: tuple[Line, ...]
@@ -94,6 +96,7 @@ class Plan:
     topology: TopologyChoice | None = None
     device_lines: tuple[Line, ...] = ()
     device_memory: int | None = None
+    fetched: tuple[str, ...] = ()
 
     @property
     def slots(self) -> int:
@@ -367,6 +370,10 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
         Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
         *([Line("times, weights", demand.graph_bytes, "in memory")] * (demand.graph_bytes > 0)),
         *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
+        *(
+            [Line("attributes", demand.fetch_bytes, "that are read as they are wanted")]
+            * (demand.fetch_bytes > 0)
+        ),
         Line("input nodes", demand.seed_bytes, "their ids and order"),
         Line("labels", demand.label_bytes, "of all nodes, in as few bytes as they need"),
         Line("staging", demand.staging_bytes, "reads in flight"),

@@ -14,7 +14,8 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnndrive import labels
-from gnndrive.blocks import Allocate, empty_tensor
+from gnndrive.attributes import Attributes
+from gnndrive.blocks import Allocate
 from gnndrive.described import describe
 from gnndrive.devices.base import Device
 from gnndrive.errors import ConfigError, StoreError
@@ -35,7 +36,7 @@ class Collate:
     """Makes batches of one loader.
 
     Args:
-        store: where attributes other than the features come from, through its memory maps.
+        store: where attributes other than the features come from.
         tables: what comes through the feature buffer.
         transform: the user's, applied last.
         pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
@@ -57,17 +58,17 @@ class Collate:
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
-        self._maps: dict[str, torch.Tensor] = {}
+        self.attributes = Attributes(store)
         self._labels = {nodes.type: labels.Labels(nodes) for nodes in self._nodes}
 
     def rows_of(
-        self, sample: Sample | Subgraph, empty: Allocate = np.empty
+        self, sample: Sample | Subgraph, attributes: Attributes, empty: Allocate = np.empty
     ) -> dict[str, Int64Array]:
         """The rows of each table that a sample needs, int64 [n]; reads edges' numbers, blocking."""
         rows = {}
         for table in self.tables:
             if table.of_edges:
-                numbers = self._edge_numbers(sample, cast(EdgeKey, table.type), empty)
+                numbers = self._edge_numbers(sample, cast(EdgeKey, table.type), attributes, empty)
                 rows[table.name] = _NONE if numbers is None else numbers
             else:
                 rows[table.name] = _nodes_of(sample, cast(NodeKey, table.type))
@@ -79,6 +80,7 @@ class Collate:
         sample: Sample | Subgraph,
         numbers: Mapping[str, Int64Array],
         rows: Rows,
+        attributes: Attributes,
         empty: Allocate = np.empty,
         device: Device | None = None,
         where: torch.device | None = None,
@@ -90,6 +92,7 @@ class Collate:
             sample: what was sampled around them.
             numbers: what `rows_of` said of it.
             rows: of the tables, [n, *row], on the device.
+            attributes: where all else comes from.
             empty: where the batch's other arrays get their memory from.
             device: delivers the batch; None: it stays where it is.
             where: where it is moved if no device delivers it; None: nowhere.
@@ -103,16 +106,16 @@ class Collate:
         batch: Any = HeteroData() if self._store.is_hetero else Data()
         for nodes in self._nodes:
             storage = batch if nodes.type is None else batch[nodes.type]
-            self._join_nodes(storage, nodes, _nodes_of(sample, nodes.type), rows, empty)
+            self._join_nodes(storage, nodes, _nodes_of(sample, nodes.type), rows, attributes, empty)
         for edges in self._edges:
             storage = batch if edges.type is None else batch[edges.type]
             storage.edge_index = _edge_index(sample, edges.type, empty)
             of_table = {t.type: numbers[t.name] for t in self.tables if t.of_edges}.get(edges.type)
             if _has_edges(sample, edges.type):
                 if of_table is None:
-                    of_table = self._edge_numbers(sample, edges.type, empty)
+                    of_table = self._edge_numbers(sample, edges.type, attributes, empty)
                 assert of_table is not None
-                self._join_edges(storage, edges, of_table, rows, empty)
+                self._join_edges(storage, edges, of_table, rows, attributes, empty)
         if isinstance(sample, Subgraph):
             describe(batch, seeds, sample.output)
         else:
@@ -140,15 +143,16 @@ class Collate:
             return batch if self._transform is None else self._transform(batch)
 
     def _join_nodes(
-        self, storage: Any, nodes: StoredNodes, node: Int64Array, rows: Rows, empty: Allocate
-    ) -> None:
+        self, storage: Any, nodes: StoredNodes, node: Int64Array, rows: Rows,
+        attributes: Attributes, empty: Allocate,
+    ) -> None:  # fmt: skip
         """Attributes of the batch's nodes of a type."""
         for name in nodes.names:
             given = rows.get(nodes.name_of(name))
             if given is None and name == labels.NAME:
                 given = self._labels[nodes.type].pick(node, empty)
             if given is None:
-                given = _picked(self._map(nodes.name_of(name)), node, empty)
+                given = attributes.pick(nodes.name_of(name), node, empty)
             storage[name] = given
         if "n_id" not in nodes:
             storage.n_id = torch.from_numpy(node)
@@ -156,19 +160,20 @@ class Collate:
             storage.num_nodes = len(node)
 
     def _join_edges(
-        self, storage: Any, edges: StoredEdges, number: Int64Array, rows: Rows, empty: Allocate
-    ) -> None:
+        self, storage: Any, edges: StoredEdges, number: Int64Array, rows: Rows,
+        attributes: Attributes, empty: Allocate,
+    ) -> None:  # fmt: skip
         """Attributes of the batch's edges of a type, by their original numbers."""
         for name in edges.names:
             given = rows.get(edges.name_of(name))
             if given is None:
-                given = _picked(self._map(edges.name_of(name)), number, empty)
+                given = attributes.pick(edges.name_of(name), number, empty)
             storage[name] = given
         if "e_id" not in edges:
             storage.e_id = torch.from_numpy(number)
 
     def _edge_numbers(
-        self, sample: Sample | Subgraph, type: EdgeKey, empty: Allocate
+        self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate
     ) -> Int64Array | None:
         """The original numbers of a sample's edges of a type; None: they are none of the graph's.
 
@@ -177,7 +182,7 @@ class Collate:
             StoreError: the store is damaged.
         """
         if isinstance(sample, Sample):
-            return self._numbers(sample.edge, self._store.edges(type), empty)
+            return _numbers(sample.edge, self._store.edges(type), attributes, empty)
         edge, edges = sample.edge.get(type, _NONE), self._store.edges(type)
         if edge is None:
             return None
@@ -186,7 +191,7 @@ class Collate:
                 f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
                 f"{edge.max()}, and there are {edges.num_edges}"
             )
-        return edge if sample.numbered else self._numbers(edge, edges, empty)
+        return edge if sample.numbered else _numbers(edge, edges, attributes, empty)
 
     def converted_bytes(self, table: FeatureTable) -> int:
         """Bytes of a row of a table as it is delivered; 0: it is not converted."""
@@ -213,46 +218,15 @@ class Collate:
         """The batch with its features read through the memory map: for one batch, without a
         pipeline.
         """
-        numbers = self.rows_of(sample)
-        rows = {name: _picked(self._map(name), ids, np.empty) for name, ids in numbers.items()}
-        return self(seeds, sample, numbers, rows, where=where)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_maps": {}}
-
-    def _numbers(
-        self, position: Int32Array | Int64Array, edges: StoredEdges, empty: Allocate
-    ) -> Int64Array:
-        """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
-
-        Raises:
-            StoreError: the store is damaged; a wrong number must not wrap around to another edge.
-        """
-        position = _wide(position, empty)
-        edge_id: Any = edges.edge_id
-        if edge_id is None:
-            return position
-        # The positions are the sampler's and lie within the graph; "clip" spares a temporary.
-        found = np.take(edge_id, position, out=empty(len(position), edge_id.dtype), mode="clip")
-        edge = _wide(found, empty)
-        if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < edges.num_edges):
-            raise StoreError(
-                f"{edges.indices_path.parent}/edge_id.npy names an edge that is not there: run "
-                "`gnndrive verify` and import the store again"
-            )
-        return edge
+        numbers = self.rows_of(sample, self.attributes)
+        rows = {name: self.attributes.pick(name, ids) for name, ids in numbers.items()}
+        return self(seeds, sample, numbers, rows, self.attributes, where=where)
 
     def close(self) -> None:
         """Let go of memory maps and labels; they come back when they are wanted."""
-        self._maps.clear()
+        self.attributes.close()
         for each in self._labels.values():
             each.close()
-
-    def _map(self, name: str) -> torch.Tensor:
-        """The array as a mapped tensor, mapped once."""
-        if name not in self._maps:
-            self._maps[name] = self._store.tensor(name)
-        return self._maps[name]
 
 
 def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
@@ -278,6 +252,26 @@ def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> to
     return torch.stack([row, col]).to(torch.int64)
 
 
+def _numbers(
+    position: Int32Array | Int64Array, edges: StoredEdges, attributes: Attributes, empty: Allocate
+) -> Int64Array:
+    """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
+
+    Raises:
+        StoreError: the store is damaged; a wrong number must not wrap around to another edge.
+    """
+    position = _wide(position, empty)
+    if edges.edge_id_name is None:
+        return position
+    edge = _wide(attributes.pick(edges.edge_id_name, position, empty).numpy(), empty)
+    if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < edges.num_edges):
+        raise StoreError(
+            f"{edges.indices_path.parent}/edge_id.npy names an edge that is not there: run "
+            "`gnndrive verify` and import the store again"
+        )
+    return edge
+
+
 def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
     """`numbers` as int64, in memory from `empty` if they are not."""
     if numbers.dtype == np.int64:
@@ -285,9 +279,3 @@ def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
     wide: Int64Array = empty(len(numbers), np.int64)
     wide[:] = numbers
     return wide
-
-
-def _picked(table: torch.Tensor, row: Int64Array, empty: Allocate) -> torch.Tensor:
-    """`table[row]` in memory from `empty`."""
-    out = empty_tensor(empty, (len(row), *table.shape[1:]), table.dtype)
-    return torch.index_select(table, 0, torch.from_numpy(row), out=out)

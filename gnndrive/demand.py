@@ -50,6 +50,7 @@ class Demand:
         edge_number_bytes: bytes of an edge's number in a queued sample, if edges have a table.
         subgraphs: whether samples are in PyG's own form, which is larger.
         graph_bytes: of times and weights in memory.
+        fetch_bytes: of reading attributes that are not mapped.
         candidate_bytes: of a sampling thread's scratch for the longest list, where they have a say.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
         batches_queued: samples that can be alive at once.
@@ -88,6 +89,7 @@ class Demand:
     subgraphs: bool = False
     graph_bytes: int = 0
     candidate_bytes: int = 0
+    fetch_bytes: int = 0
 
     @property
     def table_rows(self) -> int:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnndrive.adjacency import choose_topology, graph_sizes
+from gnndrive.adjacency import IO_DEPTH, choose_topology, graph_sizes
 from gnndrive.budget import Plan, make_plan
 from gnndrive.demand import Demand, TableDemand
 from gnndrive.errors import ConfigError
-from gnndrive.labels import kept_bytes
+from gnndrive.labels import NAME, kept_bytes
+from gnndrive.layouts.base import BLOCK_BYTES
+from gnndrive.memory import available_memory
 from gnndrive.plugins import find
 from gnndrive.records import TopologyChoice
 from gnndrive.samplers.base import Bounds, position_dtype
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from gnndrive.stored import Stored
 
 LEFT = "what training leaves"
+MAPPED_BYTES = 1 << 20  # a file of so many bytes is always mapped
+ROOM = 2  # times its size memory has to have for a file to be mapped and stay there
+FETCH_ROW_BYTES = 34  # of planning the read of a row
+FETCHED_ROW_BYTES_MAX = 4096  # wider ones are mapped
 WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
 
 
@@ -38,6 +44,7 @@ class Wanted:
     Attributes:
         demand, memory, buffer, topology: its arguments.
         warm_up: whether the device's memory is that of a warm-up.
+        attributes: arrays that no table of the buffer has, and bytes of their files.
     """
 
     demand: Demand
@@ -45,6 +52,7 @@ class Wanted:
     buffer: int | None
     topology: TopologyChoice
     warm_up: bool
+    attributes: tuple[tuple[str, int], ...] = ()
 
     def plan(self) -> Plan:
         """The plan.
@@ -52,7 +60,26 @@ class Wanted:
         Raises:
             ConfigError: see `make_plan`.
         """
-        return make_plan(self.demand, self.memory, self.buffer, self.topology)
+        plan = make_plan(self.demand, self.memory, self.buffer, self.topology)
+        fetched = self._fetched(plan)
+        if not fetched:
+            return plan
+        rows = max(self.demand.batch_nodes_max, self.demand.batch_edges_max)
+        readers = 1 + self.demand.samplers * (self.demand.edge_number_bytes > 0)
+        nbytes = FETCH_ROW_BYTES * rows * readers + IO_DEPTH * BLOCK_BYTES
+        demand = replace(self.demand, fetch_bytes=nbytes)
+        plan = make_plan(demand, self.memory, self.buffer, self.topology)
+        return replace(plan, fetched=fetched)
+
+    def _fetched(self, plan: Plan) -> tuple[str, ...]:
+        """Arrays whose files memory has no room for: the largest."""
+        budget = available_memory() if self.memory is None else self.memory
+        room, fetched = budget - plan.total_bytes, []
+        for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
+            room -= ROOM * nbytes
+            if room < 0 and nbytes > MAPPED_BYTES:
+                fetched.append(name)
+        return tuple(fetched)
 
     def plan_of(self, nbytes: int) -> Plan:
         """The plan for so many bytes of device memory, after a warm-up.
@@ -112,7 +139,7 @@ def wanted(loader: Stored) -> Wanted:
     topology = choose_topology(kind, loader.neighbour_cache, sizes, demand, memory, buffer)
     if topology.name == "direct" and needed is not None:
         topology = choose_topology("mmap", None, sizes, demand, memory, buffer)
-    return Wanted(demand, memory, buffer, topology, warm_up)
+    return Wanted(demand, memory, buffer, topology, warm_up, _attributes(loader))
 
 
 def _demanded(loader: Stored, table: FeatureTable, bounds: Bounds) -> TableDemand:
@@ -139,6 +166,22 @@ def _attribute_bytes(loader: Stored, bounds: Bounds) -> int:
         names = [name for name in view.names if view.name_of(name) not in buffered]
         total += count * sum(view.table(name).row_bytes for name in names)
     return total
+
+
+def _attributes(loader: Stored) -> tuple[tuple[str, int], ...]:
+    """Arrays that batches have rows of and no table of the buffer has, and their bytes."""
+    data, buffered = loader.data, {table.name for table in loader._tables}
+    views = [data.nodes(type) for type in data.info.types.nodes]
+    edges = [data.edges(type) for type in data.info.types.edges]
+    names = {view.name_of(name) for view in (*views, *edges) for name in view.names} - buffered
+    names -= {nodes.name_of(NAME) for nodes in views if kept_bytes(nodes)}
+    names |= {each.edge_id_name for each in edges if each.edge_id_name is not None}
+    files = {name: data.info.arrays[name] for name in names}
+    return tuple(
+        (name, file.nbytes)
+        for name, file in files.items()
+        if 0 < file.row_bytes <= FETCHED_ROW_BYTES_MAX
+    )
 
 
 def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:

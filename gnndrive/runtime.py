@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gnndrive._ffi import ffi
 from gnndrive.adjacency import Adjacency, all_edges
+from gnndrive.attributes import Attributes
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
 from gnndrive.budget import Held, second_buffer
@@ -66,6 +67,11 @@ class Runtime:
             all_edges(store), settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
         self.blocks = Blocks()
+        self.attributes = Attributes(
+            store,
+            {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
+            self._adjacency.read,
+        )
         self._layouts: dict[str, Layout] = {}
         self._buffer: FeatureBuffer | None = None
         self._buffer_used = False
@@ -362,6 +368,7 @@ class Runtime:
             for layout in self._layouts.values():
                 layout.close()
             self.blocks.close()
+            self.attributes.close()
             try:
                 await self._adjacency.aclose()
             finally:

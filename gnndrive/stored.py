@@ -145,8 +145,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
 
         Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
         the feature buffer); requests, bytes_read, bytes_wanted, retries; topology,
-        topology_requests, topology_bytes_read, neighbours_wanted, neighbours_cached ("direct"
-        alone counts); samples, which run ahead of the batches, and their sample_s; extract_s,
+        topology_requests, topology_bytes_read (of attributes that are not mapped too),
+        neighbours_wanted, neighbours_cached ("direct" alone counts); samples, which run ahead of the batches, and their sample_s; extract_s,
         gather_s (summed over batches), wait_s (yours, for a batch), elapsed_s; sampling,
         extracting, training (batches now); buffer_slots, buffer_bytes; engine.
         """
@@ -264,8 +264,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         empty = runtime.blocks.empty
         collate = self._collate
 
-        rows_of = partial(collate.rows_of, empty=empty)
-
+        attributes = runtime.attributes
+        rows_of = partial(collate.rows_of, attributes=attributes, empty=empty)
         def finish(item: Extracted) -> Any:
             rows = {
                 table.name: item.lease.gather(
@@ -273,7 +273,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
                 )
                 for table in collate.tables
             }
-            return collate(item.seeds, item.sample, item.rows, rows, empty, runtime.device)
+            sampled = item.seeds, item.sample, item.rows
+            return collate(*sampled, rows, attributes, empty, runtime.device)
 
         def start(left: Iterator[Seeds], first: int) -> Running:
             sampler = self._make_sampler(empty)

@@ -30,17 +30,15 @@ _LOW = "errors records"
 _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
-_LOADER = f"""{_PIPELINE} pipeline strategies store tables labels arguments memory demand budget
-    collate adjacency settings runtime * KIND"""
+_LOADER = f"""{_PIPELINE} pipeline strategies store tables labels attributes arguments memory
+    demand budget collate adjacency settings runtime * KIND"""
 MAY_IMPORT = {
     **dict.fromkeys(("errors", "records", "_ffi", "blocks", "durable", "demand", "memory"), ""),
     "stream": _CORE,
     "labels": f"{_CORE} stream store",
     "tables": f"{_LOW} store",
-    "described": _LOW,
-    "resume": _LOW,
-    "metrics": _LOW,
-    "plugins": _LOW,
+    "attributes": f"{_CORE} *.base store",
+    **dict.fromkeys(("resume", "metrics", "plugins", "described"), _LOW),
     "*.base": f"{_CORE} *.base",
     "KIND": f"{_CORE} metrics sizes stream *.base",
     "*": f"{_CORE} plugins *.base KIND",
@@ -56,7 +54,7 @@ MAY_IMPORT = {
     "pipeline": _PIPELINE,
     "strategies": f"{_LOW} plugins *.base",
     "arguments": f"{_LOW} sizes plugins strategies store *.base",
-    "collate": f"{_CORE} *.base store tables labels described",
+    "collate": f"{_CORE} *.base store tables labels described attributes",
     "budget": _LOADER,
     "adjacency": _LOADER,
     "settings": _LOADER,

@@ -177,18 +177,22 @@ class StoredEdges(_View):
         return Path(self.indices_file.path)
 
     @property
+    def edge_id_name(self) -> str | None:
+        """The name of the array `edge_id` in the store; None: there is none."""
+        name = self._named("graph", "edge_id")
+        return name if name in self._store.info.arrays else None
+
+    @property
     def edge_id(self) -> np.memmap[Any, Any] | None:
         """The original number of the edge at each CSC position; None: the position itself.
 
         int32 or int64 [num_edges], mapped.
         """
-        name = self._named("graph", "edge_id")
-        return self._store.array(name) if name in self._store.info.arrays else None
+        return None if self.edge_id_name is None else self._store.array(self.edge_id_name)
 
     def mapped_edge_id(self) -> torch.Tensor | None:
         """`edge_id` as a tensor."""
-        name = self._named("graph", "edge_id")
-        return self._store.tensor(name) if name in self._store.info.arrays else None
+        return None if self.edge_id_name is None else self._store.tensor(self.edge_id_name)
 
     def __repr__(self) -> str:
         return f"StoredEdges({self._type!r}, num_edges={self.num_edges}, names={list(self.names)})"

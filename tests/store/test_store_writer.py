@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import errno
+import gc
 import re
 from pathlib import Path
 
