@@ -146,9 +146,10 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
         the feature buffer); requests, bytes_read, bytes_wanted, retries; topology,
         topology_requests, topology_bytes_read (of attributes that are not mapped too),
-        neighbours_wanted, neighbours_cached ("direct" alone counts); samples, which run ahead of the batches, and their sample_s; extract_s,
-        gather_s (summed over batches), wait_s (yours, for a batch), elapsed_s; sampling,
-        extracting, training (batches now); buffer_slots, buffer_bytes; engine.
+        neighbours_wanted, neighbours_cached ("direct" alone counts); samples, which run ahead of
+        the batches, and their sample_s; extract_s, gather_s (summed over batches), wait_s (yours,
+        for a batch), elapsed_s; sampling, extracting, training (batches now); buffer_slots,
+        buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
 
