@@ -265,8 +265,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         empty = runtime.blocks.empty
         collate = self._collate
 
-        attributes = runtime.attributes
-        rows_of = partial(collate.rows_of, attributes=attributes, empty=empty)
+        rows_of = partial(collate.rows_of, attributes=runtime.attributes, empty=empty)
+
         def finish(item: Extracted) -> Any:
             rows = {
                 table.name: item.lease.gather(
@@ -275,7 +275,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
                 for table in collate.tables
             }
             sampled = item.seeds, item.sample, item.rows
-            return collate(*sampled, rows, attributes, empty, runtime.device)
+            return collate(*sampled, rows, runtime.attributes, empty, runtime.device)
 
         def start(left: Iterator[Seeds], first: int) -> Running:
             sampler = self._make_sampler(empty)
