@@ -262,9 +262,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             # torch's samplers draw from the global generator at their first batch. In the
             # pipeline's thread that would come in between whatever the user draws.
             seeds = chain(list(islice(seeds, 1)), seeds)
-        empty = runtime.blocks.empty
-        collate = self._collate
-
+        empty, collate = runtime.blocks.empty, self._collate
         rows_of = partial(collate.rows_of, attributes=runtime.attributes, empty=empty)
 
         def finish(item: Extracted) -> Any:
