@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,8 @@ def test_parquet(
     )  # fmt: skip
     same_graph(store, ends, tmp_path)
     np.testing.assert_array_equal(store.array("edges/weight"), np.arange(EDGES) / 2)
-    assert ("sorting edges", EDGES, EDGES) in told
+    assert ("sorting edges", 100, 100) in told
+    assert told.index(("sorting edges", 100, 100)) < told.index(("writing edges", EDGES, EDGES))
     store.verify()
     assert sorted(os.listdir(tmp_path)) == ["edges.parquet", "expected.gnn", "g.gnn"]
 
@@ -218,3 +221,59 @@ def test_without_duckdb_it_says_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
     with pytest.raises(ConfigError, match=r"need duckdb: pip install 'gnndrive\[import\]'"):
         gnndrive.from_edges(parquet, tmp_path / "g.gnn")
+
+
+class Sorting:
+    """Stands where DuckDB does, in the middle of a sort: it ends when it is told to."""
+
+    def __init__(self, shares: list[float]) -> None:
+        self._shares, self._ended, self.interrupted = shares, threading.Event(), False
+
+    def sql(self, text: str) -> Any:
+        return self
+
+    def to_arrow_reader(self, batch: int) -> Any:
+        self._ended.wait()
+        if self.interrupted:
+            raise RuntimeError("INTERRUPT Error")
+        return iter(())
+
+    def query_progress(self) -> float:
+        share = self._shares.pop(0)
+        if not self._shares:
+            self._ended.set()
+        return share
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+        self._ended.set()
+
+
+@pytest.fixture
+def sorting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], edge_list.EdgeList]:
+    def one(shares: list[float]) -> edge_list.EdgeList:
+        made = edge_list.EdgeList.__new__(edge_list.EdgeList)
+        made._db = Sorting(shares)
+        return made
+
+    monkeypatch.setattr(edge_list, "POLL_S", 0)
+    return one
+
+
+def test_a_sort_says_how_far_it_is(sorting: Callable[..., edge_list.EdgeList]) -> None:
+    told: list[int] = []
+    sorting([-1.0, 0.0, 12.5, 40.0, 50.0])._begun("", told.append)
+    assert told[:5] == [0, 0, 25, 80, 99]
+    assert told[-1] == 100
+
+
+def test_a_sort_can_be_interrupted(sorting: Callable[..., edge_list.EdgeList]) -> None:
+    made = sorting([1.0, 2.0, 3.0, 4.0])
+
+    def tell(percent: int) -> None:
+        if percent >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made._begun("", tell)
+    assert made._db.interrupted

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeKey
-from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
-from gnndrive.store.types import GRAPH, array_name
-from gnndrive.store.writer import StoreWriter
 
 BATCH = 1 << 20  # edges at once
+POLL_S = 0.25  # between two looks at how far a sort is
 DUCKDB_SHARE = 0.6  # of the budget; the rest is Python's, numpy's, and a batch on its way
 PARQUET = (".parquet", ".pq")
 _WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
@@ -84,6 +82,8 @@ class EdgeList:
             self._spill = tempfile.mkdtemp(prefix=".gnndrive-sort-", dir=folder)
             self._run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
             self._run(f"SET temp_directory = {quoted(self._spill)}")
+            self._run("SET enable_progress_bar = true")  # or it would not count
+            self._run("SET enable_progress_bar_print = false")
             self._columns = self._describe()
             self._source, self._target = self._ends(source, target)
             self._check_columns(columns)
@@ -94,19 +94,22 @@ class EdgeList:
             self.close()
             raise
 
-    def by_target(self, undirected: bool) -> Iterator[tuple[Any, Any, Any]]:
+    def by_target(
+        self, undirected: bool, tell: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[Any, Any, Any]]:
         """The edges sorted by target, those of one target in the list's order: batches of target,
         source and number in the list, int64 [n].
 
         Args:
             undirected: also the other direction of each, each pair once, sorted by target and
                 source; without numbers (None).
+            tell: called before the first batch with the share that is sorted, in percent.
         """
         if undirected:
             sql = f"SELECT t, s, NULL::BIGINT AS e FROM {self._both} ORDER BY t, s"
         else:
             sql = f"SELECT t, s, e FROM ({self._numbered}) ORDER BY t, e"
-        for target, source, number in self._batches(sql):
+        for target, source, number in self._batches(sql, tell):
             yield target, source, None if undirected else number
 
     def count_undirected(self) -> int:
@@ -286,11 +289,11 @@ class EdgeList:
         """The first row."""
         return self._run(sql).fetchall()[0]
 
-    def _batches(self, sql: str) -> Iterator[tuple[npt.NDArray[Any], ...]]:
+    def _batches(
+        self, sql: str, tell: Callable[[int], None] | None = None
+    ) -> Iterator[tuple[npt.NDArray[Any], ...]]:
         try:
-            rows = self._db.sql(sql)  # not `execute`, which makes all of them before the first
-            read = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # before 1.5
-            reader = read(BATCH)
+            reader = self._begun(sql, tell or (lambda percent: None))
         except self._errors as error:
             raise self._failure(error) from None
         while True:
@@ -301,6 +304,27 @@ class EdgeList:
             except (OSError, ValueError, self._errors) as error:  # Arrow's, of DuckDB's
                 raise self._failure(error) from None
             yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
+
+    def _begun(self, sql: str, tell: Callable[[int], None]) -> Any:
+        """What reads the rows of a query, all of which is sorted before there is a first one; in a
+        thread, so that meanwhile somebody can be told, or interrupt it."""
+
+        def begin() -> Any:
+            rows = self._db.sql(sql)  # not `execute`, which makes all of them before the first
+            read = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # before 1.5
+            return read(BATCH)
+
+        with ThreadPoolExecutor(1) as thread:
+            begun = thread.submit(begin)
+            try:
+                while wait([begun], POLL_S).not_done:
+                    # Half of the query; the other half is reading its rows. -1: not known yet.
+                    tell(min(max(int(2 * self._db.query_progress()), 0), 99))
+            except BaseException:
+                self._db.interrupt()
+                raise
+        tell(100)
+        return begun.result()
 
     def _failure(self, error: BaseException) -> StoreError:
         text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
@@ -313,59 +337,6 @@ class EdgeList:
         if "Out of Memory" in text:
             return StoreError(f"{files}: sorting needs more memory; give memory= (--memory) more")
         return StoreError(f"{files} cannot be read as edges: {text}; correct the file")
-
-
-def write_graph(
-    edges: EdgeList,
-    writer: StoreWriter,
-    undirected: bool,
-    progress: Progress | None = None,
-    type: EdgeKey = None,
-) -> None:
-    """Write graph/indptr, indices and, unless undirected, edge_id from a sorted list.
-
-    Args:
-        edges: all edges of the type.
-        writer: of their store.
-        undirected: see `EdgeList.by_target`.
-        progress: called as progress(what, edges done, edges in all).
-        type: their type; None in a homogeneous store.
-
-    Raises:
-        StoreError: the disk is full, or a file cannot be read.
-    """
-    count = writer.types.edges[type]
-    sources, targets = (writer.types.nodes[end].num_nodes for end in writer.types.ends(type))
-    names = [array_name("graph", type, leaf) for leaf in GRAPH]
-    indices = writer.array(names[1], index_dtype(sources), (count,))
-    numbers = None
-    if not undirected:
-        numbers = writer.array(names[2], index_dtype(count), (count,))
-    indptr, done = np.zeros(targets + 1, np.int64), 0
-    what = "sorting edges" if type is None else f"sorting {' '.join(type)}"
-    for target, source, number in edges.by_target(undirected):
-        first, last = int(target[0]), int(target[-1])
-        indptr[first + 1 : last + 2] += np.bincount(target - first, minlength=last - first + 1)
-        indices.write(source)
-        if numbers is not None:
-            numbers.write(number)
-        done += len(source)
-        if progress is not None:
-            progress(what, done, count)
-    np.cumsum(indptr, out=indptr)
-    writer.write(names[0], indptr)
-
-
-def write_columns(
-    edges: EdgeList, writer: StoreWriter, names: Sequence[str], progress: Progress | None = None
-) -> None:
-    """Write columns of a list as attributes of edges, in the list's order."""
-    for name in names:
-        array = writer.array(f"edges/{name}", edges.dtype(name), (writer.num_edges,))
-        for values in edges.column(name):
-            array.write(values)
-            if progress is not None:
-                progress(f"edges/{name}", array.rows_written, writer.num_edges)
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:

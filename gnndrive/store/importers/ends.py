@@ -22,8 +22,9 @@ from gnndrive.records import EdgeKey
 from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_row, wrong_count
-from gnndrive.store.importers.edge_list import EdgeList, write_graph
+from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.importers.features import BAD_FILE, read_header
+from gnndrive.store.importers.sorted_edges import write_graph
 from gnndrive.store.writer import StoreWriter
 
 CHUNK = 1 << 20  # edges at once

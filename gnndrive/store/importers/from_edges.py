@@ -16,9 +16,10 @@ import numpy as np
 from gnndrive.errors import ConfigError
 from gnndrive.sizes import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
-from gnndrive.store.importers.edge_list import EdgeList, write_columns, write_graph
+from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.importers.features import Features, open_features
 from gnndrive.store.importers.label_file import Labels, read_labels
+from gnndrive.store.importers.sorted_edges import write_columns, write_graph
 from gnndrive.store.importers.splits import SplitSpec, resolve
 from gnndrive.store.importers.tables import File, reserve, write_features, write_labels
 from gnndrive.store.reader import Store
