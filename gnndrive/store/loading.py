@@ -23,8 +23,8 @@ from gnndrive.store.format import (
     ArrayInfo,
     StoreInfo,
     npy_header,
-    parse,
 )
+from gnndrive.store.parsing import parse
 from gnndrive.store.types import Types
 
 _STEP = 1 << 20  # values checked at once

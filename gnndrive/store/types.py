@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from gnndrive.errors import ConfigError
 from gnndrive.records import EdgeKey, EdgeType, NodeKey
@@ -133,6 +134,14 @@ class Types:
         """The node types of an edge type's sources and targets."""
         return (None, None) if type is None else (type[0], type[2])
 
+    @cached_property
+    def _node_folders(self) -> dict[str, NodeType]:
+        return {folder(type): nodes for type, nodes in self.nodes.items()}
+
+    @cached_property
+    def _edge_folders(self) -> dict[str, EdgeKey]:
+        return {folder(type): type for type in self.edges}
+
     def place(self, name: str) -> Place:
         """Where an array belongs.
 
@@ -141,15 +150,16 @@ class Types:
         """
         group, _, rest = name.partition("/")
         where, _, leaf = rest.rpartition("/")
-        if _LEAF.fullmatch(leaf) and group in _OF_NODES:
-            for node_type, nodes in self.nodes.items():
-                if folder(node_type) == where:
-                    return Place(group, leaf, nodes.num_nodes, nodes.num_nodes, 0)
-        if _LEAF.fullmatch(leaf) and (group == "edges" or (group == "graph" and leaf in GRAPH)):
-            for edge_type, num_edges in self.edges.items():
-                if folder(edge_type) == where:
-                    source, target = (self.nodes[end].num_nodes for end in self.ends(edge_type))
-                    return Place(group, leaf, source, target, num_edges)
+        of_nodes = group in _OF_NODES
+        if _LEAF.fullmatch(leaf) and of_nodes and where in self._node_folders:
+            count = self._node_folders[where].num_nodes
+            return Place(group, leaf, count, count, 0)
+        of_edges = group == "edges" or (group == "graph" and leaf in GRAPH)
+        if _LEAF.fullmatch(leaf) and of_edges and where in self._edge_folders:
+            source, target = (
+                self.nodes[end].num_nodes for end in self.ends(self._edge_folders[where])
+            )
+            return Place(group, leaf, source, target, self.edges[self._edge_folders[where]])
         kind = "/TYPE" if self.hetero else ""
         types = f"; TYPE is one of {', '.join(map(folder, [*self.nodes, *self.edges]))}"
         raise ConfigError(

@@ -31,9 +31,7 @@ class _View:
         return array_name(group, self._type, leaf)
 
     def _names(self, group: str) -> tuple[str, ...]:
-        prefix = f"{self._named(group, '')}/"
-        arrays = self._store.info.arrays
-        return tuple(name.removeprefix(prefix) for name in arrays if name.startswith(prefix))
+        return self._store.info.leaves.get(self._named(group, ""), ())
 
     @property
     def names(self) -> tuple[str, ...]:

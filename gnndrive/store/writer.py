@@ -36,8 +36,8 @@ from gnndrive.store.format import (
     fits,
     is_plain_text,
     missing_arrays,
-    parse,
 )
+from gnndrive.store.parsing import parse
 from gnndrive.store.types import NodeType, Types, array_name
 
 _MARGIN_BYTES = 1 << 20  # folders, store.json, the file system's own books

@@ -239,10 +239,10 @@ class Sorting:
         return iter(())
 
     def query_progress(self) -> float:
-        share = self._shares.pop(0)
-        if not self._shares:
+        if len(self._shares) == 1:
             self._ended.set()
-        return share
+            return self._shares[0]
+        return self._shares.pop(0)
 
     def interrupt(self) -> None:
         self.interrupted = True

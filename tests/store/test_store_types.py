@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
+from torch_geometric.transforms import RandomLinkSplit
 
 import gnndrive
 from gnndrive.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.store import Store, StoreWriter
 from gnndrive.store.types import Types
-from tests.loader.types import CITES, CLASSES, NODES, WRITES, make_data
 from tests.store.test_store_fuzz import damage
+from tests.types.graph import CITES, CLASSES, NODES, WRITES, make_data
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_round_trip(store: Store, again: str) -> None:
         assert set(nodes.names) == set(data[name].keys()) - {"num_nodes"}
         for attribute in nodes.names:
             assert torch.equal(nodes.tensor(attribute), data[name][attribute])
-    assert store["paper"].num_classes == CLASSES
+    assert (store["paper"].num_classes, store["author"].num_classes) == (CLASSES, 3)
     assert [store[name].num_features for name in NODES] == [8, 20, 3, 0]
     train = data["paper"].train_mask.nonzero().view(-1)
     assert torch.equal(store["paper"].split("train"), train)
@@ -140,6 +142,23 @@ def test_the_writer_checks_each_type(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_labels_to_be_predicted_have_no_place(tmp_path: Path) -> None:
+    """RandomLinkSplit leaves edge_label_index [2, n], which PyG takes for one of n edges."""
+    data = make_data()
+    split = RandomLinkSplit(
+        edge_types=[CITES], num_val=0.1, num_test=0.1, add_negative_train_samples=False
+    )
+    train, _, _ = split(data)
+    assert train[CITES].edge_label_index.shape[1] == train[CITES].edge_index.shape[1]
+    with pytest.warns(UserWarning, match="left out: .*edge_label_index"):
+        store = gnndrive.from_data(train, tmp_path / "s")
+    assert "edge_label" in store[CITES]
+    one = Data(x=torch.ones(9, 1), edge_index=torch.randint(9, (2, 30)))
+    train, _, _ = RandomLinkSplit(add_negative_train_samples=False)(one)
+    with pytest.warns(UserWarning, match="left out: edge_label_index"):
+        gnndrive.from_data(train, tmp_path / "t")
+
+
 def test_classes_of_a_type(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "s", {"a": 3, "b": 2}, {}) as writer:
         writer.write("nodes/a/y", [0, 4, 1])
@@ -170,6 +189,7 @@ def change(store: Store, edit: Callable[[dict[str, Any]], object]) -> None:
         lambda j: j["edge_types"][0].update(type=["author", "..", "paper"]),
         lambda j: j["edge_types"][0].update(type=None),
         lambda j: j["edge_types"].append(7),
+        lambda j: j["edge_types"].append(j["edge_types"][0]),
         lambda j: j.update(version=1),
         lambda j: j.update(version=3),
         lambda j: j.update(node_types=[]),

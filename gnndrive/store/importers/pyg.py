@@ -102,9 +102,12 @@ def _arrays(
             for name, value in store.to_dict().items():
                 if name in ("edge_index", "num_nodes"):
                     continue
-                of_one = store.is_node_attr if group == "nodes" else store.is_edge_attr
-                whole = not isinstance(value, torch.Tensor | np.ndarray) or value.ndim == 0
-                if not whole and of_one(name):
+                of_nodes = group == "nodes"
+                of_one = store.is_node_attr if of_nodes else store.is_edge_attr
+                count = store.num_nodes if of_nodes else store.edge_index.shape[1]
+                # PyG takes edge_label_index [2, n] for one of n edges: a row each is wanted.
+                rows = isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
+                if rows and of_one(name) and len(value) == count:
                     arrays[array_name(group, key, name)] = value
                 else:
                     left_out.add(name if key is None else f"{key}.{name}")

@@ -1,0 +1,175 @@
+"""store.json, read: it may be a stranger's, and nothing in it is believed before it was checked."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from gnndrive.errors import ConfigError, StoreError
+from gnndrive.records import EdgeKey, NodeKey
+from gnndrive.store.format import (
+    COUNT_MAX,
+    FORMAT,
+    HETEROGENEOUS,
+    HOMOGENEOUS,
+    ArrayInfo,
+    StoreInfo,
+    fits,
+    is_plain_text,
+    missing_arrays,
+    storage_dtype,
+)
+from gnndrive.store.types import NodeType, Types
+
+_DAMAGED = "the store is damaged: copy it again from where it came, or import it again"
+
+
+def parse(content: bytes, where: str) -> StoreInfo:
+    """Read store.json.
+
+    Args:
+        content: its bytes, from anywhere: nothing in them is trusted.
+        where: its path, for errors.
+
+    Raises:
+        StoreError: it is not what this version writes, or contradicts itself.
+    """
+    try:
+        # parse_constant is called for NaN and Infinity, which are no JSON.
+        document = json.loads(content.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where} is not valid JSON ({error}): {_DAMAGED}") from None
+    top = _Record(document, where, "store.json")
+    if top.text("format") != FORMAT:
+        raise StoreError(f"{where} does not belong to a gnndrive store: choose another folder")
+    version = top.whole("version")
+    if version not in (HOMOGENEOUS, HETEROGENEOUS):
+        raise StoreError(
+            f"{where} has format version {version} and this gnndrive reads {HOMOGENEOUS} and "
+            f"{HETEROGENEOUS}: install the gnndrive that made the store, or import it again"
+        )
+    types = _parse_types(top) if version == HETEROGENEOUS else _parse_counts(top)
+    arrays = {}
+    listed = top.value("arrays", dict)
+    for name in listed:
+        record = _Record(listed[name], where, f"arrays[{name!r}]")
+        arrays[name] = _parse_array(name, record, types)
+    info = StoreInfo(types, top.text("made_by"), arrays)
+    _check_counts(info, where)
+    return info
+
+
+def _parse_counts(top: _Record) -> Types:
+    return Types({None: _parse_nodes(top)}, {None: top.whole("num_edges")})
+
+
+def _parse_types(top: _Record) -> Types:
+    given = top.value("node_types", dict)
+    nodes: dict[NodeKey, NodeType] = {
+        name: _parse_nodes(_Record(given[name], top.where, f"node_types[{name!r}]"))
+        for name in given
+    }
+    edges: dict[EdgeKey, int] = {}
+    for place, fields in enumerate(top.value("edge_types", list)):
+        record = _Record(fields, top.where, f"edge_types[{place}]")
+        type: Any = tuple(record.texts("type") or ())
+        if type in edges:
+            raise record.error("has a 'type' that was there before")
+        edges[type] = record.whole("num_edges")
+    types = Types(nodes, edges)
+    try:
+        types.check()
+    except ConfigError as error:
+        raise top.error(f"has types that cannot be: {error}") from None
+    if types.num_nodes >= COUNT_MAX or types.num_edges >= COUNT_MAX:
+        raise top.error("has more nodes or edges than there can be")
+    return types
+
+
+def _parse_nodes(record: _Record) -> NodeType:
+    nodes = NodeType(
+        record.whole("num_nodes"), record.whole("num_classes"), record.texts("classes")
+    )
+    if nodes.classes is not None and nodes.num_classes < len(nodes.classes):
+        raise record.error("has a 'num_classes' that is less than there are 'classes'")
+    return nodes
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number in JSON")
+
+
+class _Record:
+    """A JSON object whose fields are checked as they are taken."""
+
+    def __init__(self, fields: Any, where: str, what: str) -> None:
+        self.where, self.what = where, what
+        if not isinstance(fields, dict):
+            raise self.error("is not an object")
+        self.fields = fields
+
+    def error(self, problem: str) -> StoreError:
+        return StoreError(f"{self.where}: {self.what} {problem}; {_DAMAGED}")
+
+    def value(self, key: str, kind: type) -> Any:
+        if key not in self.fields:
+            raise self.error(f"has no {key!r}")
+        value = self.fields[key]
+        if type(value) is not kind:  # exactly: True is no whole number
+            raise self.error(f"has a {key!r} that is not {kind.__name__}")
+        return value
+
+    def whole(self, key: str) -> int:
+        value: int = self.value(key, int)
+        if not 0 <= value < COUNT_MAX:
+            raise self.error(f"has a {key!r} out of range")
+        return value
+
+    def text(self, key: str) -> str:
+        value: str = self.value(key, str)
+        if not is_plain_text(value):
+            raise self.error(f"has a {key!r} with control characters in it")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        if key in self.fields and self.fields[key] is None:
+            return None
+        values = self.value(key, list)
+        if not all(isinstance(value, str) and is_plain_text(value) for value in values):
+            raise self.error(f"has {key!r} that are not all text")
+        return tuple(values)
+
+
+def _parse_array(name: str, record: _Record, types: Types) -> ArrayInfo:
+    try:
+        types.place(name)
+        dtype = record.text("dtype")
+        storage_dtype(dtype)  # exactly these names; numpy's own parser takes far more
+    except ConfigError as error:
+        raise record.error(f"is refused: {error}") from None
+    shape = record.value("shape", list)
+    if not 1 <= len(shape) <= 8 or any(type(size) is not int or size < 0 for size in shape):
+        raise record.error("has a 'shape' that is not a list of 1 to 8 sizes")
+    if math.prod(max(size, 1) for size in shape) >= COUNT_MAX:
+        raise record.error("has a 'shape' that is too large")
+    sha256 = record.text("sha256")
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise record.error("has a 'sha256' that is not 64 hexadecimal digits")
+    info = ArrayInfo(name, dtype, tuple(shape), sha256)
+    if record.whole("bytes") != info.nbytes:
+        raise record.error(f"says 'bytes' {record.whole('bytes')}, its shape says {info.nbytes}")
+    return info
+
+
+def _check_counts(info: StoreInfo, where: str) -> None:
+    """Hold the arrays' shapes and dtypes against the counts."""
+    for name in missing_arrays(info.arrays, info.types):
+        raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
+    for name, array in info.arrays.items():
+        if not fits(array, info.types):
+            raise StoreError(
+                f"{where}: {name} is {array.dtype} {list(array.shape)}, which does not fit "
+                f"{info.types.num_nodes} nodes and {info.types.num_edges} edges; {_DAMAGED}"
+            )
