@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.arguments import size_or_none
-from gnndrive.budget import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, shared, slot_bytes
+from gnndrive.budget import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
 from gnndrive.demand import Demand
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
@@ -26,6 +26,7 @@ from gnndrive.memory import available_memory
 from gnndrive.pipeline.service import CLOSED, Service
 from gnndrive.plugins import find
 from gnndrive.records import FAILURE, EngineSettings, TableFile, TopologyChoice
+from gnndrive.sharing import shared
 from gnndrive.sizes import format_size
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges

@@ -196,7 +196,8 @@ def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
             that the store has not.
     """
     if isinstance(num_neighbors, NumNeighbors):
-        num_neighbors = num_neighbors.get_values()
+        types = store.edge_types if store.is_hetero else None
+        num_neighbors = num_neighbors.get_values(types)  # with what is said for all others
     if not isinstance(num_neighbors, Mapping):
         return checked_fanout(num_neighbors)
     if not store.is_hetero:

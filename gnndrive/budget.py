@@ -11,13 +11,14 @@ the worst case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gnndrive.demand import Demand, TableDemand
 from gnndrive.errors import ConfigError
 from gnndrive.memory import available_memory
 from gnndrive.records import TopologyChoice
+from gnndrive.sharing import shared
 from gnndrive.sizes import format_size
 
 SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
@@ -234,51 +235,25 @@ def _slots(
     else:
         slots = shared(int(DEFAULT_SHARE * available_memory()), demand.tables, per_slot)
         why = "a quarter of the memory available; set memory= or buffer="
-    if min(slots, default=1) < 1:
+    none = [one for one, count in zip(demand.tables, slots, strict=True) if count < 1]
+    none = [one for one in none if one.batch_rows_max > 0]
+    if none:
         short = memory is not None and memory - needed < max(per_slot)
-        raise ConfigError(_no_room(demand, memory, buffer, rest, live_bytes, short))
+        raise ConfigError(_no_room(demand, none[0], memory, buffer, rest, live_bytes, short))
     return slots, why
 
 
-def shared(nbytes: int, tables: Sequence[TableDemand], costs: Sequence[int]) -> list[int]:
-    """Divide memory among tables: slots for as many largest batches of each, and none more than it
-    has rows.
-
-    Args:
-        nbytes: what there is.
-        tables: who wants some.
-        costs: bytes of a slot of each.
-
-    Returns:
-        How many slots each gets.
-    """
-    slots = [0] * len(tables)
-    open_ones = [place for place, table in enumerate(tables) if table.rows]
-    while open_ones:
-        of_batch = sum(max(tables[i].batch_rows_max, 1) * max(costs[i], 1) for i in open_ones)
-        for i in open_ones:
-            slots[i] = max(nbytes, 0) * max(tables[i].batch_rows_max, 1) // of_batch
-        whole = [i for i in open_ones if slots[i] >= tables[i].rows]
-        for i in whole:
-            slots[i] = tables[i].rows
-            nbytes -= slots[i] * costs[i]
-        open_ones = [i for i in open_ones if i not in whole]
-        if not whole:
-            break
-    return slots
-
-
 def _no_room(
-    demand: Demand, memory: int | None, buffer: int | None, rest: tuple[Line, ...],
-    live_bytes: int, short: bool,
+    demand: Demand, table: TableDemand, memory: int | None, buffer: int | None,
+    rest: tuple[Line, ...], live_bytes: int, short: bool,
 ) -> str:  # fmt: skip
-    """Why there is no slot, and what to give."""
+    """Why a table has no slot, and what to give."""
     needed = sum(line.nbytes for line in rest)
-    widest = max(demand.tables, key=lambda table: table.row_bytes)
+    row = f"one row of {table.name} is" if len(demand.tables) > 1 else "one row is"
     if buffer is not None:
         return (
-            f"buffer={format_size(buffer)} holds no row: one row is {widest.row_bytes:,} bytes, "
-            f"and a batch has up to {widest.batch_rows_max:,}"
+            f"buffer={format_size(buffer)} holds no row: {row} {table.row_bytes:,} bytes, "
+            f"and a batch has up to {table.batch_rows_max:,}"
         )
     if demand.device_memory is not None and not short:
         budget = format_size(demand.device_memory)
@@ -297,7 +272,7 @@ def _no_room(
         )
     return (
         f"{format_size(DEFAULT_SHARE * available_memory())}, a quarter of the memory "
-        f"available, hold no row of {widest.row_bytes:,} bytes; set memory= or buffer="
+        f"available, hold no row of {table.row_bytes:,} bytes; set memory= or buffer="
     )
 
 

@@ -55,6 +55,7 @@ class Collate:
         self._store, self.tables = store, tables
         self._nodes = [store.nodes(type) for type in store.info.types.nodes]
         self._edges = [store.edges(type) for type in store.info.types.edges]
+        self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
@@ -110,12 +111,12 @@ class Collate:
         for edges in self._edges:
             storage = batch if edges.type is None else batch[edges.type]
             storage.edge_index = _edge_index(sample, edges.type, empty)
-            of_table = {t.type: numbers[t.name] for t in self.tables if t.of_edges}.get(edges.type)
             if _has_edges(sample, edges.type):
-                if of_table is None:
-                    of_table = self._edge_numbers(sample, edges.type, attributes, empty)
-                assert of_table is not None
-                self._join_edges(storage, edges, of_table, rows, attributes, empty)
+                number = numbers.get(self._edge_tables.get(edges.type, ""))
+                if number is None:
+                    number = self._edge_numbers(sample, edges.type, attributes, empty)
+                assert number is not None
+                self._join_edges(storage, edges, number, rows, attributes, empty)
         if isinstance(sample, Subgraph):
             describe(batch, seeds, sample.output)
         else:

@@ -7,6 +7,7 @@ is known what training leaves of the device's memory (`gnndrive/iterator.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def wanted(loader: Stored) -> Wanted:
         index_pointer_bytes=sum(size.index_pointer_bytes for size in sizes),
         label_bytes=sum(kept_bytes(data.nodes(type)) for type in types.nodes),
         looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
-        pinned_bytes=sum(device.pinned_bytes(table.row_bytes) for table in tables),
+        pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         subgraphs=drawing is not None,
         graph_bytes=0 if drawing is None else drawing.graph_bytes,
         candidate_bytes=0 if drawing is None else drawing.candidate_bytes,
@@ -196,7 +197,7 @@ def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:
     if not getattr(loader, "in_order", True):  # an epoch cannot go on where it was left
         return free // 2, False
     little = 2 * demand.batch_bytes + sum(
-        int(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes for table in demand.tables
+        ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes for table in demand.tables
     )
     return min(free // 2, little), True
 

@@ -267,9 +267,10 @@ class Runtime:
                 tier = find("tiers", self.settings.strategy.tier)(
                     self._layouts[one.name], self.engine
                 )
-                memory = self.device.allocate(one.slots, one.row_bytes)
+                slots = max(one.slots, 1)  # one that no batch needs is there all the same
+                memory = self.device.allocate(slots, one.row_bytes)
                 tables[one.name] = Table(
-                    one.rows, one.slots, one.row_bytes, memory, tier,
+                    one.rows, slots, one.row_bytes, memory, tier,
                     find("policies", self.settings.policy)(), one.batch_rows_max, self.blocks.empty,
                 )  # fmt: skip
         except BaseException:
@@ -282,12 +283,8 @@ class Runtime:
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        counters, (engine, topology) = self.counters, self._reading_stats()
-        books = Counter(self._retired)
+        counters, (engine, topology, books) = self.counters, self._looked_at()
         epochs = [running.epoch for running in list(self._running)]
-        for buffer in {self._buffer, *(epoch.buffer for epoch in epochs)}:
-            if buffer is not None:
-                books.update(buffer.stats())
         return {
             "batches": counters.batches,
             "rows": counters.rows,
@@ -315,14 +312,19 @@ class Runtime:
             "engine": self.engine.name,
         }
 
-    def _reading_stats(self) -> tuple[dict[str, int], dict[str, float | str]]:
-        """What the features' engine counted, and what the adjacency did."""
+    def _looked_at(self) -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+        """What the features' engine counted, what the adjacency did, and the books: in the loop,
+        where engines live and buffers come and go."""
 
-        def look() -> tuple[dict[str, int], dict[str, float | str]]:
-            return self.engine.stats(), self._adjacency.stats()
+        def look() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+            books = Counter(self._retired)
+            for buffer in {self._buffer, *(running.epoch.buffer for running in self._running)}:
+                if buffer is not None:
+                    books.update(buffer.stats())
+            return self.engine.stats(), self._adjacency.stats(), books
 
-        async def ask() -> tuple[dict[str, int], dict[str, float | str]]:
-            return look()  # an engine lives in its loop and is no one else's
+        async def ask() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+            return look()
 
         if not self.service.inside:  # as a user's sampler that asks is
             with contextlib.suppress(ClosedError):

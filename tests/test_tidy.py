@@ -31,10 +31,11 @@ _CORE = f"{_LOW} _ffi blocks"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
 _LOADER = f"""{_PIPELINE} pipeline strategies store tables labels attributes arguments memory
-    demand budget collate adjacency settings runtime * KIND"""
+    demand sharing budget collate adjacency settings runtime * KIND"""
 MAY_IMPORT = {
     **dict.fromkeys(("errors", "records", "_ffi", "blocks", "durable", "demand", "memory"), ""),
     "stream": _CORE,
+    "sharing": f"{_LOW} demand",
     "labels": f"{_CORE} stream store",
     "tables": f"{_LOW} store",
     "attributes": f"{_CORE} *.base store",

@@ -236,13 +236,18 @@ class Staged(Device):
 
     def allocate(self, slots: int, row_bytes: int) -> StagedMemory:
         """Slots in device memory; see `StagedMemory`."""
-        rows = max(1, min(self.portion_bytes // max(row_bytes, 1), slots))
+        rows = self._portion_rows(row_bytes, slots)
         return StagedMemory(self.driver, slots, row_bytes, self.portions, rows)
 
     @classmethod
-    def pinned_bytes(cls, row_bytes: int) -> int:
-        """See `Device.pinned_bytes`."""
-        return cls.portions * max(cls.portion_bytes, row_bytes) * (row_bytes + 8) // row_bytes
+    def _portion_rows(cls, row_bytes: int, slots: int) -> int:
+        return max(1, min(cls.portion_bytes // max(row_bytes, 1), slots))
+
+    @classmethod
+    def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
+        """See `Device.pinned_bytes`; places and slots of what is scattered are pinned too."""
+        portion = cls._portion_rows(row_bytes, rows)
+        return cls.portions * (portion * (row_bytes + 8) + _PAGE_BYTES)
 
     def computing(self) -> AbstractContextManager[object]:
         """See `Driver.computing`."""

@@ -90,8 +90,8 @@ class Device(ABC):
         return None
 
     @classmethod
-    def pinned_bytes(cls, row_bytes: int) -> int:
-        """Bytes of host memory that staging before it takes."""
+    def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
+        """Bytes of host memory that staging before it takes, for a buffer of up to `rows` rows."""
         return 0
 
     def computing(self) -> AbstractContextManager[object]:

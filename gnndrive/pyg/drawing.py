@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NegativeSampling
+from torch_geometric.sampler import (
+    BaseSampler,
+    HeteroSamplerOutput,
+    NegativeSampling,
+    SamplerOutput,
+)
 from torch_geometric.sampler.base import SubgraphType
 
+from gnndrive.errors import ConfigError
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.samplers.base import Bounds, Sampler, most
@@ -118,13 +124,19 @@ class Drawn(Sampler):
             out = sampler.sample_from_nodes(given())
         if self._drawing.transform is not None:
             out = self._drawing.transform(out)
+        expected = SamplerOutput if self._type is None else HeteroSamplerOutput
+        if not isinstance(out, expected):
+            raise ConfigError(
+                f"neighbor_sampler= or transform_sampler_output= gave a {type(out).__name__}: "
+                f"return a {expected.__name__}"
+            )
         # The user's numbers edges as it numbers them.
         perm = None if self._ours is not None else sampler.edge_permutation
         if isinstance(out, HeteroSamplerOutput):
-            node = {type: _as_int64(each) for type, each in out.node.items()}
+            node = {name: _as_int64(each) for name, each in out.node.items()}
             edge = {
-                type: _permuted(each, (perm or {}).get(type))
-                for type, each in (out.edge or dict.fromkeys(out.row)).items()
+                name: _permuted(each, (perm or {}).get(name))
+                for name, each in (out.edge or dict.fromkeys(out.row)).items()
             }
             count = sum(map(len, out.row.values()))
         else:
@@ -179,7 +191,15 @@ def _permuted(edge: Any, perm: Any) -> Int64Array | None:
     """`perm[edge]`; None: there are none, or `edge` as it is."""
     if edge is None:
         return None
-    return _as_int64(edge if perm is None else perm[edge.to(torch.int64)])
+    if perm is None:
+        return _as_int64(edge)
+    edge = edge.to(torch.int64)
+    if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < len(perm):
+        raise ConfigError(
+            f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
+            f"{edge.max()}, and its edge_permutation has {len(perm)}"
+        )
+    return _as_int64(perm[edge])
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]

@@ -14,8 +14,8 @@ import gnndrive
 from gnndrive import ConfigError, NeighborLoader, ReadError, Store, planning
 from tests.loader.batches import check
 from tests.loader.conftest import Make
-from tests.loader.types import check as check_types
-from tests.loader.types import make_data
+from tests.types.graph import check as check_types
+from tests.types.graph import make_data
 
 EVERYTHING = {"nodes/train_mask", "edges/edge_attr", "graph/edge_id"}
 

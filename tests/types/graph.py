@@ -21,6 +21,8 @@ def make_data() -> HeteroData:
     data["paper"].year = torch.randint(1990, 2020, (NODES["paper"],), generator=draw)
     data["paper"].train_mask = torch.rand(NODES["paper"], generator=draw) < 0.6
     data["author"].x = torch.randn(NODES["author"], 20, generator=draw).half()
+    data["author"].y = torch.randint(0, 3, (NODES["author"],), generator=draw)
+    data["author"].year = torch.randint(1990, 2020, (NODES["author"],), generator=draw)
     data["venue"].x = torch.randint(-9, 9, (NODES["venue"], 3), generator=draw).to(torch.int8)
     data["topic"].num_nodes = NODES["topic"]
     for (source, relation, target), count in EDGES.items():
