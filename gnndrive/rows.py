@@ -127,7 +127,11 @@ class _Parts:
     def __init__(self, store: Store, kind: str, depth: int, gap: str | int | None) -> None:
         self._store, self._gap = store, gap
         self._layouts: dict[str, Layout] = {}
-        rows = [each for each in store.info.arrays.values() if each.name.startswith("nodes/")]
+        rows = [
+            each
+            for each in store.info.arrays.values()
+            if each.name.startswith(("nodes/", "edges/"))
+        ]
         widest = max((each.row_bytes for each in rows), default=1)
         self._block = block_bytes(widest)
         self.service = Service()

@@ -26,14 +26,14 @@ from gnndrive.records import Int64Array
 from gnndrive.rows import RowReader
 from gnndrive.store.reader import Store
 from gnndrive.store.types import array_name
-from gnndrive.store.views import StoredNodes
+from gnndrive.store.views import StoredEdges, StoredNodes
 
 READ_ONLY = "a store is read-only: write another with gnndrive.write_store or gnndrive.StoreWriter"
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
-    """A store's node attributes by node type (group_name; None in a homogeneous store), name and
-    index.
+    """A store's attributes by node or edge type (group_name; None: nodes of a homogeneous store),
+    name and index; those of edges in the original order, by `e_id`.
 
     Args:
         store: from `gnndrive.open`.
@@ -74,41 +74,45 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
 
     def _whole(self, attr: TensorAttr) -> Tensor | None:
         """All rows, memory-mapped, if all are asked for."""
-        nodes = self._nodes(attr)
-        return nodes.tensor(attr.attr_name) if attr.index is None else None
+        view = self._view(attr)
+        return view.tensor(attr.attr_name) if attr.index is None else None
 
     def _wanted(self, attrs: Sequence[TensorAttr]) -> list[tuple[str, Int64Array]]:
         wanted = []
         for attr in attrs:
             if attr.index is not None:
-                nodes = self._nodes(attr)
-                rows = _row_numbers(attr.index, nodes.num_nodes)
-                wanted.append((nodes.name_of(attr.attr_name), rows))
+                view = self._view(attr)
+                rows = _row_numbers(attr.index, view.table(attr.attr_name).row_count)
+                wanted.append((view.name_of(attr.attr_name), rows))
         return wanted
 
-    def _nodes(self, attr: TensorAttr) -> StoredNodes:
-        """The nodes of an attribute's group, which have it."""
-        types = self.store.info.types.nodes
-        nodes = self.store.nodes(attr.group_name) if attr.group_name in types else None
-        if nodes is None or attr.attr_name not in nodes:
-            known = "; ".join(f"{', '.join(self.store.nodes(t).names)} of {t!r}" for t in types)
-            raise KeyError(
-                f"{self.store.path} has no attribute {attr.attr_name!r} of {attr.group_name!r}; it "
-                f"has {known}"
-            )
-        return nodes
+    def _views(self) -> list[StoredNodes | StoredEdges]:
+        """What has attributes that can be told apart by group and name."""
+        types = self.store.info.types
+        nodes = [self.store.nodes(type) for type in types.nodes]
+        edges = [self.store.edges(type) for type in types.edges if type is not None]
+        return [*nodes, *edges]
+
+    def _view(self, attr: TensorAttr) -> StoredNodes | StoredEdges:
+        """The nodes or edges of an attribute's group, which have it."""
+        for view in self._views():
+            if view.type == attr.group_name and attr.attr_name in view:
+                return view
+        known = "; ".join(
+            f"{', '.join(view.names) or 'none'} of {view.type}" for view in self._views()
+        )
+        raise KeyError(
+            f"{self.store.path} has no attribute {attr.attr_name!r} of {attr.group_name!r}; it has "
+            f"{known}"
+        )
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...]:
-        file = self._nodes(attr).table(attr.attr_name)
+        file = self._view(attr).table(attr.attr_name)
         return (file.row_count, *file.row_shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Every node attribute."""
-        return [
-            TensorAttr(type, name, None)
-            for type in self.store.info.types.nodes
-            for name in self.store.nodes(type).names
-        ]
+        """Every attribute."""
+        return [TensorAttr(view.type, name, None) for view in self._views() for name in view.names]
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         raise ConfigError(READ_ONLY)

@@ -189,6 +189,8 @@ def test_pygs_own_loader_on_the_store(store: Store, data: HeteroData) -> None:
     for batch in loader:
         for name in WIDTHS:
             assert torch.equal(batch[name].x, data[name].x[batch[name].n_id])
+        wide = features.get_tensor(WRITES, "edge_attr", batch[WRITES].e_id)
+        assert torch.equal(wide, data[WRITES].edge_attr[batch[WRITES].e_id])
         for edge_type in EDGES:
             edges, (source, _, target) = batch[edge_type], edge_type
             ends = [
