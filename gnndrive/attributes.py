@@ -19,11 +19,14 @@ import torch
 from gnndrive.blocks import Allocate, empty_tensor
 from gnndrive.errors import ClosedError, ReadError
 from gnndrive.layouts.base import Layout, Reads
-from gnndrive.records import Int64Array, Landing
+from gnndrive.records import Int64Array, Landing, TableFile
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
+
+
+PASS_ROWS = 1 << 19  # read at once: samples that wait for neighbours have their turn in between
 
 
 class Attributes:
@@ -61,15 +64,19 @@ class Attributes:
         layout = self._layouts.get(name)
         if layout is None or not len(rows):
             return torch.index_select(self._map(name), 0, torch.from_numpy(rows), out=out)
+        for at in range(0, len(rows), PASS_ROWS):
+            self._fetch(layout, rows[at : at + PASS_ROWS], out[at : at + PASS_ROWS], file)
+        return out
+
+    def _fetch(self, layout: Layout, rows: Int64Array, into: torch.Tensor, file: TableFile) -> None:
         assert self._read is not None
-        landing = Landing(out.data_ptr(), file.row_bytes, False, out)
+        landing = Landing(into.data_ptr(), file.row_bytes, False, into)
         failures = self._read(layout.locate(rows, np.arange(len(rows), dtype=np.int32), landing))
         if len(failures):
             first = failures[np.argmin(failures["offset"])]
             if first["error"] == errno.ECANCELED:
                 raise ClosedError("the loader was closed while this batch was being read")
             raise ReadError(file.path, int(first["offset"]), int(first["error"]))
-        return out
 
     def _map(self, name: str) -> torch.Tensor:
         """The array as a mapped tensor, mapped once."""

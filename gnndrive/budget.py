@@ -38,6 +38,7 @@ PER_EPOCH = (
     "live batches",
     "look-ahead",
     "pinned staging",
+    "attributes",
 )
 DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
 
@@ -276,6 +277,10 @@ def _no_room(
     )
 
 
+def _if_any(what: str, nbytes: int, why: str) -> list[Line]:
+    return [Line(what, nbytes, why)] if nbytes else []
+
+
 def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[Held]:
     """What the feature buffer of another live iterator holds: a largest batch.
 
@@ -343,12 +348,10 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     return (
         Line("mapping table", MAPPING_BYTES * demand.table_rows, f"{demand.table_rows:,} rows"),
         Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
-        *([Line("times, weights", demand.graph_bytes, "in memory")] * (demand.graph_bytes > 0)),
+        *_if_any("times, weights", demand.graph_bytes, "in memory"),
         *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
-        *(
-            [Line("attributes", demand.fetch_bytes, "that are read as they are wanted")]
-            * (demand.fetch_bytes > 0)
-        ),
+        *_if_any("attributes", demand.fetch_bytes, "that are read as they are wanted"),
+        *_if_any("mapped files", demand.mapped_bytes, "attributes that are little beside memory="),
         Line("input nodes", demand.seed_bytes, "their ids and order"),
         Line("labels", demand.label_bytes, "of all nodes, in as few bytes as they need"),
         Line("staging", demand.staging_bytes, "reads in flight"),

@@ -50,6 +50,7 @@ class Demand:
         edge_number_bytes: bytes of an edge's number in a queued sample, if edges have a table.
         subgraphs: whether samples are in PyG's own form, which is larger.
         graph_bytes: of times and weights in memory.
+        mapped_bytes: of files that are mapped and shall stay in memory.
         fetch_bytes: of reading attributes that are not mapped.
         candidate_bytes: of a sampling thread's scratch for the longest list, where they have a say.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
@@ -89,6 +90,7 @@ class Demand:
     subgraphs: bool = False
     graph_bytes: int = 0
     candidate_bytes: int = 0
+    mapped_bytes: int = 0
     fetch_bytes: int = 0
 
     @property

@@ -6,6 +6,7 @@ is known what training leaves of the device's memory (`gnndrive/iterator.py`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gnndrive.adjacency import IO_DEPTH, choose_topology, graph_sizes
+from gnndrive.attributes import PASS_ROWS
 from gnndrive.budget import Plan, make_plan
 from gnndrive.demand import Demand, TableDemand
 from gnndrive.errors import ConfigError
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 LEFT = "what training leaves"
 MAPPED_BYTES = 1 << 20  # a file of so many bytes is always mapped
+MAPPED_SHARE = 10  # of `memory=`, 1 in so many bytes for the small files that are mapped
 ROOM = 2  # times its size memory has to have for a file to be mapped and stay there
 FETCH_ROW_BYTES = 34  # of planning the read of a row
 FETCHED_ROW_BYTES_MAX = 4096  # wider ones are mapped
@@ -61,22 +64,45 @@ class Wanted:
         Raises:
             ConfigError: see `make_plan`.
         """
-        plan = make_plan(self.demand, self.memory, self.buffer, self.topology)
-        fetched = self._fetched(plan)
+        small = self._small()
+        try:
+            plan, mapped = self._make(mapped_bytes=sum(small.values())), set(small)
+        except ConfigError:
+            plan, mapped = self._make(), set()
+        fetched = self._fetched(plan, mapped)
         if not fetched:
             return plan
-        rows = max(self.demand.batch_nodes_max, self.demand.batch_edges_max)
+        of_nodes = all(name.startswith("nodes/") for name in fetched)
+        rows = self.demand.batch_nodes_max if of_nodes else self.demand.batch_edges_max
         readers = 1 + self.demand.samplers * (self.demand.edge_number_bytes > 0)
-        nbytes = FETCH_ROW_BYTES * rows * readers + IO_DEPTH * BLOCK_BYTES
-        demand = replace(self.demand, fetch_bytes=nbytes)
-        plan = make_plan(demand, self.memory, self.buffer, self.topology)
-        return replace(plan, fetched=fetched)
+        nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + IO_DEPTH * BLOCK_BYTES
+        kept = sum(size for name, size in small.items() if name in mapped)
+        return replace(self._make(mapped_bytes=kept, fetch_bytes=nbytes), fetched=fetched)
 
-    def _fetched(self, plan: Plan) -> tuple[str, ...]:
+    def _make(self, **more: int) -> Plan:
+        demand = replace(self.demand, **more)  # type: ignore[arg-type]
+        return make_plan(demand, self.memory, self.buffer, self.topology)
+
+    def _small(self) -> dict[str, int]:
+        """Arrays that are little beside `memory=`, which the buffer would take all of: they are
+        mapped and their files counted, for reading a tenth as much over and over costs more."""
+        small: dict[str, int] = {}
+        if self.memory is None or self.buffer is not None:
+            return small
+        for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
+            if (sum(small.values()) + nbytes) * MAPPED_SHARE > self.memory:
+                break
+            if nbytes > MAPPED_BYTES:
+                small[name] = nbytes
+        return small
+
+    def _fetched(self, plan: Plan, mapped: Collection[str] = ()) -> tuple[str, ...]:
         """Arrays whose files memory has no room for: the largest."""
         budget = available_memory() if self.memory is None else self.memory
         room, fetched = budget - plan.total_bytes, []
         for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
+            if name in mapped:
+                continue
             room -= ROOM * nbytes
             if room < 0 and nbytes > MAPPED_BYTES:
                 fetched.append(name)

@@ -316,6 +316,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         lru = self._policy("lru")
 
         def fitted(plan: Plan) -> RuntimeSettings:  # knows nothing of the loader: it may go
+            plan = replaced(plan, fetched=settings.plan.fetched)  # what is open already
             if not plan.holds_everything:
                 return replaced(settings, plan=plan)
             # After the first epoch nothing is read, so nothing is gained by waiting.

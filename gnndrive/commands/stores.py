@@ -22,8 +22,7 @@ from gnndrive.store.views import StoredNodes
 
 
 def import_graph(make: Callable[..., Store], **given: Any) -> None:
-    """Make a store with `gnndrive.from_csv` or `from_edges`, showing progress, and say what it
-    holds.
+    """Make a store with one of gnndrive's importers, showing progress, and say what it holds.
 
     Raises:
         ConfigError, StoreError: as `make`.

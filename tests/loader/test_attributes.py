@@ -11,7 +11,7 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader, ReadError, Store, planning
+from gnndrive import ConfigError, NeighborLoader, ReadError, Store, attributes, planning
 from tests.loader.batches import check
 from tests.loader.conftest import Make
 from tests.types.graph import check as check_types
@@ -65,6 +65,65 @@ def test_of_several_types(tmp_path: Path) -> None:
         assert not {table.name for table in loader.plan().tables} & fetched
         for batch in loader:
             check_types(batch, data)
+
+
+def test_the_least_that_reading_them_takes_is_counted(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {"buffer": "40KB", "topology": "resident"}
+    mapped = make(**arguments).plan()
+    monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(planning, "ROOM", 1 << 40)
+    fetched = make(**arguments).plan()
+    largest = planning.wanted(make(**arguments)).demand.batch_edges_max
+    assert fetched.total_bytes - mapped.total_bytes == 34 * largest + 64 * 65536
+    assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + 64 * 65536
+    monkeypatch.setattr(planning, "PASS_ROWS", 10)
+    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + 64 * 65536
+
+
+def test_what_is_little_beside_memory_is_mapped_and_counted(
+    make: Make, store: Store, no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffer would take all that is left, and then there would be room for nothing."""
+    least = make(memory="1GB", buffer="40KB", topology="mmap").plan().total_bytes
+    plan = make(memory=least + 40_000, buffer=None, topology="mmap").plan()
+    sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
+    assert sum(sizes.values()) * planning.MAPPED_SHARE < plan.total_bytes
+    assert plan.fetched == ()
+    (line,) = [line for line in plan.lines if line.what == "mapped files"]
+    assert line.nbytes == sum(sizes.values())
+    monkeypatch.setattr(planning, "MAPPED_SHARE", least // sizes["nodes/train_mask"])
+    plan = make(memory=least + 40_000, buffer=None, topology="mmap").plan()
+    assert set(plan.fetched) == EVERYTHING - {"nodes/train_mask"}
+
+
+def test_rows_that_come_twice(make: Make, data: Data, no_room: None) -> None:
+    twice = 0
+    for batch in make(disjoint=True):
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.train_mask, data.train_mask[batch.n_id])
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        twice += len(batch.n_id) - len(batch.n_id.unique())
+    assert twice > 0
+
+
+def test_in_several_passes(
+    make: Make, data: Data, no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attributes, "PASS_ROWS", 7)
+    for batch in make():
+        check(batch, data)
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+
+
+def test_a_warm_up_changes_not_what_is_open(make: Make, data: Data, no_room: None) -> None:
+    loader = make(device="simulated-cuda", buffer=None)
+    first = loader.plan().fetched
+    assert set(first) == EVERYTHING
+    for batch in loader:
+        check(batch, data)
+    assert loader.plan().fetched == first
 
 
 def test_what_memory_has_room_for_is_mapped(make: Make, store: Store) -> None:

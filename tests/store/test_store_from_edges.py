@@ -215,6 +215,27 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["e.csv", "e.parquet"]
 
 
+def test_the_row_group_at_fault_is_named(parquet: Path, tmp_path: Path) -> None:
+    groups = pq.ParquetFile(parquet).metadata
+    start = groups.row_group(5).column(0).data_page_offset
+    with parquet.open("r+b") as file:
+        file.seek(start)
+        file.write(b"\xff" * 40)
+    with pytest.raises(StoreError, match=r"edges\.parquet, row group 5 of 9"):
+        gnndrive.from_edges(parquet, tmp_path / "g.gnn")
+
+
+def test_a_folder_that_cannot_be_written_to(
+    parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> str:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(edge_list.tempfile, "mkdtemp", refuse)
+    with pytest.raises(StoreError, match=r"cannot be written to \(Read-only file system\)"):
+        gnndrive.from_edges(parquet, tmp_path / "g.gnn")
+
+
 def test_without_duckdb_it_says_what_to_install(
     parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,6 +163,22 @@ def test_labels_that_are_no_classes(source: Source) -> None:
     assert (y[seeds] == 0.5).all()
 
 
+def test_a_label_of_minus_one_is_a_number_beside_fractions(source: Source) -> None:
+    source.edges("csv")
+    sets = {"train_set": [0.5, -1.0, 2.5], "validation_set": [-1.0, 2.0]}
+    source.said["tasks"] = [{
+        name: [{"data": [
+            {"name": "seeds", **source.put(f"s{name}", np.arange(len(y)) + 10 * at)},
+            {"name": "labels", **source.put(f"l{name}", np.array(y))},
+        ]}]
+        for at, (name, y) in enumerate(sets.items())
+    }]  # fmt: skip
+    y = source.store().array("nodes/y")
+    assert y[:3].tolist() == sets["train_set"]
+    assert y[10:12].tolist() == sets["validation_set"]
+    assert int(np.isnan(y).sum()) == NODES - 5
+
+
 def test_seeds_in_several_sets_and_several_labels(source: Source) -> None:
     source.edges("csv")
     sets = []

@@ -195,6 +195,31 @@ def test_types_that_only_edges_have(source: Source) -> None:
     source.refused("of the node type 'paper', but the types are none, for there is one")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["num: " + "9" * 5000, "num: 2020-13-45", "num: !!int ''", "num: !!float abc", "[" * 9000],
+)
+def test_yaml_that_cannot_be_made_of(source: Source, text: str) -> None:
+    (source.folder / "metadata.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(StoreError, match=r"metadata\.yaml"):
+        gnndrive.from_graphbolt(source.folder, source.folder.parent / "no.gnn")
+
+
+@pytest.mark.parametrize("path", ["../edges.npy", "/etc/passwd", "a/../../b.npy", "x" * 300])
+def test_files_that_are_elsewhere(source: Source, path: str) -> None:
+    source.edges("csv")
+    source.said["graph"]["edges"][0]["path"] = path
+    source.refused("which is not", StoreError)
+
+
+def test_labels_larger_than_memory(source: Source) -> None:
+    source.edges("csv")
+    source.task()
+    data = source.said["tasks"][0]["train_set"][0]["data"]
+    data[1] = {"name": "labels", **source.put("wide", np.zeros((30, 500), np.int8))}
+    source.refused(r"more than memory=: give more \(--memory\)", ConfigError, memory="50KB")
+
+
 def test_no_metadata(source: Source, tmp_path: Path) -> None:
     path = tmp_path / "g.gnn"
     with pytest.raises(StoreError, match=r"metadata.yaml is missing: give a metadata.yaml"):

@@ -24,6 +24,8 @@ from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.text import is_whole
 
 BLOCK_BYTES = 16 << 20
+_LINE_BYTES = 1 << 24  # no line of numbers is longer
+_SMALL_LINES = 10_000  # of a file that says how many there are of something
 _UNREADABLE = (OSError, EOFError, zlib.error)
 _MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # what pyarrow takes for none
 
@@ -148,10 +150,15 @@ def read_small(path: Path) -> list[list[str]]:
     Raises:
         StoreError: it cannot be read.
     """
-    return [
-        [field.strip() for field in fields]
-        for fields in csv.reader(line for _, line in _lines(path))
-    ]
+    lines = []
+    for number, line in _lines(path):
+        if number > _SMALL_LINES:
+            raise StoreError(
+                f"{path} has more than {_SMALL_LINES} lines, where a few belong: fetch or unzip "
+                "the dataset again"
+            )
+        lines.append(line)
+    return [[field.strip() for field in fields] for fields in csv.reader(lines)]
 
 
 def read_ids(path: Path, num_nodes: int) -> Int64Array:
@@ -182,7 +189,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """(number from 1, text) of each line that is not blank."""
     try:
         with _open(path) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), 1):
+                if len(line) == _LINE_BYTES:
+                    raise StoreError(
+                        f"{path}, line {number} is longer than {_LINE_BYTES - 1:,} bytes: fetch or "
+                        "unzip the dataset again"
+                    )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace").strip("\r\n")
                 if text:
                     yield number, text

@@ -79,7 +79,7 @@ class EdgeList:
         self._table = self._tables(header)
         self._db, self._spill = duckdb.connect(":memory:"), ""
         try:
-            self._spill = tempfile.mkdtemp(prefix=".gnndrive-sort-", dir=folder)
+            self._spill = _temporary(folder)
             self._run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
             self._run(f"SET temp_directory = {quoted(self._spill)}")
             self._run("SET enable_progress_bar = true")  # or it would not count
@@ -281,13 +281,29 @@ class EdgeList:
 
     def _run(self, sql: str) -> Any:
         try:
-            return self._db.execute(sql)
+            return self._in_thread(lambda: self._db.execute(sql))
         except self._errors as error:
             raise self._failure(error) from None
 
     def _one(self, sql: str) -> Any:
         """The first row."""
         return self._run(sql).fetchall()[0]
+
+    def _in_thread(
+        self, work: Callable[[], Any], tell: Callable[[int], None] = lambda percent: None
+    ) -> Any:
+        """What DuckDB does, in a thread, so that meanwhile somebody can be told, or interrupt it:
+        in the main thread it would make an error of its own of Ctrl-C."""
+        with ThreadPoolExecutor(1) as thread:
+            doing = thread.submit(work)
+            try:
+                while wait([doing], POLL_S).not_done:
+                    # Half of the query; the other half is reading its rows. -1: not known yet.
+                    tell(min(max(int(2 * self._db.query_progress()), 0), 99))
+            except BaseException:
+                self._db.interrupt()
+                raise
+        return doing.result()
 
     def _batches(
         self, sql: str, tell: Callable[[int], None] | None = None
@@ -306,25 +322,16 @@ class EdgeList:
             yield tuple(column.to_numpy(zero_copy_only=False) for column in batch.columns)
 
     def _begun(self, sql: str, tell: Callable[[int], None]) -> Any:
-        """What reads the rows of a query, all of which is sorted before there is a first one; in a
-        thread, so that meanwhile somebody can be told, or interrupt it."""
+        """What reads the rows of a query, all of which is sorted before there is a first one."""
 
         def begin() -> Any:
             rows = self._db.sql(sql)  # not `execute`, which makes all of them before the first
             read = getattr(rows, "to_arrow_reader", None) or rows.fetch_arrow_reader  # before 1.5
             return read(BATCH)
 
-        with ThreadPoolExecutor(1) as thread:
-            begun = thread.submit(begin)
-            try:
-                while wait([begun], POLL_S).not_done:
-                    # Half of the query; the other half is reading its rows. -1: not known yet.
-                    tell(min(max(int(2 * self._db.query_progress()), 0), 99))
-            except BaseException:
-                self._db.interrupt()
-                raise
+        reader = self._in_thread(begin, tell)
         tell(100)
-        return begun.result()
+        return reader
 
     def _failure(self, error: BaseException) -> StoreError:
         text = " ".join(line.strip() for line in str(error).strip().splitlines()[:4])
@@ -336,7 +343,35 @@ class EdgeList:
             )
         if "Out of Memory" in text:
             return StoreError(f"{files}: sorting needs more memory; give memory= (--memory) more")
-        return StoreError(f"{files} cannot be read as edges: {text}; correct the file")
+        where = _bad_row_group(self._files)
+        return StoreError(f"{where}{files} cannot be read as edges: {text}; correct the file")
+
+
+def _temporary(folder: Path) -> str:
+    try:
+        return tempfile.mkdtemp(prefix=".gnndrive-sort-", dir=folder)
+    except OSError as error:
+        raise StoreError(
+            f"{folder} cannot be written to ({error.strerror}): choose another place for the store"
+        ) from None
+
+
+def _bad_row_group(files: Sequence[Path]) -> str:
+    """The first row group of Parquet files that cannot be read, in words; "": there is none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for file in filter(is_parquet, files):
+        try:
+            groups = pq.ParquetFile(file)
+        except (OSError, pa.ArrowException):
+            return f"{file}: "
+        for group in range(groups.num_row_groups):
+            try:
+                groups.read_row_group(group)
+            except (OSError, pa.ArrowException):
+                return f"{file}, row group {group} of {groups.num_row_groups}: "
+    return ""
 
 
 def is_parquet(path: str | os.PathLike[str]) -> bool:

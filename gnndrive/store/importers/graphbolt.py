@@ -7,6 +7,7 @@ graph is a pickle.
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Iterator
@@ -20,11 +21,18 @@ from gnndrive.errors import ConfigError, StoreError
 from gnndrive.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.sizes import parse_size
 from gnndrive.store.format import AnyDType, Progress
-from gnndrive.store.importers.changes import as_labels, two_dimensional
+from gnndrive.store.importers.changes import as_labels, flat, two_dimensional
 from gnndrive.store.importers.csv_numbers import count_rows
 from gnndrive.store.importers.dataset import Dataset, checked_rows, write_dataset
 from gnndrive.store.importers.ends import CsvEnds, Ends, NpyEnds
-from gnndrive.store.importers.features import Array, Features, open_features, open_tensor
+from gnndrive.store.importers.features import (
+    Array,
+    Features,
+    as_numpy,
+    open_features,
+    open_tensor,
+    rows_per_chunk,
+)
 from gnndrive.store.importers.metadata import Entry, read_metadata
 from gnndrive.store.reader import Store
 from gnndrive.store.types import Types
@@ -88,7 +96,7 @@ def from_graphbolt(
     graph = top.entry("graph")
     num_nodes = _nodes(graph)
     dataset = Dataset(num_nodes, dict(_edges(graph, num_nodes)))
-    labels = _add_task(dataset, top)
+    labels = _add_task(dataset, top, budget)
     for entry in [*graph.entries("feature_data"), *top.entries("feature_data")]:
         _add_feature(dataset, entry, labels, dtype)
     said = f"gnndrive.from_graphbolt({os.fspath(source)})"
@@ -180,7 +188,7 @@ def _add_feature(
 # ---- tasks
 
 
-def _add_task(dataset: Dataset, top: Entry) -> set[NodeKey]:
+def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
     """Splits and labels of the first task of nodes; returns the types that it gives labels of."""
     tasks = top.entries("tasks")
     links = [task for task in tasks if _is_of_links(task)]
@@ -211,7 +219,7 @@ def _add_task(dataset: Dataset, top: Entry) -> set[NodeKey]:
             if labels is not None:
                 labelled.setdefault(key, []).append((seeds, labels, entry))
     for key, parts in labelled.items():
-        dataset.add("nodes", key, "y", Array(_y(dataset.num_nodes[key], parts)))
+        dataset.add("nodes", key, "y", Array(_y(dataset.num_nodes[key], parts, budget)))
     return set(labelled)
 
 
@@ -258,19 +266,37 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
     if labels is None:
         return seeds.astype(np.int64), None
     rows = checked_rows(_open(labels), len(seeds), str(labels.path()), str(given.path()))
-    return seeds.astype(np.int64), as_labels(rows)
+    return seeds.astype(np.int64), rows
 
 
-def _y(num_nodes: int, parts: list[tuple[Int64Array, Features, Entry]]) -> npt.NDArray[Any]:
-    """Labels of all nodes, of those of some."""
-    row = parts[0][1].shape[1:]
-    whole = all(labels.dtype.kind == "i" for _, labels, _ in parts)
+def _y(
+    num_nodes: int, parts: list[tuple[Int64Array, Features, Entry]], budget: int
+) -> npt.NDArray[Any]:
+    """Labels of all nodes, of those of some; whole if they are in every set.
+
+    Raises:
+        ConfigError: they are more than `budget` bytes.
+        StoreError: sets have labels of other shapes, or a file is damaged.
+    """
+    row = flat(parts[0][1]).shape[1:]
+    needed = 8 * num_nodes * math.prod(row)
+    if needed > budget:
+        raise ConfigError(
+            f"the labels of {num_nodes} nodes, {needed} bytes, are more than memory=: give more "
+            "(--memory)"
+        )
+    whole = all(as_labels(labels).dtype.kind == "i" for _, labels, _ in parts)
     y = np.full((num_nodes, *row), -1 if whole else np.nan, np.int64 if whole else np.float32)
     for seeds, labels, entry in parts:
-        if labels.shape[1:] != row:
+        if flat(labels).shape[1:] != row:
             raise entry.error(f"has labels of shape {list(labels.shape)}, another set of {[*row]}")
-        values = labels.all_rows()
-        if not whole and labels.dtype.kind == "i":
-            values = np.where(values == -1, np.nan, values)
-        y[seeds] = values
+        # In a set of integers -1 is missing; -1.0 beside 0.5 is a number.
+        given = as_labels(labels) if whole else flat(labels)
+        done = 0
+        for chunk in map(as_numpy, given.chunks(rows_per_chunk(given.shape, 8))):
+            values = chunk
+            if not whole and chunk.dtype.kind in "iu":
+                values = np.where(chunk == -1, np.nan, chunk)
+            y[seeds[done : done + len(chunk)]] = values
+            done += len(chunk)
     return y

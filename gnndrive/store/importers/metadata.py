@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,15 @@ class Entry:
         Raises:
             StoreError: it names none, or it is not there.
         """
-        path = self.file.parent / self.text("path")
-        if not path.is_file():
+        given = os.path.normpath(self.text("path"))
+        path = self.file.parent / given
+        if os.path.isabs(given) or given.startswith(".."):
+            raise self.error(f"names {given!r}, which is not beside the metadata: move it there")
+        try:
+            there = path.is_file()
+        except OSError:  # no file system has such a name
+            there = False
+        if not there:
             raise self.error(f"names {path}, which is not there")
         return path
 
@@ -141,4 +149,6 @@ def read_metadata(source: Path) -> Entry:
         line = "" if mark is None else f", line {mark.line + 1}"
         problem = getattr(error, "problem", None) or "it is no YAML"
         raise StoreError(f"{file}{line}: {problem}; correct the file") from None
+    except Exception as error:  # of the constructors of numbers and dates
+        raise StoreError(f"{file}: {error}; correct the file") from None
     return Entry(content, file, NAME)
