@@ -22,6 +22,13 @@ EdgeKey: TypeAlias = "EdgeType | None"
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 IndexPointers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
+
+
+def ends_of(type: EdgeKey) -> tuple[NodeKey, NodeKey]:
+    """The node types that edges of a type come from and go to."""
+    return (None, None) if type is None else (type[0], type[2])
+
+
 FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64)])
 """A row that could not be read: its slot, errno and where in the file; C's gd_failure."""
 

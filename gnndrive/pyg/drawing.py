@@ -24,7 +24,7 @@ from torch_geometric.sampler.base import SubgraphType
 
 from gnndrive.errors import ConfigError
 from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.samplers.base import Bounds, Sampler, most
 from gnndrive.schedules.base import digest
 from gnndrive.topologies.base import Topology
@@ -87,7 +87,7 @@ class Drawing:
         """How many nodes so many seed edges of a type begin with, by node type."""
         more = 0 if self.negatives is None else math.ceil(edges * float(self.negatives.amount))
         both = self.negatives is None or self.negatives.is_binary()
-        source, target = (None, None) if type is None else (type[0], type[2])
+        source, target = ends_of(type)
         seeds: dict[NodeKey, int] = {source: edges + more * both}
         seeds[target] = seeds.get(target, 0) + edges + more
         return seeds

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.topologies.base import Topology
 
 _MASK = (1 << 64) - 1
@@ -117,7 +117,7 @@ def most(
     for hop in range(max(map(len, fanouts.values()), default=0)):
         found = dict.fromkeys(nodes, 0)
         for type, fanout in fanouts.items():
-            source, target = (type[0], type[2]) if type is not None else (None, None)
+            source, target = ends_of(type)
             if fanout[hop] < 0 and frontier[target]:
                 every[type], found[source] = True, nodes[source]
             elif frontier[target]:

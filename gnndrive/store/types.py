@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, EdgeType, NodeKey
+from gnndrive.records import EdgeKey, EdgeType, NodeKey, ends_of
 
 GRAPH = ("indptr", "indices", "edge_id")
 _OF_NODES = ("nodes", "splits")
@@ -103,7 +103,7 @@ class Types:
         if not self.nodes:
             raise ConfigError("there are no node types: a store has nodes")
         for type in self.edges:
-            if not set(self.ends(type)) <= set(self.nodes):
+            if not set(ends_of(type)) <= set(self.nodes):
                 raise ConfigError(
                     f"the edge type {type} begins or ends at a node type that there is not: there "
                     f"are {', '.join(map(str, self.nodes))}"
@@ -130,10 +130,6 @@ class Types:
         """Edges of all types."""
         return sum(self.edges.values())
 
-    def ends(self, type: EdgeKey) -> tuple[NodeKey, NodeKey]:
-        """The node types of an edge type's sources and targets."""
-        return (None, None) if type is None else (type[0], type[2])
-
     @cached_property
     def _node_folders(self) -> dict[str, NodeType]:
         return {folder(type): nodes for type, nodes in self.nodes.items()}
@@ -157,7 +153,7 @@ class Types:
         of_edges = group == "edges" or (group == "graph" and leaf in GRAPH)
         if _LEAF.fullmatch(leaf) and of_edges and where in self._edge_folders:
             source, target = (
-                self.nodes[end].num_nodes for end in self.ends(self._edge_folders[where])
+                self.nodes[end].num_nodes for end in ends_of(self._edge_folders[where])
             )
             return Place(group, leaf, source, target, self.edges[self._edge_folders[where]])
         kind = "/TYPE" if self.hetero else ""

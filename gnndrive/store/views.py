@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, IndexPointers, NodeKey, TableFile
+from gnndrive.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
 from gnndrive.store.types import array_name
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ class StoredEdges(_View):
     @property
     def source(self) -> StoredNodes:
         """The nodes that they come from."""
-        return self._store.nodes(self._store.info.types.ends(self._type)[0])
+        return self._store.nodes(ends_of(self._type)[0])
 
     @property
     def target(self) -> StoredNodes:
         """The nodes that they go to."""
-        return self._store.nodes(self._store.info.types.ends(self._type)[1])
+        return self._store.nodes(ends_of(self._type)[1])
 
     @property
     def num_edges(self) -> int:

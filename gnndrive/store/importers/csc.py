@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, Int64Array
+from gnndrive.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.checks import Bounds
 from gnndrive.store.format import index_dtype
 from gnndrive.store.types import GRAPH, array_name
@@ -69,7 +69,7 @@ def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) 
     Raises:
         ConfigError, StoreError: as `csc_from_edges` and `StoreWriter.write`.
     """
-    source, target = (writer.types.nodes[end].num_nodes for end in writer.types.ends(type))
+    source, target = (writer.types.nodes[end].num_nodes for end in ends_of(type))
     indptr, indices, edge_id = csc_from_edges(src, dst, target, source)
     dtypes = "int64", index_dtype(source), index_dtype(len(edge_id))
     for leaf, array, dtype in zip(GRAPH, (indptr, indices, edge_id), dtypes, strict=True):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeKey
+from gnndrive.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_row, wrong_count
@@ -211,7 +211,7 @@ def write_edges(
         ):
             write_graph(edges, writer, False, progress, type)
         return
-    dtypes = (_narrow(writer.types.nodes[end].num_nodes) for end in writer.types.ends(type))
+    dtypes = (_narrow(writer.types.nodes[end].num_nodes) for end in ends_of(type))
     src, dst = (np.empty(ends.count, dtype) for dtype in dtypes)
     done = 0
     for sources, targets in chunks:
@@ -225,7 +225,7 @@ def _checked(
     writer: StoreWriter, type: EdgeKey, ends: Ends, what: str, progress: Progress | None
 ) -> Iterator[Pair]:
     """The edges; one that names a node that there is not is refused."""
-    names = writer.types.ends(type)
+    names = ends_of(type)
     done = 0
     for chunk in ends.chunks():
         for values, name in zip(chunk, names, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnndrive.records import EdgeKey
+from gnndrive.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.types import GRAPH, array_name
@@ -33,7 +33,7 @@ def write_graph(
         StoreError: the disk is full, or a file cannot be read.
     """
     count = writer.types.edges[type]
-    sources, targets = (writer.types.nodes[end].num_nodes for end in writer.types.ends(type))
+    sources, targets = (writer.types.nodes[end].num_nodes for end in ends_of(type))
     names = [array_name("graph", type, leaf) for leaf in GRAPH]
     indices = writer.array(names[1], index_dtype(sources), (count,))
     numbers = None
