@@ -14,6 +14,7 @@ import pytest
 from gnndrive.errors import StoreError
 from gnndrive.store import Store, open
 from gnndrive.store.reader import Store as ReaderStore
+from tests.store.conftest import EDGES
 
 FILES = [
     "graph/indptr.npy",
@@ -94,7 +95,13 @@ def test_wrong_checksum(store: Store, edit_json) -> None:
         open(store.path).verify()
 
 
-def test_edge_id_twice(store: Store, edit_json) -> None:
+@pytest.mark.parametrize("together", [EDGES, 100, 7])
+def test_edge_id_twice(
+    store: Store, edit_json, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    """Also of more edges than are looked at together, as a graph of some hundred millions has."""
+    monkeypatch.setattr("gnndrive.store.verify._SEEN_MAX", together)
+    store.verify()
     import hashlib
 
     file = store.path / "graph/edge_id.npy"
