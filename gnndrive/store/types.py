@@ -130,6 +130,11 @@ class Types:
         """Edges of all types."""
         return sum(self.edges.values())
 
+    @property
+    def graph_bytes(self) -> int:
+        """About how many bytes the graph of such a store takes on disk."""
+        return 8 * (self.num_nodes + len(self.nodes) + self.num_edges)
+
     @cached_property
     def _node_folders(self) -> dict[str, NodeType]:
         return {folder(type): nodes for type, nodes in self.nodes.items()}

@@ -140,10 +140,8 @@ def require(path: Path) -> Path:
 
 def _nbytes(writer: StoreWriter, dataset: Dataset) -> int:
     """About how many bytes the store will have."""
-    graph = sum(8 * (nodes.num_nodes + 1) for nodes in writer.types.nodes.values())
-    graph += sum(8 * count for count in writer.types.edges.values())
     arrays = (
         ArrayInfo(name, dataset.dtypes[name], rows.shape, "").nbytes
         for name, rows in dataset.rows.items()
     )
-    return graph + sum(arrays)
+    return writer.types.graph_bytes + sum(arrays)

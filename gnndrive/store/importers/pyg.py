@@ -81,7 +81,8 @@ def from_data(
     with StoreWriter(
         path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
     ) as writer:
-        writer.reserve(_nbytes(writer, arrays))
+        nbytes = sum(int(array.nbytes) for array in arrays.values())
+        writer.reserve(writer.types.graph_bytes + nbytes)
         for edge_type, (source, target) in edge_index.items():
             write_csc(writer, edge_type, source, target)
         for name, array in arrays.items():
@@ -140,13 +141,6 @@ def _num_nodes(key: NodeKey, store: Any) -> int:
         whose = "data" if key is None else f"data[{key!r}]"
         raise ConfigError(f"{whose} does not say how many nodes it has: set {whose}.num_nodes")
     return int(store.num_nodes)
-
-
-def _nbytes(writer: StoreWriter, arrays: Mapping[str, Any]) -> int:
-    """About how many bytes the store will have, before the first is written."""
-    graph = sum(8 * (nodes.num_nodes + 1) for nodes in writer.types.nodes.values())
-    graph += sum(8 * count for count in writer.types.edges.values())
-    return graph + sum(int(array.nbytes) for array in arrays.values())
 
 
 def _by_type(splits: Any, hetero: bool) -> dict[tuple[NodeKey, str], ArrayLike]:
