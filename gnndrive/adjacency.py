@@ -40,14 +40,9 @@ CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads
 CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if nothing is said
 
 
-def all_edges(store: Store) -> list[StoredEdges]:
-    """A store's edges, of each type."""
-    return [store.edges(type) for type in store.info.types.edges]
-
-
 def graph_sizes(store: Store) -> list[GraphSize]:
     """How large a store's graph is, of each edge type."""
-    return [_size(edges) for edges in all_edges(store)]
+    return [_size(edges) for edges in store.all_edges()]
 
 
 def _size(edges: StoredEdges) -> GraphSize:
@@ -113,7 +108,7 @@ def _room(demand: Demand, memory: int | None, buffer: int | None, batches: float
         return int(DEFAULT_SHARE * available_memory())
     slots = [min(int(batches * table.batch_rows_max), table.rows) for table in demand.tables]
     if buffer is not None:
-        slots = list(shared(buffer, demand.tables, [table.row_bytes for table in demand.tables]))
+        slots = shared(buffer, demand.tables, [table.row_bytes for table in demand.tables])
     held: int = sum(map(mul, slots, slot_bytes(demand)))
     return memory - rest_bytes(demand) - held
 
@@ -187,11 +182,12 @@ class Adjacency:
         self.topologies: list[Topology] = []
         turns = Turns()
         try:
-            for each, cache in zip(edges, _divided(choice.cache_bytes, sizes), strict=True):
+            caches = _divided(choice.cache_bytes, sizes)
+            for each, size, cache in zip(edges, sizes, caches, strict=True):
                 file = each.indices_file
                 source = Source(
                     each.index_pointers, partial(getattr, each, "indices"), file,
-                    partial(self.layout, file), self.read, cache, _size(each).sources, turns,
+                    partial(self.layout, file), self.read, cache, size.sources, turns,
                 )  # fmt: skip
                 self.topologies.append(kind.open(source))
         except BaseException:

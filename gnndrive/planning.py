@@ -146,7 +146,7 @@ def wanted(loader: Stored) -> Wanted:
         samplers=min(loader.samplers, loader.extracting_queue),
         staging_bytes=loader.io_depth * loader._block_bytes(),
         index_pointer_bytes=sum(size.index_pointer_bytes for size in sizes),
-        label_bytes=sum(kept_bytes(data.nodes(type)) for type in types.nodes),
+        label_bytes=sum(map(kept_bytes, data.all_nodes())),
         looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         subgraphs=drawing is not None,
@@ -198,10 +198,9 @@ def _attribute_bytes(loader: Stored, bounds: Bounds) -> int:
 def _attributes(loader: Stored) -> tuple[tuple[str, int], ...]:
     """Arrays that batches have rows of and no table of the buffer has, and their bytes."""
     data, buffered = loader.data, {table.name for table in loader._tables}
-    views = [data.nodes(type) for type in data.info.types.nodes]
-    edges = [data.edges(type) for type in data.info.types.edges]
-    names = {view.name_of(name) for view in (*views, *edges) for name in view.names} - buffered
-    names -= {nodes.name_of(NAME) for nodes in views if kept_bytes(nodes)}
+    nodes, edges = data.all_nodes(), data.all_edges()
+    names = {view.name_of(name) for view in (*nodes, *edges) for name in view.names} - buffered
+    names -= {each.name_of(NAME) for each in nodes if kept_bytes(each)}
     names |= {each.edge_id_name for each in edges if each.edge_id_name is not None}
     files = {name: data.info.arrays[name] for name in names}
     return tuple(

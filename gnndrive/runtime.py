@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gnndrive._ffi import ffi
-from gnndrive.adjacency import Adjacency, all_edges
+from gnndrive.adjacency import Adjacency
 from gnndrive.attributes import Attributes
 from gnndrive.blocks import Blocks
 from gnndrive.books import Table
@@ -64,7 +64,7 @@ class Runtime:
         parts = settings.strategy
         assert settings.plan.topology is not None
         self._adjacency = Adjacency(
-            all_edges(store), settings.plan.topology, parts.layout, settings.gap_bytes_max
+            store.all_edges(), settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
         self.blocks = Blocks()
         self.attributes = Attributes(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnndrive.adjacency import all_edges, mapped
+from gnndrive.adjacency import mapped
 from gnndrive.arguments import (
     checked_device,
     checked_feature_dtype,
@@ -370,7 +370,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
-        topologies = [mapped(edges) for edges in all_edges(self.data)]
+        topologies = [mapped(edges) for edges in self.data.all_edges()]
         out = seeds, self._make_sampler().draw(seeds, key, topologies)
         return self.filter_fn(out) if self.filter_per_worker else out
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gnndrive.records import EdgeKey, NodeKey, TableFile
 from gnndrive.store.reader import Store
+from gnndrive.store.views import StoredEdges, StoredNodes
 
 NODE_FEATURES, EDGE_FEATURES = "x", "edge_attr"
 EDGE_ROW_BYTES_MIN = 64  # below it a mapping table of 4 bytes an edge is no bargain
@@ -38,16 +39,15 @@ class FeatureTable:
 def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
     """A store's tables, those of nodes first."""
     found = []
-    for type in store.info.types.nodes:
-        nodes = store.nodes(type)
+    for nodes in store.all_nodes():
         if NODE_FEATURES in nodes:
-            file = nodes.table(NODE_FEATURES)
-            name = nodes.name_of(NODE_FEATURES)
-            found.append(FeatureTable(name, NODE_FEATURES, type, False, file))
-    for edge_type in store.info.types.edges:
-        edges = store.edges(edge_type)
+            found.append(_table(nodes, NODE_FEATURES, False))
+    for edges in store.all_edges():
         if EDGE_FEATURES in edges and edges.table(EDGE_FEATURES).row_bytes >= EDGE_ROW_BYTES_MIN:
-            file = edges.table(EDGE_FEATURES)
-            name = edges.name_of(EDGE_FEATURES)
-            found.append(FeatureTable(name, EDGE_FEATURES, edge_type, True, file))
+            found.append(_table(edges, EDGE_FEATURES, True))
     return tuple(table for table in found if table.file.row_count and table.file.row_bytes)
+
+
+def _table(view: StoredNodes | StoredEdges, attribute: str, of_edges: bool) -> FeatureTable:
+    file = view.table(attribute)
+    return FeatureTable(view.name_of(attribute), attribute, view.type, of_edges, file)

@@ -43,7 +43,7 @@ def show_info(path: Path, as_json: bool) -> None:
         print(info_text(store))
         return
     cost = load_calibration(store)
-    arrays, nodes = store.info.arrays, [store.nodes(type) for type in store.info.types.nodes]
+    arrays, nodes = store.info.arrays, store.all_nodes()
     features: Any = {each.type: each.num_features for each in nodes}
     splits: Any = {
         each.type: {

@@ -42,8 +42,8 @@ class StoredGraph:
         self.store, self._time, self._weight = store, time_attr, weight_attr
         self._read: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._nodes = [store.nodes(type) for type in store.info.types.nodes]
-        self._edges = [store.edges(type) for type in store.info.types.edges]
+        self._nodes = store.all_nodes()
+        self._edges = store.all_edges()
         of_nodes = {name for nodes in self._nodes for name in nodes.names}
         of_edges = {name for edges in self._edges for name in edges.names}
         self.of_nodes = time_attr in of_nodes

@@ -88,10 +88,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
 
     def _views(self) -> list[StoredNodes | StoredEdges]:
         """What has attributes that can be told apart by group and name."""
-        types = self.store.info.types
-        nodes = [self.store.nodes(type) for type in types.nodes]
-        edges = [self.store.edges(type) for type in types.edges if type is not None]
-        return [*nodes, *edges]
+        named = [edges for edges in self.store.all_edges() if edges.type is not None]
+        return [*self.store.all_nodes(), *named]
 
     def _view(self, attr: TensorAttr) -> StoredNodes | StoredEdges:
         """The nodes or edges of an attribute's group, which have it."""
@@ -141,10 +139,9 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """Every edge type."""
         found = []
-        for type in self.store.info.types.edges:
-            edges = self.store.edges(type)
+        for edges in self.store.all_edges():
             size = (edges.source.num_nodes, edges.target.num_nodes)
-            found.append(EdgeAttr(type, EdgeLayout.CSC, True, size))
+            found.append(EdgeAttr(edges.type, EdgeLayout.CSC, True, size))
         return found
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:

@@ -115,6 +115,14 @@ class Store:
             raise self._no_type(type, self.edge_types)
         return StoredEdges(self, type)
 
+    def all_nodes(self) -> list[StoredNodes]:
+        """The nodes of each type; one in a homogeneous store."""
+        return [StoredNodes(self, type) for type in self.info.types.nodes]
+
+    def all_edges(self) -> list[StoredEdges]:
+        """The edges of each type; one in a homogeneous store."""
+        return [StoredEdges(self, type) for type in self.info.types.edges]
+
     def _no_type(self, type: object, types: list[Any]) -> ConfigError:
         if not self.is_hetero:
             return ConfigError(f"{self.path} is homogeneous: it has no type {type!r}")
