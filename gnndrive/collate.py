@@ -53,14 +53,14 @@ class Collate:
         feature_dtype: torch.dtype | None = None,
     ) -> None:
         self._store, self.tables = store, tables
-        self._nodes = [store.nodes(type) for type in store.info.types.nodes]
-        self._edges = [store.edges(type) for type in store.info.types.edges]
+        self._nodes = store.all_nodes()
+        self._edges = store.all_edges()
         self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
         self.attributes = Attributes(store)
-        self._labels = {nodes.type: labels.Labels(nodes) for nodes in self._nodes}
+        self._labels = {each.name_of(labels.NAME): labels.Labels(each) for each in self._nodes}
 
     def rows_of(
         self, sample: Sample | Subgraph, attributes: Attributes, empty: Allocate = np.empty
@@ -107,7 +107,10 @@ class Collate:
         batch: Any = HeteroData() if self._store.is_hetero else Data()
         for nodes in self._nodes:
             storage = batch if nodes.type is None else batch[nodes.type]
-            self._join_nodes(storage, nodes, _nodes_of(sample, nodes.type), rows, attributes, empty)
+            node = _nodes_of(sample, nodes.type)
+            self._join(storage, nodes, node, rows, attributes, empty)
+            if not nodes.names:
+                storage.num_nodes = len(node)
         for edges in self._edges:
             storage = batch if edges.type is None else batch[edges.type]
             storage.edge_index = _edge_index(sample, edges.type, empty)
@@ -116,7 +119,7 @@ class Collate:
                 if number is None:
                     number = self._edge_numbers(sample, edges.type, attributes, empty)
                 assert number is not None
-                self._join_edges(storage, edges, number, rows, attributes, empty)
+                self._join(storage, edges, number, rows, attributes, empty)
         if isinstance(sample, Subgraph):
             describe(batch, seeds, sample.output)
         else:
@@ -143,35 +146,21 @@ class Collate:
                 self._convert(storage)
             return batch if self._transform is None else self._transform(batch)
 
-    def _join_nodes(
-        self, storage: Any, nodes: StoredNodes, node: Int64Array, rows: Rows,
+    def _join(
+        self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array, rows: Rows,
         attributes: Attributes, empty: Allocate,
     ) -> None:  # fmt: skip
-        """Attributes of the batch's nodes of a type."""
-        for name in nodes.names:
-            given = rows.get(nodes.name_of(name))
-            if given is None and name == labels.NAME:
-                given = self._labels[nodes.type].pick(node, empty)
+        """Attributes of the batch's nodes of a type, by id, or edges, by their original numbers."""
+        for name in view.names:
+            full = view.name_of(name)
+            given = rows.get(full)
+            if given is None and full in self._labels:
+                given = self._labels[full].pick(number, empty)
             if given is None:
-                given = attributes.pick(nodes.name_of(name), node, empty)
+                given = attributes.pick(full, number, empty)
             storage[name] = given
-        if "n_id" not in nodes:
-            storage.n_id = torch.from_numpy(node)
-        if not nodes.names:
-            storage.num_nodes = len(node)
-
-    def _join_edges(
-        self, storage: Any, edges: StoredEdges, number: Int64Array, rows: Rows,
-        attributes: Attributes, empty: Allocate,
-    ) -> None:  # fmt: skip
-        """Attributes of the batch's edges of a type, by their original numbers."""
-        for name in edges.names:
-            given = rows.get(edges.name_of(name))
-            if given is None:
-                given = attributes.pick(edges.name_of(name), number, empty)
-            storage[name] = given
-        if "e_id" not in edges:
-            storage.e_id = torch.from_numpy(number)
+        if view.ids not in view:
+            storage[view.ids] = torch.from_numpy(number)
 
     def _edge_numbers(
         self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate

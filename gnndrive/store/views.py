@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 
 
 class _View:
-    """Arrays of one type."""
+    """Arrays of one type.
+
+    Attributes:
+        group: of their attributes.
+        ids: what a batch calls their numbers.
+    """
 
     group: str
+    ids: str
 
     def __init__(self, store: Store, type: NodeKey | EdgeKey) -> None:
         self._store, self._type = store, type
@@ -62,7 +68,7 @@ class StoredNodes(_View):
         type: their type; None: of a homogeneous store.
     """
 
-    group = "nodes"
+    group, ids = "nodes", "n_id"
     _type: NodeKey
 
     @property
@@ -125,7 +131,7 @@ class StoredEdges(_View):
         type: (source, relation, target); None: of a homogeneous store.
     """
 
-    group = "edges"
+    group, ids = "edges", "e_id"
     _type: EdgeKey
 
     @property
