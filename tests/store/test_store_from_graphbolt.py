@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive import ConfigError, Store
+from gnndrive import ConfigError
 from gnndrive.cli import main
 from gnndrive.store.importers import ends, from_dataset
 from tests.store.graphbolt_folders import (
@@ -23,6 +23,7 @@ from tests.store.graphbolt_folders import (
     heterogeneous,
     homogeneous,
 )
+from tests.store.same import same_array, same_edges
 
 
 @pytest.fixture
@@ -33,22 +34,6 @@ def source(tmp_path: Path) -> Source:
 @pytest.fixture
 def typed(tmp_path: Path) -> Source:
     return heterogeneous(tmp_path / "dataset")
-
-
-def same_edges(store: Store, type: Any, expected: np.ndarray) -> None:
-    """Hold each edge of a store against the source's."""
-    edges = store.edges(type)
-    found = np.empty((2, edges.num_edges), np.int64)
-    assert edges.edge_id is not None
-    found[0, edges.edge_id] = edges.indices
-    found[1, edges.edge_id] = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
-    np.testing.assert_array_equal(found, expected)
-
-
-def same_array(store: Store, name: str, dtype: str, expected: Any) -> None:
-    array = store.array(name)
-    assert array.dtype == dtype
-    np.testing.assert_array_equal(array, expected)
 
 
 def same_task(nodes: Any, y: Any, given: Any, dtype: str = "int64") -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive import ConfigError, Store
+from gnndrive import ConfigError
 from gnndrive.cli import main
 from gnndrive.store.importers import csv_numbers, ends, from_dataset
 from tests.store.ogb_folders import (
@@ -33,6 +33,7 @@ from tests.store.ogb_folders import (
     typed_csv_form,
     typed_npz_form,
 )
+from tests.store.same import same_array, same_edges
 
 FORMS = [csv_form, npz_form, plain_form, fortran_form]
 
@@ -45,22 +46,6 @@ def arrays() -> dict[str, Any]:
 @pytest.fixture
 def typed() -> dict[str, Any]:
     return make_typed()
-
-
-def same_edges(store: Store, type: Any, ends: np.ndarray) -> None:
-    """Hold each edge of a store against the source's."""
-    edges = store.edges(type)
-    found = np.empty((2, edges.num_edges), np.int64)
-    assert edges.edge_id is not None
-    found[0, edges.edge_id] = edges.indices
-    found[1, edges.edge_id] = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
-    np.testing.assert_array_equal(found, ends)
-
-
-def same_array(store: Store, name: str, dtype: str, expected: np.ndarray) -> None:
-    array = store.array(name)
-    assert array.dtype == dtype
-    np.testing.assert_array_equal(array, expected)
 
 
 def same_splits(nodes: Any) -> None:
