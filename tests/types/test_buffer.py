@@ -157,3 +157,4 @@ def test_a_graph_without_features(tmp_path: Path) -> None:
         (batch,) = loader
     assert batch["a"].n_id[batch["a", "to", "b"].edge_index[0]].tolist() == [0, 1, 2, 3]
     assert (batch["a"].num_nodes, batch["b"].num_nodes) == (4, 4)
+    assert all("num_nodes" in batch[name] for name in ("a", "b"))  # said, as PyG says it
