@@ -12,10 +12,10 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, ReadError, Store, attributes, planning
+from tests.hetero.graph import check as check_types
+from tests.hetero.graph import make_data
 from tests.loader.batches import check
 from tests.loader.conftest import Make
-from tests.types.graph import check as check_types
-from tests.types.graph import make_data
 
 EVERYTHING = {"nodes/train_mask", "edges/edge_attr", "graph/edge_id"}
 

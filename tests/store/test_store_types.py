@@ -21,8 +21,8 @@ import gnndrive
 from gnndrive.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.store import Store, StoreWriter
 from gnndrive.store.types import Types
+from tests.hetero.graph import CITES, CLASSES, NODES, WRITES, make_data
 from tests.store.test_store_fuzz import damage
-from tests.types.graph import CITES, CLASSES, NODES, WRITES, make_data
 
 
 @pytest.fixture

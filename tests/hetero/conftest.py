@@ -10,7 +10,7 @@ from torch_geometric.data import HeteroData
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from tests.types.graph import make_data
+from tests.hetero.graph import make_data
 
 Make = Callable[..., Any]
 

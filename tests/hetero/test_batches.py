@@ -15,8 +15,8 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, NeighborSampler, Store
 from gnndrive.pyg.stores import FeatureStore, GraphStore
-from tests.types.conftest import Make
-from tests.types.graph import (
+from tests.hetero.conftest import Make
+from tests.hetero.graph import (
     CITES,
     EDGES,
     HOSTS,

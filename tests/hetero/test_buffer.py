@@ -12,8 +12,8 @@ from torch_geometric.sampler import BaseSampler, NumNeighbors, SamplerOutput
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader
-from tests.types.conftest import Make
-from tests.types.graph import CITES, EDGES, HOSTS, NODES, WIDTHS, WRITES, WRITTEN, check
+from tests.hetero.conftest import Make
+from tests.hetero.graph import CITES, EDGES, HOSTS, NODES, WIDTHS, WRITES, WRITTEN, check
 
 
 def test_the_tables_share_the_buffer_by_their_largest_batches(make: Make) -> None:
