@@ -80,7 +80,7 @@ class ColumnStream:
             StoreError: the file is too short.
         """
         if self._pages is None:
-            self._pages = private_map(STRETCH_BYTES)
+            self._pages = private_map(STRETCH_BYTES, huge=True)
         width = self.file.row_bytes
         at = position * width // PAGE_BYTES * PAGE_BYTES
         length = min(STRETCH_BYTES, self.file.row_count * width - at)

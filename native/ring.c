@@ -4,8 +4,8 @@
  * A sliding window: up to `depth` reads in flight, refilled at every wake-up, in batches, so that
  * the device begins with the first before the last is prepared; the next job flows in when the one
  * before has nothing left to start. The thread sleeps in the kernel, for completions and for the
- * eventfd by which other threads hand over jobs. The rings live as long as the loader, staging and
- * files are registered.
+ * eventfd by which other threads hand over jobs. The rings live as long as the loader, staging, in
+ * huge pages where there are any, and files are registered.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -255,6 +255,8 @@ static int allocate(gd_ring *g)
 {
     size_t bytes = (size_t)g->depth * (size_t)g->block_bytes;
     g->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* a virtual disk's host pays for each stretch of contiguous memory, not for each read */
+    madvise(g->staging, bytes, MADV_HUGEPAGE);
     g->ops = calloc((size_t)g->depth, sizeof *g->ops);
     g->idle = malloc((size_t)g->depth * sizeof *g->idle);
     g->prepared = malloc(((size_t)g->depth + 1) * sizeof *g->prepared);

@@ -39,9 +39,10 @@ def refuse_closed(closing: bool) -> None:
         raise ClosedError("the engine is closed: make a new one (a new iterator does)")
 
 
-def aligned_block(length: int) -> Any:
-    """Page-aligned memory as a C `uint8_t[]` that keeps it alive."""
-    return ffi.from_buffer("uint8_t[]", private_map(length))
+def staging(length: int) -> Any:
+    """Page-aligned memory, in huge pages where there are any, as a C `uint8_t[]` that keeps it
+    alive."""
+    return ffi.from_buffer("uint8_t[]", private_map(length, huge=True))
 
 
 class Tally:

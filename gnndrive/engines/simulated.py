@@ -22,9 +22,9 @@ from gnndrive._ffi import ffi, lib
 from gnndrive.engines._listener import (
     Listener,
     Tally,
-    aligned_block,
     refuse_closed,
     refuse_long_extents,
+    staging,
 )
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ConfigError
@@ -90,7 +90,7 @@ class Simulated(Engine):
         self._random = random.Random(settings.seed)
         self._loop = asyncio.get_running_loop()
         size = -(-settings.block_bytes // 4096) * 4096
-        self._staging = aligned_block(settings.depth * size)
+        self._staging = staging(settings.depth * size)
         self._blocks = [self._staging + i * size for i in range(settings.depth)]
         self._poison = bytes([POISON]) * size
         self._request = ffi.new("gd_request *")

@@ -17,9 +17,9 @@ from gnndrive._ffi import check, ffi, lib
 from gnndrive.engines._listener import (
     Listener,
     Tally,
-    aligned_block,
     refuse_closed,
     refuse_long_extents,
+    staging,
 )
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ConfigError
@@ -47,7 +47,9 @@ class Threads(Engine):
         self._times = [
             ffi.new("gd_histogram *") if measure else ffi.NULL for _ in range(self._threads)
         ]
-        self._idle = [(aligned_block(block_bytes), times) for times in self._times]
+        self._staging = staging(self._threads * block_bytes)
+        blocks = [self._staging + i * block_bytes for i in range(self._threads)]
+        self._idle = list(zip(blocks, self._times, strict=True))
         self._active: set[Listener] = set()
         self._tally = Tally()
         self._closing = False
