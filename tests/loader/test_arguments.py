@@ -359,4 +359,4 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
     assert gap_of(gap=0) == 0
     assert gap_of(gap="4KiB") == 4096
     save_calibration(store, DiskCost(1.0, 1e-9, 128, "uring", "2026-01-01", disk, ()))
-    assert gap_of() == 16384
+    assert gap_of() == 24576

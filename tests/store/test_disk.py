@@ -151,10 +151,10 @@ def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
         (1e-5, 1e-9, 9728),
         (1.024e-5, 1e-8, 1024),
         (1e-5, 1e-7, 0),
-        (1e-5, 1e-10, 16384),
-        (1e-5, 0.0, 16384),
+        (1e-5, 1e-10, 24576),
+        (1e-5, 0.0, 24576),
         (0.0, 1e-9, 0),
-        (0.0, 0.0, 16384),
+        (0.0, 0.0, 24576),
     ],
 )
 def test_the_gap_that_follows(request_s, byte_s, gap):
