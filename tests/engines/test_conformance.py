@@ -27,6 +27,8 @@ ROW_BYTES = [
     1032, 1536, 3072, 4096, 6144, 9428, 18856, 37712,
 ]  # fmt: skip
 
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage").exists()
+
 
 @pytest.fixture(params=["uring", "threads", "simulated", "simulated-noise"])
 def make(request):
@@ -62,11 +64,10 @@ def huge_bytes():
 
 async def test_staging_is_in_huge_pages(make):
     """Where a kernel has them: scattered pages are up to three times as dear to read into."""
-    has_any = Path("/sys/kernel/mm/transparent_hugepage").exists()
     gc.collect()
     before = huge_bytes()
     engine = make(depth=16, block_bytes=1 << 18)
-    assert huge_bytes() - before == (16 << 18 if has_any else 0)
+    assert huge_bytes() - before == (16 << 18 if HUGE_PAGES else 0)
     await engine.aclose()
 
 
