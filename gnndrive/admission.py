@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from gnndrive._ffi import check, lib, pointer
 from gnndrive.books import Share, Table
 from gnndrive.records import Int32Array, Int64Array
 
@@ -71,18 +72,15 @@ class _Way:
         self._start = 0
 
     def divide(self, part_rows: int) -> None:
-        """Divide what is missing into parts, in the file's order as far as 16 bits tell, which
-        numpy sorts by radix. Equal rows are in one part: of two, the second would need a slot of
-        its own if the first one's read had failed."""
-        missing = np.flatnonzero(self._alias < 0).astype(np.int32)
-        if not len(missing):
-            return
-        place = self._rows[missing] * (1 << 16) // max(self._table.rows, 1 << 16)
-        order = np.argsort(place.astype(np.uint16), kind="stable")
-        self._order, place = missing[order], place[order]
-        last = place[min(part_rows, len(place)) - 1 :: part_rows]
-        ends = np.unique(np.searchsorted(place, last, side="right")).tolist()
-        self._ends = ends if ends[-1] == len(place) else [*ends, len(place)]
+        """Divide what is missing into parts, in the file's order. Equal rows are in one part: of
+        two, the second would need a slot of its own if the first one's read had failed."""
+        rows, alias = self._rows, self._alias
+        self._order = self._table.empty(len(rows), np.int32)
+        ends = np.empty(len(rows) // part_rows + 1, np.int64)
+        parts = lib.gd_parts(
+            pointer(rows), pointer(alias), len(rows), part_rows, pointer(self._order), pointer(ends)
+        )
+        self._ends = ends[: check(parts, "gd_parts")].tolist()
 
     @property
     def left(self) -> bool:

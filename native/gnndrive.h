@@ -106,6 +106,13 @@ int32_t gd_window_count(const gd_window *w);
  */
 int gd_window_next(const gd_window *w, const int64_t *ids, int64_t n, int64_t *next);
 
+/* parts.c: what is missing of `rows` (0 or larger) is where alias < 0. Its places, in the order
+ * of the file as far as needed, into `order` (n); where parts of `part_rows` or little more end
+ * in it into `ends` (n / part_rows + 1). The last may be smaller; equal rows are in one part.
+ * Returns how many parts there are. */
+int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
+                 int32_t *order, int64_t *ends);
+
 /* ---- latency.h, latency.c: latencies on a log scale, 64 buckets an octave ---- */
 enum { GD_LATENCY_BUCKETS = 1856 };
 typedef struct gd_histogram {

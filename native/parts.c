@@ -1,0 +1,35 @@
+/* parts.c: dividing what a sweep misses into parts that are admitted one after the other
+ * (gnndrive/admission.py). A counting sort by where in the file a row lies, as far as 4,096 equal
+ * stretches tell: each part is sorted when its reads are planned, so only its ends matter here.
+ */
+#include "internal.h"
+
+enum { STRETCHES = 4096 };
+
+int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
+                 int32_t *order, int64_t *ends) {
+    int64_t low = INT64_MAX, high = INT64_MIN, counts[STRETCHES + 1] = {0};
+    if (part_rows < 1 || n > INT32_MAX) return -EINVAL;
+    for (int64_t i = 0; i < n; i++) {
+        if (alias[i] >= 0) continue;
+        if (rows[i] < low) low = rows[i];
+        if (rows[i] > high) high = rows[i];
+    }
+    if (low > high) return 0; /* nothing is missing */
+    int shift = 0;
+    while ((uint64_t)(high - low) >> shift >= STRETCHES) shift++;
+    for (int64_t i = 0; i < n; i++)
+        if (alias[i] < 0) counts[((rows[i] - low) >> shift) + 1]++;
+    int32_t parts = 0;
+    int64_t start = 0, end = 0;
+    for (int s = 0; s < STRETCHES; s++) {
+        end += counts[s + 1];
+        counts[s + 1] = end; /* where the next stretch begins */
+        if (end - start < part_rows) continue;
+        ends[parts++] = start = end;
+    }
+    if (end > start) ends[parts++] = end;
+    for (int64_t i = 0; i < n; i++)
+        if (alias[i] < 0) order[counts[(rows[i] - low) >> shift]++] = (int32_t)i;
+    return parts;
+}
