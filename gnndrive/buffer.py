@@ -28,7 +28,9 @@ from gnndrive.line import Line, Sweep, Ticket
 from gnndrive.loads import Loads
 from gnndrive.records import Int64Array
 
-PART_ROWS = 1 << 17  # some 50 ms of reading; an admission costs little more for being divided
+# A part takes some tens of milliseconds to admit and longer to read. Smaller ones begin sooner, but
+# each call into the C core costs a switch interval beside a thread that burns Python.
+PART_ROWS = 1 << 17
 
 
 class FeatureBuffer:

@@ -29,13 +29,11 @@ async def extract_stage(epoch: Epoch) -> None:
     """Extract batch after batch until the samples end."""
     while True:
         try:
-            async with epoch.picking:  # whoever waits for its turn holds no place meanwhile
-                await epoch.training.reserve()
-                await epoch.extracting.arrival()
+            async with epoch.picking:  # whoever waits for samples or places waits alone
                 count = await _sweep(epoch)
                 # Samples are taken and their tickets drawn in one step (rule 1): nothing from here
                 # on waits.
-                for _ in range(count - 1):
+                for _ in range(count):
                     epoch.training.reserve_now()
                 waiting = _join(epoch, [epoch.extracting.take_now() for _ in range(count)])
         except ChannelEnded:
@@ -53,9 +51,15 @@ async def _sweep(epoch: Epoch) -> int:
     """How many of the samples that are ready to take together, their places being free.
 
     As long as other batches are under way it waits for as many as the buffer holds, but not while
-    the disk stands still for want of samples, or for want of rows that are missing.
+    the disk stands still for want of samples, or for want of rows that are missing. What the buffer
+    holds is found out while it waits for a place: when there is one, slots come back as well, and
+    the event loop has better things to do.
+
+    Raises:
+        ChannelEnded: there are no more samples.
     """
     training, extracting = epoch.training, epoch.extracting
+    await extracting.arrival()
     bounds = (channel.bound or SWEEP_MAX for channel in (training, extracting))
     most = min(epoch.stages.sweep or SWEEP_MAX, *bounds)
     held, full = 1, False
@@ -65,12 +69,11 @@ async def _sweep(epoch: Epoch) -> int:
             full = not epoch.buffer.holds([_rows(item) for item in ready[: held + 1]])
             held += not full
         wanted = held if full else min(most, extracting.coming)
-        if held >= wanted and training.room >= held - 1:
+        if held >= wanted and training.room >= held:
             return held
-        alone = training.under_way == 1  # the place that the caller has reserved
         useless = held < wanted or epoch.buffer.missing_share < FEW_MISSING
-        if alone or (useless and not epoch.buffer.loading):
-            return min(held, 1 + training.room)
+        if training.under_way == 0 or (useless and training.room and not epoch.buffer.loading):
+            return min(held, training.room)
         change = asyncio.get_running_loop().create_future()
         training.tell(change)
         extracting.tell(change)

@@ -54,9 +54,12 @@ def drop_ticket_in_the_same_step(patch: Patch) -> None:
 def drop_windows(patch: Patch) -> None:
     """2: places are taken when work is finished, so a full queue refuses the oldest."""
 
-    async def reserve(channel: Channel[Any]) -> int:
+    def reserve_now(channel: Channel[Any]) -> int:
         channel.reserved += 1
         return channel.reserved - 1
+
+    async def reserve(channel: Channel[Any]) -> int:
+        return reserve_now(channel)
 
     async def room(channel: Channel[Any]) -> None:
         while channel.bound is not None and len(channel) >= channel.bound:
@@ -69,9 +72,11 @@ def drop_windows(patch: Patch) -> None:
         epoch.training.put(item.seeds.index, Extracted(item.seeds, item.sample, item.rows, lease))
 
     async def alone(epoch: Epoch) -> int:
+        await epoch.extracting.arrival()
         return 1
 
     patch.setattr(Channel, "reserve", reserve_until_end(reserve))
+    patch.setattr(Channel, "reserve_now", reserve_now)
     patch.setattr(extract, "_sweep", alone)
     patch.setattr(extract, "_bring", bring_late)
 

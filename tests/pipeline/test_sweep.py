@@ -164,12 +164,12 @@ def test_how_much_was_missing(rows: TableFile, part_rows: int) -> None:
 def test_what_a_sweep_waits_for(
     loading: bool, missing_share: float, ready: int, waits: bool
 ) -> None:
-    """Of three places one is another batch's and one the caller's."""
+    """Of three places one is another batch's."""
 
     async def main() -> None:
         extracting: Channel[Failed] = Channel(6)
         training: Channel[Failed] = Channel(3)
-        for channel, places in ((extracting, ready), (training, 2)):
+        for channel, places in ((extracting, ready), (training, 1)):
             for _ in range(places):
                 await channel.reserve()
         for index in range(ready):
