@@ -179,13 +179,23 @@ void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *
 int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block);
 /* Extents not taken yet will not be: they fail with ECANCELED (thread-safe) */
 void gd_reads_cancel(gd_reads *r);
-/* The log, from any thread: slots landed so far (in *slots, valid until free); failures likewise.
- */
-int64_t gd_reads_landed(gd_reads *r, const int32_t **slots);
-int64_t gd_reads_failures(gd_reads *r, const gd_failure **failures);
-/* 1 when each row is landed or failed AND the engine has let go of it. Engines call gd_reads_let_go
- * last. */
-int gd_reads_finished(gd_reads *r);
+/* The log, from any thread: slots landed so far and failures so far, valid until free. `finished`:
+ * each row is landed or failed AND the engine has let go of it; then the log is whole. */
+typedef struct gd_log {
+    const int32_t *slots;
+    const gd_failure *failures;
+    int64_t landed, failed;
+    int32_t finished;
+} gd_log;
+void gd_reads_log(const gd_reads *r, gd_log *out);
+/* The same counts to look at without a call, valid until free: for whether there is news. What they
+ * count is to be had from gd_reads_log. */
+typedef struct gd_progress {
+    int64_t landed, failed;
+    int32_t let_go;
+} gd_progress;
+const gd_progress *gd_reads_progress(const gd_reads *r);
+/* Engines call it last */
 void gd_reads_let_go(gd_reads *r);
 /* completions, the bytes they brought, and how often something was asked for again */
 typedef struct gd_reads_stats {
@@ -234,7 +244,7 @@ typedef struct gd_latency {
 gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t report_rows,
                      const gd_ring_options *options, int *error);
 /* Hand over reads on an open O_DIRECT descriptor; the ring owns r's progress until
- * gd_reads_finished. Any thread. */
+ * `finished`. Any thread. */
 int gd_ring_enqueue(gd_ring *ring, gd_reads *r, int fd);
 /* Begin to stop: cancel what is not submitted; notify_fd tells of the end */
 void gd_ring_halt(gd_ring *ring);

@@ -13,7 +13,7 @@
 
 void gd_reads_free(gd_reads *r)
 {
-    if (!r || (atomic_load(&r->held) && !atomic_load(&r->let_go)))
+    if (!r || (atomic_load(&r->held) && !__atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE)))
         return; /* an engine still works on it: leaking is the lesser evil */
     pthread_mutex_destroy(&r->lock);
     free(r->row);
@@ -41,21 +41,21 @@ void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out)
 static void log_landed(gd_reads *r, int64_t from, int64_t to)
 {
     pthread_mutex_lock(&r->lock);
-    int64_t landed = atomic_load_explicit(&r->landed, memory_order_relaxed);
-    assert(landed + atomic_load(&r->failed) + to - from <= r->n);
+    int64_t landed = r->progress.landed;
+    assert(landed + r->progress.failed + to - from <= r->n);
     memcpy(r->landed_slots + landed, r->slot + from, (size_t)(to - from) * sizeof *r->slot);
-    atomic_store_explicit(&r->landed, landed + to - from, memory_order_release);
+    __atomic_store_n(&r->progress.landed, landed + to - from, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&r->lock);
 }
 
 /* Under the lock. */
 static void append_failures(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset)
 {
-    int64_t failed = atomic_load_explicit(&r->failed, memory_order_relaxed);
-    assert(failed + atomic_load(&r->landed) + to - from <= r->n);
+    int64_t failed = r->progress.failed;
+    assert(failed + r->progress.landed + to - from <= r->n);
     for (int64_t i = from; i < to; i++)
         r->failures[failed + i - from] = (gd_failure){r->slot[i], error, offset};
-    atomic_store_explicit(&r->failed, failed + to - from, memory_order_release);
+    __atomic_store_n(&r->progress.failed, failed + to - from, __ATOMIC_RELEASE);
 }
 
 static void log_failed(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset)
@@ -65,19 +65,18 @@ static void log_failed(gd_reads *r, int64_t from, int64_t to, int error, int64_t
     pthread_mutex_unlock(&r->lock);
 }
 
-int64_t gd_reads_landed(gd_reads *r, const int32_t **slots)
+void gd_reads_log(const gd_reads *r, gd_log *out)
 {
-    if (slots)
-        *slots = r->landed_slots;
-    return atomic_load_explicit(&r->landed, memory_order_acquire);
+    /* first: what is counted after it is all there is */
+    int let_go = __atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE);
+    out->landed = __atomic_load_n(&r->progress.landed, __ATOMIC_ACQUIRE);
+    out->failed = __atomic_load_n(&r->progress.failed, __ATOMIC_ACQUIRE);
+    out->slots = r->landed_slots;
+    out->failures = r->failures;
+    out->finished = let_go && out->landed + out->failed == r->n;
 }
 
-int64_t gd_reads_failures(gd_reads *r, const gd_failure **failures)
-{
-    if (failures)
-        *failures = r->failures;
-    return atomic_load_explicit(&r->failed, memory_order_acquire);
-}
+const gd_progress *gd_reads_progress(const gd_reads *r) { return &r->progress; }
 
 /* ---- taking, cancelling, letting go ---- */
 int64_t gd_reads_take(gd_reads *r)
@@ -107,15 +106,10 @@ void gd_reads_cancel(gd_reads *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-int gd_reads_finished(gd_reads *r)
-{
-    return atomic_load_explicit(&r->let_go, memory_order_acquire) && gd_reads_settled(r) == r->n;
-}
-
 void gd_reads_let_go(gd_reads *r)
 {
     assert(gd_reads_settled(r) == r->n);
-    atomic_store_explicit(&r->let_go, 1, memory_order_release);
+    __atomic_store_n(&r->progress.let_go, 1, __ATOMIC_RELEASE);
 }
 
 /* ---- one extent ---- */

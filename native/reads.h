@@ -36,12 +36,13 @@ struct gd_reads {
     int32_t *first;             /* extents + 1 */
     uint8_t *phase;             /* of each extent */
     gd_trouble *_Atomic trouble; /* of each extent, or NULL; for those in phase GD_TROUBLED */
-    int32_t *landed_slots;      /* the log: `landed` of them */
-    gd_failure *failures;       /* the log: `failed` of them */
+    int32_t *landed_slots;      /* the log: `progress.landed` of them */
+    gd_failure *failures;       /* the log: `progress.failed` of them */
     pthread_mutex_t lock;       /* appending to the log, taking, cancelling */
     int64_t next;               /* the next extent to take; under the lock */
-    atomic_llong landed, failed, requests, bytes_read, retries;
-    atomic_int cancelled, held, let_go;
+    gd_progress progress;       /* published after the log's entries */
+    atomic_llong requests, bytes_read, retries;
+    atomic_int cancelled, held;
 };
 
 static inline int64_t gd_row_begin(const gd_reads *r, int64_t i)
@@ -76,9 +77,9 @@ static inline int64_t gd_extent_rows(const gd_reads *r, int64_t e)
 }
 
 /* Rows landed or failed so far. */
-static inline int64_t gd_reads_settled(gd_reads *r)
+static inline int64_t gd_reads_settled(const gd_reads *r)
 {
-    return atomic_load_explicit(&r->landed, memory_order_acquire) +
-           atomic_load_explicit(&r->failed, memory_order_acquire);
+    return __atomic_load_n(&r->progress.landed, __ATOMIC_ACQUIRE) +
+           __atomic_load_n(&r->progress.failed, __ATOMIC_ACQUIRE);
 }
 #endif

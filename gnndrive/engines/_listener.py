@@ -67,51 +67,54 @@ class Tally:
 
 
 class Listener(AsyncIterator[Stretch]):
-    """Iterates over the finished stretches of `reads`; one consumer, in the engine's event loop."""
+    """Iterates over the finished stretches of `reads`; one consumer, in the engine's event loop.
+
+    A wake-up looks at each of the reads under way. That is without a call into the C core unless
+    there is news: each call lets the GIL go, and beside a thread that burns Python it takes a
+    switch interval to get it back.
+    """
 
     def __init__(self, reads: Reads) -> None:
         self.reads = reads
+        self._progress = lib.gd_reads_progress(reads.handle)
+        self._log = ffi.new("gd_log *")
         self._news = asyncio.Event()
         self._landed = 0
         self._failed = 0
 
-    def finished(self) -> bool:
-        """Whether each row landed or failed and the engine has let go of the reads."""
-        return bool(lib.gd_reads_finished(self.reads.handle))
-
     def poke(self) -> bool:
-        """Wake the consumer if there is news; return `finished()`."""
-        handle = self.reads.handle
-        finished = self.finished()
-        if (
-            finished
-            or lib.gd_reads_landed(handle, ffi.NULL) > self._landed
-            or lib.gd_reads_failures(handle, ffi.NULL) > self._failed
-        ):
+        """Wake the consumer if there is news; return whether each row landed or failed and the
+        engine has let go of the reads."""
+        if self._is_news():
             self._news.set()
-        return finished
+        return bool(self._progress.let_go)
+
+    def _is_news(self) -> bool:
+        progress = self._progress
+        return bool(
+            progress.let_go or progress.landed > self._landed or progress.failed > self._failed
+        )
 
     def _collect(self) -> Stretch | None:
         """What has been logged since the last call, or None."""
-        slots, failures = ffi.new("const int32_t **"), ffi.new("const gd_failure **")
-        landed = int(lib.gd_reads_landed(self.reads.handle, slots))
-        failed = int(lib.gd_reads_failures(self.reads.handle, failures))
-        if landed == self._landed and failed == self._failed:
+        log = self._log
+        lib.gd_reads_log(self.reads.handle, log)
+        if log.landed == self._landed and log.failed == self._failed:
             return None
-        new_slots = np.empty(landed - self._landed, np.int32)
-        new_failures = np.empty(failed - self._failed, FAILURE)
-        ffi.memmove(ffi.from_buffer(new_slots), slots[0] + self._landed, new_slots.nbytes)
-        ffi.memmove(ffi.from_buffer(new_failures), failures[0] + self._failed, new_failures.nbytes)
-        self._landed, self._failed = landed, failed
+        new_slots = np.empty(log.landed - self._landed, np.int32)
+        new_failures = np.empty(log.failed - self._failed, FAILURE)
+        ffi.memmove(ffi.from_buffer(new_slots), log.slots + self._landed, new_slots.nbytes)
+        ffi.memmove(ffi.from_buffer(new_failures), log.failures + self._failed, new_failures.nbytes)
+        self._landed, self._failed = log.landed, log.failed
         return Stretch(new_slots, new_failures)
 
     async def __anext__(self) -> Stretch:
         while True:
-            finished = self.finished()  # asked first: what is collected then is all there is
-            stretch = self._collect()
-            if stretch is not None:
-                return stretch
-            if finished:
-                raise StopAsyncIteration
+            if self._is_news():
+                stretch = self._collect()
+                if stretch is not None:
+                    return stretch
+                if self._log.finished:
+                    raise StopAsyncIteration
             self._news.clear()
             await self._news.wait()

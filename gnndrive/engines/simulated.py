@@ -284,9 +284,8 @@ class Simulated(Engine):
 
     def _waits(self, listener: Listener) -> bool:
         """Whether some of its rows are still to be read."""
-        handle = listener.reads.handle
-        settled = lib.gd_reads_landed(handle, ffi.NULL) + lib.gd_reads_failures(handle, ffi.NULL)
-        return bool(settled < listener.reads.rows)
+        progress = lib.gd_reads_progress(listener.reads.handle)
+        return bool(progress.landed + progress.failed < listener.reads.rows)
 
 
 def _thresholds(faults: Faults) -> tuple[tuple[float, int], ...]:

@@ -58,14 +58,20 @@ class Machine:
         return lib.gd_reads_complete(self.reads, extent, res, self.block)
 
     def landed(self):
-        out = ffi.new("const int32_t **")
-        count = lib.gd_reads_landed(self.reads, out)
-        return list(ffi.unpack(out[0], count)) if count else []
+        log = self.log()
+        return list(ffi.unpack(log.slots, log.landed)) if log.landed else []
 
     def failures(self):
-        out = ffi.new("const gd_failure **")
-        count = lib.gd_reads_failures(self.reads, out)
-        return [(out[0][i].slot, out[0][i].error, out[0][i].offset) for i in range(count)]
+        log = self.log()
+        found = [log.failures[i] for i in range(log.failed)]
+        return [(failure.slot, failure.error, failure.offset) for failure in found]
+
+    def log(self):
+        out = ffi.new("gd_log *")
+        lib.gd_reads_log(self.reads, out)
+        progress = lib.gd_reads_progress(self.reads)
+        assert (progress.landed, progress.failed) == (out.landed, out.failed)
+        return out
 
     def stats(self):
         out = ffi.new("gd_reads_stats *")
@@ -89,9 +95,9 @@ def test_a_whole_completion_lands_each_row():
     assert machine.landed() == [2, 3, 4]
     assert machine.right()
     assert lib.gd_reads_take(machine.reads) == -1
-    assert not lib.gd_reads_finished(machine.reads)
+    assert not machine.log().finished
     lib.gd_reads_let_go(machine.reads)
-    assert lib.gd_reads_finished(machine.reads)
+    assert machine.log().finished
 
 
 def test_the_bytes_behind_the_last_row_are_not_needed():
@@ -220,7 +226,7 @@ def test_cancelling_fails_what_was_not_taken_and_what_would_be_tried_again():
     assert {code for _, code, _ in machine.failures()} == {errno.ECANCELED}
     assert [slot for slot, _, _ in machine.failures()] == [20, 30, 10]
     lib.gd_reads_let_go(machine.reads)
-    assert lib.gd_reads_finished(machine.reads)
+    assert machine.log().finished
 
 
 def test_cancelling_while_rows_are_read_one_by_one():

@@ -196,9 +196,9 @@ def test_each_row_keeps_its_slot(rows):
     while (extent := lib.gd_reads_take(reads)) >= 0:
         lib.gd_reads_complete(reads, extent, -errno.EBADF, ffi.NULL)
     lib.gd_reads_let_go(reads)
-    out = ffi.new("const gd_failure **")
-    for i in range(lib.gd_reads_failures(reads, out)):
-        order.append(out[0][i].slot)
+    log = ffi.new("gd_log *")
+    lib.gd_reads_log(reads, log)
+    order += [log.failures[i].slot for i in range(log.failed)]
     assert order == [slots[i] for i in np.argsort(rows)]
 
 
