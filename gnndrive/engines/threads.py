@@ -43,12 +43,13 @@ class Threads(Engine):
         self._loop = asyncio.get_running_loop()
         self._threads = min(settings.depth, THREADS_MAX)
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="gd-pread")
-        measure, block_bytes = settings.measure, settings.block_bytes
         self._times = [
-            ffi.new("gd_histogram *") if measure else ffi.NULL for _ in range(self._threads)
+            ffi.new("gd_histogram *") if settings.measure else ffi.NULL
+            for _ in range(self._threads)
         ]
-        self._staging = staging(self._threads * block_bytes)
-        blocks = [self._staging + i * block_bytes for i in range(self._threads)]
+        size = -(-settings.block_bytes // 4096) * 4096
+        self._staging = staging(self._threads * size)
+        blocks = [self._staging + i * size for i in range(self._threads)]
         self._idle = list(zip(blocks, self._times, strict=True))
         self._active: set[Listener] = set()
         self._tally = Tally()

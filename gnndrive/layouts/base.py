@@ -14,7 +14,7 @@ BLOCK_BYTES = 65536
 """The largest read of what lies scattered, and its staging block."""
 FEATURE_BLOCK_BYTES = 262144
 """The loader's largest read of features, and its staging blocks, unless a row is larger: a sweep's
-extents are long, and four reads of 64 KiB cost up to twice what one of 256 KiB does."""
+extents are long, and four reads of 64 KiB cost a third more than one of 256 KiB."""
 _SECTOR_BYTES_MAX = 4096
 
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 DISK_JSON = "disk.json"
 DEFAULT_GAP_BYTES = 8192  # what most SSDs are near; a calibration says it of this one
-# A disk promises more bandwidth than it keeps under load. Where every sixteenth row is wanted, this
-# gap costs 5 % too much if a byte is twice as dear as was promised, one of 48 KiB 19 %.
+# A byte may cost more under load than it was measured to. Where every sixteenth row is wanted, this
+# gap costs 5 % too much if a byte is twice as dear, one of 48 KiB 19 %; cheap as it is, 32 KiB gain
+# nothing.
 GAP_BYTES_MAX = 24576
 _VERSION = 1
 _JSON_BYTES_MAX = 1 << 16

@@ -71,6 +71,20 @@ async def test_staging_is_in_huge_pages(make):
     await engine.aclose()
 
 
+async def test_staging_blocks_of_any_size(make, rows_of):
+    """Each is where a direct read may land, whatever the size of those before it."""
+    rows = rows_of(200, 64, extent_bytes_max=1024)
+    engine = make(depth=4, block_bytes=1100)
+    picked = np.arange(64)
+    landed, failures = await drain(
+        engine, rows.table.locate(picked, picked.astype(np.int32), rows.landing)
+    )
+    assert not failures
+    assert rows.wrong(picked, picked) == 0
+    assert len(landed) == 64
+    await engine.aclose()
+
+
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
 async def test_every_byte(make, rows_of, row_bytes):
     row_count = max(40, min(3000, 2_000_000 // row_bytes))

@@ -192,6 +192,30 @@ def test_what_a_sweep_waits_for(
     run(main())
 
 
+def test_a_sweep_waits_for_a_place() -> None:
+    """Whatever else there is no reason to wait for."""
+
+    async def main() -> None:
+        extracting: Channel[Failed] = Channel(6)
+        training: Channel[Failed] = Channel(1)
+        for channel in (extracting, training):
+            await channel.reserve()
+        extracting.put(0, Failed(0, KeyError()))
+        buffer = SimpleNamespace(loading=False, missing_share=0.0, holds=lambda batches: True)
+        epoch: Any = SimpleNamespace(
+            extracting=extracting, training=training, stages=Stages(), buffer=buffer
+        )
+        sweep = asyncio.ensure_future(extract._sweep(epoch))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not sweep.done()
+        training.put(0, Failed(0, KeyError()))
+        training.take_now()
+        assert await sweep == 1
+
+    run(main())
+
+
 # ---- look-ahead
 
 
