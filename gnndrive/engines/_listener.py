@@ -21,6 +21,8 @@ from gnndrive.records import FAILURE, EngineSettings, Stretch
 if TYPE_CHECKING:
     from gnndrive.layouts.base import Reads
 
+_PAGE_BYTES = 4096
+
 
 def refuse_long_extents(reads: Reads, settings: EngineSettings) -> None:
     """Raise ConfigError if an extent that is staged does not fit a staging block."""
@@ -39,10 +41,12 @@ def refuse_closed(closing: bool) -> None:
         raise ClosedError("the engine is closed: make a new one (a new iterator does)")
 
 
-def staging(length: int) -> Any:
-    """Page-aligned memory, in huge pages where there are any, as a C `uint8_t[]` that keeps it
-    alive."""
-    return ffi.from_buffer("uint8_t[]", private_map(length, huge=True))
+def staging(count: int, block_bytes: int) -> tuple[Any, list[Any]]:
+    """Memory in huge pages where there are any, as a C `uint8_t[]` that keeps it alive, and
+    `count` page-aligned blocks of it, each a C pointer that does not."""
+    stride = -(-block_bytes // _PAGE_BYTES) * _PAGE_BYTES
+    memory = ffi.from_buffer("uint8_t[]", private_map(count * stride, huge=True))
+    return memory, [memory + i * stride for i in range(count)]
 
 
 class Tally:

@@ -89,10 +89,8 @@ class Simulated(Engine):
         self._thresholds = _thresholds(self._faults)
         self._random = random.Random(settings.seed)
         self._loop = asyncio.get_running_loop()
-        size = -(-settings.block_bytes // 4096) * 4096
-        self._staging = staging(settings.depth * size)
-        self._blocks = [self._staging + i * size for i in range(settings.depth)]
-        self._poison = bytes([POISON]) * size
+        self._staging, self._blocks = staging(settings.depth, settings.block_bytes)
+        self._poison = bytes([POISON]) * settings.block_bytes
         self._request = ffi.new("gd_request *")
         self._jobs: deque[Listener] = deque()
         self._active: dict[Reads, Listener] = {}

@@ -47,9 +47,7 @@ class Threads(Engine):
             ffi.new("gd_histogram *") if settings.measure else ffi.NULL
             for _ in range(self._threads)
         ]
-        size = -(-settings.block_bytes // 4096) * 4096
-        self._staging = staging(self._threads * size)
-        blocks = [self._staging + i * size for i in range(self._threads)]
+        self._staging, blocks = staging(self._threads, settings.block_bytes)
         self._idle = list(zip(blocks, self._times, strict=True))
         self._active: set[Listener] = set()
         self._tally = Tally()
