@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -28,15 +29,12 @@ def store(data: HeteroData, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def make(store: Store) -> Iterator[Make]:
     """Makes loaders over the store and closes them after the test."""
-    made: list[Any] = []
+    with ExitStack() as opened:
 
-    def one(kind: Any = NeighborLoader, fanout: Any = (4, 3), **arguments: Any) -> Any:
-        given = {"data": store, "batch_size": 16, "buffer": "100KB", "io_depth": 16, "seed": 1}
-        if kind is NeighborLoader:
-            given["input_nodes"] = ("paper", store["paper"].split("train"))
-        made.append(kind(num_neighbors=fanout, **(given | arguments)))
-        return made[-1]
+        def one(kind: Any = NeighborLoader, fanout: Any = (4, 3), **arguments: Any) -> Any:
+            given = {"data": store, "batch_size": 16, "buffer": "100KB", "io_depth": 16, "seed": 1}
+            if kind is NeighborLoader:
+                given["input_nodes"] = ("paper", store["paper"].split("train"))
+            return opened.enter_context(kind(num_neighbors=fanout, **(given | arguments)))
 
-    yield one
-    for loader in made:
-        loader.close()
+        yield one

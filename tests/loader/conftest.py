@@ -1,6 +1,7 @@
 """A graph that has what graphs have, in memory and as a store, and loaders that get closed."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -42,16 +43,13 @@ def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def make(store: Store) -> Iterator[Make]:
     """Makes loaders over the store, or another as `data=`, and closes them after the test."""
-    made: list[NeighborLoader] = []
+    with ExitStack() as opened:
 
-    def one(num_neighbors: Any = (4, 3), **arguments: Any) -> NeighborLoader:
-        given = {"data": store, "batch_size": 16, "buffer": "40KB", "io_depth": 16} | arguments
-        made.append(NeighborLoader(num_neighbors=num_neighbors, **given))
-        return made[-1]
+        def one(num_neighbors: Any = (4, 3), **arguments: Any) -> NeighborLoader:
+            given = {"data": store, "batch_size": 16, "buffer": "40KB", "io_depth": 16} | arguments
+            return opened.enter_context(NeighborLoader(num_neighbors=num_neighbors, **given))
 
-    yield one
-    for loader in made:
-        loader.close()
+        yield one
 
 
 @pytest.fixture(params=[0, 1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,13 @@ def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def make(store: Store) -> Iterator[Make]:
     """Makes a loader of a kind and closes it after the test."""
-    made: list[Any] = []
+    with ExitStack() as opened:
 
-    def one(kind: type = NeighborLoader, fanout: Any = (3, 2), **arguments: Any) -> Any:
-        given = {"batch_size": 10, "buffer": "20KB", "io_depth": 8, "seed": 1} | arguments
-        made.append(kind(store, list(fanout), **given))
-        return made[-1]
+        def one(kind: type = NeighborLoader, fanout: Any = (3, 2), **arguments: Any) -> Any:
+            given = {"batch_size": 10, "buffer": "20KB", "io_depth": 8, "seed": 1} | arguments
+            return opened.enter_context(kind(store, list(fanout), **given))
 
-    yield one
-    for loader in made:
-        loader.close()
+        yield one
 
 
 def check(batch: Data, data: Data) -> None:
