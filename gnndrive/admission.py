@@ -27,7 +27,7 @@ class Admission:
     Args:
         tables: by name.
         rows: table name → row ids, int64 [n], duplicates allowed.
-        part_rows: rows of a part, about.
+        part_rows: rows of a part, about; the first is a quarter of that.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class _Way:
         two, the second would need a slot of its own if the first one's read had failed."""
         rows, alias = self._rows, self._alias
         self._order = self._table.empty(len(rows), np.int32)
-        ends = np.empty(len(rows) // part_rows + 1, np.int64)
+        ends = np.empty(len(rows) // part_rows + 2, np.int64)
         parts = lib.gd_parts(
             pointer(rows), pointer(alias), len(rows), part_rows, pointer(self._order), pointer(ends)
         )

@@ -98,6 +98,11 @@ class Table:
         found = ffi.new("gd_admission *")
         return int(lib.gd_buffer_probe(self.books, pointer(rows), len(rows), found)), found
 
+    def holds(self, rows: Int64Array) -> bool:
+        """Whether `rows` would fit if nobody else held any; also for those out of range, for their
+        admission will say so."""
+        return int(lib.gd_buffer_holds(self.books, pointer(rows), len(rows))) != -errno.ENOSPC
+
     def foresee(self, index: int, rows: Int64Array) -> None:
         """Batch `index` is known and will want `rows` (int64 [n]): what it wants stays longer.
 

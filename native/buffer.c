@@ -74,11 +74,16 @@ int64_t gd_buffer_available(const gd_buffer *b) {
 
 /* ---- probe: count distinct rows, leaving marks ---- */
 
-static int mark(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a, int64_t *own_standby,
-                int64_t *marked) {
+/* -ENOSPC: there are more than `most`, and the rest was not looked at. */
+static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_admission *a,
+                int64_t *own_standby, int64_t *marked) {
     int code = 0;
     int64_t i = 0;
     for (; i < n; i++) {
+        if (a->hits + a->waits + a->loads > most) {
+            code = -ENOSPC;
+            break;
+        }
         if (i + AHEAD < n && (uint64_t)ids[i + AHEAD] < (uint64_t)b->rows)
             __builtin_prefetch(&b->slot_of[ids[i + AHEAD]], 1);
         if ((uint64_t)ids[i] >= (uint64_t)b->rows) {
@@ -101,6 +106,7 @@ static int mark(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a, in
         }
     }
     *marked = i;
+    if (code == 0 && a->hits + a->waits + a->loads > most) code = -ENOSPC;
     return code;
 }
 
@@ -118,7 +124,7 @@ static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
 static int judge(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
-    int code = mark(b, ids, n, a, &own_standby, &marked);
+    int code = mark(b, ids, n, INT64_MAX, a, &own_standby, &marked);
     if (code == 0) {
         int64_t distinct = a->hits + a->waits + a->loads;
         int64_t usable = gd_buffer_available(b) - own_standby;
@@ -138,6 +144,14 @@ static int judge(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
 int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
     int code = judge(b, ids, n, a);
     if (code == 0) unmark(b, ids, n);
+    return code;
+}
+
+int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n) {
+    gd_admission a = {0};
+    int64_t own_standby = 0, marked = 0;
+    int code = mark(b, ids, n, b->slots, &a, &own_standby, &marked);
+    unmark(b, ids, marked);
     return code;
 }
 
@@ -177,7 +191,7 @@ int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *k
                    int32_t *alias, int32_t *pending, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
-    const int code = mark(b, ids, n, a, &own_standby, &marked);
+    const int code = mark(b, ids, n, INT64_MAX, a, &own_standby, &marked);
     if (code) {
         unmark(b, ids, marked);
         return code;

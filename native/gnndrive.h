@@ -48,6 +48,8 @@ void gd_buffer_free(gd_buffer *b);
  * never, it has more distinct rows than there are slots (a->deficit says by how many); -ERANGE: an
  * id out of range. */
 int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a);
+/* Whether an empty buffer would admit `ids`: 0, -ENOSPC or -ERANGE as soon as it is known. */
+int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n);
 /* Probe, then admit the whole batch or nothing. `keys` (n, or NULL: LRU by release tick) are
  * standby keys set at admission. Writes alias[n] (the slot of each id), pending[] (slots not valid
  * yet, each once), load_rows[] and load_slots[] (what is this lease's to load). Every output has
@@ -108,8 +110,8 @@ int gd_window_next(const gd_window *w, const int64_t *ids, int64_t n, int64_t *n
 
 /* parts.c: what is missing of `rows` (0 or larger) is where alias < 0. Its places, in the order
  * of the file as far as needed, into `order` (n); where parts of `part_rows` or little more end
- * in it into `ends` (n / part_rows + 1). The last may be smaller; equal rows are in one part.
- * Returns how many parts there are. */
+ * in it into `ends` (n / part_rows + 2). The first is a quarter of that, the last may be smaller;
+ * equal rows are in one part. Returns how many parts there are. */
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
                  int32_t *order, int64_t *ends);
 

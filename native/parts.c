@@ -4,7 +4,10 @@
  */
 #include "internal.h"
 
-enum { STRETCHES = 4096 };
+enum {
+    STRETCHES = 4096,
+    FIRST_SHARE = 4, /* the first part is so much smaller: until it is asked for the disk rests */
+};
 
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
                  int32_t *order, int64_t *ends) {
@@ -21,12 +24,13 @@ int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t p
     for (int64_t i = 0; i < n; i++)
         if (alias[i] < 0) counts[((rows[i] - low) >> shift) + 1]++;
     int32_t parts = 0;
-    int64_t start = 0, end = 0;
+    int64_t start = 0, end = 0, enough = part_rows / FIRST_SHARE;
     for (int s = 0; s < STRETCHES; s++) {
         end += counts[s + 1];
         counts[s + 1] = end; /* where the next stretch begins */
-        if (end - start < part_rows) continue;
+        if (end - start < enough || end == start) continue;
         ends[parts++] = start = end;
+        enough = part_rows;
     }
     if (end > start) ends[parts++] = end;
     for (int64_t i = 0; i < n; i++)

@@ -60,6 +60,7 @@ async def _sweep(epoch: Epoch) -> int:
     """
     training, extracting = epoch.training, epoch.extracting
     await extracting.arrival()
+    await asyncio.sleep(0)  # whoever gathers what has just landed goes first, and runs beside this
     bounds = (channel.bound or SWEEP_MAX for channel in (training, extracting))
     most = min(epoch.stages.sweep or SWEEP_MAX, *bounds)
     held, full = 1, False

@@ -60,6 +60,9 @@ class Books:
         code = lib.gd_buffer_probe(self.c, ffi.new("int64_t[]", ids), len(ids), a)
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit)
 
+    def holds(self, ids: Sequence[int]) -> int:
+        return int(lib.gd_buffer_holds(self.c, ffi.new("int64_t[]", ids), len(ids)))
+
     def hold(self, ids: Sequence[int]) -> Answer:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(2))

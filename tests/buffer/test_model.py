@@ -103,6 +103,8 @@ class FeatureBuffer(RuleBasedStateMachine):
         steps["probe"] += 1
         before = self.books.observe(), self.books.stats()
         assert self.books.probe(rows_of(ids)).verdict == self.model.judge(rows_of(ids)).verdict
+        too_many = len(set(rows_of(ids))) > self.model.slots
+        assert self.books.holds(rows_of(ids)) == (-errno.ENOSPC if too_many else 0)
         assert (self.books.observe(), self.books.stats()) == before
 
     @precondition(lambda self: self.model.slots_in(LOADING))
@@ -167,6 +169,9 @@ class FeatureBuffer(RuleBasedStateMachine):
         rows = rows_of(ids)
         rows.insert(byte % 10, OUT_OF_RANGE[byte % len(OUT_OF_RANGE)])
         assert self.books.probe(rows).code == -errno.ERANGE
+        before = set(rows[: rows.index(OUT_OF_RANGE[byte % len(OUT_OF_RANGE)])])
+        expected = -errno.ENOSPC if len(before) > self.model.slots else -errno.ERANGE
+        assert self.books.holds(rows) == expected
         self.try_admit(rows, None)
         slot = (-1, self.model.slots, *range(self.model.slots))[byte % (self.model.slots + 2)]
         if self.model.state.get(slot) != LOADING:

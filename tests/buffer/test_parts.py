@@ -15,7 +15,7 @@ from gnndrive._ffi import lib, pointer
 def divide(rows: list[int], there: list[bool], part_rows: int) -> tuple[int, list[list[int]]]:
     """How many parts there are, and the places in each."""
     ids, alias = np.array(rows, np.int64), np.where(there, 0, -1).astype(np.int32)
-    order, ends = np.full(len(rows), -7, np.int32), np.full(len(rows) // part_rows + 2, -7)
+    order, ends = np.full(len(rows), -7, np.int32), np.full(len(rows) // part_rows + 3, -7)
     count = lib.gd_parts(
         pointer(ids), pointer(alias), len(rows), part_rows, pointer(order), pointer(ends)
     )
@@ -40,7 +40,8 @@ def test_parts(rows: list[tuple[int, bool]], part_rows: int) -> None:
     assert count == len(parts)
     missing = [place for place, held in enumerate(there) if not held]
     assert sorted(place for part in parts for place in part) == missing
-    assert all(len(part) >= part_rows for part in parts[:-1])
+    assert all(len(part) >= part_rows for part in parts[1:-1])
+    assert all(len(part) >= part_rows // 4 for part in parts[:-1])
     assert all(parts)
     wanted = [[ids[place] for place in part] for part in parts]
     for before, after in pairwise(wanted):
@@ -49,8 +50,9 @@ def test_parts(rows: list[tuple[int, bool]], part_rows: int) -> None:
 
 def test_a_part_is_little_more_than_was_asked() -> None:
     count, parts = divide(list(range(100_000)), [False] * 100_000, 10_000)
-    assert count == 10
-    assert all(10_000 <= len(part) < 10_000 + 100_000 // 2048 for part in parts[:-1])
+    assert count == 11
+    assert 2_500 <= len(parts[0]) < 2_500 + 100_000 // 2048
+    assert all(10_000 <= len(part) < 10_000 + 100_000 // 2048 for part in parts[1:-1])
 
 
 def test_nothing_is_missing() -> None:
