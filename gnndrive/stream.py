@@ -62,13 +62,15 @@ class ColumnStream:
     ) -> None:
         os.close(self._fd)
 
-    def stretches(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """All numbers in order, as `stretch` gives them."""
-        position = 0
-        while position < self.file.row_count:
-            first, numbers = self.stretch(position)
-            assert first == position
-            yield first, numbers
+    def stretches(
+        self, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Numbers [first, last) in order: the position of some, and these, valid until the next."""
+        position, last = first, self.file.row_count if last is None else last
+        while position < last:
+            start, numbers = self.stretch(position)
+            numbers = numbers[position - start : last - start]
+            yield position, numbers
             position += numbers.size
 
     def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from gnndrive.records import IndexPointers, TableFile
 from gnndrive.stream import ColumnStream
 from gnndrive.topologies._csc import check_indptr, make_csc
 from gnndrive.topologies.base import GraphSize, Source, Topology
+
+HALVED_EDGES = 1 << 20
+_SPILL = 128  # indices before a cut whose packing may write the bytes behind it: eight at a time
 
 
 class Resident(Topology):
@@ -46,13 +50,12 @@ class Resident(Topology):
         self.num_edges = file.row_count
         self._indptr = indptr
         size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes, sources)
-        with ColumnStream(file) as stream:
-            packed, bits = _packed(stream, size), size.packed_bits
-            self._indices: npt.NDArray[Any]
-            if packed is not None:
-                self._indices = packed
-            else:  # damaged: samplers are to find where
-                self._indices, bits = _as_they_are(stream, size), 0
+        packed, bits = _packed(file, size), size.packed_bits
+        self._indices: npt.NDArray[Any]
+        if packed is not None:
+            self._indices = packed
+        else:  # damaged: samplers are to find where
+            self._indices, bits = _as_they_are(file, size), 0
         self._csc = make_csc(indptr, self.num_edges, self._indices, file.row_bytes, bits)
 
     @classmethod
@@ -74,25 +77,44 @@ class Resident(Topology):
         return self._indptr.nbytes + self._indices.nbytes
 
 
-def _packed(stream: ColumnStream, size: GraphSize) -> npt.NDArray[np.uint8] | None:
-    """All indices, packed; None: one of them is no node."""
+def _packed(file: TableFile, size: GraphSize) -> npt.NDArray[np.uint8] | None:
+    """All indices, packed; None: one of them is no node.
+
+    Both halves are read and packed at once, for half of the time is spent on memory that is touched
+    for the first time.
+    """
     packed = _memory(size.packed_bytes)
-    for first, indices in stream.stretches():
-        code = lib.gd_pack_indices(
-            ffi.from_buffer(indices), size.index_bytes, first, indices.size, size.num_sources,
-            size.packed_bits, ffi.from_buffer(packed),
-        )  # fmt: skip
-        if code == -errno.ERANGE:
-            return None
-        check(code, "gd_pack_indices")
-    return packed
+    cut = size.edges // 2 if size.edges >= HALVED_EDGES else 0
+    halves = [(0, cut - _SPILL), (cut, size.edges)] if cut else [(0, size.edges)]
+    with ThreadPoolExecutor(len(halves)) as threads:
+        good = all(threads.map(lambda half: _pack(file, size, packed, *half), halves))
+    if cut:  # not beside the second half: what is written here reaches into it
+        good = good and _pack(file, size, packed, cut - _SPILL, cut)
+    return packed if good else None
 
 
-def _as_they_are(stream: ColumnStream, size: GraphSize) -> npt.NDArray[Any]:
+def _pack(
+    file: TableFile, size: GraphSize, packed: npt.NDArray[np.uint8], first: int, last: int
+) -> bool:
+    """Pack the indices [first, last); False: one of them is no node."""
+    with ColumnStream(file) as stream:
+        for start, indices in stream.stretches(first, last):
+            code = lib.gd_pack_indices(
+                ffi.from_buffer(indices), size.index_bytes, start, indices.size, size.num_sources,
+                size.packed_bits, ffi.from_buffer(packed),
+            )  # fmt: skip
+            if code == -errno.ERANGE:
+                return False
+            check(code, "gd_pack_indices")
+    return True
+
+
+def _as_they_are(file: TableFile, size: GraphSize) -> npt.NDArray[Any]:
     """All indices as the file has them."""
-    whole = _memory(size.indices_bytes).view(stream.dtype)
-    for first, indices in stream.stretches():
-        whole[first : first + indices.size] = indices
+    with ColumnStream(file) as stream:
+        whole = _memory(size.indices_bytes).view(stream.dtype)
+        for first, indices in stream.stretches():
+            whole[first : first + indices.size] = indices
     return whole
 
 

@@ -17,6 +17,7 @@ from gnndrive.records import Sample, TableFile
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
 from gnndrive.testing.faults import NOISE
+from gnndrive.topologies import resident
 from gnndrive.topologies.base import GraphSize
 from gnndrive.topologies.direct import Direct
 from gnndrive.topologies.mmap import Mmap
@@ -127,14 +128,17 @@ def test_what_it_holds_is_what_was_planned(
     assert cache - 500 < beside <= type(topology).planned_bytes([size], cache, 1)
 
 
+@pytest.mark.parametrize("halved", [False, True])
 @pytest.mark.parametrize("nodes", [1, 2, 3, 255, 256, 257, 70_000])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_packed_indices_of_any_width(
-    opened: Callable[..., Opened], on_disk: OnDisk, nodes: int, dtype: type
-) -> None:
+    opened: Callable[..., Opened], on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch,
+    nodes: int, dtype: type, halved: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(resident, "HALVED_EDGES", 5000 if halved else 5001)
     random = np.random.default_rng(nodes)
     indices = random.integers(0, nodes, 5000).astype(dtype)
-    indices[[0, 7, -1]] = nodes - 1
+    indices[[0, 7, 2499, 2500, -1]] = nodes - 1
     indptr = np.full(nodes + 1, len(indices), np.int64)
     indptr[0] = 0  # all edges are node 0's
     topology = opened(on_disk(indptr, indices), "resident").topology
@@ -142,6 +146,21 @@ def test_packed_indices_of_any_width(
     np.testing.assert_array_equal(sample.node[sample.row], indices)
     bits = max(nodes - 1, 1).bit_length()
     assert topology.resident_bytes() - 4 * len(indptr) == -(-5000 * bits // 8) + 8
+
+
+@pytest.mark.parametrize("bad", [0, 2371, 2372, 2500, 4999])
+def test_a_bad_index_in_either_half(
+    opened: Callable[..., Opened], on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    """Or between them: nothing is packed then, and samplers find where it is."""
+    monkeypatch.setattr(resident, "HALVED_EDGES", 5000)
+    indices = np.zeros(5000, np.int32)
+    indices[bad] = 5000
+    topology = opened(on_disk(np.arange(5001), indices), "resident").topology
+    sampler = Uniform([-1])
+    assert len(sampler.sample(np.array([bad - 1]) % 5000, 0, topology).node) == 2
+    with pytest.raises(StoreError, match="node 5000"):
+        sampler.sample(np.array([bad]), 0, topology)
 
 
 @pytest.mark.parametrize("bits", [24, 31, 33, 57])
