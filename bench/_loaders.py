@@ -38,6 +38,7 @@ from gnndrive.samplers.uniform import Uniform
 from gnndrive.schedules.base import InputNodes
 from gnndrive.schedules.shuffled import Shuffled
 from gnndrive.topologies.base import Topology
+from gnndrive.waiting import Round
 
 SEED = 7
 AHEAD = 4  # samples that the naive ring has made before they are wanted
@@ -258,11 +259,12 @@ def samples(
     store: gnndrive.Store, options: argparse.Namespace, graph: Topology, meter: Meter,
     ahead: int = 0,
 ) -> Iterator[Sample]:  # fmt: skip
-    """The batches that our loader would draw, `ahead` of them in threads beside the caller."""
+    """The batches that our loader would draw, `ahead` of them in threads beside the caller; in
+    rounds, as the loader does, where samplers read the graph as they go."""
     sampler = Uniform(options.fanout)
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
 
-    def draw(seeds: Any) -> Sample:
+    def draw(seeds: Any, graph: Topology) -> Sample:
         before = time.perf_counter()
         sample = sampler.sample(seeds.node, batch_key(SEED, 0, seeds.index), graph)
         meter.samples += 1
@@ -271,13 +273,18 @@ def samples(
 
     batches = (window[0] for window in islice(schedule.windows(0), options.batches))
     if not ahead:
-        yield from map(draw, batches)
+        yield from (draw(seeds, graph) for seeds in batches)
         return
+    together = ahead if graph.fetches else 1
     with ThreadPoolExecutor(ahead) as threads:
         waiting: deque[Future[Sample]] = deque()
-        for seeds in batches:
-            waiting.append(threads.submit(draw, seeds))
-            if len(waiting) > ahead:
+        while drawn := list(islice(batches, together)):
+            round: Round[Any] = Round()
+            members = [round.enter() for _ in drawn]
+            for seeds, member in zip(drawn, members, strict=True):
+                waiting.append(threads.submit(draw, seeds, graph.joining(round)))
+                waiting[-1].add_done_callback(member.leave)
+            while len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -31,8 +31,9 @@ from gnndrive.sizes import format_size
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 from gnndrive.topologies._neighbours import build_bytes, least_bytes, most_bytes
-from gnndrive.topologies.base import GraphSize, Source, Topology, Turns
+from gnndrive.topologies.base import GraphSize, Source, Topology
 from gnndrive.topologies.mmap import Mmap
+from gnndrive.waiting import Turns
 
 IO_DEPTH = 64  # of the adjacency's ring; the features' is deeper and has more to read
 BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside all indices,

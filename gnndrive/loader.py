@@ -79,7 +79,8 @@ class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
             queued samples want last; "auto": belady, unless the buffer holds everything.
         sweep: batches read in one sorted pass, if they wait already; "auto": as many as the buffer
             has room for, up to four, or one where it holds everything. 1 is the paper.
-        samplers, extractors: tasks of the two stages; `num_workers`, if positive, sets `samplers`.
+        samplers, extractors: samples that are drawn at once, with "direct" in rounds that read
+            together, and tasks that extract; `num_workers`, if positive, sets `samplers`.
         extracting_queue, training_queue: bounds of the two queues, in batches.
         seed: makes every epoch's batches reproducible; by default drawn from `generator` at each
             `iter`, as torch does.

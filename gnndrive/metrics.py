@@ -13,7 +13,8 @@ class Counters:
         batches, rows, edges: handed over.
         bytes_wanted: bytes of the rows handed over.
         samples: batches sampled, those that nobody came to ask for too.
-        sample_s: seconds that samplers were at work on them.
+        sample_s: seconds that samplers were at work on them, and waited for the disk or the others
+            of their round.
         extract_s, gather_s: seconds that batches spent in these stages.
         wait_s: seconds that the user waited for a batch.
     """

@@ -104,6 +104,14 @@ class Runtime:
             self.engine: Engine = self.service.call(self._start_engine())
             undo.pop_all()
 
+    def _together(self) -> int:
+        """How many samples to draw in a round; while one is drawn the other half of the queue's
+        samples are extracted."""
+        stages = self.settings.stages
+        if not any(topology.fetches for topology in self._adjacency.topologies):
+            return 1
+        return min(stages.samplers, stages.extracting_queue // 2 + 1)
+
     async def _start_engine(self) -> Engine:
         kind = choose(self.settings.engine)
         # A sample is three short sweeps, each waiting for the one before; rows are one long one.
@@ -153,6 +161,7 @@ class Runtime:
                 stages=self.settings.stages,
                 counters=self.counters,
                 first=first,
+                together=self._together(),
             )
             running = Running(epoch, asyncio.get_running_loop().create_task(run_epoch(epoch)))
             self._running[running] = None

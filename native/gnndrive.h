@@ -360,13 +360,25 @@ void gd_neighbours_free(gd_neighbours *c);
 int64_t gd_neighbours_next(const gd_neighbours *c);
 /* The graph's indices at positions [first, first + count), which must hold the next one. */
 void gd_neighbours_fill(gd_neighbours *c, const void *indices, int64_t first, int64_t count);
-/* Of the wanted edges serve up to `most`, in order: the neighbour of edge i to neighbours[i] where
- * its list is kept, else its position to missing[] and i to slot[], which have room for
- * missing_max. Returns how many edges that are; *missing_count of them are missing. c may be NULL:
- * all are. */
+/* Serve the first `most` edges wanted: the neighbour of edge i to neighbours[i] where its list is
+ * kept, else -1, and missing[position >> shift] counts one more. Returns how many are missing. c
+ * may be NULL: all are. */
 int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wanted *wanted,
-                            int64_t most, int64_t missing_max, void *neighbours, int64_t *missing,
-                            int32_t *slot, int64_t *missing_count);
+                            int64_t most, void *neighbours, int32_t shift, int64_t *missing);
+/* What is to be read: positions, and the slot of each; there is room for so many. */
+typedef struct gd_misses {
+    int64_t *position;
+    int32_t *slot;
+    int64_t room, count;
+} gd_misses;
+/* Of the edges [from, most) add to `out` those that gd_neighbours_serve found missing and whose
+ * position is in [begin, end): edge i for slot first_slot + i. Returns where to go on, `most` if
+ * there was room for all. */
+int64_t gd_neighbours_missing(const gd_wanted *wanted, int64_t from, int64_t most,
+                              const void *neighbours, int32_t index_bytes, int64_t begin,
+                              int64_t end, int32_t first_slot, gd_misses *out);
 /* Nodes whose lists are kept; *bytes (or NULL): all of its memory */
 int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes);
+/* Indices in their lists */
+int64_t gd_neighbours_indices(const gd_neighbours *c);
 #endif

@@ -13,6 +13,7 @@ enum {
     RATIO_BITS = 15, /* a positive float's exponent and 7 bits of its fraction */
     RATIOS = 1 << RATIO_BITS,
     COUNT_AHEAD = 64, /* how far ahead counters are asked for */
+    MISSING = -1,     /* instead of a neighbour; what is damaged is read again for nothing */
 };
 
 struct gd_neighbours {
@@ -171,6 +172,8 @@ int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes) {
     return c->members;
 }
 
+int64_t gd_neighbours_indices(const gd_neighbours *c) { return c->entries; }
+
 /* ---- filling them, from the start of the graph to its end ---- */
 
 int64_t gd_neighbours_next(const gd_neighbours *c) {
@@ -206,19 +209,22 @@ static int64_t find(const gd_neighbours *c, int64_t node, int64_t *length) {
     return c->start[rank];
 }
 
-static void put(void *neighbours, int32_t width, int64_t i, const uint8_t *list, int64_t entry) {
+static int64_t get(const void *list, int32_t width, int64_t i) {
+    return width == 4 ? ((const int32_t *)list)[i] : ((const int64_t *)list)[i];
+}
+
+static void put(void *list, int32_t width, int64_t i, int64_t neighbour) {
     if (width == 4)
-        ((int32_t *)neighbours)[i] = ((const int32_t *)(const void *)list)[entry];
+        ((int32_t *)list)[i] = (int32_t)neighbour;
     else
-        ((int64_t *)neighbours)[i] = ((const int64_t *)(const void *)list)[entry];
+        ((int64_t *)list)[i] = neighbour;
 }
 
 int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wanted *wanted,
-                            int64_t most, int64_t missing_max, void *neighbours, int64_t *missing,
-                            int32_t *slot, int64_t *missing_count) {
-    int64_t i = 0, misses = 0, begin = -1, length = 0;
-    most = most < wanted->count ? most : wanted->count;
-    for (int64_t n = 0, found = -1; i < most; i++) {
+                            int64_t most, void *neighbours, int32_t shift, int64_t *missing) {
+    int64_t misses = 0, begin = -1, length = 0;
+    assert(most <= wanted->count);
+    for (int64_t i = 0, n = 0, found = -1; i < most; i++) {
         while (wanted->first + i >= wanted->until[n]) n++;
         const int64_t position = wanted->edge[i], node = wanted->node[n];
         if (n != found) {
@@ -227,13 +233,27 @@ int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wa
         }
         const int64_t at = position - gd_indptr(g, node);
         if (begin >= 0 && at >= 0 && at < length) {
-            put(neighbours, g->index_bytes, i, c->list, begin + at);
+            put(neighbours, g->index_bytes, i, get(c->list, g->index_bytes, begin + at));
             continue;
         }
-        if (misses == missing_max) break;
-        missing[misses] = position;
-        slot[misses++] = (int32_t)i;
+        put(neighbours, g->index_bytes, i, MISSING);
+        missing[position >> shift]++;
+        misses++;
     }
-    *missing_count = misses;
+    return misses;
+}
+
+int64_t gd_neighbours_missing(const gd_wanted *wanted, int64_t from, int64_t most,
+                              const void *neighbours, int32_t index_bytes, int64_t begin,
+                              int64_t end, int32_t first_slot, gd_misses *out) {
+    int64_t i = from;
+    for (; i < most; i++) {
+        const int64_t position = wanted->edge[i];
+        if (position < begin || position >= end) continue;
+        if (get(neighbours, index_bytes, i) != MISSING) continue;
+        if (out->count == out->room) break;
+        out->position[out->count] = position;
+        out->slot[out->count++] = first_slot + (int32_t)i;
+    }
     return i;
 }

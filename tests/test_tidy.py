@@ -27,13 +27,14 @@ KINDS = [
 # themselves, which may choose one. A room may import itself, but an implementation no other, only
 # what its folder shares: __init__.py and modules whose names begin with "_".
 _LOW = "errors records"
-_CORE = f"{_LOW} _ffi blocks"
+_CORE = f"{_LOW} _ffi blocks waiting"
 _BUFFER = f"{_CORE} metrics sizes *.base"
 _PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
 _LOADER = f"""{_PIPELINE} pipeline strategies store tables labels attributes arguments memory
     demand sharing budget collate adjacency settings runtime * KIND"""
 MAY_IMPORT = {
     **dict.fromkeys(("errors", "records", "_ffi", "blocks", "durable", "demand", "memory"), ""),
+    "waiting": f"{_LOW} _ffi",
     "stream": _CORE,
     "sharing": f"{_LOW} demand",
     "labels": f"{_CORE} stream store",

@@ -53,17 +53,22 @@ class Channel(Generic[Item]):
         """Places reserved and not yet taken: work going on and items waiting."""
         return self.reserved - self.taken
 
-    async def reserve(self) -> int:
-        """Take a place for an item that is yet to be made; returns how many were taken before.
+    async def reserve(self, count: int = 1) -> int:
+        """Take places for items that are yet to be made, all in one step; returns how many were
+        taken before.
 
         Raises:
             ChannelEnded: the channel's last item has been announced.
         """
-        while self._total is None and self.room <= 0:
+        assert self.bound is None or count <= self.bound
+        while self._total is None and self.room < count:
             await self._change()
         if self._total is not None:
             raise ChannelEnded
-        return self.reserve_now()
+        first = self.reserved
+        for _ in range(count):
+            self.reserve_now()
+        return first
 
     @property
     def room(self) -> int:
@@ -84,8 +89,10 @@ class Channel(Generic[Item]):
         self._changed()
 
     def end(self, total: int) -> None:
-        """Announce that item `total` − 1 is the last there will ever be."""
+        """Announce that item `total` − 1 is the last there will ever be; places for others are
+        given back."""
         self._total = total if self._total is None else min(total, self._total)
+        self.reserved = min(self.reserved, self._total)
         self._changed()
 
     async def take(self) -> Item:

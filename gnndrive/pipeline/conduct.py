@@ -47,8 +47,8 @@ async def run_epoch(epoch: Epoch) -> None:
     error: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(epoch.stages.samplers):
-                group.create_task(sample_stage(epoch))
+            for _ in range(epoch.stages.samplers // epoch.together):
+                group.create_task(sample_stage(epoch, epoch.together))
             for _ in range(epoch.stages.extractors):
                 group.create_task(extract_stage(epoch))
             group.create_task(train_stage(epoch))
@@ -56,7 +56,7 @@ async def run_epoch(epoch: Epoch) -> None:
     except* EpochFailed:
         pass  # the hand-over has the batch's own error
     except* Exception as group_error:
-        error = group_error.exceptions[0]
+        error = _first(group_error)
     except* asyncio.CancelledError:
         error = ClosedError("the iterator was closed")
     finally:
@@ -64,6 +64,13 @@ async def run_epoch(epoch: Epoch) -> None:
         # while it winds up.
         epoch.handover.finish(error)
         await _wind_up(epoch)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What a group of errors began with; a round of samples is a group in the group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _wind_up(epoch: Epoch) -> None:

@@ -31,7 +31,8 @@ class Stages:
     4).
 
     Attributes:
-        samplers, extractors: tasks of the two stages.
+        samplers: samples that are drawn at once.
+        extractors: tasks of that stage.
         extracting_queue: batches that may be sampled or wait to be extracted.
         training_queue: batches that may be extracted or wait to be handed over.
         in_order: whether batches are handed over by index.
@@ -61,6 +62,8 @@ class Epoch:
         collate: makes the user's batch from an extracted one; blocking.
         counters: what happened so far.
         first: the index of the first batch; those before it are not wanted.
+        together: samples of a round, which fetch together, at most the extracting queue's bound; 1:
+            each sampler goes its own way.
     """
 
     number: int
@@ -75,6 +78,7 @@ class Epoch:
     stages: Stages
     counters: Counters
     first: int = 0
+    together: int = 1
     handover: Handover = field(default_factory=Handover)
 
     def __post_init__(self) -> None:

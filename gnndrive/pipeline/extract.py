@@ -69,7 +69,10 @@ async def _sweep(epoch: Epoch) -> int:
         while held < len(ready) and not full:
             full = not epoch.buffer.holds([_rows(item) for item in ready[: held + 1]])
             held += not full
-        wanted = held if full else min(most, extracting.coming)
+        # A round of samples begins when there are places for all of it, so more may not come.
+        more = extracting.room if extracting.room >= epoch.together else 0
+        reach = extracting.under_way + more
+        wanted = held if full else min(most, extracting.coming, reach)
         if held >= wanted and training.room >= held:
             return held
         useless = held < wanted or epoch.buffer.missing_share < FEW_MISSING

@@ -1,10 +1,14 @@
-"""The sample stage: several tasks draw seeds in order and sample them in worker threads (GNNDrive
-§4.1).
+"""The sample stage: tasks draw seeds in order and sample them in worker threads (GNNDrive §4.1).
+
+Where samplers read the adjacency as they go one task draws all of them at once, a round, and they
+read together. Else each sampler is a task of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 from time import perf_counter
+from typing import Any
 
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
@@ -12,16 +16,29 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
 from gnndrive.records import Seeds
 from gnndrive.samplers.base import batch_key
+from gnndrive.waiting import Member, Round
 
 
-async def sample_stage(epoch: Epoch) -> None:
-    """Sample batch after batch until the schedule ends."""
+async def sample_stage(epoch: Epoch, together: int) -> None:
+    """Sample round after round until the schedule ends.
+
+    Args:
+        epoch: whose.
+        together: the samples of a round, at most the channel's bound.
+    """
     while True:
         try:
-            await epoch.extracting.reserve()
+            await epoch.extracting.reserve(together)
         except ChannelEnded:
             return
-        # No wait between the place and the seeds: batch indices are drawn in the order of places.
+        # No wait between places and seeds: batch indices are drawn in the order of places.
+        await _round(epoch, _drawn(epoch, together))
+
+
+def _drawn(epoch: Epoch, most: int) -> list[Seeds]:
+    """The next seeds; where there are fewer, the channel hears of its end."""
+    drawn: list[Seeds] = []
+    while len(drawn) < most:
         try:
             seeds = next(epoch.seeds, None)
         except BaseException as error:  # the user's own sampler, for instance
@@ -30,22 +47,47 @@ async def sample_stage(epoch: Epoch) -> None:
             seeds = None
         if seeds is None:
             epoch.extracting.end(epoch.seeds_drawn)
-            return
+            break
         epoch.seeds_drawn += 1
-        try:
-            sampled, seconds = await epoch.workers.run(_sample, epoch, seeds)
-        except Exception as error:
-            epoch.extracting.put(seeds.index, Failed(seeds.index, error))
-        else:
-            epoch.counters.samples += 1
-            epoch.counters.sample_s += seconds
-            epoch.buffer.foresee(seeds.index, sampled.rows)
-            epoch.extracting.put(seeds.index, sampled)
+        drawn.append(seeds)
+    return drawn
 
 
-def _sample(epoch: Epoch, seeds: Seeds) -> tuple[Sampled, float]:
+async def _round(epoch: Epoch, drawn: list[Seeds]) -> None:
+    """Sample batches side by side.
+
+    Their functions enter the workers' queue one right behind the other, for nothing is awaited in
+    between: so of several rounds, each of which waits for all of its own, the oldest is always at
+    work as a whole.
+    """
+    round: Round[Any] = Round()
+    members = [round.enter() for _ in drawn]
+    async with asyncio.TaskGroup() as group:
+        for seeds, member in zip(drawn, members, strict=True):
+            task = group.create_task(_one(epoch, seeds, round, member))
+            task.add_done_callback(member.leave)  # if it never began
+
+
+async def _one(epoch: Epoch, seeds: Seeds, round: Round[Any], member: Member) -> None:
+    """Sample a batch and put it, or its error, into its place."""
+    try:
+        sampled, seconds = await epoch.workers.run(_sample, epoch, seeds, round, member)
+    except Exception as error:
+        epoch.extracting.put(seeds.index, Failed(seeds.index, error))
+    else:
+        epoch.counters.samples += 1
+        epoch.counters.sample_s += seconds
+        epoch.buffer.foresee(seeds.index, sampled.rows)
+        epoch.extracting.put(seeds.index, sampled)
+
+
+def _sample(epoch: Epoch, seeds: Seeds, round: Round[Any], member: Member) -> tuple[Sampled, float]:
     """In a worker thread: the sample, and how many seconds it took."""
     started = perf_counter()
     key = batch_key(epoch.seed, epoch.number, seeds.index)
-    sample = epoch.sampler.draw(seeds, key, epoch.topologies)
+    topologies = [topology.joining(round) for topology in epoch.topologies]
+    try:
+        sample = epoch.sampler.draw(seeds, key, topologies)
+    finally:
+        member.leave()
     return Sampled(seeds, sample, epoch.rows_of(sample)), perf_counter() - started

@@ -53,6 +53,9 @@ class ThreadWorkers(Workers):
     samples that nobody told to stop. These threads are ended by `close`, which the loader's exit
     handler calls.
 
+    Functions begin in the order in which they were given, so those that wait for each other come
+    to run at once if they were given one right behind the other and are no more than the threads.
+
     Args:
         count: functions that run at once.
         begin: called with a thread's number in each thread before its first function; an error in

@@ -21,7 +21,8 @@ from gnndrive.blocks import Allocate
 from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.records import Int32Array, Int64Array
 from gnndrive.samplers.base import position_dtype
-from gnndrive.topologies.base import Stop, Topology
+from gnndrive.topologies.base import Topology
+from gnndrive.waiting import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,7 +100,11 @@ class RandomSampler(Sampler):
         self._num_nodes = num_nodes
         self._extra_max = extra_max
 
-    def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
+    def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
+        """See `Sampler.draw`; needs no graph."""
+        return self.sample(seeds.node, key)
+
+    def sample(self, seeds: Int64Array, key: int, topology: Topology | None = None) -> Sample:
         """See `Sampler.sample`; without edges."""
         draw = np.random.default_rng(key)
         count = min(int(draw.integers(0, self._extra_max + 1)), self._num_nodes)
@@ -134,6 +138,7 @@ class Scenario:
         consumer_turns_max: the most turns of the loop that the consumer takes for a batch.
         part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: by the seed, among them
             one row and more than any sweep has.
+        together: samples of a round, see `Epoch`.
         device: "host" or "simulated-cuda", where the buffer lives.
     """
 
@@ -148,6 +153,7 @@ class Scenario:
     policy: Policy = field(default_factory=LRU)
     consumer_turns_max: int = 3
     part_rows: int = 0
+    together: int = 1
     device: str = field(default_factory=lambda: DEFAULT_DEVICE)
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
@@ -198,13 +204,14 @@ class Simulation:
             seed=self.seed,
             seeds=scenario.seeds(self.seed),
             sampler=RandomSampler(scenario.file.row_count, scenario.extra_max),
-            topologies=[None],  # type: ignore[list-item]  # the random sampler has no use for it
+            topologies=[],
             rows_of=self.rows_of,
             buffer=self.buffer,
             workers=InlineWorkers(self.seed + number),
             collate=self.collate,
             stages=scenario.stages,
             counters=self.counters,
+            together=scenario.together,
         )
 
     @staticmethod

@@ -72,6 +72,11 @@ class NeighbourCache:
         return int(lib.gd_neighbours_nodes(self.handle, ffi.NULL))
 
     @property
+    def indices(self) -> int:
+        """Indices in their lists."""
+        return int(lib.gd_neighbours_indices(self.handle))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of lists and addresses."""
         out = ffi.new("int64_t *")

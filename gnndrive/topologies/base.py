@@ -6,57 +6,19 @@ indices are is what sets topologies apart.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive._ffi import ffi
-from gnndrive.errors import ClosedError
 from gnndrive.records import IndexPointers, TableFile
+from gnndrive.waiting import Round, Stop, Turns
 
 if TYPE_CHECKING:
     from gnndrive.layouts.base import Layout, Reads
-
-
-class Stop:
-    """Said once, that nobody wants the rest: C looks at `flag`, Python waits under `calling`."""
-
-    def __init__(self) -> None:
-        self.flag = ffi.new("int32_t *")
-        self._lock = threading.Lock()
-        self._calls: dict[object, Callable[[], object]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.flag[0])
-
-    def set(self) -> None:
-        """Stop: every function under `calling` is called, now or when it gets there."""
-        with self._lock:
-            self.flag[0] = 1
-            calls = list(self._calls.values())
-        for call in calls:
-            call()
-
-    @contextmanager
-    def calling(self, function: Callable[[], object]) -> Iterator[None]:
-        """Within it `set` calls `function`, which ends what the calling thread waits for."""
-        key = object()
-        with self._lock:
-            self._calls[key] = function
-            stopped = bool(self)
-        try:
-            if stopped:
-                function()
-            yield
-        finally:
-            with self._lock:
-                del self._calls[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,39 +86,7 @@ class Source:
     read: Callable[[Reads], npt.NDArray[np.void]]
     cache_bytes: int = 0
     sources: int | None = None
-    turns: Turns = field(default_factory=lambda: Turns())
-
-
-class Turns:
-    """Who fetches now: one sampler at a time, whichever edge type it is at."""
-
-    def __init__(self) -> None:
-        self._change = threading.Condition()
-        self._taken = False
-
-    @contextmanager
-    def turn(self, stop: Stop) -> Iterator[None]:
-        """Wait until no other sampler fetches.
-
-        Raises:
-            ClosedError: `stop` was set.
-        """
-        with stop.calling(self._look_again), self._change:
-            while self._taken and not stop:
-                self._change.wait()
-            if stop:
-                raise ClosedError("the sampler was stopped: its loader or iterator was closed")
-            self._taken = True
-        try:
-            yield
-        finally:
-            with self._change:
-                self._taken = False
-                self._change.notify_all()
-
-    def _look_again(self) -> None:
-        with self._change:
-            self._change.notify_all()
+    turns: Turns = field(default_factory=Turns)
 
 
 class Topology(ABC):
@@ -166,9 +96,12 @@ class Topology(ABC):
         num_nodes: number of nodes.
         num_edges: number of edges.
         path: what to name in errors.
+        fetches: whether it reads what samplers want as they go, so that those who want it together
+            read less.
     """
 
     name: str
+    fetches: bool = False
     num_nodes: int
     num_edges: int
     path: str
@@ -197,6 +130,10 @@ class Topology(ABC):
     @abstractmethod
     def resident_bytes(self) -> int:
         """Bytes of process memory that it holds between two calls, the page cache not counted."""
+
+    def joining(self, round: Round[Any]) -> Topology:
+        """The same graph for samples that are drawn together."""
+        return self
 
     def serve(self, sampler: Any, stop: Stop) -> int:
         """Give a C sampler some of the neighbours that it waits for; what `gd_sample_resume` says.

@@ -52,6 +52,32 @@ def test_with_replacement_and_all_neighbours(make: Make, replace: bool) -> None:
         assert_same(left, right)
 
 
+def test_samplers_read_together(make: Make) -> None:
+    """Four samplers read for four batches in one pass what one sampler reads four times."""
+    way = {"topology": "direct", "neighbour_cache": 0, "gap": 0, "num_neighbors": [5, 5]}
+    requests = []
+    for samplers, queue in ((1, 8), (4, 8), (4, 2), (8, 4)):
+        loader = make(samplers=samplers, extracting_queue=queue, **way)
+        assert len(list(loader)) == len(loader)
+        requests.append(loader.stats()["topology_requests"])
+    alone, four, two, three = requests
+    assert four < three < two < alone
+
+
+@pytest.mark.parametrize("queue", [2, 6])
+def test_rounds_of_several_iterators(make: Make, data: Data, queue: int) -> None:
+    """Each waits for all of its own samples, in threads that they share."""
+    way = {"topology": "direct", "neighbour_cache": 0, "num_neighbors": [3, 3], "buffer": "60KB"}
+    loader = make(samplers=4, extracting_queue=queue, **way)
+    iterators = [iter(loader) for _ in range(3)]
+    batches = 0
+    for together in zip(*iterators, strict=True):
+        for batch in together:
+            check(batch, data)
+            batches += 1
+    assert batches == 3 * len(loader)
+
+
 # ---- what goes wrong
 
 

@@ -82,10 +82,10 @@ def drop_windows(patch: Patch) -> None:
 
 
 def reserve_until_end(reserve: Any) -> Any:
-    async def reserving(channel: Channel[Any]) -> int:
+    async def reserving(channel: Channel[Any], count: int = 1) -> int:
         if channel._total is not None:
             raise ChannelEnded
-        return int(await reserve(channel))
+        return min([int(await reserve(channel)) for _ in range(count)])
 
     return reserving
 

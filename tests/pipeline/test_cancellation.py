@@ -20,6 +20,7 @@ from gnndrive.testing.simulation import Scenario, Simulation
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SWEEPS = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
+ROUNDS = {"slots": 40, "together": 3, "stages": Stages(3, 2, 4, 4)}
 
 
 def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], turns_max: int) -> int:
@@ -31,7 +32,7 @@ def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], tur
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("given", [{}, SWEEPS], ids=["paper", "sweeps"])
+@pytest.mark.parametrize("given", [{}, SWEEPS, ROUNDS], ids=["paper", "sweeps", "rounds"])
 def test_an_epoch_cancelled_after_any_turn(
     rows: TableFile, seed: int, given: dict[str, Any]
 ) -> None:

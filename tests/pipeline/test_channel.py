@@ -46,6 +46,25 @@ def test_the_window_counts_from_the_oldest_not_taken() -> None:
     run(main())
 
 
+def test_several_places_are_taken_in_one_step_or_none() -> None:
+    async def main() -> None:
+        channel: Channel[int] = Channel(4)
+        assert await channel.reserve(3) == 0
+        several = asyncio.ensure_future(channel.reserve(2))
+        await asyncio.sleep(0)
+        assert (several.done(), channel.under_way) == (False, 3)
+        channel.put(0, 0)
+        assert await channel.take() == 0
+        assert (await several, channel.under_way) == (3, 4)
+        ended = asyncio.ensure_future(channel.reserve(2))
+        channel.end(4)
+        with pytest.raises(ChannelEnded):
+            await ended
+        assert channel.under_way == 3, "a place for what will not come is given back"
+
+    run(main())
+
+
 def test_put_never_waits_for_what_was_reserved() -> None:
     async def main() -> None:
         channel: Channel[int] = Channel(1)

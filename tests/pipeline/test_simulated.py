@@ -92,6 +92,34 @@ def test_no_row_is_read_twice_while_it_is_there(rows: TableFile) -> None:
         run(main())
 
 
+@pytest.mark.parametrize("together", [2, 3, 4])
+def test_rounds_change_nothing(rows: TableFile, together: int) -> None:
+    """Samples drawn side by side, seven batches in rounds of two, three or four."""
+    for seed in range(60):
+        scenario = Scenario(rows, batches=7, slots=64, faults=NOISE, stages=Stages(4, 2, 4, 3))
+        reference = held(simulate(replace(scenario, faults=Faults()), seed))
+        assert held(simulate(replace(scenario, together=together), seed)) == reference
+
+
+def test_what_breaks_a_round_is_what_the_user_gets(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("none to look ahead")
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, batches=7, together=3), 0)
+        monkeypatch.setattr(simulation.buffer, "foresee", no_memory)
+        epoch = simulation.epoch()
+        running = asyncio.ensure_future(run_epoch(epoch))
+        with pytest.raises(MemoryError, match="none to look ahead"):
+            await epoch.handover.aget()
+        await running
+        await simulation.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("given", [{}, SWEEPS], ids=["paper", "sweeps"])
 def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile, given: dict[str, Any]) -> None:
     """EIO: earlier batches are delivered, the error says where, a new epoch works, nothing is

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import threading
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,14 +15,16 @@ import pytest
 
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.errors import ClosedError, GNNDriveError, ReadError
+from gnndrive.records import Sample
 from gnndrive.samplers.uniform import Uniform
 from gnndrive.stream import ColumnStream
 from gnndrive.testing.faults import NOISE, Faults
 from gnndrive.topologies import _neighbours
 from gnndrive.topologies._csc import make_csc
-from gnndrive.topologies.base import GraphSize, Stop
+from gnndrive.topologies.base import GraphSize
 from gnndrive.topologies.direct import Direct
 from gnndrive.topologies.mmap import Mmap
+from gnndrive.waiting import Member, Round, Stop
 from tests.sampler.graphs import Scratch, graph_of_degrees, random_graph
 
 from .conftest import DATA_OFFSET, Graph, Opened
@@ -37,18 +42,16 @@ def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
     nodes = len(graph.indptr) - 1
     degrees = np.diff(graph.indptr)
     inside = np.zeros(nodes, bool)
-    neighbours = np.empty(1, graph.dtype)
-    missing, slot, missed = np.empty(1, np.int64), np.empty(1, np.int32), ffi.new("int64_t *")
+    neighbours, counts = np.empty(1, graph.dtype), np.zeros(len(graph.indices), np.int64)
     until = np.ones(1, np.int32)
     for at in np.flatnonzero(degrees):
         node, edge = np.array([at]), graph.indptr[at : at + 1].copy()
         wanted = ffi.new("gd_wanted *", [pointer(edge), pointer(node), pointer(until), 0, 1])
-        served = lib.gd_neighbours_serve(
-            cache.handle, cache._csc, wanted, 1, 1, ffi.from_buffer(neighbours),
-            pointer(missing), pointer(slot), missed,
-        )  # fmt: skip
-        assert served == 1
-        inside[at] = missed[0] == 0
+        missing = lib.gd_neighbours_serve(
+            cache.handle, cache._csc, wanted, 1, ffi.from_buffer(neighbours), 0, pointer(counts)
+        )
+        assert counts[edge[0]] == missing
+        inside[at] = missing == 0
         if inside[at]:
             assert neighbours[0] == graph.indices[edge[0]]
     return inside
@@ -173,6 +176,97 @@ def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
     assert lib.gd_sampler_culprit(scratch, ffi.NULL) == 2
 
 
+# ---- together
+
+
+def drawn_together(
+    topology: Any, seeds: list[np.ndarray], sampler: Uniform
+) -> list[Sample | BaseException]:
+    """A sample of each of `seeds`, or what went wrong with it, drawn in one round."""
+    round: Round[Any] = Round()
+    members = [round.enter() for _ in seeds]
+
+    def draw(node: np.ndarray, member: Member) -> Sample | BaseException:
+        try:
+            return sampler.sample(node, 7, topology.joining(round))
+        except GNNDriveError as error:
+            return error
+        finally:
+            member.leave()
+
+    with ThreadPoolExecutor(len(seeds)) as threads:
+        return list(threads.map(draw, seeds, members))
+
+
+@pytest.mark.parametrize("cache", [0, 30_000])
+@pytest.mark.parametrize("small", [False, True])
+def test_samples_drawn_together_are_those_drawn_alone_and_read_less(
+    opened: Open, on_disk: OnDisk, cache: int, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small:
+        monkeypatch.setattr(Direct, "missing_max", 97)
+        monkeypatch.setattr(Direct, "wanted_max", 301)
+    indptr, indices = random_graph(2000, 20, seed=1, dtype=np.int32)
+    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
+    seeds = [np.arange(100 * n, 100 * n + 20 * n) for n in range(5)]
+    sampler = Uniform([4, 4])
+    alone, together = (opened(graph, cache_bytes=cache, gap=0) for _ in range(2))
+    for node, got in zip(seeds, drawn_together(together.topology, seeds, sampler), strict=True):
+        expected = sampler.sample(node, 7, memory)
+        assert isinstance(got, Sample)
+        np.testing.assert_array_equal(got.node, expected.node)
+        np.testing.assert_array_equal(got.row, expected.row)
+        sampler.sample(node, 7, alone.topology)
+    for name in ("neighbours_wanted", "neighbours_cached"):
+        assert alone.stats[name] == together.stats[name]
+    assert 0 < together.stats["topology_bytes_read"] < alone.stats["topology_bytes_read"]
+
+
+def test_a_bad_sector_is_the_error_of_who_wants_it(opened: Open, on_disk: OnDisk) -> None:
+    indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
+    sector = int(indptr[210]) // 128
+    bad = DATA_OFFSET + 512 * sector
+    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
+    faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2)
+    topology = opened(graph, engine="simulated", faults=faults).topology
+    seeds = [np.array([node]) for node in range(200, 222, 3)]
+    outcomes = drawn_together(topology, seeds, Uniform([-1]))
+    failed = 0
+    for node, got in zip(range(200, 222, 3), outcomes, strict=True):
+        if indptr[node] < 128 * (sector + 1) and indptr[node + 1] > 128 * sector:
+            failed += 1
+            assert isinstance(got, ReadError)
+            assert (got.path, got.errno) == (str(graph.path), errno.EIO)
+        else:
+            assert isinstance(got, Sample)
+            expected = Uniform([-1]).sample(np.array([node]), 7, memory)
+            np.testing.assert_array_equal(got.node, expected.node)
+    assert 0 < failed < len(outcomes)
+
+
+def test_stopping_a_round(opened: Open, on_disk: OnDisk) -> None:
+    one = opened(on_disk(*random_graph(3000, 20, seed=1)), engine="simulated", faults=NOISE)
+    set_paused(one, True)
+    sampler, outcomes = Uniform([5, 5]), []
+    seeds = [np.arange(0, 3000, 10) + n for n in range(4)]
+    whole = threading.Thread(
+        target=lambda: outcomes.extend(drawn_together(one.topology, seeds, sampler)), daemon=True
+    )
+    whole.start()
+    assert any(reading(one) for _ in range(LOOKS))
+    sampler.stop()
+    set_paused(one, False)
+    whole.join(60)
+    assert [type(outcome) for outcome in outcomes] == [ClosedError] * 4
+
+
+def test_what_is_all_in_the_cache_needs_no_round(opened: Open, on_disk: OnDisk) -> None:
+    graph = on_disk(*random_graph(500, 20, seed=1))
+    assert opened(graph, cache_bytes=0).topology.fetches
+    assert opened(graph, cache_bytes=30_000).topology.fetches
+    assert not opened(graph, cache_bytes=10**6).topology.fetches
+
+
 # ---- how it ends
 
 
@@ -256,20 +350,26 @@ def test_a_stop_calls_what_waits_now_and_later() -> None:
     assert stop.flag[0] == 1
 
 
-def test_one_fetch_is_bounded(
+def test_a_fetch_goes_through_the_file_by_parts(
     opened: Open, on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Direct, "missing_max", 100)
-    monkeypatch.setattr(Direct, "wanted_max", 150)
-    sizes = []
+    sizes, ranges = [], []
+    plans: weakref.WeakSet[Any] = weakref.WeakSet()
     locate = type(opened(on_disk(*random_graph(10, 1))).adjacency._layouts[0]).locate
 
     def measured(self: Any, rows: np.ndarray, *rest: Any) -> Any:
         sizes.append(len(rows))
-        return locate(self, rows, *rest)
+        ranges.append((rows.min(), rows.max()))
+        assert not plans, "there is memory for one plan"
+        reads = locate(self, rows, *rest)
+        plans.add(reads)
+        return reads
 
     monkeypatch.setattr("gnndrive.layouts.table.Table.locate", measured)
     graph = on_disk(*random_graph(1000, 20, seed=1))
     sample = Uniform([-1]).sample(np.arange(300), 0, opened(graph).topology)
     assert sum(sizes) == len(sample.edge)
-    assert max(sizes) == 100
+    assert 90 < max(sizes) <= 100
+    assert len(sizes) < len(sample.edge) / 80
+    assert all(before[1] < after[0] for before, after in pairwise(ranges)), "one pass, by parts"
