@@ -14,6 +14,7 @@ import contextlib
 import mmap
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from math import prod
 from typing import Any, TypeAlias
@@ -54,15 +55,25 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
     return block
 
 
+class _Loan(weakref.ref[Any]):
+    """Refers to the array over a block that is given out."""
+
+    __slots__ = ("block",)
+    block: mmap.mmap
+
+
 class Blocks:
     """Gives out arrays over blocks, and takes a block back when the last array over it is gone.
 
-    Thread-safe; a block may come back in any thread, in the middle of anything.
+    Thread-safe. A block comes back in any thread, in the middle of anything, mostly in the user's;
+    no Python runs there, for what a weak reference calls would swallow a Ctrl-C.
     """
 
     def __init__(self) -> None:
-        self._spare: list[mmap.mmap] = []
         self._lock = threading.Lock()
+        self._spare: list[mmap.mmap] = []
+        self._lent: dict[int, _Loan] = {}  # by their addresses: an array cannot be hashed
+        self._back: deque[_Loan] = deque()  # not among the spare ones yet
         self._closed = False
 
     def empty(self, shape: Any, dtype: Any) -> npt.NDArray[Any]:
@@ -81,46 +92,53 @@ class Blocks:
         if nbytes < SMALL_BYTES or self._closed:
             return np.empty(shape, dtype)
         block = self._take(_class_bytes(nbytes))
-        whole = np.frombuffer(block, np.uint8)
         # Views keep `whole` alive, and only views of it are given out.
-        weakref.finalize(whole, self._give, block).atexit = False
+        whole = np.frombuffer(block, np.uint8)
+        self._lend(whole, block)
         array: npt.NDArray[Any] = whole[:nbytes].view(dtype).reshape(shape)
         return array
 
     @property
     def spare_bytes(self) -> int:
         """Bytes of blocks that wait for their next use."""
-        return sum(map(len, list(self._spare)))
+        with self._lock:
+            self._collect()
+            return sum(map(len, self._spare))
 
     def close(self) -> None:
         """Free what is spare now, and what is still in use as soon as it is not."""
-        self._closed = True
-        self._spare.clear()
+        with self._lock:
+            self._closed = True
+            self._lent.clear()
+            self._back.clear()
+            self._spare.clear()
 
     def _take(self, nbytes: int) -> mmap.mmap:
         with self._lock:
-            spare = sorted(self._spare, key=len)
-            for block in spare:
-                if nbytes <= len(block) <= 2 * nbytes and self._remove(block):
-                    return block
-            for block in reversed(spare):  # one that was outgrown makes room
-                if nbytes <= 2 * len(block) <= 2 * nbytes and self._remove(block):
+            self._collect()
+            sizes = sorted((len(block), number) for number, block in enumerate(self._spare))
+            for size, number in sizes:
+                if nbytes <= size <= 2 * nbytes:
+                    return self._spare.pop(number)
+            for size, number in reversed(sizes):  # one that was outgrown makes room
+                if nbytes <= 2 * size <= 2 * nbytes:
+                    del self._spare[number]
                     break
         return private_map(nbytes)
 
-    def _remove(self, block: mmap.mmap) -> bool:
-        """Whether it was still there: `_give` takes no lock."""
-        try:
-            self._spare.remove(block)
-        except ValueError:
-            return False
-        return True
+    def _lend(self, whole: npt.NDArray[Any], block: mmap.mmap) -> None:
+        loan = _Loan(whole, self._back.append)
+        loan.block = block
+        with self._lock:
+            if not self._closed:
+                self._lent[id(loan)] = loan
 
-    def _give(self, block: mmap.mmap) -> None:
-        # No lock: a garbage collection may call this in a thread that holds it. Appending to a list
-        # is one step.
-        if not self._closed:
-            self._spare.append(block)
+    def _collect(self) -> None:
+        """What has come back is spare from now on."""
+        while self._back:
+            loan = self._back.popleft()
+            if self._lent.pop(id(loan), None) is loan:  # else it came while they were closed
+                self._spare.append(loan.block)
 
 
 def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

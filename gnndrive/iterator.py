@@ -172,3 +172,4 @@ class BatchIterator(Iterator[Any]):
         with self._changing:
             self._closed = True
             self._runtime.end(self._running)
+            self._dropped.detach()  # a finalizer that runs between two epochs may swallow a Ctrl-C

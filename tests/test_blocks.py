@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gnndrive.blocks import SMALL_BYTES, Blocks, empty_tensor
+from tests.interrupted import drop_and_interrupt
 
 LARGE = 1 << 20
 
@@ -132,6 +133,12 @@ def test_a_cycle_gives_its_block_back_at_its_collection() -> None:
     cycle.append(cycle)
     del cycle
     gc.collect()
+    assert blocks.spare_bytes >= LARGE
+
+
+def test_a_block_that_comes_back_swallows_no_ctrl_c() -> None:
+    blocks = Blocks()
+    drop_and_interrupt([blocks.empty(LARGE, np.uint8).base])
     assert blocks.spare_bytes >= LARGE
 
 

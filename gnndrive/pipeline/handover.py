@@ -13,9 +13,11 @@ import contextlib
 import threading
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any
 
 from gnndrive.errors import LateError
+from gnndrive.pipeline.bell import told_when_gone
 
 LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
 
@@ -49,10 +51,16 @@ class Handover:
         """Wait until a batch may be made ready."""
         while True:
             with self._lock:
-                if len(self._ready) < self._capacity and not self._two_are_held():
+                full = len(self._ready) >= self._capacity
+                before = None if full else self._before
+                if not full and (before is None or before() is None):
                     return
                 listener = self._listen()
-            await listener
+            if before is None:
+                await listener
+            else:
+                with told_when_gone(before, partial(_wake, listener)):
+                    await listener
 
     def put(self, batch: Any) -> None:
         """Make a batch ready; after the end it is dropped, for nobody will take it."""
@@ -116,26 +124,13 @@ class Handover:
     def _next(self) -> Any:
         if self._ready:
             batch = self._ready.popleft()
-            self._before, self._given = self._given, self._watch(batch)
+            self._before, self._given = self._given, _reference(batch)
             self._tell()
             return batch
         error, self._error = self._error, None
         if error is not None:
             raise error
         raise HandoverEnded
-
-    def _watch(self, batch: Any) -> weakref.ref[Any] | None:
-        try:
-            return weakref.ref(batch, self._gone)
-        except TypeError:  # a tuple, say: nobody can tell how long the user holds it
-            return None
-
-    def _gone(self, _batch: weakref.ref[Any]) -> None:
-        with self._lock:
-            self._tell()
-
-    def _two_are_held(self) -> bool:
-        return self._before is not None and self._before() is not None
 
     def _is_there(self) -> bool:
         """Whether a batch or the end is; if not, whoever asks has come back with nothing ready. He
@@ -158,6 +153,13 @@ class Handover:
         for loop, listener in listeners:
             with contextlib.suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(_wake, listener)
+
+
+def _reference(batch: Any) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(batch)
+    except TypeError:  # a tuple, say: nobody can tell how long the user holds it
+        return None
 
 
 def _wake(listener: asyncio.Future[None]) -> None:

@@ -1,0 +1,79 @@
+"""Whoever waits is told that a batch is gone, and no Ctrl-C is lost there."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+from gnndrive.pipeline.bell import told_when_gone
+from gnndrive.pipeline.handover import Handover
+from gnndrive.testing.loop import run
+from tests.interrupted import drop_and_interrupt
+
+
+class Batch:
+    """Something that the user holds, or lets go."""
+
+
+def test_who_waits_is_told_in_his_loop() -> None:
+    async def main() -> None:
+        told, only = asyncio.Event(), [Batch()]
+        with told_when_gone(weakref.ref(only[0]), told.set):
+            await asyncio.sleep(0)
+            assert not told.is_set()
+            await asyncio.to_thread(only.clear)
+            await told.wait()
+
+    asyncio.run(main())
+
+
+def test_what_is_gone_already() -> None:
+    async def main() -> None:
+        gone, told = weakref.ref(Batch()), list[bool]()
+        with told_when_gone(gone, lambda: told.append(True)):
+            assert told == [True]
+
+    run(main())
+
+
+def test_a_cycle_is_gone_at_its_collection() -> None:
+    async def main() -> None:
+        told, cycle = asyncio.Event(), list[Any]([Batch()])
+        cycle.append(cycle)
+        with told_when_gone(weakref.ref(cycle[0]), told.set):
+            del cycle
+            gc.collect()
+            await told.wait()
+
+    run(main())
+
+
+def test_nobody_is_told_afterwards() -> None:
+    async def main() -> None:
+        told, batch = list[bool](), Batch()
+        with told_when_gone(weakref.ref(batch), lambda: told.append(True)):
+            pass
+        del batch
+        await asyncio.sleep(0)
+        assert told == []
+
+    run(main())
+
+
+def test_a_batch_that_goes_away_swallows_no_ctrl_c() -> None:
+    async def main() -> None:
+        handover, only = Handover(), [Batch()]
+        handover.put(only.pop())
+        only.append(handover.get())
+        handover.put(Batch())
+        second = handover.get()
+        waiting = asyncio.ensure_future(handover.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        drop_and_interrupt(only)
+        await waiting
+        assert isinstance(second, Batch)
+
+    run(main())
