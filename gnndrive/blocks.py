@@ -15,7 +15,7 @@ import mmap
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, TypeAlias
 
@@ -58,7 +58,8 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
 class _Loan(weakref.ref[Any]):
     """Refers to the array over a block that is given out."""
 
-    __slots__ = ("block",)
+    __slots__ = ("address", "block")
+    address: int
     block: mmap.mmap
 
 
@@ -72,7 +73,7 @@ class Blocks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spare: list[mmap.mmap] = []
-        self._lent: dict[int, _Loan] = {}  # by their addresses: an array cannot be hashed
+        self._lent: dict[int, _Loan] = {}  # by the block's address
         self._back: deque[_Loan] = deque()  # not among the spare ones yet
         self._closed = False
 
@@ -97,6 +98,12 @@ class Blocks:
         self._lend(whole, block)
         array: npt.NDArray[Any] = whole[:nbytes].view(dtype).reshape(shape)
         return array
+
+    def references(self, addresses: Iterable[int]) -> tuple[weakref.ref[Any], ...]:
+        """To what is gone when the blocks at these addresses are back; none to other memory."""
+        with self._lock:
+            lent = [self._lent[each]() for each in addresses if each in self._lent]
+        return tuple(weakref.ref(each) for each in lent if each is not None)
 
     @property
     def spare_bytes(self) -> int:
@@ -128,16 +135,16 @@ class Blocks:
 
     def _lend(self, whole: npt.NDArray[Any], block: mmap.mmap) -> None:
         loan = _Loan(whole, self._back.append)
-        loan.block = block
+        loan.block, loan.address = block, whole.ctypes.data
         with self._lock:
             if not self._closed:
-                self._lent[id(loan)] = loan
+                self._lent[loan.address] = loan
 
     def _collect(self) -> None:
         """What has come back is spare from now on."""
         while self._back:
             loan = self._back.popleft()
-            if self._lent.pop(id(loan), None) is loan:  # else it came while they were closed
+            if self._lent.pop(loan.address, None) is loan:  # else it came while they were closed
                 self._spare.append(loan.block)
 
 

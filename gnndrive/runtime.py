@@ -35,6 +35,7 @@ from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import Running, run_epoch
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.handover import References
 from gnndrive.pipeline.service import CLOSED, Service, close_anywhere
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.plugins import find
@@ -135,7 +136,7 @@ class Runtime:
         number: int,
         sampler: Sampler,
         rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
-        collate: Callable[[Extracted], Any],
+        collate: Callable[[Extracted], tuple[Any, References]],
         first: int = 0,
     ) -> Running:
         """Start an epoch at batch `first`; its batches come out of the hand-over.

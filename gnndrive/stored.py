@@ -36,6 +36,7 @@ from gnndrive.layouts.base import block_bytes
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import Running
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.handover import References
 from gnndrive.pipeline.service import CLOSED
 from gnndrive.planning import wanted
 from gnndrive.plugins import find
@@ -238,9 +239,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
     # ---- iterating ----
 
     def __iter__(self) -> Any:
-        """A fresh epoch's batches; several iterators may live at once, each with a feature buffer
-        of its own.
-        """
+        """A fresh epoch's batches; several iterators may live at once, each with its own buffer."""
         return self._begin() if self._stored else super().__iter__()
 
     def __aiter__(self) -> Any:
@@ -264,16 +263,16 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             seeds = chain(list(islice(seeds, 1)), seeds)
         empty, collate = runtime.blocks.empty, self._collate
         rows_of = partial(collate.rows_of, attributes=runtime.attributes, empty=empty)
+        files = {table.name: table.file for table in collate.tables}
 
-        def finish(item: Extracted) -> Any:
+        def finish(item: Extracted) -> tuple[Any, References]:
             rows = {
-                table.name: item.lease.gather(
-                    table.name, torch_dtype(table.file.dtype), table.file.row_shape
-                )
-                for table in collate.tables
+                name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
+                for name, file in files.items()
             }
+            memory = runtime.blocks.references(each.data_ptr() for each in rows.values())
             sampled = item.seeds, item.sample, item.rows
-            return collate(*sampled, rows, runtime.attributes, empty, runtime.device)
+            return collate(*sampled, rows, runtime.attributes, empty, runtime.device), memory
 
         def start(left: Iterator[Seeds], first: int) -> Running:
             sampler = self._make_sampler(empty)

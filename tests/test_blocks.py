@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,29 @@ def test_a_cycle_gives_its_block_back_at_its_collection() -> None:
     del cycle
     gc.collect()
     assert blocks.spare_bytes >= LARGE
+
+
+def test_what_refers_to_a_block_knows_when_it_is_back() -> None:
+    blocks = Blocks()
+    large, small = blocks.empty((1000, 256), np.float32), blocks.empty(1000, np.uint8)
+    view = torch.from_numpy(large)[1:]
+    (reference,) = blocks.references([address(large), address(small)])
+    del large
+    assert reference() is not None
+    del view
+    assert reference() is None
+    assert blocks.spare_bytes > 0
+
+
+def test_what_refers_to_a_block_keeps_none_after_the_end() -> None:
+    blocks = Blocks()
+    array = blocks.empty(LARGE, np.uint8)
+    (reference,), block = blocks.references([address(array)]), weakref.ref(array.base.base)
+    blocks.close()
+    assert blocks.references([address(array)]) == ()
+    del array
+    assert reference() is None
+    assert block() is None
 
 
 def test_a_block_that_comes_back_swallows_no_ctrl_c() -> None:

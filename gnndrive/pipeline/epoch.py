@@ -18,7 +18,7 @@ from gnndrive.lease import Lease
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
-from gnndrive.pipeline.handover import Handover
+from gnndrive.pipeline.handover import Handover, References
 from gnndrive.pipeline.workers import Workers
 from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.samplers.base import Sampler
@@ -59,7 +59,8 @@ class Epoch:
         rows_of: which rows of each table a sample needs; blocking.
         buffer: this epoch's alone while it runs.
         workers: threads for sampling and gathering.
-        collate: makes the user's batch from an extracted one; blocking.
+        collate: makes the user's batch from an extracted one, and refers to what holds its rows'
+            memory, see `Handover.put`; blocking.
         counters: what happened so far.
         first: the index of the first batch; those before it are not wanted.
         together: samples of a round, which fetch together, at most the extracting queue's bound; 1:
@@ -74,7 +75,7 @@ class Epoch:
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
     buffer: FeatureBuffer
     workers: Workers
-    collate: Callable[[Extracted], Any]
+    collate: Callable[[Extracted], tuple[Any, References]]
     stages: Stages
     counters: Counters
     first: int = 0

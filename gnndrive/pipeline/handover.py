@@ -2,8 +2,8 @@
 
 One batch waits ready while the user computes on the one before: two are alive, and memory is
 counted for two. A loop holds the batch before until it has been given the next, so there is room
-for a third only when that one is gone, or when the user comes back and nothing is ready: whoever
-keeps batches gets them all the same, each made while he waits.
+for a third only when that one is gone, memory and all, or when the user comes back and nothing is
+ready: whoever keeps batches gets them all the same, each made while he waits.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import threading
 import weakref
 from collections import deque
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from gnndrive.errors import LateError
 from gnndrive.pipeline.bell import told_when_gone
+
+References: TypeAlias = tuple[weakref.ref[Any], ...]
 
 LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
 
@@ -38,9 +40,9 @@ class Handover:
         # Re-entrant: a garbage collection while it is held may end the very iterator it belongs to.
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
-        self._ready: deque[Any] = deque()
-        self._given: weakref.ref[Any] | None = None  # the newest that the user got
-        self._before: weakref.ref[Any] | None = None  # the one before it, until the user lets go
+        self._ready: deque[tuple[Any, References]] = deque()
+        self._given: References = ()  # to the newest batch that the user got
+        self._before: References = ()  # to the one before it, until the user lets go
         self._ended = False
         self._error: BaseException | None = None
         self._listeners: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -52,21 +54,27 @@ class Handover:
         while True:
             with self._lock:
                 full = len(self._ready) >= self._capacity
-                before = None if full else self._before
-                if not full and (before is None or before() is None):
+                held = [] if full else [each for each in self._before if each() is not None]
+                if not full and not held:
                     return
                 listener = self._listen()
-            if before is None:
+            if full:
                 await listener
             else:
-                with told_when_gone(before, partial(_wake, listener)):
+                with told_when_gone(held, partial(_wake, listener)):
                     await listener
 
-    def put(self, batch: Any) -> None:
-        """Make a batch ready; after the end it is dropped, for nobody will take it."""
+    def put(self, batch: Any, memory: References = ()) -> None:
+        """Make a batch ready; after the end it is dropped, for nobody will take it.
+
+        Args:
+            batch: anything.
+            memory: what holds its memory, which comes back a moment after the batch is gone (torch
+                lets the GIL go when it frees a tensor), or much later if the user keeps a tensor.
+        """
         with self._lock:
             if not self._ended:
-                self._ready.append(batch)
+                self._ready.append((batch, memory))
                 self._tell()
 
     @property
@@ -123,8 +131,8 @@ class Handover:
 
     def _next(self) -> Any:
         if self._ready:
-            batch = self._ready.popleft()
-            self._before, self._given = self._given, _reference(batch)
+            batch, memory = self._ready.popleft()
+            self._before, self._given = self._given, (*_references(batch), *memory)
             self._tell()
             return batch
         error, self._error = self._error, None
@@ -136,8 +144,8 @@ class Handover:
         """Whether a batch or the end is; if not, whoever asks has come back with nothing ready. He
         asks again whenever another user has taken the batch that he waited for."""
         there = bool(self._ready) or self._ended
-        if not there and self._before is not None:
-            self._before = None
+        if not there and self._before:
+            self._before = ()
             self._tell()
         return there
 
@@ -155,11 +163,11 @@ class Handover:
                 loop.call_soon_threadsafe(_wake, listener)
 
 
-def _reference(batch: Any) -> weakref.ref[Any] | None:
+def _references(batch: Any) -> References:
     try:
-        return weakref.ref(batch)
+        return (weakref.ref(batch),)
     except TypeError:  # a tuple, say: nobody can tell how long the user holds it
-        return None
+        return ()
 
 
 def _wake(listener: asyncio.Future[None]) -> None:

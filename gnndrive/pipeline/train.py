@@ -32,14 +32,14 @@ async def train_stage(epoch: Epoch) -> None:
         try:
             await epoch.handover.room()
             started = perf_counter()
-            batch = await epoch.workers.run(epoch.collate, item)
+            batch, memory = await epoch.workers.run(epoch.collate, item)
         finally:
             # The gather has ended or never began: this is behind its fence, also when cancelled.
             epoch.releasing.put(handed_over, item.lease)
         handed_over += 1
         epoch.counters.gather_s += perf_counter() - started
         epoch.count_batch(item)
-        epoch.handover.put(batch)
+        epoch.handover.put(batch, memory)
         del batch, item  # the user alone keeps it alive
     epoch.releasing.end(handed_over)
     epoch.handover.finish(None)

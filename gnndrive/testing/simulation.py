@@ -32,7 +32,7 @@ from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.pipeline.epoch import Epoch, Stages
-from gnndrive.pipeline.handover import HandoverEnded
+from gnndrive.pipeline.handover import HandoverEnded, References
 from gnndrive.pipeline.workers import Workers
 from gnndrive.policies.base import Policy
 from gnndrive.policies.lru import LRU
@@ -220,10 +220,10 @@ class Simulation:
         assert isinstance(sample, Sample)
         return {"x": sample.node}
 
-    def collate(self, item: Extracted) -> Delivered:
+    def collate(self, item: Extracted) -> tuple[Delivered, References]:
         """Gather a batch's rows."""
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
-        return Delivered(item.seeds.index, item.rows["x"], rows)
+        return Delivered(item.seeds.index, item.rows["x"], rows), ()
 
     def gathered(self, lease: Lease) -> npt.NDArray[np.uint8]:
         """The rows of a lease that is ready, gathered and looked at."""

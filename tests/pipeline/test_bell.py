@@ -19,8 +19,8 @@ class Batch:
 
 def test_who_waits_is_told_in_his_loop() -> None:
     async def main() -> None:
-        told, only = asyncio.Event(), [Batch()]
-        with told_when_gone(weakref.ref(only[0]), told.set):
+        told, kept, only = asyncio.Event(), Batch(), [Batch()]
+        with told_when_gone([weakref.ref(kept), weakref.ref(only[0])], told.set):
             await asyncio.sleep(0)
             assert not told.is_set()
             await asyncio.to_thread(only.clear)
@@ -29,10 +29,27 @@ def test_who_waits_is_told_in_his_loop() -> None:
     asyncio.run(main())
 
 
+def test_a_batch_is_gone_when_its_memory_is() -> None:
+    async def main() -> None:
+        handover, memory = Handover(), [Batch()]
+        handover.put(Batch(), (weakref.ref(memory[0]),))
+        handover.get()  # and is dropped
+        handover.put(Batch())
+        second = handover.get()
+        waiting = asyncio.ensure_future(handover.room())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        memory.clear()
+        await waiting
+        assert isinstance(second, Batch)
+
+    run(main())
+
+
 def test_what_is_gone_already() -> None:
     async def main() -> None:
         gone, told = weakref.ref(Batch()), list[bool]()
-        with told_when_gone(gone, lambda: told.append(True)):
+        with told_when_gone([gone], lambda: told.append(True)):
             assert told == [True]
 
     run(main())
@@ -42,7 +59,7 @@ def test_a_cycle_is_gone_at_its_collection() -> None:
     async def main() -> None:
         told, cycle = asyncio.Event(), list[Any]([Batch()])
         cycle.append(cycle)
-        with told_when_gone(weakref.ref(cycle[0]), told.set):
+        with told_when_gone([weakref.ref(cycle[0])], told.set):
             del cycle
             gc.collect()
             await told.wait()
@@ -53,7 +70,7 @@ def test_a_cycle_is_gone_at_its_collection() -> None:
 def test_nobody_is_told_afterwards() -> None:
     async def main() -> None:
         told, batch = list[bool](), Batch()
-        with told_when_gone(weakref.ref(batch), lambda: told.append(True)):
+        with told_when_gone([weakref.ref(batch)], lambda: told.append(True)):
             pass
         del batch
         await asyncio.sleep(0)

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -176,7 +176,7 @@ def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
         simulation = Simulation(Scenario(rows), 3)
         epoch = simulation.epoch()
 
-        def broken(item: object) -> None:
+        def broken(item: object) -> NoReturn:
             raise KeyError("no such attribute")
 
         epoch.collate = broken
