@@ -267,7 +267,7 @@ typedef struct gd_csc {
 } gd_csc;
 /* Pack indices[count], those at CSC positions from `first` on, into zeroed memory of
  * (edges * bits + 7) / 8 + 8 bytes. -ERANGE: one is no node; -EINVAL: a node needs more bits. */
-enum { GD_PACKED_BITS_MAX = 57 };
+enum { GD_PACKED_BITS_MAX = 56 };
 int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
                     int64_t nodes, int32_t bits, void *packed);
 /* The in-edges of one type: `csc` has index pointers of the target type's nodes, and indices that
