@@ -1,10 +1,10 @@
 """Calibration: seconds a request and seconds a byte on the disk that a store lies on.
 
 Random reads of a few sizes at full depth through the loader's own ring, in several rounds because
-a disk is not alone and not steady; then a straight line through each size's median, as far as the
-loader's reads go: t = request_s + bytes x byte_s. The planner bridges a gap when reading it costs
-less than another request. A real disk is only near to such a line, so every point is kept beside
-the two constants, and `gnndrive info` says how far off the line is.
+a disk is not alone and not steady; then a straight line through each size's median, up to the
+loader's largest read: t = request_s + bytes x byte_s. The planner bridges a gap when reading it
+costs less than another request. A real disk is only near to such a line, so every point is kept
+beside the two constants, and `gnndrive info` says how far off the line is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 
 from gnndrive.errors import ConfigError
-from gnndrive.layouts.base import BLOCK_BYTES
+from gnndrive.layouts.base import BLOCK_BYTES, FEATURE_BLOCK_BYTES
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import Driven
 from gnndrive.measure.raw import IoOptions, run
@@ -27,8 +27,8 @@ from gnndrive.records import DiskCost
 from gnndrive.store.disk import disk_identity, not_writable, save_calibration
 from gnndrive.store.reader import Store
 
-READ_BYTES = (512, 4096, 16384, 65536, 262144)
-FITTED_BYTES_MAX = BLOCK_BYTES
+READ_BYTES = (512, 4096, 16384, BLOCK_BYTES, FEATURE_BLOCK_BYTES)
+FILE_BYTES_MIN = BLOCK_BYTES
 DEPTH = 128
 ROUNDS = 4
 SECONDS_A_POINT = 0.3
@@ -100,7 +100,7 @@ def measure_points(
 ) -> tuple[tuple[int, float], ...]:
     """(bytes of a read, seconds a read): the sizes that the disk and the file allow, in rounds."""
     disk = Disk(store, features, depth, ioengine)
-    disk.read(FITTED_BYTES_MAX, WARM_UP_POINTS * seconds, reads)
+    disk.read(FILE_BYTES_MIN, WARM_UP_POINTS * seconds, reads)
     return tuple(disk.point(nbytes, seconds, reads) for nbytes in disk.sizes * ROUNDS)
 
 
@@ -120,7 +120,7 @@ class Disk:
         sector = table.sector_bytes if table.direct else 1
         table.close()
         whole = os.path.getsize(file.path)
-        if whole < FITTED_BYTES_MAX:
+        if whole < FILE_BYTES_MIN:
             raise ConfigError(
                 f"{file.path} has {whole:,} bytes, less than one of the reads to measure: a store "
                 "that small needs no calibration"
@@ -161,15 +161,13 @@ def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     """The line t = request_s + bytes x byte_s nearest to the sizes' medians, by relative error.
 
     Args:
-        points: bytes of a read and seconds a read, at least two sizes of up to `FITTED_BYTES_MAX`;
-            longer reads, which the loader does not make, are left out.
+        points: bytes of a read and seconds a read, at least two sizes.
 
     Returns:
         request_s and byte_s, neither negative: where the nearest line has a negative one, the
         nearest without it.
     """
-    fitted = [point for point in medians(points) if point[0] <= FITTED_BYTES_MAX]
-    nbytes, seconds = np.array(fitted, float).T
+    nbytes, seconds = np.array(medians(points), float).T
     terms = np.stack([np.ones_like(nbytes), nbytes]) / seconds
     solved = np.linalg.lstsq((terms * _SCALE[:, None]).T, np.ones_like(seconds), rcond=None)[0]
     request_s, byte_s = (solved * _SCALE).tolist()
@@ -185,5 +183,5 @@ _SCALE = np.array([1e-5, 1e-9])  # of the two unknowns, for the solver's sake
 
 def misfit(cost: DiskCost) -> float:
     """How far the line is from the worst of the medians that it was fitted to, as a share."""
-    fitted = [point for point in medians(cost.points) if point[0] <= FITTED_BYTES_MAX]
-    return max((abs(cost.seconds(1, size) / t - 1) for size, t in fitted if t), default=0.0)
+    away = (abs(cost.seconds(1, size) / t - 1) for size, t in medians(cost.points) if t)
+    return max(away, default=0.0)

@@ -16,7 +16,7 @@ from gnndrive.blocks import private_map
 from gnndrive.errors import ConfigError
 from gnndrive.layouts.base import Reads, block_bytes
 from gnndrive.layouts.table import Table
-from gnndrive.measure.calibrate import FITTED_BYTES_MAX, Disk, cost_of
+from gnndrive.measure.calibrate import Disk, cost_of
 from gnndrive.measure.drive import QUEUED, Driven, drive
 from gnndrive.records import DiskCost, EngineSettings, Int32Array, Int64Array, Landing
 from gnndrive.samplers.base import batch_key
@@ -128,7 +128,7 @@ def _drive_in_turn(
     disk = Disk(store, options.features, depth, engine)
     driven, points = drive([iter(())], engine, settings), []
     for reads in plans:
-        points += [disk.point(n, SECONDS_A_POINT) for n in disk.sizes if n <= FITTED_BYTES_MAX]
+        points += [disk.point(nbytes, SECONDS_A_POINT) for nbytes in disk.sizes]
         driven += drive([iter((reads,))], engine, settings)
     return driven, cost_of(points, store, depth, engine) if points else None
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnndrive.errors import ConfigError, StoreError
+from gnndrive.layouts.base import block_bytes
 from gnndrive.measure import calibrate
 from gnndrive.measure.calibrate import READ_BYTES, ROUNDS, fit, medians, misfit
 from gnndrive.records import DiskCost, DiskIdentity
@@ -23,12 +24,18 @@ def test_points_on_a_line_give_the_line(request_s, byte_s):
     assert fit(points) == pytest.approx((request_s, byte_s), rel=1e-6)
 
 
-def test_the_median_counts_and_long_reads_do_not():
+def test_the_median_counts():
     line = [(size, 1e-5 + size * 1e-9) for size in READ_BYTES]
     outlier = [(size, t * 50) for size, t in line]
-    long = [(262144, 1.0)] * 10
-    assert fit(line * 2 + outlier + long) == pytest.approx((1e-5, 1e-9))
+    assert fit(line * 2 + outlier) == pytest.approx((1e-5, 1e-9))
     assert medians([(2, 5.0), (1, 1.0), (2, 7.0), (2, 90.0)]) == [(1, 1.0), (2, 7.0)]
+
+
+def test_the_line_goes_as_far_as_the_loaders_largest_read():
+    """A disk that is full at 64 KiB already: what a byte costs lies between both of its slopes."""
+    assert READ_BYTES[-1] == block_bytes(row_bytes=512)
+    dear = [(size, 5e-6 + max(size * 1e-10, size * 2e-10 - 6e-6)) for size in READ_BYTES]
+    assert 1.2e-10 < fit(dear)[1] < 2e-10
 
 
 def test_neither_constant_is_negative():
@@ -41,7 +48,7 @@ def test_neither_constant_is_negative():
 
 def test_how_far_off_the_line_is():
     disk = DiskIdentity("8:1", "", "", "ext4")
-    points = ((512, 1e-5), (4096, 2e-5), (262144, 1.0))
+    points = ((512, 1e-5), (4096, 2e-5))
     assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, points)) == pytest.approx(0.5)
     assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, ())) == 0
 

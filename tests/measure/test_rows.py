@@ -9,6 +9,7 @@ import pytest
 
 from gnndrive.errors import ConfigError
 from gnndrive.measure import rows, text
+from gnndrive.measure.calibrate import READ_BYTES
 from gnndrive.measure.rows import RowsOptions
 from gnndrive.records import DiskCost, DiskIdentity
 from gnndrive.store.disk import disk_identity, save_calibration
@@ -96,7 +97,7 @@ def test_a_disk_measured_in_turn_predicts(store, monkeypatch):
     options = RowsOptions(share=0.4, batches=1, iodepth=8)
     result, alone = (rows.run(store, replace(options, recalibrate=turns)) for turns in (1, 0))
     driven = result.driven
-    assert measured == [512, 4096, 16384, 65536] * 3
+    assert measured == list(READ_BYTES) * 3
     assert driven.rows == alone.driven.rows > 2 * 512
     assert driven.latency.lat.count == driven.requests
     assert result.predicted_s == pytest.approx(driven.requests * 1e-5 + driven.nbytes * 1e-9)
