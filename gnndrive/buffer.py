@@ -329,6 +329,11 @@ class FeatureBuffer:
         return bool(self._loads)
 
     @property
+    def in_parts(self) -> bool:
+        """Whether the head of the line was admitted in part and waits for slots for the rest."""
+        return self._begun is not None
+
+    @property
     def idle(self) -> bool:
         """Whether nothing is loading, leased or waiting."""
         return not self._loads and not self._line and not self._watchers

@@ -71,6 +71,34 @@ def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
     run(main())
 
 
+def test_a_lease_that_is_waited_for_in_parts_gives_its_first_slots_up_at_once(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may stand still meanwhile: the next part is read before all slots are given up."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 16)})
+            (ticket,) = buffer.join([(None, {"x": ids(20, 30)})])
+            await first.ready()
+            given_up: list[tuple[int, int]] = []
+            release = Table.release
+
+            def told(table: Table, alias: Int32Array) -> None:
+                given_up.append((len(alias), loads(simulation)))
+                release(table, alias)
+
+            monkeypatch.setattr(Table, "release", told)
+            first.release()
+            assert given_up == [(4, 16), (12, 19)]
+            lease = await buffer.granted(ticket)
+            await use(simulation, lease, ids(20, 30))
+            assert given_up[2:] == [(10, 26)]  # nobody waits
+
+    run(main())
+
+
 def test_no_part_gives_up_what_another_wants(rows: TableFile) -> None:
     """Rows 0 … 7 are the oldest on standby and the last in the file's order of what is wanted."""
 
