@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from gnndrive.books import Share
@@ -14,9 +15,9 @@ from gnndrive.records import Int32Array
 if TYPE_CHECKING:
     from gnndrive.buffer import FeatureBuffer
 
-# So much of a lease's slots, a quarter, is given up ahead of the others if the next sweep waits for
-# slots for a part: until it has some the disk may stand still, and all of them take 30 ms.
-FIRST_SHARE = 4
+# A lease's slots are given up in so many steps if the next sweep waits for slots for a part: until
+# it has some the disk may stand still, and all of them take 30 ms.
+STEPS = 4
 
 
 class Lease:
@@ -79,12 +80,10 @@ class Lease:
             raise RuntimeError("a lease ends once")
         self.released = True
         for share in self._shares.values():
-            first = len(share.alias) // FIRST_SHARE if self._buffer.in_parts else 0
-            if first:
-                share.table.release(share.alias[:first])
+            steps = STEPS if self._buffer.in_parts else 1
+            for slots in np.array_split(share.alias, steps):
+                share.table.release(slots)
                 self._buffer.advance()
-            share.table.release(share.alias[first:])
-        self._buffer.advance()
 
     def _check(self) -> bool:
         return all(share.settled() for share in self._shares.values())
