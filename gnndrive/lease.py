@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # A lease's slots are given up in so many steps if the next sweep waits for slots for a part: until
 # it has some the disk may stand still, and all of them take 30 ms.
-STEPS = 4
+RELEASE_STEPS = 4
 
 
 class Lease:
@@ -79,11 +79,22 @@ class Lease:
         if self.released:
             raise RuntimeError("a lease ends once")
         self.released = True
-        for share in self._shares.values():
-            steps = STEPS if self._buffer.in_parts else 1
-            for slots in np.array_split(share.alias, steps):
-                share.table.release(slots)
+        steps = RELEASE_STEPS if self._buffer.in_parts else 1
+        left = [
+            (share.table, slots)
+            for share in self._shares.values()
+            for slots in np.array_split(share.alias, steps)
+        ]
+        try:
+            # The last first: the first are the batch's hubs, which other batches share.
+            while left and self._buffer.in_parts:
+                table, slots = left.pop()
+                table.release(slots)
                 self._buffer.advance()
+        finally:
+            for table, slots in left:
+                table.release(slots)
+        self._buffer.advance()
 
     def _check(self) -> bool:
         return all(share.settled() for share in self._shares.values())

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -18,41 +18,12 @@ from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.host import Host
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError, ReadError
-from gnndrive.lease import Lease
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from gnndrive.tiers.base import Fetch, Tier
-
-SLOTS = 16
-
-
-def ids(start: int, stop: int) -> Int64Array:
-    return np.arange(start, stop, dtype=np.int64)
-
-
-@asynccontextmanager
-async def closing(simulation: Simulation) -> AsyncIterator[Simulation]:
-    """At its end every slot must be free or on standby."""
-    yield simulation
-    await simulation.close()
-
-
-def simulation_of(rows: TableFile, part_rows: int = 2) -> AbstractAsyncContextManager[Simulation]:
-    return closing(Simulation(Scenario(rows, slots=SLOTS, part_rows=part_rows), seed=0))
-
-
-async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
-    """Wait for the lease's rows, compare them, release."""
-    await lease.ready()
-    row_bytes = simulation.scenario.file.row_bytes
-    assert np.array_equal(simulation.gathered(lease), told_rows(wanted, row_bytes))
-    lease.release()
-
-
-def loads(simulation: Simulation) -> int:
-    return int(simulation.table.stats()["loads"])
+from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
 
 
 def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
@@ -67,34 +38,6 @@ def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
             await use(simulation, first, ids(0, 10))
             await use(simulation, await buffer.granted(ticket), wanted)
             assert loads(simulation) == 20
-
-    run(main())
-
-
-def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk may stand still meanwhile: the next part is read before all slots are given up."""
-
-    async def main() -> None:
-        async with simulation_of(rows) as simulation:
-            buffer = simulation.buffer
-            first = await buffer.lease({"x": ids(0, 16)})
-            (ticket,) = buffer.join([(None, {"x": ids(20, 30)})])
-            await first.ready()
-            given_up: list[tuple[int, int]] = []
-            release = Table.release
-
-            def told(table: Table, alias: Int32Array) -> None:
-                given_up.append((len(alias), loads(simulation)))
-                release(table, alias)
-
-            monkeypatch.setattr(Table, "release", told)
-            first.release()
-            assert given_up == [(4, 16), (4, 19), (4, 23), (4, 26)]
-            lease = await buffer.granted(ticket)
-            await use(simulation, lease, ids(20, 30))
-            assert given_up[4:] == [(10, 26)]  # nobody waits
 
     run(main())
 
