@@ -5,7 +5,9 @@ lines of the training loop. Were it Python, a Ctrl-C that came just before would
 for Python looks at signals when a function of its own begins; and what is raised there is printed
 and forgotten, so the loop would go on. Functions of C do not look.
 
-`ctypes.PyDLL` does not let the GIL go either, so nobody can close the bell while it is struck.
+`ctypes.PyDLL` does not let the GIL go either, so nobody closes the bell while it is struck. But all
+that watch an object are found when it goes and then called one after another, Python among them, so
+a strike may come after the end: by then the number that it is given is no file's.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def told_when_gone(
     `things` is gone, or if one is already."""
     loop = asyncio.get_running_loop()
     bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    strike = called_in_c(_libc.eventfd_write, bell, 1)
+    number = ctypes.c_int(bell)
+    strike = called_in_c(_libc.eventfd_write, number, ctypes.c_uint64(1))
     watches: list[weakref.ref[Any]] = []
     try:
         loop.add_reader(bell, tell)
@@ -50,6 +53,6 @@ def told_when_gone(
             del watched
         yield
     finally:
-        watches.clear()  # before the number may be another file's
         loop.remove_reader(bell)
+        number.value = -1  # before it may be another file's
         os.close(bell)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import weakref
+from contextlib import ExitStack
 from typing import Any
 
 from gnndrive.pipeline.bell import told_when_gone
@@ -67,14 +69,56 @@ def test_a_cycle_is_gone_at_its_collection() -> None:
     run(main())
 
 
+def another_file() -> int:
+    """Its number is the lowest that is free."""
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+def was_struck(file: int) -> bool:
+    """Whether anything was written into it; closes it."""
+    try:
+        return os.eventfd_read(file) > 0
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
 def test_nobody_is_told_afterwards() -> None:
+    """Nor is written into the file that has the bell's number by then."""
+
     async def main() -> None:
-        told, batch = list[bool](), Batch()
+        told, batch, bell = list[bool](), Batch(), another_file()
+        os.close(bell)
         with told_when_gone([weakref.ref(batch)], lambda: told.append(True)):
             pass
+        other = another_file()
+        assert other == bell
         del batch
-        await asyncio.sleep(0)
+        assert not was_struck(other)
         assert told == []
+
+    run(main())
+
+
+def test_a_strike_that_comes_after_the_end_hits_nothing() -> None:
+    """All that watch an object are found when it goes, then called one after another."""
+
+    async def main() -> None:
+        only, bell, others = [Batch()], another_file(), list[int]()
+        os.close(bell)
+        with ExitStack() as waiting:
+            waiting.enter_context(told_when_gone([weakref.ref(only[0])], lambda: None))
+
+            def end(_: object) -> None:
+                waiting.close()
+                others.append(another_file())
+
+            watch = weakref.ref(only[0], end)  # made last, called first
+            only.clear()
+            assert watch() is None
+        assert others == [bell]
+        assert not was_struck(bell)
 
     run(main())
 
