@@ -78,7 +78,8 @@ class Runtime:
         self._buffer_used = False
         self._secondary = 0  # buffers of further live iterators
         self._retired: Counter[str] = Counter()  # what the books of closed buffers counted
-        self._running: dict[Running, None] = {}
+        # Tasks die in the service's thread: in the user's, asyncio would swallow a Ctrl-C.
+        self._running: dict[Running, asyncio.Task[None]] = {}
         self._shutting: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
         self._process = os.getpid()
@@ -164,9 +165,10 @@ class Runtime:
                 first=first,
                 together=self._together(),
             )
-            running = Running(epoch, asyncio.get_running_loop().create_task(run_epoch(epoch)))
-            self._running[running] = None
-            running.task.add_done_callback(lambda _: self._ended(running))
+            running = Running(epoch)
+            task = asyncio.get_running_loop().create_task(run_epoch(epoch))
+            self._running[running] = task
+            task.add_done_callback(partial(self._ended, running))
             return running
 
         return self.service.call(start(), unwanted=self.drop)
@@ -175,18 +177,25 @@ class Runtime:
         """Wait for epochs that nobody wants any more: their buffer will be free at once."""
         if self._shutting is not None:
             raise ClosedError(CLOSED)
-        for earlier in list(self._running):
+        for earlier, task in list(self._running.items()):
             if earlier.epoch.handover.ended:
-                await asyncio.wait([earlier.task])
+                await asyncio.wait([task])
 
-    def _ended(self, running: Running) -> None:
+    def _stop(self, running: Running, error: Exception | None = None) -> None:
+        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
+        ending = running.epoch.handover.abandon(error)
+        running.epoch.sampler.stop()
+        if not ending:  # else its task ends by itself, and winding up must not be cancelled
+            self._running[running].cancel()
+
+    def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
         """The epoch's task is over, or was cancelled before its first step."""
         self._running.pop(running, None)
         running.epoch.handover.finish(None)
         try:
             self._give_buffer(running.epoch.buffer)
-            if not running.task.cancelled():
-                running.task.result()  # winding up never fails, or the loop's handler says so
+            if not task.cancelled():
+                task.result()  # winding up never fails, or the loop's handler says so
         finally:
             running.ended.set()
 
@@ -194,7 +203,7 @@ class Runtime:
         """Have an epoch end, without waiting: a finalizer may run in any thread, also in one that
         the epoch's end waits for."""
         if os.getpid() == self._process:  # a forked child has no part in it
-            self.service.soon(running.stop)
+            self.service.soon(partial(self._stop, running))
 
     def end(self, running: Running) -> None:
         """End an epoch, early if need be, and wait until nothing of it is under way."""
@@ -274,9 +283,8 @@ class Runtime:
         tables: dict[str, Table] = {}
         try:
             for one in held:
-                tier = find("tiers", self.settings.strategy.tier)(
-                    self._layouts[one.name], self.engine
-                )
+                make = find("tiers", self.settings.strategy.tier)
+                tier = make(self._layouts[one.name], self.engine)
                 slots = max(one.slots, 1)  # one that no batch needs is there all the same
                 memory = self.device.allocate(slots, one.row_bytes)
                 tables[one.name] = Table(
@@ -368,9 +376,9 @@ class Runtime:
 
     async def _free(self) -> None:
         for running in list(self._running):
-            running.stop(ClosedError("the loader was closed in the middle of this epoch"))
+            self._stop(running, ClosedError("the loader was closed in the middle of this epoch"))
         while self._running:
-            await asyncio.wait([running.task for running in self._running])
+            await asyncio.wait(self._running.values())
         try:
             if self._buffer is not None:
                 await self._buffer.drain()

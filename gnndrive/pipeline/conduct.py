@@ -24,21 +24,12 @@ class Running:
 
     Attributes:
         epoch: its stages; `epoch.handover` is where batches come from.
-        task: runs them, in the service's loop.
         ended: set when nothing of the epoch is under way any more.
     """
 
-    def __init__(self, epoch: Epoch, task: asyncio.Task[None]) -> None:
+    def __init__(self, epoch: Epoch) -> None:
         self.epoch = epoch
-        self.task = task
         self.ended = threading.Event()
-
-    def stop(self, error: Exception | None = None) -> None:
-        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
-        ending = self.epoch.handover.abandon(error)
-        self.epoch.sampler.stop()
-        if not ending:  # else its task ends by itself, and winding up must not be cancelled
-            self.task.cancel()
 
 
 async def run_epoch(epoch: Epoch) -> None:

@@ -16,11 +16,13 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
+from gnndrive import ClosedError, ConfigError, NeighborLoader, Store, blocks
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.lease import Lease
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.handover import Handover, References
 from gnndrive.runtime import Runtime
+from tests.interrupted import drop_and_interrupt
 from tests.loader.conftest import NODES, Make
 
 LOOKS = 20_000  # at what ends by itself, such as a thread's entry after the thread was joined
@@ -341,3 +343,32 @@ def test_an_iterator_may_move_between_threads(make: Make) -> None:
     assert next(iterator, None) is None
     input_id = torch.cat([batch.input_id for batch in got])
     assert np.array_equal(input_id, np.arange(NODES))
+
+
+def test_the_hand_over_is_told_what_holds_a_batchs_rows(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "SMALL_BYTES", 1)
+    told, put = list[References](), Handover.put
+
+    def spy(handover: Handover, batch: Data, memory: References = ()) -> None:
+        told.append(memory)
+        put(handover, batch, memory)
+
+    monkeypatch.setattr(Handover, "put", spy)
+    with make() as loader:
+        batches = iter(loader)
+        x = next(batches).x
+        left = sum(1 for _ in batches)
+    assert left > 1  # all threads have ended, and hold nothing
+    assert all(len(memory) == 1 for memory in told)
+    assert [memory[0]() is None for memory in told] == [False] + [True] * left
+    del x
+    assert told[0][0]() is None
+
+
+def test_an_iterator_that_goes_away_after_its_end_swallows_no_ctrl_c(make: Make) -> None:
+    only = [iter(make())]
+    for _ in only[0]:
+        pass
+    drop_and_interrupt(only)
