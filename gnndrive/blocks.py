@@ -144,7 +144,8 @@ class Blocks:
         """What has come back is spare from now on."""
         while self._back:
             loan = self._back.popleft()
-            if self._lent.pop(loan.address, None) is loan:  # else it came while they were closed
+            if self._lent.get(loan.address) is loan:  # else it came while they were closed
+                del self._lent[loan.address]
                 self._spare.append(loan.block)
 
 

@@ -266,7 +266,9 @@ typedef struct gd_csc {
     int32_t packed_bits; /* bits of an index in `indices`, 8 bytes behind the last; 0: not packed */
 } gd_csc;
 /* Pack indices[count], those at CSC positions from `first` on, into zeroed memory of
- * (edges * bits + 7) / 8 + 8 bytes. -ERANGE: one is no node; -EINVAL: a node needs more bits. */
+ * (edges * bits + 7) / 8 + 8 bytes. What others have packed stays, but a call reads the byte where
+ * it begins and writes back up to eight behind its last index: nobody else may write there
+ * meanwhile. -ERANGE: one is no node; -EINVAL: a node needs more bits. */
 enum { GD_PACKED_BITS_MAX = 56 };
 int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
                     int64_t nodes, int32_t bits, void *packed);

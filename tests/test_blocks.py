@@ -152,7 +152,7 @@ def test_what_refers_to_a_block_knows_when_it_is_back() -> None:
 def test_what_refers_to_a_block_keeps_none_after_the_end() -> None:
     blocks = Blocks()
     array = blocks.empty(LARGE, np.uint8)
-    (reference,), block = blocks.references([address(array)]), weakref.ref(array.base.base)
+    (reference,), block = blocks.references([address(array)]), weakref.ref(array.base.base.obj)
     blocks.close()
     assert blocks.references([address(array)]) == ()
     del array

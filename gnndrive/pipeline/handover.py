@@ -2,8 +2,8 @@
 
 One batch waits ready while the user computes on the one before: two are alive, and memory is
 counted for two. A loop holds the batch before until it has been given the next, so there is room
-for a third only when that one is gone, memory and all, or when the user comes back and nothing is
-ready: whoever keeps batches gets them all the same, each made while he waits.
+for a third only when that one is gone, its rows' memory too, or when the user comes back and
+nothing is ready: whoever keeps batches gets them all the same, each made while he waits.
 """
 
 from __future__ import annotations
