@@ -61,13 +61,19 @@ class Admission:
 
 
 class _Way:
-    """The way of a sweep's rows into one table; what is there is held from the start."""
+    """The way of a sweep's rows into one table; what is there is held from the start.
+
+    A part is admitted with as few passes over its rows as can be: each lets the GIL go, and beside
+    a thread that burns Python it takes a switch interval to get it back. So the rows are put in the
+    parts' order once, and their aliases back at the end.
+    """
 
     def __init__(self, table: Table, rows: Int64Array) -> None:
         self._table, self._rows = table, rows
         held = table.hold(rows)
         self._alias, self._pending = held.alias, [held.pending]
-        self._order: Int32Array = np.empty(0, np.int32)
+        self._admitted: list[Int32Array] = []  # the aliases of the parts so far
+        self._order: Int32Array = np.empty(0, np.int32)  # where the parts' rows came from
         self._ends: list[int] = []
         self._start = 0
 
@@ -75,12 +81,15 @@ class _Way:
         """Divide what is missing into parts, in the file's order. Equal rows are in one part: of
         two, the second would need a slot of its own if the first one's read had failed."""
         rows, alias = self._rows, self._alias
-        self._order = self._table.empty(len(rows), np.int32)
+        order = self._table.empty(len(rows), np.int32)
         ends = np.empty(len(rows) // part_rows + 2, np.int64)
         parts = lib.gd_parts(
-            pointer(rows), pointer(alias), len(rows), part_rows, pointer(self._order), pointer(ends)
+            pointer(rows), pointer(alias), len(rows), part_rows, pointer(order), pointer(ends)
         )
         self._ends = ends[: check(parts, "gd_parts")].tolist()
+        self._order = order[: self._ends[-1] if self._ends else 0]
+        self._rows = self._table.empty(len(self._order), np.int64)
+        np.take(rows, self._order, out=self._rows)
 
     @property
     def left(self) -> bool:
@@ -88,19 +97,21 @@ class _Way:
         return bool(self._ends)
 
     def admit(self) -> tuple[int, Any, Share | None]:
-        start, end = self._start, self._ends[0]
-        part = self._order[start:end]
-        code, found, share = self._table.admit(self._rows[part])
+        end = self._ends[0]
+        code, found, share = self._table.admit(self._rows[self._start : end])
         if share is not None:
-            self._alias[part] = share.alias
+            self._admitted.append(share.alias)
             self._pending.append(share.pending)
             self._start = self._ends.pop(0)
         return code, found, share
 
     def share(self) -> Share:
         assert not self._ends
+        if self._admitted:
+            self._alias[self._order] = np.concatenate(self._admitted)
         return Share(self._table, self._alias, np.concatenate(self._pending))
 
     def give_back(self) -> None:
         self._ends.clear()
-        self._table.release(self._alias[self._alias >= 0])
+        for alias in (self._alias[self._alias >= 0], *self._admitted):
+            self._table.release(alias)
