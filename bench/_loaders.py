@@ -31,7 +31,6 @@ from gnndrive.engines import choose
 from gnndrive.layouts.base import BLOCK_BYTES, Reads
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import QUEUED, drive
-from gnndrive.pipeline.service import Service
 from gnndrive.records import EngineSettings, Landing, Sample
 from gnndrive.samplers.base import batch_key
 from gnndrive.samplers.uniform import Uniform
@@ -241,18 +240,11 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
     choice = make_loader(options).plan().topology
     gap = checked_gap(options.gap, store, BLOCK_BYTES)
     adjacency = Adjacency([store.edges()], choice, "table", gap)
-    service = Service()
-
-    async def start() -> None:
-        settings = EngineSettings(options.io_depth, BLOCK_BYTES)
-        adjacency.start(service, choose(options.engine), settings)
-
     try:
-        service.call(start())
+        adjacency.start(choose(options.engine), EngineSettings(options.io_depth, BLOCK_BYTES))
         yield adjacency.topologies[0]
     finally:
-        service.call(adjacency.aclose())
-        service.close()
+        adjacency.close()
 
 
 def samples(

@@ -1,12 +1,14 @@
 """The adjacency behind a loader: which topology by the memory there is, and what it reads with.
 
 `choose_topology` is for the plan and reads nothing. `Adjacency` opens what was chosen; for a
-topology that reads as it goes it has a ring of its own, because the features' ring serves jobs
-first come first served, and a sample must not wait behind a whole batch of rows.
+topology that reads as it goes it has a ring and an event loop of its own: the features' ring serves
+jobs first come first served, and their loop is busy for longer than a hop takes while it admits a
+sweep; a sample must wait for neither.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -204,13 +206,23 @@ class Adjacency:
         self._layouts.append(opened)
         return opened
 
-    def start(self, service: Service, engine: type[Engine], settings: EngineSettings) -> None:
-        """In the service's loop: make the engine, if there is need for one, of the kind and with
-        the faults of the features'."""
+    def start(self, engine: type[Engine], settings: EngineSettings) -> None:
+        """Make the engine, if there is need for one, of the kind and with the faults of the
+        features'."""
+        if not self._layouts:
+            return
+        own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES, gives_way=False)
+
+        async def make() -> Engine:
+            return engine(own)
+
+        service = Service("gnndrive-adjacency")
+        try:
+            self._engine = service.call(make())
+        except BaseException:
+            service.close()
+            raise
         self._service = service
-        if self._layouts:
-            own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES, gives_way=False)
-            self._engine = engine(own)
 
     def read(self, reads: Reads) -> npt.NDArray[np.void]:
         """Carry reads out and return the failures, `FAILURE` [n]; blocking, for a worker thread.
@@ -218,20 +230,19 @@ class Adjacency:
         Raises:
             ClosedError: the loader was closed.
         """
-        if self._service is None:
+        service = self._service
+        if service is None:
             raise ClosedError(CLOSED)
-        return self._service.call(self._read(reads))
+        return service.call(self._read(reads))
 
     async def _read(self, reads: Reads) -> npt.NDArray[np.void]:
-        if self._engine is None:
-            raise ClosedError(CLOSED)
+        assert self._engine is not None
         failures = [stretch.failures async for stretch in self._engine.read(reads)]
         return np.concatenate([np.empty(0, FAILURE), *failures])
 
     def stats(self) -> dict[str, float | str]:
-        """Counters since the start, and the topology's name; in the service's loop while it
-        runs."""
-        engine = Counter({} if self._engine is None else self._engine.stats())
+        """Counters since the start, and the topology's name."""
+        engine = Counter(self._engine_stats())
         return {
             "topology": self._name,
             "topology_requests": engine["requests"],
@@ -239,18 +250,34 @@ class Adjacency:
             **(self._counted() if self.topologies else self._last_stats),
         }
 
+    def _engine_stats(self) -> dict[str, int]:
+        engine, service = self._engine, self._service
+        if engine is None:
+            return {}
+
+        async def ask() -> dict[str, int]:
+            return engine.stats()
+
+        if service is not None:
+            with contextlib.suppress(ClosedError):
+                return service.call(ask())
+        return engine.stats()
+
     def _counted(self) -> Counter[str]:
         counted: Counter[str] = Counter()
         for topology in self.topologies:
             counted.update(topology.stats())
         return counted
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Wait for the kernel, close files, let go of the graph; no sampler may be at work."""
+        service, self._service = self._service, None
         try:
-            if self._engine is not None:
-                await self._engine.aclose()
+            if service is not None and self._engine is not None:
+                service.call(self._engine.aclose())
         finally:
+            if service is not None:
+                service.close()
             if self.topologies:
                 self._last_stats = self._counted()
                 self.topologies = []

@@ -122,7 +122,7 @@ class Runtime:
         )
         engine = kind(settings)
         try:
-            self._adjacency.start(self.service, kind, settings)
+            self._adjacency.start(kind, settings)
         except BaseException:
             await engine.aclose()
             raise
@@ -390,7 +390,7 @@ class Runtime:
             self.blocks.close()
             self.attributes.close()
             try:
-                await self._adjacency.aclose()
+                self._adjacency.close()
             finally:
                 self.device.close()
 

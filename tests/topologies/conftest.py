@@ -13,7 +13,6 @@ import pytest
 
 from gnndrive import plugins
 from gnndrive.adjacency import Adjacency
-from gnndrive.pipeline.service import Service
 from gnndrive.records import EngineSettings, TableFile, TopologyChoice
 from gnndrive.topologies.base import Topology
 
@@ -59,10 +58,9 @@ class Graph:
 
 @dataclass
 class Opened:
-    """A topology at work, in a service of its own."""
+    """A topology at work."""
 
     adjacency: Adjacency
-    service: Service
     closed: bool = False
 
     @property
@@ -71,17 +69,13 @@ class Opened:
 
     @property
     def stats(self) -> dict[str, Any]:
-        async def ask() -> dict[str, Any]:
-            return self.adjacency.stats()
-
-        return self.service.call(ask())
+        return self.adjacency.stats()
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
-        self.service.call(self.adjacency.aclose())
-        self.service.close()
+        self.adjacency.close()
 
 
 @pytest.fixture
@@ -112,14 +106,8 @@ def opened() -> Iterator[Callable[..., Opened]]:
     ) -> Opened:
         choice = TopologyChoice(name, "", 0, cache_bytes)
         adjacency = Adjacency([graph], choice, "table", gap)  # type: ignore[list-item]
-        service = Service()
-        made.append(Opened(adjacency, service))
-
-        async def start() -> None:
-            settings = EngineSettings(16, 65536, seed, faults)
-            adjacency.start(service, plugins.find("engines", engine), settings)
-
-        service.call(start())
+        made.append(Opened(adjacency))
+        adjacency.start(plugins.find("engines", engine), EngineSettings(16, 65536, seed, faults))
         return made[-1]
 
     yield one

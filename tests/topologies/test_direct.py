@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from tests.sampler.graphs import Scratch, graph_of_degrees, random_graph
 
 from .conftest import DATA_OFFSET, Graph, Opened
 
+Result = TypeVar("Result")
 Open = Callable[..., Opened]
 OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
 LOOKS = 1_000_000
@@ -291,19 +292,24 @@ class Thread(threading.Thread):
         return self.outcome
 
 
+def in_its_loop(one: Opened, doing: Coroutine[Any, Any, Result]) -> Result:
+    assert one.adjacency._service is not None
+    return one.adjacency._service.call(doing)
+
+
 def set_paused(one: Opened, paused: bool) -> None:
     async def act() -> None:
         assert one.adjacency._engine is not None
         one.adjacency._engine.paused = paused  # type: ignore[attr-defined]
 
-    one.service.call(act())
+    in_its_loop(one, act())
 
 
 def reading(one: Opened) -> bool:
     async def ask() -> bool:
         return bool(one.adjacency._engine.inflight)  # type: ignore[union-attr]
 
-    return one.service.call(ask())
+    return in_its_loop(one, ask())
 
 
 def test_stopping_ends_who_reads_and_who_waits_for_a_turn(opened: Open, on_disk: OnDisk) -> None:
