@@ -89,7 +89,7 @@ class _Way:
         self._ends = ends[: check(parts, "gd_parts")].tolist()
         self._order = order[: self._ends[-1] if self._ends else 0]
         self._rows = self._table.empty(len(self._order), np.int64)
-        np.take(rows, self._order, out=self._rows)
+        np.take(rows, self._order, out=self._rows, mode="clip")  # else numpy would copy them twice
 
     @property
     def left(self) -> bool:
@@ -107,9 +107,11 @@ class _Way:
 
     def share(self) -> Share:
         assert not self._ends
+        pending = np.concatenate(self._pending)
         if self._admitted:
             self._alias[self._order] = np.concatenate(self._admitted)
-        return Share(self._table, self._alias, np.concatenate(self._pending))
+            self._admitted.clear()  # from now on `_alias` alone knows what is held
+        return Share(self._table, self._alias, pending)
 
     def give_back(self) -> None:
         self._ends.clear()

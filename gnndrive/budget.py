@@ -25,9 +25,10 @@ SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct 
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
-# A row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8, load_slots 4, planned
-# reads 21; and with look-ahead its next use, which becomes its key.
-LEASE_BYTES = 49
+# A row of a batch in extraction: joined 8, alias 4, pending 4, planned reads 21, and load_rows 8
+# and load_slots 4, or by parts its order 4, the row in that order 8, the part's alias 4 and pending
+# 4; and with look-ahead its next use, which becomes its key.
+LEASE_BYTES = 57
 NEXT_USE_BYTES = 8
 WINDOW_BYTES = 1  # a node's entry in native/window.c
 PER_EPOCH = (

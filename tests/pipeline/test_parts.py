@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gnndrive.admission import _Way
-from gnndrive.books import Table
+from gnndrive.books import Share, Table
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.host import Host
 from gnndrive.engines.simulated import Faults
@@ -304,6 +304,40 @@ def test_memory_that_is_short_when_parts_are_made(
                     await buffer.granted(ticket)
             await first.ready()
             first.release()
+
+    run(main())
+
+
+def test_memory_that_is_short_behind_the_last_part(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What both tables' parts hold is given back once, though one's is merged already."""
+
+    def refuse(way: _Way) -> Share:
+        monkeypatch.undo()
+        raise MemoryError("no memory for leases")
+
+    async def main() -> None:
+        async with two_tables(rows) as (_, buffer):
+            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
+            (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
+            await first.ready()
+            made, shares = _Way.share, list[Share]()
+
+            def second_refused(way: _Way) -> Share:
+                if shares:
+                    return refuse(way)
+                shares.append(made(way))
+                return shares[0]
+
+            monkeypatch.setattr(_Way, "share", second_refused)
+            first.release()
+            with pytest.raises(MemoryError, match="for leases"):
+                await buffer.granted(ticket)
+            assert shares
+            await buffer.drain()
+            buffer.verify()
+            assert all(table.available == table.slots for table in buffer.tables.values())
 
     run(main())
 
