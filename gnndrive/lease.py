@@ -92,9 +92,9 @@ class Lease:
                 table.release(slots)
                 self._buffer.advance()
         finally:
-            for table, slots in left:
+            for table, slots in reversed(left):
                 table.release(slots)
-        self._buffer.advance()
+            self._buffer.advance()
 
     def _check(self) -> bool:
         return all(share.settled() for share in self._shares.values())
