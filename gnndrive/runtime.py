@@ -1,5 +1,4 @@
-"""What runs behind a loader: the service's thread, engine, adjacency, open layout and feature
-buffers, from first use to close.
+"""What runs behind a loader: service, engine, adjacency, layouts and buffers, until its close.
 
 The first live iterator uses the loader's feature buffer, which stays warm from epoch to epoch. A
 second one at the same time gets a buffer of its own, for two iterators in one user's thread must
@@ -84,6 +83,7 @@ class Runtime:
         self._closing = threading.Lock()
         self._process = os.getpid()
         with contextlib.ExitStack() as undo:
+            undo.callback(self._adjacency.close)
             for table in settings.tables:
                 layout: Layout = find("layouts", parts.layout)(
                     table.file,
@@ -331,8 +331,8 @@ class Runtime:
         }
 
     def _looked_at(self) -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
-        """What the features' engine counted, what the adjacency did, and the books: in the loop,
-        where engines live and buffers come and go."""
+        """What the features' engine, the adjacency and the books counted: in the loop, where
+        buffers come and go."""
 
         def look() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
             books = Counter(self._retired)

@@ -1,11 +1,10 @@
 """The service: a thread with an event loop of its own, in which engines, feature buffers and epochs
 live.
 
-It is the loader's for as long as the loader lives, so rings are not made anew for every epoch, and
-it always runs
+It lives as long as its loader, so rings are not made anew for every epoch, and it always runs
 beside the user's thread: a training step of seconds stops neither reads nor sampling. `for` and
-`async for` only
-await the hand-over.
+`async for` only await the hand-over. Where the adjacency is read as it is wanted, its engine has
+one too.
 """
 
 from __future__ import annotations

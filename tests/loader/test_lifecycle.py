@@ -21,6 +21,7 @@ from gnndrive.buffer import FeatureBuffer
 from gnndrive.lease import Lease
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.handover import Handover, References
+from gnndrive.pipeline.service import Service
 from gnndrive.runtime import Runtime
 from tests.interrupted import drop_and_interrupt
 from tests.loader.conftest import NODES, Make
@@ -283,6 +284,24 @@ def test_closing_from_within_a_start(
     monkeypatch.setattr("gnndrive.stored.Runtime", interrupted)
     with pytest.raises(ClosedError):
         iter(starting)
+
+
+def test_an_interrupt_behind_the_start(
+    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both engines are there by then, each in a thread of its own."""
+    call = Service.call
+
+    def interrupted(service: Service, doing: Any, unwanted: Any = None) -> Any:
+        done = call(service, doing, unwanted)
+        if doing.__name__ == "_start_engine":
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Service, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        iter(make(topology="direct"))
 
 
 def test_a_closed_loader_cannot_be_iterated(make: Make) -> None:

@@ -114,7 +114,7 @@ def test_eio_in_the_adjacency_comes_at_its_batchs_turn(
 
 @pytest.mark.parametrize("engine", ["uring", "threads", "simulated"])
 def test_closing_in_the_middle(make: Make, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
-    """Samplers wait for the disk in threads, and the loop that ends them is the one that reads."""
+    """Samplers wait in threads for the loop that reads, and another loop ends them."""
     simulate(monkeypatch, 1, Faults(delay_turns_max=30))
     way = {"topology": "direct", "neighbour_cache": 0, "gap": 0, "buffer": "60KB"}
     for number in range(8):
