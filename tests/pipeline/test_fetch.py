@@ -18,12 +18,12 @@ import torch
 from gnndrive.books import Table
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.host import Host
-from gnndrive.lease import Lease
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from gnndrive.tiers.base import Fetch, Tier
+from tests.pipeline.tight import ids, use
 
 
 class Refusing(Tier):
@@ -42,10 +42,6 @@ class Refusing(Tier):
         return self.below.fetch(rows, slots, landing)
 
 
-def ids(start: int, stop: int) -> Int64Array:
-    return np.arange(start, stop, dtype=np.int64)
-
-
 @asynccontextmanager
 async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
     """A simulation of 16 slots whose disk refuses those rows; every slot must be back at its
@@ -54,14 +50,6 @@ async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
     simulation.table.tier = Refusing(simulation.table.tier, set(refused))
     yield simulation
     await simulation.close()
-
-
-async def use(simulation: Simulation, lease: Lease, asked: Int64Array) -> None:
-    """Wait for the lease's rows, compare them, release."""
-    await lease.ready()
-    row_bytes = simulation.scenario.file.row_bytes
-    assert np.array_equal(simulation.gathered(lease), told_rows(asked, row_bytes))
-    lease.release()
 
 
 def test_from_the_lease_that_asks(rows: TableFile) -> None:
