@@ -25,7 +25,7 @@ from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.layouts.base import BLOCK_BYTES, Layout, Reads
 from gnndrive.memory import available_memory
-from gnndrive.pipeline.service import CLOSED, Service
+from gnndrive.pipeline.service import CLOSED, Service, served
 from gnndrive.plugins import find
 from gnndrive.records import FAILURE, EngineSettings, TableFile, TopologyChoice
 from gnndrive.sharing import shared
@@ -212,17 +212,7 @@ class Adjacency:
         if not self._layouts:
             return
         own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES, gives_way=False)
-
-        async def make() -> Engine:
-            return engine(own)
-
-        service = Service("gnndrive-adjacency")
-        try:
-            self._engine = service.call(make())
-        except BaseException:
-            service.close()
-            raise
-        self._service = service
+        self._service, self._engine = served(partial(engine, own), "gnndrive-adjacency")
 
     def read(self, reads: Reads) -> npt.NDArray[np.void]:
         """Carry reads out and return the failures, `FAILURE` [n]; blocking, for a worker thread.

@@ -20,11 +20,10 @@ import torch
 
 from gnndrive.arguments import checked_gap
 from gnndrive.engines import choose
-from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError, ReadError
 from gnndrive.layouts.base import Layout, block_bytes
 from gnndrive.layouts.table import Table
-from gnndrive.pipeline.service import CLOSED, Service, close_anywhere
+from gnndrive.pipeline.service import CLOSED, close_anywhere, served
 from gnndrive.records import EngineSettings, Int64Array, Landing
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
@@ -134,16 +133,8 @@ class _Parts:
         ]
         widest = max((each.row_bytes for each in rows), default=1)
         self._block = block_bytes(widest)
-        self.service = Service()
-        try:
-            self._engine: Engine = self.service.call(self._open(kind, depth))
-        except BaseException:
-            self.service.close()
-            raise
-
-    async def _open(self, kind: str, depth: int) -> Engine:
-        engine: Engine = choose(kind)(EngineSettings(depth, self._block))
-        return engine
+        settings = EngineSettings(depth, self._block)
+        self.service, self._engine = served(lambda: choose(kind)(settings))
 
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:

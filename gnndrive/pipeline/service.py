@@ -114,6 +114,20 @@ class Service:
             self._thread.join()
 
 
+def served(make: Callable[[], Result], name: str = "gnndrive") -> tuple[Service, Result]:
+    """A service, and what `make` made in its loop; if that raises, the service is ended."""
+
+    async def made() -> Result:
+        return make()
+
+    service = Service(name)
+    try:
+        return service, service.call(made())
+    except BaseException:
+        service.close()
+        raise
+
+
 def close_anywhere(close: Callable[[], object], process: int) -> None:
     """`close`, for a finalizer, which may run in a forked child of `process`, where the threads are
     the parent's, or in a thread that `close` waits for, where waiting would never end."""
