@@ -21,7 +21,7 @@ from gnndrive.records import TopologyChoice
 from gnndrive.sharing import shared
 from gnndrive.sizes import format_size
 
-SLOT_BOOKS_BYTES = 37  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
+SLOT_BOOKS_BYTES = 38  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow

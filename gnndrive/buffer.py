@@ -349,7 +349,7 @@ class FeatureBuffer:
         """Check every invariant of the books.
 
         Raises:
-            AssertionError: one is broken; its number is in native/buffer.c.
+            AssertionError: one is broken; its number is in native/verify.c.
         """
         for name, table in self.tables.items():
             code = lib.gd_buffer_verify(table.books)

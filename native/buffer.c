@@ -10,30 +10,19 @@
  * A slot is in exactly one place: free (holds nothing), standby (valid, no references), referenced
  * (valid, loading or failed), or loading without references: nobody wants it any more, yet the
  * kernel may still write it, so it stays out of use until its read has ended (DESIGN.md, law 3 and
- * rule 6). An admission is all or nothing; gd_buffer_hold is for the first in line, who may come by
- * parts (rule 3). One thread, the pipeline's event loop, calls these functions: there is no lock.
+ * rule 6). What a release lets go of enters standby in the order of slots: admissions take it in
+ * that order for rows in the order of the file, so walks over standby and slots go through memory
+ * from one end to the other, and not to and fro.
+ *
+ * An admission is all or nothing; gd_buffer_hold is for the first in line, who may come by parts
+ * (rule 3). One thread, the pipeline's event loop, calls these functions: there is no lock.
  */
-#include "internal.h"
+#include "buffer.h"
 
 #define AHEAD 16       /* how far the loops prefetch: the tables are far larger than the cache */
 #define SEEN 0x80      /* set in a state while a probe counts distinct rows */
 #define SEEN_MISS (-1) /* the same in the mapping table, where 0 is "not mapped" */
 #define KEY_AT_RELEASE INT64_MIN /* no key was given: LRU, the tick of the release */
-
-struct gd_buffer {
-    int64_t rows, slots;
-    int32_t *slot_of; /* mapping table: slot + 1, or 0 */
-    int64_t *row_of;  /* reverse map: row + 1, or 0 */
-    int32_t *references;
-    uint8_t *state;
-    int64_t *key;      /* standby key set at admission */
-    int32_t *returned; /* a stack of free slots that were used before; never used ones are [fresh,
-                          slots) */
-    int64_t returned_count, fresh;
-    gd_standby *standby;
-    int64_t tick;
-    gd_buffer_stats stats;
-};
 
 gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     if (rows < 0 || slots < 1 || slots >= INT32_MAX) return NULL;
@@ -48,7 +37,9 @@ gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     b->key = gd_table((size_t)slots, sizeof *b->key);
     b->returned = malloc((size_t)slots * sizeof *b->returned);
     b->standby = gd_standby_new(slots);
-    if (b->slot_of && b->row_of && b->references && b->state && b->key && b->returned && b->standby)
+    const int no_set = gd_slotset_make(&b->let_go, slots);
+    if (b->slot_of && b->row_of && b->references && b->state && b->key && b->returned &&
+        b->standby && !no_set)
         return b;
     gd_buffer_free(b);
     return NULL;
@@ -63,27 +54,24 @@ void gd_buffer_free(gd_buffer *b) {
     free(b->key);
     free(b->returned);
     gd_standby_free(b->standby);
+    gd_slotset_free(&b->let_go);
     free(b);
 }
 
-static int64_t free_count(const gd_buffer *b) { return b->returned_count + b->slots - b->fresh; }
-
 int64_t gd_buffer_available(const gd_buffer *b) {
-    return free_count(b) + gd_standby_count(b->standby);
+    return gd_free_count(b) + gd_standby_count(b->standby);
 }
 
 /* ---- probe: count distinct rows, leaving marks ---- */
 
-/* -ENOSPC: there are more than `most`, and the rest was not looked at. */
+/* With `most` >= 0 only until it is known whether there are more, -ENOSPC; else to the end. */
 static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_admission *a,
                 int64_t *own_standby, int64_t *marked) {
     int code = 0;
     int64_t i = 0;
     for (; i < n; i++) {
-        if (a->hits + a->waits + a->loads > most) {
-            code = -ENOSPC;
-            break;
-        }
+        const int64_t distinct = a->hits + a->waits + a->loads;
+        if (most >= 0 && (distinct > most || distinct + n - i <= most)) break;
         if (i + AHEAD < n && (uint64_t)ids[i + AHEAD] < (uint64_t)b->rows)
             __builtin_prefetch(&b->slot_of[ids[i + AHEAD]], 1);
         if ((uint64_t)ids[i] >= (uint64_t)b->rows) {
@@ -106,8 +94,7 @@ static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_ad
         }
     }
     *marked = i;
-    if (code == 0 && a->hits + a->waits + a->loads > most) code = -ENOSPC;
-    return code;
+    return code == 0 && most >= 0 && a->hits + a->waits + a->loads > most ? -ENOSPC : code;
 }
 
 static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
@@ -124,7 +111,7 @@ static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
 static int judge(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
-    int code = mark(b, ids, n, INT64_MAX, a, &own_standby, &marked);
+    int code = mark(b, ids, n, -1, a, &own_standby, &marked);
     if (code == 0) {
         int64_t distinct = a->hits + a->waits + a->loads;
         int64_t usable = gd_buffer_available(b) - own_standby;
@@ -191,7 +178,7 @@ int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *k
                    int32_t *alias, int32_t *pending, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
-    const int code = mark(b, ids, n, INT64_MAX, a, &own_standby, &marked);
+    const int code = mark(b, ids, n, -1, a, &own_standby, &marked);
     if (code) {
         unmark(b, ids, marked);
         return code;
@@ -204,14 +191,24 @@ int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *k
     return 0;
 }
 
-static int32_t take_slot(gd_buffer *b) {
-    if (b->returned_count > 0) return b->returned[--b->returned_count];
-    if (b->fresh < b->slots) return (int32_t)b->fresh++;
-    int32_t slot = gd_standby_pop(b->standby);
-    assert(slot >= 0 && b->state[slot] == GD_VALID && b->references[slot] == 0);
-    b->slot_of[b->row_of[slot] - 1] = 0;
-    b->stats.evictions++;
-    return slot;
+/* `n` slots to load into, there being so many: free ones, then what standby gives up. */
+static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
+    int64_t i = 0;
+    while (i < n && b->returned_count > 0) slots[i++] = b->returned[--b->returned_count];
+    while (i < n && b->fresh < b->slots) slots[i++] = (int32_t)b->fresh++;
+    int64_t evicted = i;
+    for (; i < n; i++) {
+        slots[i] = gd_standby_pop(b->standby);
+        assert(slots[i] >= 0);
+    }
+    b->stats.evictions += n - evicted;
+    for (; evicted < n; evicted++) {
+        if (evicted + AHEAD < n)
+            __builtin_prefetch(&b->slot_of[b->row_of[slots[evicted + AHEAD]] - 1], 1);
+        const int32_t slot = slots[evicted];
+        assert(b->state[slot] == GD_VALID && b->references[slot] == 0);
+        b->slot_of[b->row_of[slot] - 1] = 0;
+    }
 }
 
 int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
@@ -223,18 +220,18 @@ int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *
         return code;
     }
     int64_t pending_count = take_present(b, ids, n, keys, alias, pending), loads = 0;
+    take_slots(b, a->loads, load_slots);
     for (int64_t i = 0; i < n; i++) {
         if (alias[i] >= 0) continue;
         int32_t *entry = &b->slot_of[ids[i]];
         if (*entry == SEEN_MISS) {
-            int32_t slot = take_slot(b);
+            int32_t slot = load_slots[loads];
             *entry = slot + 1;
             b->row_of[slot] = ids[i] + 1;
             b->references[slot] = 0;
             b->state[slot] = GD_LOADING;
             pending[pending_count++] = slot;
-            load_rows[loads] = ids[i];
-            load_slots[loads++] = slot;
+            load_rows[loads++] = ids[i];
         }
         alias[i] = *entry - 1;
         b->references[alias[i]]++;
@@ -286,19 +283,26 @@ int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
 }
 
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n) {
+    int code = 0;
+    int32_t slot;
     b->tick++;
     b->stats.releases++;
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) __builtin_prefetch(&b->references[alias[i + AHEAD]], 1);
-        int32_t slot = alias[i];
-        if (slot < 0 || slot >= b->slots || b->references[slot] < 1) return -EINVAL;
-        if (--b->references[slot] > 0) continue;
+        slot = alias[i];
+        if (slot < 0 || slot >= b->slots || b->references[slot] < 1) {
+            code = -EINVAL;
+            break;
+        }
+        if (--b->references[slot] == 0) gd_slotset_add(&b->let_go, slot);
+    }
+    while ((slot = gd_slotset_take(&b->let_go)) >= 0) {
         if (b->state[slot] == GD_VALID)
             to_standby(b, slot);
         else if (b->state[slot] == GD_FAILED)
             to_free(b, slot);
     }
-    return 0;
+    return code;
 }
 
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position) {
@@ -339,55 +343,4 @@ int gd_buffer_raise(gd_buffer *b, const int64_t *rows, const int64_t *keys, int6
         if (slot >= 0 && b->key[slot] < keys[i]) rekey_slot(b, slot, keys[i]);
     }
     return 0;
-}
-
-/* ---- looking at it ---- */
-
-int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row) {
-    return (uint64_t)row < (uint64_t)b->rows ? b->slot_of[row] - 1 : -1;
-}
-
-int64_t gd_buffer_row_of(const gd_buffer *b, int32_t slot) { return b->row_of[slot] - 1; }
-int gd_buffer_state_of(const gd_buffer *b, int32_t slot) { return b->state[slot]; }
-int32_t gd_buffer_references(const gd_buffer *b, int32_t slot) { return b->references[slot]; }
-
-void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out) {
-    *out = b->stats;
-    out->rows = b->rows;
-    out->slots = b->slots;
-    out->free = free_count(b);
-    out->standby = gd_standby_count(b->standby);
-}
-
-static int verify_slot(const gd_buffer *b, int32_t slot) {
-    int64_t row = b->row_of[slot] - 1;
-    int mapped = row >= 0 && row < b->rows && b->slot_of[row] == slot + 1;
-    int standby = gd_standby_holds(b->standby, slot), held = b->references[slot] > 0;
-    if (b->references[slot] < 0) return -1;
-    switch (b->state[slot]) {
-    case GD_FREE: return row < 0 && !standby && !held ? 0 : -2;
-    case GD_LOADING: return mapped && !standby ? 0 : -3;
-    case GD_VALID: return mapped && standby == !held ? 0 : -4;
-    case GD_FAILED: return row < 0 && !standby && held ? 0 : -5;
-    default: return -6;
-    }
-}
-
-int gd_buffer_verify(const gd_buffer *b) {
-    int64_t in_use = 0, mapped = 0, standby = 0;
-    for (int64_t slot = 0; slot < b->slots; slot++) {
-        int code = verify_slot(b, (int32_t)slot);
-        if (code) return code;
-        if (slot >= b->fresh && b->state[slot] != GD_FREE) return -7;
-        in_use += b->state[slot] != GD_FREE;
-        mapped += b->row_of[slot] > 0;
-        standby += gd_standby_holds(b->standby, (int32_t)slot);
-    }
-    for (int64_t row = 0; row < b->rows; row++) {
-        if (b->slot_of[row] < 0 || b->slot_of[row] > b->slots) return -8;
-        mapped -= b->slot_of[row] > 0;
-    }
-    if (mapped != 0) return -9;
-    if (in_use + free_count(b) != b->slots) return -10;
-    return standby == gd_standby_count(b->standby) ? 0 : -11;
 }

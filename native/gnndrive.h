@@ -41,14 +41,14 @@ typedef struct gd_buffer_stats {
     int64_t rows, slots, free, standby;
     int64_t admitted, refused, hits, waits, loads, evictions, commits, failures, releases;
 } gd_buffer_stats;
-/* NULL: out of memory; 4 B a row, 37 B a slot under LRU */
+/* NULL: out of memory; 4 B a row, 38 B a slot under LRU */
 gd_buffer *gd_buffer_new(int64_t rows, int64_t slots);
 void gd_buffer_free(gd_buffer *b);
 /* Would `ids` be admitted now? Fills `a`, changes nothing. 0: yes; -EAGAIN: not now; -ENOSPC:
  * never, it has more distinct rows than there are slots (a->deficit says by how many); -ERANGE: an
  * id out of range. */
 int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a);
-/* Whether an empty buffer would admit `ids`: 0, -ENOSPC or -ERANGE as soon as it is known. */
+/* Whether an empty buffer would admit `ids`: 0, -ENOSPC or -ERANGE, whichever is known first. */
 int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n);
 /* Probe, then admit the whole batch or nothing. `keys` (n, or NULL: LRU by release tick) are
  * standby keys set at admission. Writes alias[n] (the slot of each id), pending[] (slots not valid
@@ -65,7 +65,8 @@ int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *k
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
 /* Loading -> failed, unmapped at once */
 int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n);
-/* One reference each; -EINVAL: had none */
+/* One reference each; what nobody holds any more leaves in the order of slots. -EINVAL: had none,
+ * and the rest was not looked at. */
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 /* Advance *position past slots of `pending` that are no longer loading; 1 when all are settled,
  * else 0. */

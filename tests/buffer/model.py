@@ -128,6 +128,7 @@ class Model:
         self.counts["releases"] += 1
         for slot in alias:
             self.references[slot] -= 1
+        for slot in sorted(set(alias)):
             if self.references[slot]:
                 continue
             if self.state[slot] == VALID:

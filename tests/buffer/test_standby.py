@@ -162,11 +162,14 @@ def test_lru_gives_up_what_was_released_longest_ago() -> None:
     assert books.rows_held() == {1, 2, 6}
 
 
-def test_lru_within_a_batch_goes_by_the_order_of_its_rows() -> None:
-    books = Books(rows=10, slots=4)
-    serve(books, [3, 1, 3, 2])  # the last use of 3 is at its second place: 1, 3, 2
-    serve(books, [0])
-    assert [serve(books, [row]) for row in (5, 6, 7, 8)] == [[1], [3], [2], [0]]
+def test_what_one_release_lets_go_of_leaves_in_the_order_of_slots() -> None:
+    books = Books(rows=9010, slots=9000)
+    lease = books.serve(list(range(9000)))
+    shuffled = Random(1).sample(lease.alias, 9000)
+    assert books.release(shuffled[:4500]) == 0
+    assert books.release(shuffled[4500:]) == 0
+    expected = sorted(shuffled[:4500]) + sorted(shuffled[4500:])
+    assert [slot for _, slot in books.admit(list(range(9000, 9010))).loads] == expected[:10]
 
 
 def test_lru_counts_from_the_release_not_the_admission() -> None:

@@ -1,0 +1,27 @@
+/* buffer.h: what a feature buffer's books consist of. Only buffer.c, which keeps them, and verify.c,
+ * which looks at them, include it.
+ */
+#ifndef GNNDRIVE_BUFFER_H
+#define GNNDRIVE_BUFFER_H
+#include "slotset.h"
+
+struct gd_buffer {
+    int64_t rows, slots;
+    int32_t *slot_of; /* mapping table: slot + 1, or 0 */
+    int64_t *row_of;  /* reverse map: row + 1, or 0 */
+    int32_t *references;
+    uint8_t *state;
+    int64_t *key;      /* standby key set at admission */
+    int32_t *returned; /* a stack of free slots that were used before; never used ones are [fresh,
+                          slots) */
+    int64_t returned_count, fresh;
+    gd_standby *standby;
+    gd_slotset let_go; /* by the release under way */
+    int64_t tick;
+    gd_buffer_stats stats;
+};
+
+static inline int64_t gd_free_count(const gd_buffer *b) {
+    return b->returned_count + b->slots - b->fresh;
+}
+#endif
