@@ -17,7 +17,7 @@ from gnndrive._ffi import check, ffi, lib, pointer
 from gnndrive.blocks import Allocate
 from gnndrive.devices.base import SlotMemory
 from gnndrive.errors import ClosedError, ReadError
-from gnndrive.policies.base import NO_USE, Policy
+from gnndrive.policies.base import Policy
 from gnndrive.records import FAILURE, Int32Array, Int64Array, Stretch
 from gnndrive.tiers.base import Tier
 
@@ -64,13 +64,17 @@ class Table:
         self.batch_rows_max = batch_rows_max
         self.empty = empty
         self._repeats = 0  # rows asked for again within one admission: in two batches of a sweep
-        self._window = None
+        self._window: Any = ffi.NULL
         self._beyond: dict[int, Int64Array] = {}  # by index, what the window has no place for
         if policy.looks_ahead:
             window = lib.gd_window_new(rows)
             if window == ffi.NULL:
                 raise MemoryError(f"no memory to look ahead in a table of {rows} rows")
             self._window = ffi.gc(window, lib.gd_window_free)
+            wishes = lib.gd_window_wishes(window)
+            self._next_use = np.frombuffer(ffi.buffer(wishes.next), np.int64)
+            self._keys = np.frombuffer(ffi.buffer(wishes.key), np.int64)
+            self._choose_keys()
         self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
 
     @property
@@ -108,59 +112,44 @@ class Table:
 
         Batches beyond those that the window holds are looked at when there is a place.
         """
-        if self._window is None:
+        if not self.policy.looks_ahead:
             return
         if lib.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
             self._beyond[index] = rows
             return
-        keys = self._keys_if_next(rows, index)
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
         if code != -errno.ERANGE:  # or its admission will say so
             check(code, "look-ahead")
-            code = lib.gd_buffer_raise(self.books, pointer(rows), pointer(keys), len(rows))
-            check(code, "raise")
+            self._choose_keys()
+            code = lib.gd_buffer_rekey(self.books, self._window, pointer(rows), len(rows))
+            check(code, "rekey")
 
     @property
     def foreseen(self) -> int:
         """Batches that are known and not admitted."""
-        if self._window is None:
+        if not self.policy.looks_ahead:
             return 0
         return int(lib.gd_window_count(self._window)) + len(self._beyond)
 
     def forget(self, index: int, rows: Int64Array) -> None:
         """Batch `index` will not come, or comes now: `rows` as they were foreseen."""
-        if self._window is None or self._beyond.pop(index, None) is not None:
+        if not self.policy.looks_ahead or self._beyond.pop(index, None) is not None:
             return
-        dropped = lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0
-        if dropped and self._beyond:
-            nearest = min(self._beyond)
-            self.foresee(nearest, self._beyond.pop(nearest))
+        if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
+            self._choose_keys()
+            if self._beyond:
+                nearest = min(self._beyond)
+                self.foresee(nearest, self._beyond.pop(nearest))
 
     def disappoint(self, rows: Int64Array) -> None:
-        """After `forget`: nobody is known to want `rows` any more, for there will be no batch."""
-        if self._window is not None:
-            keys = self._keys_if_next(rows, NO_USE)
-            lib.gd_buffer_rekey(self.books, pointer(rows), pointer(keys), len(rows))
+        """After `forget`: for all that is known of the batch that wanted `rows`, there is none."""
+        if self.policy.looks_ahead:
+            # -ERANGE: a batch with such a row was not foreseen
+            lib.gd_buffer_rekey(self.books, self._window, pointer(rows), len(rows))
 
-    def _keys_if_next(self, rows: Int64Array, index: int) -> Int64Array:
-        """Keys if batch `index` is the next that wants any of `rows`."""
-        next_use: Int64Array = self.empty(len(rows), np.int64)
-        next_use.fill(index)
-        return self._keys(rows, next_use)
-
-    def _keys(self, rows: Int64Array, next_use: Int64Array) -> Int64Array:
-        keys = self.policy.keys(rows, next_use)
-        assert keys is not None
-        return keys
-
-    def _keys_at_admission(self, rows: Int64Array) -> Int64Array | None:
-        if self._window is None:
-            return self.policy.keys(rows, None)
-        next_use = self.empty(len(rows), np.int64)
-        code = lib.gd_window_next(self._window, pointer(rows), len(rows), pointer(next_use))
-        if code == -errno.ERANGE:
-            return None  # the admission will say so
-        return self._keys(rows, next_use)
+    def _choose_keys(self) -> None:
+        """Have the policy say the keys, by which of the known batches want a row."""
+        self._keys[:] = self.policy.keys(self._next_use)
 
     def admit(self, rows: Int64Array) -> tuple[int, Any, Share | None]:
         """(0 or -errno, what the admission found, the lease's share when it was admitted)."""
@@ -168,12 +157,11 @@ class Table:
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
         load_rows = self.empty(count, np.int64)
-        keys = self._keys_at_admission(rows)
         code = lib.gd_buffer_admit(
             self.books,
+            self._window,
             pointer(rows),
             count,
-            ffi.NULL if keys is None else pointer(keys),
             pointer(alias),
             pointer(pending),
             pointer(load_rows),
@@ -191,12 +179,11 @@ class Table:
         count = len(rows)
         found = ffi.new("gd_admission *")
         alias, pending = (self.empty(count, np.int32) for _ in range(2))
-        keys = self._keys_at_admission(rows)
         code = lib.gd_buffer_hold(
             self.books,
+            self._window,
             pointer(rows),
             count,
-            ffi.NULL if keys is None else pointer(keys),
             pointer(alias),
             pointer(pending),
             found,

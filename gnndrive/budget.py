@@ -27,9 +27,8 @@ SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, col
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
 # A row of a batch in extraction: joined 8, alias 4, pending 4, planned reads 21, and load_rows 8
 # and load_slots 4, or by parts its order 4, the row in that order 8, the part's alias 4 and pending
-# 4; and with look-ahead its next use, which becomes its key.
+# 4.
 LEASE_BYTES = 57
-NEXT_USE_BYTES = 8
 WINDOW_BYTES = 1  # a node's entry in native/window.c
 PER_EPOCH = (
     "mapping table",
@@ -341,9 +340,8 @@ def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
     if on_device:
         why_live = "without features: made here, pinned and copied"
     scratch = SCRATCH_NODE_BYTES * nodes + SCRATCH_EDGE_BYTES * edges + demand.candidate_bytes
-    lease = LEASE_BYTES + demand.looks_ahead * NEXT_USE_BYTES
     wanted = (max(table.batch_entries_max, table.batch_rows_max) for table in demand.tables)
-    leases = lease * sum(wanted) * demand.batches_extracted
+    leases = LEASE_BYTES * sum(wanted) * demand.batches_extracted
     look_ahead = demand.looks_ahead * WINDOW_BYTES * demand.table_rows
     largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
     return (

@@ -18,6 +18,7 @@
  * (rule 3). One thread, the pipeline's event loop, calls these functions: there is no lock.
  */
 #include "buffer.h"
+#include "window.h"
 
 #define AHEAD 16       /* how far the loops prefetch: the tables are far larger than the cache */
 #define SEEN 0x80      /* set in a state while a probe counts distinct rows */
@@ -145,15 +146,26 @@ int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n) {
 /* ---- admission ---- */
 
 /* INT64_MIN is taken as KEY_AT_RELEASE: a key that small means the smallest key there is. */
-static int64_t given_key(int64_t key) { return key == KEY_AT_RELEASE ? key + 1 : key; }
+static int64_t key_of(const gd_window *w, int64_t row) {
+    if (!w) return KEY_AT_RELEASE;
+    const int64_t key = w->wishes.key[w->wanted[row]];
+    return key == KEY_AT_RELEASE ? key + 1 : key;
+}
+
+/* Have the cache fetch what is looked up of a row that comes soon. */
+static void expect(const gd_buffer *b, const gd_window *w, int64_t row) {
+    if ((uint64_t)row >= (uint64_t)b->rows) return;
+    __builtin_prefetch(&b->slot_of[row], 1);
+    if (w) __builtin_prefetch(&w->wanted[row]);
+}
 
 /* The first pass takes every row that is there, out of standby too, so that the second cannot evict
  * it. */
-static int64_t take_present(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                             int32_t *alias, int32_t *pending) {
     int64_t pending_count = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) __builtin_prefetch(&b->slot_of[ids[i + AHEAD]]);
+        if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
         int32_t entry = b->slot_of[ids[i]];
         if (entry == SEEN_MISS) {
             alias[i] = -1;
@@ -168,13 +180,13 @@ static int64_t take_present(gd_buffer *b, const int64_t *ids, int64_t n, const i
             gd_standby_remove(b->standby, slot);
         }
         b->references[slot]++;
-        b->key[slot] = keys ? given_key(keys[i]) : KEY_AT_RELEASE;
+        b->key[slot] = key_of(w, ids[i]);
         alias[i] = slot;
     }
     return pending_count;
 }
 
-int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                    int32_t *alias, int32_t *pending, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
@@ -183,7 +195,7 @@ int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *k
         unmark(b, ids, marked);
         return code;
     }
-    a->pending = take_present(b, ids, n, keys, alias, pending);
+    a->pending = take_present(b, w, ids, n, alias, pending);
     for (int64_t i = 0; i < n; i++)
         if (alias[i] < 0) b->slot_of[ids[i]] = 0;
     b->stats.hits += a->hits;
@@ -211,7 +223,7 @@ static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
     }
 }
 
-int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                     int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
                     gd_admission *a) {
     int code = judge(b, ids, n, a);
@@ -219,7 +231,7 @@ int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *
         b->stats.refused++;
         return code;
     }
-    int64_t pending_count = take_present(b, ids, n, keys, alias, pending), loads = 0;
+    int64_t pending_count = take_present(b, w, ids, n, alias, pending), loads = 0;
     take_slots(b, a->loads, load_slots);
     for (int64_t i = 0; i < n; i++) {
         if (alias[i] >= 0) continue;
@@ -235,7 +247,7 @@ int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *
         }
         alias[i] = *entry - 1;
         b->references[alias[i]]++;
-        b->key[alias[i]] = keys ? given_key(keys[i]) : KEY_AT_RELEASE;
+        b->key[alias[i]] = key_of(w, ids[i]);
     }
     assert(loads == a->loads && pending_count == a->pending);
     b->stats.admitted++;
@@ -319,28 +331,19 @@ int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t
 }
 
 static void rekey_slot(gd_buffer *b, int32_t slot, int64_t key) {
-    b->key[slot] = given_key(key);
+    if (b->key[slot] == key) return;
+    b->key[slot] = key;
     if (!gd_standby_holds(b->standby, slot)) return;
     gd_standby_remove(b->standby, slot);
-    gd_standby_push(b->standby, slot, b->key[slot]);
+    gd_standby_push(b->standby, slot, key);
 }
 
-int gd_buffer_rekey(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n) {
+int gd_buffer_rekey(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        if ((uint64_t)rows[i] >= (uint64_t)b->rows) return -ERANGE;
-        int32_t slot = b->slot_of[rows[i]] - 1;
-        if (slot >= 0) rekey_slot(b, slot, keys[i]);
-    }
-    return 0;
-}
-
-int gd_buffer_raise(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n && (uint64_t)rows[i + AHEAD] < (uint64_t)b->rows)
-            __builtin_prefetch(&b->slot_of[rows[i + AHEAD]]);
-        if ((uint64_t)rows[i] >= (uint64_t)b->rows) return -ERANGE;
-        int32_t slot = b->slot_of[rows[i]] - 1;
-        if (slot >= 0 && b->key[slot] < keys[i]) rekey_slot(b, slot, keys[i]);
+        if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
+        if ((uint64_t)ids[i] >= (uint64_t)b->rows) return -ERANGE;
+        const int32_t slot = b->slot_of[ids[i]] - 1;
+        if (slot >= 0) rekey_slot(b, slot, key_of(w, ids[i]));
     }
     return 0;
 }

@@ -1,5 +1,5 @@
-/* buffer.h: what a feature buffer's books consist of. Only buffer.c, which keeps them, and verify.c,
- * which looks at them, include it.
+/* buffer.h: what a feature buffer's books consist of. Only buffer.c, which keeps them, and
+ * verify.c, which looks at them, include it.
  */
 #ifndef GNNDRIVE_BUFFER_H
 #define GNNDRIVE_BUFFER_H

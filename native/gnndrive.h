@@ -27,6 +27,29 @@ int gd_standby_holds(const gd_standby *s, int32_t slot);
 /* Only for a slot that it holds */
 int64_t gd_standby_key(const gd_standby *s, int32_t slot);
 
+/* ---- window.c: batches known but not admitted yet; a row's next use among them ---- */
+enum { GD_WINDOW_BATCHES = 8, GD_WINDOW_SETS = 256 };
+typedef struct gd_window gd_window;
+/* By the set of batches that want a row, a bit each */
+typedef struct gd_wishes {
+    int64_t next[GD_WINDOW_SETS]; /* the smallest index among them; INT64_MAX: there is none */
+    int64_t key[GD_WINDOW_SETS];  /* the row's standby key, which the caller makes of `next` after
+                                     each gd_window_add and gd_window_drop */
+} gd_wishes;
+/* NULL: out of memory; 1 B a row */
+gd_window *gd_window_new(int64_t rows);
+void gd_window_free(gd_window *w);
+/* Batch `index` (from 0) will want `ids` (duplicates allowed). -ENOSPC: there are eight batches in
+ * it; -EINVAL: this one is; -ERANGE: an id out of range. When refused nothing has changed. */
+int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
+/* `ids` as they were added. -ENOENT: it is not in it */
+int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
+/* Batches in it */
+int32_t gd_window_count(const gd_window *w);
+/* Which of its batches want `row`, a bit each; -ERANGE */
+int gd_window_wanted(const gd_window *w, int64_t row);
+gd_wishes *gd_window_wishes(gd_window *w);
+
 /* ---- buffer.c: mapping table, reverse map, ref counts, states, standby ---- */
 enum { GD_FREE = 0, GD_LOADING = 1, GD_VALID = 2, GD_FAILED = 3 };
 typedef struct gd_buffer gd_buffer;
@@ -50,16 +73,16 @@ void gd_buffer_free(gd_buffer *b);
 int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a);
 /* Whether an empty buffer would admit `ids`: 0, -ENOSPC or -ERANGE, whichever is known first. */
 int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n);
-/* Probe, then admit the whole batch or nothing. `keys` (n, or NULL: LRU by release tick) are
- * standby keys set at admission. Writes alias[n] (the slot of each id), pending[] (slots not valid
- * yet, each once), load_rows[] and load_slots[] (what is this lease's to load). Every output has
- * room for n. */
-int gd_buffer_admit(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+/* Probe, then admit the whole batch or nothing. Its rows get the standby keys that `window` has for
+ * them; NULL: the tick of their release (LRU). Writes alias[n] (the slot of each id), pending[]
+ * (slots not valid yet, each once), load_rows[] and load_slots[] (what is this lease's to load).
+ * Every output has room for n. */
+int gd_buffer_admit(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n,
                     int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
                     gd_admission *a);
 /* Take only the rows that are there or being loaded, for which no slot is needed; what is not gets
  * the alias -1 and is to be admitted later, by nobody else first. a->loads counts those rows. */
-int gd_buffer_hold(gd_buffer *b, const int64_t *ids, int64_t n, const int64_t *keys,
+int gd_buffer_hold(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n,
                    int32_t *alias, int32_t *pending, gd_admission *a);
 /* Loading -> valid; -EINVAL: was not loading */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
@@ -73,9 +96,9 @@ int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position);
 /* Its index, or -1 */
 int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n);
-int gd_buffer_rekey(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n);
-/* Like rekey, but a row whose key is larger already keeps it */
-int gd_buffer_raise(gd_buffer *b, const int64_t *rows, const int64_t *keys, int64_t n);
+/* What of `ids` is there gets the keys that `window` has now. -ERANGE: an id out of range, and the
+ * rest was not looked at */
+int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
 /* Free + standby */
 int64_t gd_buffer_available(const gd_buffer *b);
 /* -1: not mapped */
@@ -91,23 +114,6 @@ int gd_buffer_verify(const gd_buffer *b);
  * `stride` bytes apart. */
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
                int64_t row_bytes, uint8_t *rows);
-
-/* ---- window.c: batches known but not admitted yet; a row's next use among them ---- */
-enum { GD_WINDOW_BATCHES = 8 };
-typedef struct gd_window gd_window;
-/* NULL: out of memory; 1 B a row */
-gd_window *gd_window_new(int64_t rows);
-void gd_window_free(gd_window *w);
-/* Batch `index` (from 0) will want `ids` (duplicates allowed). -ENOSPC: there are eight batches in
- * it; -EINVAL: this one is; -ERANGE: an id out of range. When refused nothing has changed. */
-int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
-/* `ids` as they were added. -ENOENT: it is not in it */
-int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
-/* Batches in it */
-int32_t gd_window_count(const gd_window *w);
-/* next[i]: the smallest index of a batch that wants ids[i], or INT64_MAX. -ERANGE: id out of range
- */
-int gd_window_next(const gd_window *w, const int64_t *ids, int64_t n, int64_t *next);
 
 /* parts.c: what is missing of `rows` (0 or larger) is where alias < 0. Its places, in the order
  * of the file as far as needed, into `order` (n); where parts of `part_rows` or little more end

@@ -1,18 +1,24 @@
 /* window.c: the batches that are known but not admitted yet, for look-ahead keys (Belady's rule, as
  * far as the queue of samples reaches).
  *
- * One byte a row holds one bit for each of up to eight batches, so that a row's next use costs one
- * look, whatever the order in which samples arrive.
+ * One byte a row holds one bit for each of up to eight batches, so that a row's next use, and the
+ * key that a policy makes of it, costs one look, whatever the order in which samples arrive. The
+ * policy is asked for the keys of 256 sets of batches, not of rows.
  */
-#include "internal.h"
+#include "window.h"
 
-enum { BATCHES = GD_WINDOW_BATCHES, AHEAD = 16 };
+enum { BATCHES = GD_WINDOW_BATCHES, SETS = GD_WINDOW_SETS, AHEAD = 16 };
 
-struct gd_window {
-    uint8_t *wanted; /* rows: bit k is set if the batch in place k wants the row */
-    int64_t rows;
-    int64_t index[BATCHES]; /* of the batch in place k; -1: the place is free */
-};
+/* next[m]: the smallest index among the batches whose bits are set in m */
+static void tabulate(gd_window *w)
+{
+    int64_t *next = w->wishes.next;
+    next[0] = INT64_MAX;
+    for (int m = 1; m < SETS; m++) {
+        int64_t index = w->index[__builtin_ctz((unsigned)m)], rest = next[m & (m - 1)];
+        next[m] = index >= 0 && index < rest ? index : rest;
+    }
+}
 
 gd_window *gd_window_new(int64_t rows)
 {
@@ -23,6 +29,7 @@ gd_window *gd_window_new(int64_t rows)
     w->rows = rows;
     for (int k = 0; k < BATCHES; k++)
         w->index[k] = -1;
+    tabulate(w);
     if (w->wanted)
         return w;
     free(w);
@@ -61,6 +68,7 @@ int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n)
         w->wanted[ids[i]] |= (uint8_t)(1u << place);
     }
     w->index[place] = index;
+    tabulate(w);
     return 0;
 }
 
@@ -73,6 +81,7 @@ int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n)
         if ((uint64_t)ids[i] < (uint64_t)w->rows)
             w->wanted[ids[i]] &= (uint8_t)~(1u << place);
     w->index[place] = -1;
+    tabulate(w);
     return 0;
 }
 
@@ -84,26 +93,9 @@ int32_t gd_window_count(const gd_window *w)
     return count;
 }
 
-/* soonest[m]: the smallest index among the batches whose bits are set in m */
-static void tabulate(const gd_window *w, int64_t soonest[1 << BATCHES])
+int gd_window_wanted(const gd_window *w, int64_t row)
 {
-    soonest[0] = INT64_MAX;
-    for (int m = 1; m < 1 << BATCHES; m++) {
-        int64_t index = w->index[__builtin_ctz((unsigned)m)], rest = soonest[m & (m - 1)];
-        soonest[m] = index >= 0 && index < rest ? index : rest;
-    }
+    return (uint64_t)row < (uint64_t)w->rows ? w->wanted[row] : -ERANGE;
 }
 
-int gd_window_next(const gd_window *w, const int64_t *ids, int64_t n, int64_t *next)
-{
-    int64_t soonest[1 << BATCHES];
-    tabulate(w, soonest);
-    for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n && (uint64_t)ids[i + AHEAD] < (uint64_t)w->rows)
-            __builtin_prefetch(&w->wanted[ids[i + AHEAD]]);
-        if ((uint64_t)ids[i] >= (uint64_t)w->rows)
-            return -ERANGE;
-        next[i] = soonest[w->wanted[ids[i]]];
-    }
-    return 0;
-}
+gd_wishes *gd_window_wishes(gd_window *w) { return &w->wishes; }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 
 import numpy as np
 
@@ -16,24 +16,22 @@ class Policy(ABC):
     """Chooses what leaves the feature buffer.
 
     Attributes:
-        looks_ahead: whether `keys` wants to know the rows' next uses, which costs a byte a row of
-            the table and some milliseconds a batch.
+        looks_ahead: whether standby slots leave by `keys`, which costs a byte a row of the table
+            and some milliseconds a batch; if not, by the tick of their release (LRU).
     """
 
     name: str
     looks_ahead: bool
 
-    @abstractmethod
-    def keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array | None:
-        """Standby keys, set at admission and again when a batch that is known but not admitted
-        turns out to want a row sooner than was known.
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        """Standby keys of rows by their next use; asked again whenever the batches that are known
+        and not admitted change. Only of a policy that looks ahead.
 
         Args:
-            rows: the rows, int64 [n].
-            next_use: for each the index of the next batch that wants it, among those known and not
-                admitted, or `NO_USE`; int64 [n], which the keys may be written into; None if the
-                policy does not look ahead.
+            next_use: the index of the next batch that wants a row, among those known and not
+                admitted, or `NO_USE`; int64 [m], the cases that there are.
 
         Returns:
-            int64 [n], or None: the release tick (LRU).
+            int64 [m].
         """
+        raise NotImplementedError(f"the policy {self.name!r} does not look ahead")

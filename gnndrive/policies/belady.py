@@ -2,14 +2,12 @@
 
 The optimum for what is known (Ginex §4 takes whole superbatches of samples; here it is the queue
 that GNNDrive has anyway, up to eight batches). The key of a row is minus its next use, set when its
-batch is admitted and raised when a new sample wants it; rows that no known batch wants go first,
+batch is admitted and again when a new sample wants it; rows that no known batch wants go first,
 the one retired longest ago before the others, so with an empty queue it is LRU. Do not use it where
 a byte a row is too much.
 """
 
 from __future__ import annotations
-
-import numpy as np
 
 from gnndrive.policies.base import Policy
 from gnndrive.records import Int64Array
@@ -21,7 +19,6 @@ class Belady(Policy):
     name = "belady"
     looks_ahead = True
 
-    def keys(self, rows: Int64Array, next_use: Int64Array | None) -> Int64Array | None:
-        """See `Policy.keys`; never None."""
-        assert next_use is not None, "a policy that looks ahead is told the next uses"
-        return np.negative(next_use, out=next_use)
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        """See `Policy.keys`."""
+        return -next_use

@@ -66,7 +66,7 @@ class Books:
     def hold(self, ids: Sequence[int]) -> Answer:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(2))
-        code = lib.gd_buffer_hold(self.c, ffi.new("int64_t[]", ids), n, ffi.NULL, alias, pending, a)
+        code = lib.gd_buffer_hold(self.c, ffi.NULL, ffi.new("int64_t[]", ids), n, alias, pending, a)
         kept = []
         for array, count in ((alias, n), (pending, a.pending)):
             values = ffi.unpack(array, n + 1)
@@ -78,9 +78,9 @@ class Books:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))
         rows = ffi.new("int64_t[]", [GUARD] * (n + 1))
-        given = ffi.NULL if keys is None else ffi.new("int64_t[]", keys)
+        window = ffi.NULL if keys is None else self.window(ids, keys)
         code = lib.gd_buffer_admit(
-            self.c, ffi.new("int64_t[]", ids), n, given, alias, pending, rows, slots, a
+            self.c, window, ffi.new("int64_t[]", ids), n, alias, pending, rows, slots, a
         )
         done = n if code == 0 else 0
         used = [(alias, done)]
@@ -93,6 +93,18 @@ class Books:
         loads = tuple(zip(kept[2], kept[3], strict=True))
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
 
+    def window(self, ids: Sequence[int], keys: Sequence[int]) -> Any:
+        """A window that has these keys, the last of a row's, of which eight may differ: a batch of
+        the rows of each key."""
+        window: Any = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
+        wishes, key_of = lib.gd_window_wishes(window), dict(zip(ids, keys, strict=True))
+        for place, key in enumerate(sorted(set(key_of.values()))):
+            rows = [row for row, its in key_of.items() if its == key and 0 <= row < self.rows]
+            added = lib.gd_window_add(window, place, ffi.new("int64_t[]", rows), len(rows))
+            assert added == 0
+            wishes.key[1 << place] = key
+        return window
+
     def commit(self, slots: Sequence[int]) -> int:
         return int(lib.gd_buffer_commit(self.c, ffi.new("int32_t[]", slots), len(slots)))
 
@@ -103,8 +115,8 @@ class Books:
         return int(lib.gd_buffer_release(self.c, ffi.new("int32_t[]", alias), len(alias)))
 
     def rekey(self, rows: Sequence[int], keys: Sequence[int]) -> int:
-        given = ffi.new("int64_t[]", keys)
-        return int(lib.gd_buffer_rekey(self.c, ffi.new("int64_t[]", rows), given, len(rows)))
+        window = self.window(rows, keys)
+        return int(lib.gd_buffer_rekey(self.c, window, ffi.new("int64_t[]", rows), len(rows)))
 
     def settled(self, pending: Sequence[int], position: int = 0) -> tuple[int, int]:
         """(0 or 1, the position it advanced to)."""

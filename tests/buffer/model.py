@@ -137,9 +137,9 @@ class Model:
                 self.state[slot] = FREE
 
     def rekey(self, rows: Sequence[int], keys: Sequence[int]) -> None:
-        for row, key in zip(rows, keys, strict=True):
+        for row, key in dict(zip(rows, keys, strict=True)).items():
             slot = self.slot_of.get(row)
-            if slot is None:
+            if slot is None or self.key[slot] == key:
                 continue
             self.key[slot] = key
             if slot in self.standby:

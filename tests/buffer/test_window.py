@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +34,8 @@ def drop(window: object, index: int, rows: list[int]) -> int:
 
 
 def next_uses(window: object, rows: list[int]) -> list[int]:
-    ids, found = np.array(rows, np.int64), np.empty(len(rows), np.int64)
-    assert lib.gd_window_next(window, pointer(ids), len(ids), pointer(found)) == 0
-    return [int(use) for use in found]
+    wishes: Any = lib.gd_window_wishes(window)
+    return [int(wishes.next[lib.gd_window_wanted(window, row)]) for row in rows]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -71,8 +71,7 @@ def test_what_is_refused_changes_nothing(window: object) -> None:
         assert add(window, index, [6]) == 0
     assert add(window, 99, [7]) == -errno.ENOSPC
     assert next_uses(window, [6, 7]) == [10, NO_USE]
-    ids, found = np.array([ROWS], np.int64), np.empty(1, np.int64)
-    assert lib.gd_window_next(window, pointer(ids), 1, pointer(found)) == -errno.ERANGE
+    assert lib.gd_window_wanted(window, ROWS) == lib.gd_window_wanted(window, -1) == -errno.ERANGE
 
 
 def test_no_memory_and_no_window() -> None:
