@@ -6,17 +6,18 @@ in the order of the file, and each part is admitted, and read, as soon as its sl
 rows that are there already are held first, so that no part gives them up for another.
 
 Nobody but the head of the line does this: whoever is before it holds all that it needs and will
-give it back, and whoever is behind it takes nothing, so there is always an end (rule 3).
+give it back, and whoever is behind it takes nothing, so there is always an end (rule 3). For the
+same reason what a part needs is known when the rows are divided, and none is tried in vain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gnndrive._ffi import check, lib, pointer
+from gnndrive._ffi import check, ffi, lib, pointer
 from gnndrive.books import Share, Table
 from gnndrive.records import Int32Array, Int64Array
 
@@ -28,27 +29,37 @@ class Admission:
         tables: by name.
         rows: table name → row ids, int64 [n], duplicates allowed.
         part_rows: rows of a part, about; the first is a quarter of that.
+        refuse: raises what a table's name, a code (< 0) and what was found mean.
     """
 
     def __init__(
-        self, tables: Mapping[str, Table], rows: Mapping[str, Int64Array], part_rows: int
+        self,
+        tables: Mapping[str, Table],
+        rows: Mapping[str, Int64Array],
+        part_rows: int,
+        refuse: Callable[[str, int, Any], None],
     ) -> None:
         self._ways: dict[str, _Way] = {}
         try:
             for name, ids in rows.items():
-                self._ways[name] = way = _Way(tables[name], ids)
+                code, found, held = tables[name].hold(ids)
+                if held is None:
+                    refuse(name, code, found)
+                    raise AssertionError("it was not refused")
+                self._ways[name] = way = _Way(held, ids)
                 way.divide(part_rows)
         except BaseException:
             self.give_back()
             raise
 
-    def next(self) -> str | None:
-        """The table whose part comes next; None: everything is admitted."""
-        return next((name for name, way in self._ways.items() if way.left), None)
+    @property
+    def left(self) -> bool:
+        """Whether a part is yet to be admitted."""
+        return any(way.left for way in self._ways.values())
 
-    def admit(self, name: str) -> tuple[int, Any, Share | None]:
-        """Try the table's next part, as `Table.admit` does."""
-        return self._ways[name].admit()
+    def admit(self) -> Share | None:
+        """The next part's share; None: there are too few slots for it now."""
+        return next(way for way in self._ways.values() if way.left).admit()
 
     def shares(self) -> dict[str, Share]:
         """What is held, after the last part."""
@@ -68,13 +79,12 @@ class _Way:
     parts' order once, and their aliases back at the end.
     """
 
-    def __init__(self, table: Table, rows: Int64Array) -> None:
-        self._table, self._rows = table, rows
-        held = table.hold(rows)
+    def __init__(self, held: Share, rows: Int64Array) -> None:
+        self._table, self._rows = held.table, rows
         self._alias, self._pending = held.alias, [held.pending]
         self._admitted: list[Int32Array] = []  # the aliases of the parts so far
         self._order: Int32Array = np.empty(0, np.int32)  # where the parts' rows came from
-        self._ends: list[int] = []
+        self._parts: list[tuple[int, int]] = []  # where one ends, the slots it takes
         self._start = 0
 
     def divide(self, part_rows: int) -> None:
@@ -82,31 +92,34 @@ class _Way:
         two, the second would need a slot of its own if the first one's read had failed."""
         rows, alias = self._rows, self._alias
         order = self._table.empty(len(rows), np.int32)
-        ends = np.empty(len(rows) // part_rows + 2, np.int64)
-        parts = lib.gd_parts(
-            pointer(rows), pointer(alias), len(rows), part_rows, pointer(order), pointer(ends)
+        parts = ffi.new("gd_part[]", len(rows) // part_rows + 2)
+        count = lib.gd_parts(
+            pointer(rows), pointer(alias), len(rows), part_rows, pointer(order), parts
         )
-        self._ends = ends[: check(parts, "gd_parts")].tolist()
-        self._order = order[: self._ends[-1] if self._ends else 0]
+        self._parts = [(part.end, part.slots) for part in parts[0 : check(count, "gd_parts")]]
+        self._order = order[: self._parts[-1][0] if self._parts else 0]
         self._rows = self._table.empty(len(self._order), np.int64)
         np.take(rows, self._order, out=self._rows, mode="clip")  # else numpy would copy them twice
 
     @property
     def left(self) -> bool:
-        """Whether a part is yet to be admitted."""
-        return bool(self._ends)
+        return bool(self._parts)
 
-    def admit(self) -> tuple[int, Any, Share | None]:
-        end = self._ends[0]
-        code, found, share = self._table.admit(self._rows[self._start : end])
-        if share is not None:
-            self._admitted.append(share.alias)
-            self._pending.append(share.pending)
-            self._start = self._ends.pop(0)
-        return code, found, share
+    def admit(self) -> Share | None:
+        end, slots = self._parts[0]
+        if self._table.available < slots:
+            return None
+        code, _, share = self._table.admit(self._rows[self._start : end])
+        check(code, "admission of a part")
+        assert share is not None
+        self._admitted.append(share.alias)
+        self._pending.append(share.pending)
+        self._start = end
+        del self._parts[0]
+        return share
 
     def share(self) -> Share:
-        assert not self._ends
+        assert not self._parts
         pending = np.concatenate(self._pending)
         if self._admitted:
             self._alias[self._order] = np.concatenate(self._admitted)
@@ -114,6 +127,6 @@ class _Way:
         return Share(self._table, self._alias, pending)
 
     def give_back(self) -> None:
-        self._ends.clear()
+        self._parts.clear()
         for alias in (self._alias[self._alias >= 0], *self._admitted):
             self._table.release(alias)

@@ -56,6 +56,7 @@ class Table:
         if books == ffi.NULL:
             raise MemoryError(f"no memory for the mapping table of {rows} rows and {slots} slots")
         self.books = ffi.gc(books, lib.gd_buffer_free)
+        self._room = lib.gd_buffer_room(books)
         self.rows, self.slots = rows, slots
         self.row_bytes = row_bytes
         self.memory = memory
@@ -80,7 +81,7 @@ class Table:
     @property
     def available(self) -> int:
         """Slots that an admission may take: free and standby."""
-        return int(lib.gd_buffer_available(self.books))
+        return int(self._room.available)
 
     def stats(self) -> dict[str, int]:
         """The books' counters (`gd_buffer_stats` in native/gnndrive.h), and `repeats`: rows that
@@ -174,8 +175,9 @@ class Table:
         loads = (load_rows[: found.loads], load_slots[: found.loads])
         return 0, found, Share(self, alias, pending[: found.pending], loads)
 
-    def hold(self, rows: Int64Array) -> Share:
-        """What is there of `rows` or being loaded, which needs no slot; alias -1: is not there."""
+    def hold(self, rows: Int64Array) -> tuple[int, Any, Share | None]:
+        """Like `admit`, but only what is there of `rows` or being loaded, which needs no slot; what
+        is not has an alias below 0 (`gd_buffer_hold`)."""
         count = len(rows)
         found = ffi.new("gd_admission *")
         alias, pending = (self.empty(count, np.int32) for _ in range(2))
@@ -188,10 +190,11 @@ class Table:
             pointer(pending),
             found,
         )
-        check(code, "hold")
+        if code:
+            return int(code), found, None
         held = int(np.count_nonzero(alias >= 0))
         self._repeats += held - int(found.hits + found.waits)
-        return Share(self, alias, pending[: found.pending])
+        return 0, found, Share(self, alias, pending[: found.pending])
 
     def commit(self, stretch: Stretch) -> None:
         """Make landed rows valid and failed ones fail, in the books."""

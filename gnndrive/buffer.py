@@ -153,28 +153,30 @@ class FeatureBuffer:
 
     def _admit(self, tickets: list[Ticket]) -> list[Lease] | None:
         """Leases for all of them; None: not now. Raises what is wrong with the first."""
+        if self._begun is not None:
+            return self._admit_parts(*self._begun)
         sweep = tickets[0].sweep
         for name, worth in sweep.awaited.items():
             if self.tables[name].available < worth:
                 return None
-        if self._begun is not None:
-            return self._admit_parts(*self._begun)
         self._arrive(tickets)
         if sweep.rows is None:
             sweep.rows = {
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
                 for name in tickets[0].rows
             }
+        if any(len(rows) > self._part_rows for rows in sweep.rows.values()):
+            return self._begin(tickets)
         if len(sweep.rows) > 1:  # all or none over all tables: look before the first is changed
             found = {name: self.tables[name].probe(rows) for name, rows in sweep.rows.items()}
             fits = [self._fits(sweep, name, *one) for name, one in found.items()]
             if not all(fits):
-                return self._begin(tickets)
+                return None
         shares: dict[str, Share] = {}
         for name, rows in sweep.rows.items():
             code, found, share = self.tables[name].admit(rows)
             if not self._fits(sweep, name, code, found):
-                return self._begin(tickets)
+                return None
             assert share is not None
             shares[name] = share
         sweep.try_anew()  # for what is left of it
@@ -189,24 +191,20 @@ class FeatureBuffer:
         return self._granted(tickets, shares)
 
     def _begin(self, tickets: list[Ticket]) -> list[Lease] | None:
-        """Admit what does not fit at once by parts, if it is more than one."""
+        """Admit by parts what is more than one."""
         sweep = tickets[0].sweep
         assert sweep.rows is not None
-        if max(map(len, sweep.rows.values())) <= self._part_rows:
-            return None
-        admission = Admission(self.tables, sweep.rows, self._part_rows)
+        admission = Admission(self.tables, sweep.rows, self._part_rows, self._refuse)
         self._begun = tickets, admission
         sweep.try_anew()
         return self._admit_parts(tickets, admission)
 
     def _admit_parts(self, tickets: list[Ticket], admission: Admission) -> list[Lease] | None:
         """Admit and load part after part as long as there are slots."""
-        sweep = tickets[0].sweep
-        while (name := admission.next()) is not None:
-            code, found, share = admission.admit(name)
-            if not self._fits(sweep, name, code, found):
+        while admission.left:
+            share = admission.admit()
+            if share is None:
                 return None
-            assert share is not None
             try:
                 self._load(share)
             except Exception:
@@ -214,7 +212,7 @@ class FeatureBuffer:
                 raise
         leases = self._granted(tickets, admission.shares())
         self._begun = None
-        sweep.try_anew()
+        tickets[0].sweep.try_anew()
         return leases
 
     def _break_off(self) -> None:
@@ -257,12 +255,18 @@ class FeatureBuffer:
         ]
 
     def _fits(self, sweep: Sweep, name: str, code: int, found: Any) -> bool:
-        table = self.tables[name]
         if code == -errno.EAGAIN:
             # Nobody is admitted before these batches, so their deficit shrinks only as slots become
             # available.
-            sweep.awaited = {name: table.available + int(found.deficit)}
+            sweep.awaited = {name: self.tables[name].available + int(found.deficit)}
             return False
+        if code:
+            self._refuse(name, code, found)
+        return True
+
+    def _refuse(self, name: str, code: int, found: Any) -> None:
+        """Raise what is wrong with rows of the table `name`."""
+        table = self.tables[name]
         if code == -errno.ENOSPC:
             need = table.slots + int(found.deficit)
             most = table.batch_rows_max
@@ -280,7 +284,6 @@ class FeatureBuffer:
         if code == -errno.ERANGE:
             raise IndexError(f"a row id of table {name!r} is out of range")
         check(code, "admission")
-        return True
 
     # ---- loads ----
 

@@ -31,6 +31,7 @@ gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     if (!b) return NULL;
     b->rows = rows;
     b->slots = slots;
+    b->room.available = slots;
     b->slot_of = gd_table((size_t)rows + 1, sizeof *b->slot_of);
     b->row_of = gd_table((size_t)slots, sizeof *b->row_of);
     b->references = gd_table((size_t)slots, sizeof *b->references);
@@ -59,9 +60,7 @@ void gd_buffer_free(gd_buffer *b) {
     free(b);
 }
 
-int64_t gd_buffer_available(const gd_buffer *b) {
-    return gd_free_count(b) + gd_standby_count(b->standby);
-}
+const gd_room *gd_buffer_room(const gd_buffer *b) { return &b->room; }
 
 /* ---- probe: count distinct rows, leaving marks ---- */
 
@@ -108,18 +107,19 @@ static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
     }
 }
 
-/* The verdict on a batch; when it is 0 the marks are left for admit to consume. */
-static int judge(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
+/* The verdict on a batch, of which all or, if not `whole`, only what is there is to be taken now;
+ * when it is 0 the marks are left for take_present to consume. */
+static int judge(gd_buffer *b, const int64_t *ids, int64_t n, int whole, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
     int code = mark(b, ids, n, -1, a, &own_standby, &marked);
     if (code == 0) {
         int64_t distinct = a->hits + a->waits + a->loads;
-        int64_t usable = gd_buffer_available(b) - own_standby;
+        int64_t usable = b->room.available - own_standby;
         if (distinct > b->slots) {
             a->deficit = distinct - b->slots;
             code = -ENOSPC;
-        } else if (a->loads > usable) {
+        } else if (whole && a->loads > usable) {
             a->deficit = a->loads - usable;
             code = -EAGAIN;
         }
@@ -130,7 +130,7 @@ static int judge(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
 }
 
 int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a) {
-    int code = judge(b, ids, n, a);
+    int code = judge(b, ids, n, 1, a);
     if (code == 0) unmark(b, ids, n);
     return code;
 }
@@ -178,6 +178,7 @@ static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids
             if (first) pending[pending_count++] = slot;
         } else if (b->references[slot] == 0) {
             gd_standby_remove(b->standby, slot);
+            b->room.available--;
         }
         b->references[slot]++;
         b->key[slot] = key_of(w, ids[i]);
@@ -188,16 +189,14 @@ static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids
 
 int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                    int32_t *alias, int32_t *pending, gd_admission *a) {
-    int64_t own_standby = 0, marked = 0;
-    *a = (gd_admission){0};
-    const int code = mark(b, ids, n, -1, a, &own_standby, &marked);
-    if (code) {
-        unmark(b, ids, marked);
-        return code;
-    }
+    const int code = judge(b, ids, n, 0, a);
+    if (code) return code;
     a->pending = take_present(b, w, ids, n, alias, pending);
-    for (int64_t i = 0; i < n; i++)
-        if (alias[i] < 0) b->slot_of[ids[i]] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (alias[i] >= 0) continue;
+        alias[i] = b->slot_of[ids[i]] == SEEN_MISS ? -1 : -2;
+        b->slot_of[ids[i]] = 0;
+    }
     b->stats.hits += a->hits;
     b->stats.waits += a->waits;
     return 0;
@@ -213,6 +212,7 @@ static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
         slots[i] = gd_standby_pop(b->standby);
         assert(slots[i] >= 0);
     }
+    b->room.available -= n;
     b->stats.evictions += n - evicted;
     for (; evicted < n; evicted++) {
         if (evicted + AHEAD < n)
@@ -226,7 +226,7 @@ static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
 int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                     int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
                     gd_admission *a) {
-    int code = judge(b, ids, n, a);
+    int code = judge(b, ids, n, 1, a);
     if (code) {
         b->stats.refused++;
         return code;
@@ -261,12 +261,14 @@ int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_
 
 static void to_standby(gd_buffer *b, int32_t slot) {
     gd_standby_push(b->standby, slot, b->key[slot] == KEY_AT_RELEASE ? b->tick : b->key[slot]);
+    b->room.available++;
 }
 
 static void to_free(gd_buffer *b, int32_t slot) {
     b->state[slot] = GD_FREE;
     b->row_of[slot] = 0;
     b->returned[b->returned_count++] = slot;
+    b->room.available++;
 }
 
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {

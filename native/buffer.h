@@ -19,6 +19,7 @@ struct gd_buffer {
     gd_slotset let_go; /* by the release under way */
     int64_t tick;
     gd_buffer_stats stats;
+    gd_room room;
 };
 
 static inline int64_t gd_free_count(const gd_buffer *b) {

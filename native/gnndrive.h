@@ -81,7 +81,8 @@ int gd_buffer_admit(gd_buffer *b, const gd_window *window, const int64_t *ids, i
                     int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
                     gd_admission *a);
 /* Take only the rows that are there or being loaded, for which no slot is needed; what is not gets
- * the alias -1 and is to be admitted later, by nobody else first. a->loads counts those rows. */
+ * the alias -1, where it comes again -2, and is to be admitted later, by nobody else first.
+ * a->loads counts those rows. -ENOSPC, -ERANGE: as gd_buffer_probe, and nothing is taken. */
 int gd_buffer_hold(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n,
                    int32_t *alias, int32_t *pending, gd_admission *a);
 /* Loading -> valid; -EINVAL: was not loading */
@@ -99,8 +100,11 @@ int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t
 /* What of `ids` is there gets the keys that `window` has now. -ERANGE: an id out of range, and the
  * rest was not looked at */
 int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
-/* Free + standby */
-int64_t gd_buffer_available(const gd_buffer *b);
+/* What an admission may take, free and standby: to look at without a call, valid until free */
+typedef struct gd_room {
+    int64_t available;
+} gd_room;
+const gd_room *gd_buffer_room(const gd_buffer *b);
 /* -1: not mapped */
 int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row);
 /* -1: holds none */
@@ -115,12 +119,16 @@ int gd_buffer_verify(const gd_buffer *b);
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
                int64_t row_bytes, uint8_t *rows);
 
-/* parts.c: what is missing of `rows` (0 or larger) is where alias < 0. Its places, in the order
- * of the file as far as needed, into `order` (n); where parts of `part_rows` or little more end
- * in it into `ends` (n / part_rows + 2). The first is a quarter of that, the last may be smaller;
- * equal rows are in one part. Returns how many parts there are. */
+/* parts.c: what is missing of `rows` (0 or larger) is where gd_buffer_hold left alias < 0. Its
+ * places, in the order of the file as far as needed, into `order` (n); parts of `part_rows` or
+ * little more into `parts` (n / part_rows + 2). The first is a quarter of that, the last may be
+ * smaller; equal rows are in one part. Returns how many parts there are. */
+typedef struct gd_part {
+    int64_t end;   /* of its places in `order` */
+    int64_t slots; /* what it takes to admit it: its distinct rows */
+} gd_part;
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
-                 int32_t *order, int64_t *ends);
+                 int32_t *order, gd_part *parts);
 
 /* ---- latency.h, latency.c: latencies on a log scale, 64 buckets an octave ---- */
 enum { GD_LATENCY_BUCKETS = 1856 };

@@ -10,8 +10,9 @@ enum {
 };
 
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
-                 int32_t *order, int64_t *ends) {
+                 int32_t *order, gd_part *parts) {
     int64_t low = INT64_MAX, high = INT64_MIN, counts[STRETCHES + 1] = {0};
+    int64_t distinct[STRETCHES] = {0};
     if (part_rows < 1 || n > INT32_MAX) return -EINVAL;
     for (int64_t i = 0; i < n; i++) {
         if (alias[i] >= 0) continue;
@@ -21,19 +22,25 @@ int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t p
     if (low > high) return 0; /* nothing is missing */
     int shift = 0;
     while ((uint64_t)(high - low) >> shift >= STRETCHES) shift++;
-    for (int64_t i = 0; i < n; i++)
-        if (alias[i] < 0) counts[((rows[i] - low) >> shift) + 1]++;
-    int32_t parts = 0;
-    int64_t start = 0, end = 0, enough = part_rows / FIRST_SHARE;
+    for (int64_t i = 0; i < n; i++) {
+        if (alias[i] >= 0) continue;
+        counts[((rows[i] - low) >> shift) + 1]++;
+        distinct[(rows[i] - low) >> shift] += alias[i] == -1;
+    }
+    int32_t count = 0;
+    int64_t start = 0, end = 0, slots = 0, enough = part_rows / FIRST_SHARE;
     for (int s = 0; s < STRETCHES; s++) {
+        slots += distinct[s];
         end += counts[s + 1];
         counts[s + 1] = end; /* where the next stretch begins */
         if (end - start < enough || end == start) continue;
-        ends[parts++] = start = end;
+        parts[count++] = (gd_part){end, slots};
+        start = end;
+        slots = 0;
         enough = part_rows;
     }
-    if (end > start) ends[parts++] = end;
+    if (end > start) parts[count++] = (gd_part){end, slots};
     for (int64_t i = 0; i < n; i++)
         if (alias[i] < 0) order[counts[(rows[i] - low) >> shift]++] = (int32_t)i;
-    return parts;
+    return count;
 }

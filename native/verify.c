@@ -49,5 +49,6 @@ int gd_buffer_verify(const gd_buffer *b) {
     }
     if (mapped != 0) return -9;
     if (in_use + gd_free_count(b) != b->slots) return -10;
-    return standby == gd_standby_count(b->standby) ? 0 : -11;
+    if (standby != gd_standby_count(b->standby)) return -11;
+    return b->room.available == gd_free_count(b) + standby ? 0 : -12;
 }

@@ -128,7 +128,7 @@ class Books:
         return int(lib.gd_buffer_first_failed(self.c, ffi.new("int32_t[]", alias), len(alias)))
 
     def available(self) -> int:
-        return int(lib.gd_buffer_available(self.c))
+        return int(lib.gd_buffer_room(self.c).available)
 
     def slot_of(self, row: int) -> int:
         return int(lib.gd_buffer_slot_of(self.c, row))
@@ -157,7 +157,7 @@ class Books:
             [row_of(c, slot) for slot in slots],
             [state(c, slot) for slot in slots],
             [references(c, slot) for slot in slots],
-            [lib.gd_buffer_available(c)],
+            [lib.gd_buffer_room(c).available],
         )
 
     def rows_held(self) -> set[int]:

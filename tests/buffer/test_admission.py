@@ -120,12 +120,15 @@ def test_holding_takes_what_is_there_and_nothing_else(books: Books) -> None:
     held = books.hold([5, 0, 1, 5, 1, 0])
     assert (held.code, held.hits, held.waits, held.load_count) == (0, 1, 1, 1)
     absent, there, coming = held.alias[0], held.alias[1], held.alias[2]
-    assert held.alias == (-1, there, coming, -1, coming, there)
+    assert held.alias == (-1, there, coming, -2, coming, there)
     assert absent == -1
     assert held.pending == (coming,) == loading.alias
     assert books.available() == before - 1, "out of standby, and no slot taken"
     assert books.probe([5]).load_count == 1, "not marked"
     assert books.hold([0, 10**9]).code == -errno.ERANGE
+    seen = books.observe()
+    assert books.hold([0, 1, 5, 6, 7]).code == -errno.ENOSPC
+    assert books.observe() == seen
     assert lib.gd_buffer_commit(books.c, ffi.new("int32_t[]", [coming]), 1) == 0
     assert books.release(loading.alias) == 0
     assert books.release([alias for alias in held.alias if alias >= 0]) == 0

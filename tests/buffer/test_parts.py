@@ -9,19 +9,25 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gnndrive._ffi import lib, pointer
+from gnndrive._ffi import ffi, lib, pointer
 
 
 def divide(rows: list[int], there: list[bool], part_rows: int) -> tuple[int, list[list[int]]]:
-    """How many parts there are, and the places in each."""
+    """How many parts there are, and the places in each, which take as many slots as they say."""
     ids, alias = np.array(rows, np.int64), np.where(there, 0, -1).astype(np.int32)
-    order, ends = np.full(len(rows), -7, np.int32), np.full(len(rows) // part_rows + 3, -7)
-    count = lib.gd_parts(
-        pointer(ids), pointer(alias), len(rows), part_rows, pointer(order), pointer(ends)
-    )
-    assert (ends[max(count, 0) :] == -7).all()
-    cuts = [0, *ends[:count].tolist()]
-    return count, [order[a:b].tolist() for a, b in pairwise(cuts)]
+    seen = set()
+    for place in np.flatnonzero(alias < 0):
+        alias[place] = -2 if rows[place] in seen else -1  # as gd_buffer_hold says it
+        seen.add(rows[place])
+    order = np.full(len(rows), -7, np.int32)
+    found = ffi.new("gd_part[]", [(-7, -7)] * (len(rows) // part_rows + 3))
+    count = lib.gd_parts(pointer(ids), pointer(alias), len(rows), part_rows, pointer(order), found)
+    assert all((part.end, part.slots) == (-7, -7) for part in list(found)[max(count, 0) :])
+    cuts = [0, *(part.end for part in found[0:count])]
+    parts = [order[a:b].tolist() for a, b in pairwise(cuts)]
+    for places, part in zip(parts, found[0:count], strict=True):
+        assert part.slots == len({rows[place] for place in places})
+    return count, parts
 
 
 FAR = 1 << 40
@@ -63,4 +69,5 @@ def test_nothing_is_missing() -> None:
 def test_a_part_of_no_rows() -> None:
     nothing = pointer(np.empty(0, np.int64))
     none = pointer(np.empty(0, np.int32))
-    assert lib.gd_parts(nothing, none, 0, 0, none, nothing) == -errno.EINVAL
+    parts = ffi.new("gd_part[]", 2)
+    assert lib.gd_parts(nothing, none, 0, 0, none, parts) == -errno.EINVAL

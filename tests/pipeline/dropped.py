@@ -143,22 +143,29 @@ def drop_retry_on_completion(patch: Patch) -> None:
 
 def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
     """5: a lease that ends early takes its reads with it."""
-    release, load = Lease.release, FeatureBuffer._load
-    fetches: dict[int, list[Any]] = {}
+    release, load, grant = Lease.release, FeatureBuffer._load, FeatureBuffer._granted
+    begun: list[Any] = []  # for the sweep at the head of the line
+    fetches: dict[Lease, list[Any]] = {}
 
     def loading(buffer: FeatureBuffer, share: Share) -> None:
         before = set(buffer._loads._fetches.values())
         load(buffer, share)
         now = buffer._loads._fetches.values()
-        fetches[id(share.pending)] = [fetch for fetch in now if fetch not in before]
+        begun.extend(fetch for fetch in now if fetch not in before)
+
+    def granting(*given: Any) -> list[Lease]:
+        leases = grant(*given)
+        fetches.update((lease, list(begun)) for lease in leases)
+        begun.clear()
+        return leases
 
     def releasing(lease: Lease) -> None:
-        for share in lease._shares.values():
-            for fetch in fetches.pop(id(share.pending), ()):
-                fetch.cancel()
+        for fetch in fetches.pop(lease, ()):
+            fetch.cancel()
         release(lease)
 
     patch.setattr(FeatureBuffer, "_load", loading)
+    patch.setattr(FeatureBuffer, "_granted", granting)
     patch.setattr(Lease, "release", releasing)
 
 

@@ -44,9 +44,9 @@ class Refusing(Tier):
 
 @asynccontextmanager
 async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
-    """A simulation of 16 slots whose disk refuses those rows; every slot must be back at its
-    end."""
-    simulation = Simulation(Scenario(rows, slots=16), seed=0)
+    """A simulation of 16 slots whose disk refuses those rows; nothing comes by parts, and every
+    slot must be back at its end."""
+    simulation = Simulation(Scenario(rows, slots=16, part_rows=16), seed=0)
     simulation.table.tier = Refusing(simulation.table.tier, set(refused))
     yield simulation
     await simulation.close()

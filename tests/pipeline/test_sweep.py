@@ -44,7 +44,7 @@ def test_a_sweep_is_one_pass(rows: TableFile) -> None:
     """Two batches that want every other row of the same sectors: each sector is read once."""
 
     async def main() -> None:
-        async with simulation_of(rows, 64) as simulation:
+        async with simulation_of(rows, 64, part_rows=64) as simulation:
             wanted = [ids(0, 64, 2), ids(1, 64, 2)]
             tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
             leases = [await simulation.buffer.granted(ticket) for ticket in tickets]
