@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from gnndrive.budget import SLOT_BOOKS_BYTES
 from gnndrive.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
 from gnndrive.errors import ConfigError
 from gnndrive.runtime import Runtime
@@ -45,7 +46,7 @@ def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
     given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "topology": "resident"}
     plan = make([2, 2], **given).plan()
-    loader = make([2, 2], memory=plan.total_bytes + 37 * 20, **given)
+    loader = make([2, 2], memory=plan.total_bytes + SLOT_BOOKS_BYTES * 20, **given)
     assert len(list(loader)) == NODES // 8
     assert loader.plan().slots == plan.slots + 20
     assert loader.plan().total_bytes <= loader.memory
