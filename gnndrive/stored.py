@@ -365,7 +365,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         if not self._stored:
             return super().collate_fn(index)
         chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
-        seeds = self._inputs.seeds(0, chosen)
+        seeds = self._inputs.seeds(0, chosen.numpy())
         key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)

@@ -1,4 +1,8 @@
-"""The Schedule interface: which seeds come next; and the input nodes that they come from."""
+"""The Schedule interface: which seeds come next; and the input nodes that they come from.
+
+Seeds are drawn in the pipeline's event loop, with numpy: torch lets the GIL go in each of its
+operations, and beside a thread that burns Python each time may cost a switch interval.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from hashlib import sha256
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
-from gnndrive.records import EdgeKey, NodeKey, Seeds
+from gnndrive.records import EdgeKey, Int64Array, NodeKey, Seeds
+
+Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def digest(*tensors: torch.Tensor | None) -> str:
@@ -43,6 +52,7 @@ class InputNodes:
     ) -> None:
         self._count, self._node, self._by_position = count, node, by_position
         self._time, self.type = time, type
+        self._ids: Int64Array | None = None if node is None else node.numpy()
 
     def __len__(self) -> int:
         return self._count
@@ -59,26 +69,26 @@ class InputNodes:
         whose = "" if self.type is None else f" of {self.type}"
         return f"{self._count} {kind}{whose} {digest(self._node, self._time)}"
 
-    def seeds(self, index: int, position: torch.Tensor) -> Seeds:
+    def seeds(self, index: int, position: Positions) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]) among the input
         nodes.
 
         Raises:
             IndexError: a position is out of range.
         """
-        position = position.to(torch.int64).reshape(-1)
-        if self._node is not None:
-            node = self._node[position]
-        elif len(position) and not -self._count <= int(position.min()) <= int(position.max()) < (
-            self._count
-        ):
+        at = np.array(position, np.int64)
+        if len(at) and not -self._count <= at.min() <= at.max() < self._count:
             raise IndexError(f"a position is out of range: there are {self._count} input nodes")
-        else:
-            node = position % max(self._count, 1)  # as indexing has it: −1 is the last
-        input_id = (position if self._by_position else node).clone()
-        time = None if self._time is None else self._time[position]
-        given = partial(NodeSamplerInput, input_id, node, time, self.type)
-        return Seeds(index, node.numpy(), input_id.numpy(), given, type=self.type)
+        # As indexing has it: −1 is the last.
+        node = at % max(self._count, 1) if self._ids is None else self._ids[at]
+        input_id = at if self._by_position else node.copy()
+        return Seeds(
+            index, node, input_id, partial(self._input, node, input_id, at), type=self.type
+        )
+
+    def _input(self, node: Int64Array, input_id: Int64Array, at: Int64Array) -> NodeSamplerInput:
+        time = None if self._time is None else self._time[torch.from_numpy(at)]
+        return NodeSamplerInput(torch.from_numpy(input_id), torch.from_numpy(node), time, self.type)
 
 
 class InputEdges:
@@ -118,22 +128,20 @@ class InputEdges:
         whose = "" if self.type is None else f" of {self.type}"
         return f"{self._count} edges{whose} {self._of_ends} {digest(self._label, self._time)}"
 
-    def seeds(self, index: int, position: torch.Tensor) -> Seeds:
+    def seeds(self, index: int, position: Positions) -> Seeds:
         """The seeds of batch `index`, which stand at `position` (integers [n]).
 
         Raises:
             IndexError: a position is out of range.
         """
-        position = position.to(torch.int64).reshape(-1).clone()
-        count = self._count
-        if len(position) and not -count <= int(position.min()) <= int(position.max()) < count:
+        at, count = np.array(position, np.int64), self._count
+        if len(at) and not -count <= at.min() <= at.max() < count:
             raise IndexError(f"a position is out of range: there are {count} edges")
-        position %= max(count, 1)
-        given = partial(self._input, position)
-        return Seeds(index, position.numpy(), position.numpy(), given, True, self.type)
+        at %= max(count, 1)
+        return Seeds(index, at, at, partial(self._input, at), True, self.type)
 
-    def _input(self, position: torch.Tensor) -> EdgeSamplerInput:
-        row, col, input_id = self._ends(position)
+    def _input(self, at: Int64Array) -> EdgeSamplerInput:
+        row, col, input_id = self._ends(torch.from_numpy(at))
         return EdgeSamplerInput(
             input_id, row, col, None if self._label is None else self._label[input_id],
             None if self._time is None else self._time[input_id], self.type,

@@ -39,4 +39,5 @@ class Given(Schedule):
     def windows(self, epoch: int) -> Iterator[list[Seeds]]:
         """The batches in the sampler's order."""
         for index, positions in enumerate(self._batches):
-            yield [self._inputs.seeds(index, torch.as_tensor(positions, dtype=torch.int64))]
+            chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
+            yield [self._inputs.seeds(index, chosen.numpy())]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from gnndrive.records import Seeds
@@ -51,11 +52,11 @@ class Shuffled(Schedule):
             # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
             mixed = (self._seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % 2**63
             draw = torch.Generator().manual_seed(mixed)
-            order = torch.randperm(count, generator=draw, dtype=order_dtype(count))
+            order = torch.randperm(count, generator=draw, dtype=order_dtype(count)).numpy()
         for index in range(len(self)):
             start = index * self._batch_size
             stop = min(start + self._batch_size, count)
-            chosen = torch.arange(start, stop) if order is None else order[start:stop]
+            chosen = np.arange(start, stop) if order is None else order[start:stop]
             yield [self._inputs.seeds(index, chosen)]
 
 
