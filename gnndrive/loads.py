@@ -104,9 +104,6 @@ class Loads:
             try:
                 table.commit(await table.memory.commit(landing, stretch))
                 self._settled()
-                # Beside a thread that burns Python more has landed by now, to the last row: without
-                # this nobody else would come to run.
-                await asyncio.sleep(0)
             except Exception as caught:
                 error = caught
                 self._broken(error)

@@ -113,6 +113,10 @@ class Listener(AsyncIterator[Stretch]):
         return Stretch(new_slots, new_failures)
 
     async def __anext__(self) -> Stretch:
+        if self._is_news():
+            # Beside a thread that burns Python there is news at every look, to the last row: others
+            # come first, or nobody else would run until then.
+            await asyncio.sleep(0)
         while True:
             if self._is_news():
                 stretch = self._collect()

@@ -19,7 +19,7 @@ from gnndrive.books import Table
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.host import Host
 from gnndrive.policies.lru import LRU
-from gnndrive.records import Int32Array, Int64Array, Landing, Stretch, TableFile
+from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from gnndrive.tiers.base import Fetch, Tier
@@ -138,45 +138,6 @@ def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
             stats = table.stats()
             assert stats["free"] + stats["standby"] == 16
         buffer.close()
-        await simulation.close()
-
-    run(main())
-
-
-class Landed(Fetch):
-    """All has landed before anybody asks, a row a stretch."""
-
-    def __init__(self, slots: Int32Array) -> None:
-        self.slots = slots.copy()
-
-    def cancel(self) -> None:
-        raise AssertionError("nobody does")
-
-    async def __aiter__(self) -> AsyncIterator[Stretch]:
-        for slot in self.slots:
-            yield Stretch(np.array([slot], np.int32))
-
-
-class Eager(Tier):
-    """What it is asked for is there."""
-
-    name, path = "eager", "nowhere"
-
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
-        return Landed(slots)
-
-
-def test_a_load_that_never_waits_lets_others_run(rows: TableFile) -> None:
-    async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16, part_rows=16), seed=0)
-        simulation.table.tier = Eager()
-        lease = await simulation.buffer.lease({"x": ids(0, 16)})
-        seen = []
-        while simulation.buffer.loading:
-            seen.append(simulation.table.stats()["commits"])
-            await asyncio.sleep(0)
-        assert set(range(16)) <= set(seen), "whoever is ready runs between any two commits"
-        lease.release()
         await simulation.close()
 
     run(main())
