@@ -74,6 +74,7 @@ class Table:
             self._window = ffi.gc(window, lib.gd_window_free)
             wishes = lib.gd_window_wishes(window)
             self._next_use = np.frombuffer(ffi.buffer(wishes.next), np.int64)
+            self._next_use.flags.writeable = False  # a policy's view of it
             self._keys = np.frombuffer(ffi.buffer(wishes.key), np.int64)
             self._choose_keys()
         self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
