@@ -97,13 +97,10 @@ int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position);
 /* Its index, or -1 */
 int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n);
-/* What of `ids` is there gets the keys that `window` has now. -ERANGE: an id out of range, and the
- * rest was not looked at */
+/* What of `ids` is there gets the keys that `window` has now. -ERANGE: the rest was not seen */
 int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
 /* What an admission may take, free and standby: to look at without a call, valid until free */
-typedef struct gd_room {
-    int64_t available;
-} gd_room;
+typedef struct gd_room { int64_t available; } gd_room;
 const gd_room *gd_buffer_room(const gd_buffer *b);
 /* -1: not mapped */
 int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row);
