@@ -84,7 +84,10 @@ class Line:
         if self._tickets:
             sweep = self._tickets[0].sweep
             for ticket in islice(self._tickets, sweep.together):
-                if ticket.sweep is not sweep or ticket.granted.done():
+                if ticket.sweep is not sweep:
+                    break
+                if ticket.granted.done():  # cancelled: what was joined holds its rows too
+                    sweep.try_anew()
                     break
                 tickets.append(ticket)
         return tickets

@@ -95,6 +95,24 @@ def test_from_a_release(rows: TableFile) -> None:
     run(main())
 
 
+def test_a_batch_cancelled_in_the_middle_of_a_waiting_sweep(rows: TableFile) -> None:
+    """It has not left the line yet when the first of its sweep is tried again."""
+
+    async def main() -> None:
+        async with refusing(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            tickets = buffer.join([(None, {"x": one}) for one in (ids(20, 28), ids(28, 36))])
+            await first.ready()
+            tickets[1].granted.cancel()
+            first.release()
+            await use(simulation, await buffer.granted(tickets[0]), ids(20, 28))
+            buffer.leave(tickets[1])
+            await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
+
+    run(main())
+
+
 def test_from_a_load_that_lands(rows: TableFile) -> None:
     """Slots that nobody wants any more come free when their reads end; who waits for them is told,
     and the load itself is not broken by it."""
