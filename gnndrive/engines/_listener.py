@@ -113,7 +113,8 @@ class Listener(AsyncIterator[Stretch]):
         return Stretch(new_slots, new_failures)
 
     async def __anext__(self) -> Stretch:
-        if self._is_news():
+        progress = self._progress
+        if progress.landed > self._landed or progress.failed > self._failed:
             # Beside a thread that burns Python there is news at every look, to the last row: others
             # come first, or nobody else would run until then.
             await asyncio.sleep(0)

@@ -140,7 +140,7 @@ class Limited(Tier):
         return self.below.fetch(rows, slots, landing)
 
 
-@pytest.mark.parametrize("passed", [0, 1, 2])  # more wait for staging, where there is any
+@pytest.mark.parametrize("passed", [0, 1, 2, 3])
 @pytest.mark.parametrize("gone", [None, 0, 1])
 def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | None) -> None:
     """Its sweep is tried one by one from then on; who is at fault is told, and all go on."""
