@@ -107,20 +107,30 @@ class Run:
         self.slots = np.empty((2, max(batch, slots)), dtype=np.int32)
         self.load_slots = np.empty(max(batch, slots), dtype=np.int32)
         self.row_of = np.zeros(slots, dtype=np.int64)
+        self.window: Any = ffi.NULL
+        if kind != "LRU":
+            self.window = self.make_window()
         self.load_rows = np.empty(max(batch, slots), dtype=np.int64)
         for part in np.array_split(self.random.permutation(rows)[:slots], slots // batch + 1):
             self.serve(np.ascontiguousarray(part))
 
+    def make_window(self) -> Any:
+        """Eight batches of half the rows each, so that a row has one of 256 keys."""
+        window: Any = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
+        for index in range(lib.GD_WINDOW_BATCHES):
+            ids = self.random.permutation(self.rows)[: self.rows // 2]
+            check(lib.gd_window_add(window, index, pointer(ids), len(ids)), "add")
+        keys = draw_keys(self.random, self.kind, 0, lib.GD_WINDOW_SETS)
+        np.frombuffer(ffi.buffer(lib.gd_window_wishes(window).key), np.int64)[:] = keys
+        return window
+
     def serve(self, ids: Int64Array) -> float:
         """Admit, commit and release one batch; ns a row."""
-        n, a, keys = len(ids), ffi.new("gd_admission *"), None
-        if self.kind != "LRU":
-            keys = draw_keys(self.random, self.kind, 0, n)
-        given: Any = ffi.NULL if keys is None else pointer(keys)
+        n, a = len(ids), ffi.new("gd_admission *")
         alias, pending = pointer(self.slots[0]), pointer(self.slots[1])
         rows, slots, wanted = pointer(self.load_rows), pointer(self.load_slots), pointer(ids)
         start = perf_counter_ns()
-        code = lib.gd_buffer_admit(self.c, wanted, n, given, alias, pending, rows, slots, a)
+        code = lib.gd_buffer_admit(self.c, self.window, wanted, n, alias, pending, rows, slots, a)
         check(code, "admit")
         check(lib.gd_buffer_commit(self.c, slots, a.loads), "commit")
         check(lib.gd_buffer_release(self.c, alias, n), "release")
