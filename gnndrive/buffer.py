@@ -2,7 +2,7 @@
 
 A `Lease` is the only way to touch rows. `FeatureBuffer.lease` draws a ticket in the step that calls
 it; the gate admits batches, first come first served, when the rows they miss fit into free and
-standby slots, the first in line by parts if need be (rule 3). With the grant, in the same step, the
+standby slots, what is larger than a part by parts (rule 3). With the grant, in the same step, the
 missing rows' reads are enqueued: from then on they belong to the buffer and end whatever becomes of
 the batch (rule 5). A row becomes valid only after the device's commit of all of it (rule 7).
 
@@ -39,7 +39,7 @@ class FeatureBuffer:
 
     Args:
         tables: by name; a lease names rows of some of them.
-        part_rows: what does not fit at once is admitted by parts of about so many missing rows.
+        part_rows: what is larger than this is admitted by parts of about so many missing rows.
     """
 
     def __init__(self, tables: Mapping[str, Table], part_rows: int = PART_ROWS) -> None:

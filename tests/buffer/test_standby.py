@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections import defaultdict
 from collections.abc import Sequence
@@ -163,13 +164,21 @@ def test_lru_gives_up_what_was_released_longest_ago() -> None:
 
 
 def test_what_one_release_lets_go_of_leaves_in_the_order_of_slots() -> None:
-    books = Books(rows=9010, slots=9000)
+    books = Books(rows=18000, slots=9000)
     lease = books.serve(list(range(9000)))
     shuffled = Random(1).sample(lease.alias, 9000)
     assert books.release(shuffled[:4500]) == 0
     assert books.release(shuffled[4500:]) == 0
     expected = sorted(shuffled[:4500]) + sorted(shuffled[4500:])
-    assert [slot for _, slot in books.admit(list(range(9000, 9010))).loads] == expected[:10]
+    assert (books.available(), books.verify()) == (9000, 0)
+    assert [slot for _, slot in books.admit(list(range(9000, 18000))).loads] == expected
+
+
+def test_a_release_that_is_refused_midway_has_let_go_of_what_came_before() -> None:
+    books = Books(rows=10, slots=4)
+    held = books.serve([1, 2, 3])
+    assert books.release([held.alias[0], held.alias[1], -1, held.alias[2]]) == -errno.EINVAL
+    assert (books.available(), books.verify()) == (3, 0)
 
 
 def test_lru_counts_from_the_release_not_the_admission() -> None:
