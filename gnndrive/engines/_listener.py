@@ -89,9 +89,12 @@ class Listener(AsyncIterator[Stretch]):
     def poke(self) -> bool:
         """Wake the consumer if there is news; return whether each row landed or failed and the
         engine has let go of the reads."""
+        # Looked at once, and first: if it came between a look for news and this one, the engine
+        # would forget who has not been told.
+        let_go = bool(self._progress.let_go)
         if self._is_news():
             self._news.set()
-        return bool(self._progress.let_go)
+        return let_go
 
     def _is_news(self) -> bool:
         progress = self._progress
