@@ -42,3 +42,20 @@ def test_others_run_though_there_is_news_at_every_look() -> None:
         assert seen == set(range(5)), "somebody runs between any two"
 
     run(main())
+
+
+def test_who_is_forgotten_has_been_told() -> None:
+    """The ring lets go between any two looks at its progress."""
+    for look in range(1, 4):
+        reads: Any = SimpleNamespace(handle=Machine([0], 512).reads)
+        listener = Listener(reads)
+        looks = iter([0] * look + [1] * 4)
+
+        class Progress:
+            landed = failed = 0
+            let_go = property(lambda _, looks=looks: next(looks))
+
+        listener._progress = Progress()
+        while not listener.poke():
+            pass
+        assert listener._news.is_set()
