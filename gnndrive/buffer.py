@@ -212,7 +212,6 @@ class FeatureBuffer:
                 raise
         leases = self._granted(tickets, admission.shares())
         self._begun = None
-        tickets[0].sweep.try_anew()
         return leases
 
     def _break_off(self) -> None:
