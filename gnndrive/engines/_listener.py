@@ -97,10 +97,11 @@ class Listener(AsyncIterator[Stretch]):
         return let_go
 
     def _is_news(self) -> bool:
+        return bool(self._progress.let_go) or self._are_rows()
+
+    def _are_rows(self) -> bool:
         progress = self._progress
-        return bool(
-            progress.let_go or progress.landed > self._landed or progress.failed > self._failed
-        )
+        return bool(progress.landed > self._landed or progress.failed > self._failed)
 
     def _collect(self) -> Stretch | None:
         """What has been logged since the last call, or None."""
@@ -116,8 +117,7 @@ class Listener(AsyncIterator[Stretch]):
         return Stretch(new_slots, new_failures)
 
     async def __anext__(self) -> Stretch:
-        progress = self._progress
-        if progress.landed > self._landed or progress.failed > self._failed:
+        if self._are_rows():
             # Beside a thread that burns Python there is news at every look, to the last row: others
             # come first, or nobody else would run until then.
             await asyncio.sleep(0)
