@@ -52,7 +52,6 @@ class InputNodes:
     ) -> None:
         self._count, self._node, self._by_position = count, node, by_position
         self._time, self.type = time, type
-        self._ids: Int64Array | None = None if node is None else node.numpy()
 
     def __len__(self) -> int:
         return self._count
@@ -80,7 +79,7 @@ class InputNodes:
         if len(at) and not -self._count <= at.min() <= at.max() < self._count:
             raise IndexError(f"a position is out of range: there are {self._count} input nodes")
         # As indexing has it: −1 is the last.
-        node = at % max(self._count, 1) if self._ids is None else self._ids[at]
+        node = at % max(self._count, 1) if self._node is None else self._node.numpy()[at]
         input_id = at if self._by_position else node.copy()
         return Seeds(
             index, node, input_id, partial(self._input, node, input_id, at), type=self.type
