@@ -62,6 +62,13 @@ void gd_buffer_free(gd_buffer *b) {
 
 const gd_room *gd_buffer_room(const gd_buffer *b) { return &b->room; }
 
+/* Have the cache fetch what is looked up of a row that comes soon. */
+static void expect(const gd_buffer *b, const gd_window *w, int64_t row) {
+    if ((uint64_t)row >= (uint64_t)b->rows) return;
+    __builtin_prefetch(&b->slot_of[row], 1);
+    if (w) __builtin_prefetch(&w->wanted[row]);
+}
+
 /* ---- probe: count distinct rows, leaving marks ---- */
 
 /* With `most` >= 0 only until it is known whether there are more, -ENOSPC; else to the end. */
@@ -72,8 +79,7 @@ static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_ad
     for (; i < n; i++) {
         const int64_t distinct = a->hits + a->waits + a->loads;
         if (most >= 0 && (distinct > most || distinct + n - i <= most)) break;
-        if (i + AHEAD < n && (uint64_t)ids[i + AHEAD] < (uint64_t)b->rows)
-            __builtin_prefetch(&b->slot_of[ids[i + AHEAD]], 1);
+        if (i + AHEAD < n) expect(b, NULL, ids[i + AHEAD]);
         if ((uint64_t)ids[i] >= (uint64_t)b->rows) {
             code = -ERANGE;
             break;
@@ -150,13 +156,6 @@ static int64_t key_of(const gd_window *w, int64_t row) {
     if (!w) return KEY_AT_RELEASE;
     const int64_t key = w->wishes.key[w->wanted[row]];
     return key == KEY_AT_RELEASE ? key + 1 : key;
-}
-
-/* Have the cache fetch what is looked up of a row that comes soon. */
-static void expect(const gd_buffer *b, const gd_window *w, int64_t row) {
-    if ((uint64_t)row >= (uint64_t)b->rows) return;
-    __builtin_prefetch(&b->slot_of[row], 1);
-    if (w) __builtin_prefetch(&w->wanted[row]);
 }
 
 /* The first pass takes every row that is there, out of standby too, so that the second cannot evict
