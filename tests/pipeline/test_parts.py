@@ -5,23 +5,15 @@ goes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
-import torch
 
-from gnndrive.admission import _Way
-from gnndrive.books import Share, Table
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.devices.host import Host
 from gnndrive.engines.simulated import Faults
-from gnndrive.errors import ConfigError, ReadError
-from gnndrive.policies.lru import LRU
+from gnndrive.errors import ReadError
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from gnndrive.testing.simulation import Scenario, Simulation
 from gnndrive.tiers.base import Fetch, Tier
 from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
 
@@ -223,123 +215,6 @@ def test_rows_that_fail_while_parts_are_to_come(rows: TableFile) -> None:
                     with pytest.raises(ReadError):
                         await lease.ready()
                     lease.release()
-
-    run(main())
-
-
-# ---- two tables
-
-
-@asynccontextmanager
-async def two_tables(rows: TableFile) -> AsyncIterator[tuple[Simulation, FeatureBuffer]]:
-    simulation = Simulation(Scenario(rows, slots=SLOTS), seed=0)
-    tables = {
-        name: Table(
-            rows.row_count, SLOTS, rows.row_bytes, Host().allocate(SLOTS, rows.row_bytes),
-            simulation.table.tier, LRU(),
-        )
-        for name in ("one", "two")
-    }  # fmt: skip
-    buffer = FeatureBuffer(tables, part_rows=2)
-    yield simulation, buffer
-    await buffer.drain()
-    buffer.verify()
-    for table in tables.values():
-        stats = table.stats()
-        assert stats["free"] + stats["standby"] == SLOTS
-    buffer.close()
-    await simulation.close()
-
-
-@pytest.mark.parametrize("tight", ["one", "two"])
-def test_two_tables_by_parts(rows: TableFile, tight: str) -> None:
-    async def main() -> None:
-        async with two_tables(rows) as (_, buffer):
-            held = {name: ids(0, 12 if name == tight else 2) for name in ("one", "two")}
-            first = await buffer.lease(held)
-            wanted = {"one": ids(20, 34), "two": ids(30, 44)}
-            (ticket,) = buffer.join([(None, wanted)])
-            assert not ticket.granted.done()
-            await first.ready()
-            first.release()
-            lease = await buffer.granted(ticket)
-            await lease.ready()
-            for name, asked in wanted.items():
-                got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
-                assert np.array_equal(got, told_rows(asked, rows.row_bytes))
-            lease.release()
-
-    run(main())
-
-
-@pytest.mark.parametrize(
-    ("two", "error"), [(ids(0, SLOTS + 1), ConfigError), (np.array([1, 10**6]), IndexError)]
-)
-def test_a_table_that_cannot_hold_its_rows_is_told_before_parts(
-    rows: TableFile, two: Int64Array, error: type[Exception]
-) -> None:
-    async def main() -> None:
-        async with two_tables(rows) as (_, buffer):
-            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
-            (ticket,) = buffer.join([(None, {"one": ids(20, 34), "two": two})])
-            with pytest.raises(error):
-                await buffer.granted(ticket)
-            await first.ready()
-            first.release()
-
-    run(main())
-
-
-def test_memory_that_is_short_when_parts_are_made(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(way: object, part_rows: int) -> None:
-        raise MemoryError("no memory for parts")
-
-    async def main() -> None:
-        async with two_tables(rows) as (_, buffer):
-            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
-            with monkeypatch.context() as patch:
-                patch.setattr(_Way, "divide", refuse)
-                (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
-                with pytest.raises(MemoryError, match="for parts"):
-                    await buffer.granted(ticket)
-            await first.ready()
-            first.release()
-
-    run(main())
-
-
-def test_memory_that_is_short_behind_the_last_part(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What both tables' parts hold is given back once, though one's is merged already."""
-
-    def refuse(way: _Way) -> Share:
-        monkeypatch.undo()
-        raise MemoryError("no memory for leases")
-
-    async def main() -> None:
-        async with two_tables(rows) as (_, buffer):
-            first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
-            (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
-            await first.ready()
-            made, shares = _Way.share, list[Share]()
-
-            def second_refused(way: _Way) -> Share:
-                if shares:
-                    return refuse(way)
-                shares.append(made(way))
-                return shares[0]
-
-            monkeypatch.setattr(_Way, "share", second_refused)
-            first.release()
-            with pytest.raises(MemoryError, match="for leases"):
-                await buffer.granted(ticket)
-            assert shares
-            await buffer.drain()
-            buffer.verify()
-            assert all(table.available == table.slots for table in buffer.tables.values())
 
     run(main())
 
