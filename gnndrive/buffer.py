@@ -173,22 +173,22 @@ class FeatureBuffer:
             if not all(fits):
                 return None
         shares: dict[str, Share] = {}
-        for name, rows in sweep.rows.items():
-            code, found, share = self.tables[name].admit(rows)
-            if not self._fits(sweep, name, code, found):
-                return None
-            assert share is not None
-            shares[name] = share
-        sweep.try_anew()  # for what is left of it
         try:
+            for name, rows in sweep.rows.items():
+                code, found, share = self.tables[name].admit(rows)
+                if not self._fits(sweep, name, code, found):
+                    return None
+                assert share is not None
+                shares[name] = share
+            sweep.try_anew()  # for what is left of it
             for share in shares.values():
                 self._load(share)
+            return self._granted(tickets, shares)
         except Exception:
             for share in shares.values():
                 share.fail_unasked()
                 share.table.release(share.alias)
             raise
-        return self._granted(tickets, shares)
 
     def _begin(self, tickets: list[Ticket]) -> list[Lease] | None:
         """Admit by parts what is more than one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -139,4 +140,36 @@ def test_memory_that_is_short_behind_the_last_part(
             buffer.verify()
             assert all(table.available == table.slots for table in buffer.tables.values())
 
+    run(main())
+
+
+@pytest.mark.parametrize("part_rows", [2, 100])
+@pytest.mark.parametrize("what", ["admit", "split"])
+def test_memory_that_is_short_for_the_second_table(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch, part_rows: int, what: str
+) -> None:
+    """Its books or its leases: what the first table gave is given back, and the next is served."""
+    owner: Any = Table if what == "admit" else Share
+    made = getattr(owner, what)
+
+    def refuse_two(mine: Any, given: Any) -> Any:
+        table = mine if what == "admit" else mine.table
+        if table is second:
+            monkeypatch.undo()
+            raise MemoryError("no memory for two")
+        return made(mine, given)
+
+    async def main() -> None:
+        nonlocal second
+        async with two_tables(rows, part_rows) as (_, buffer):
+            second = buffer.tables["two"]
+            monkeypatch.setattr(owner, what, refuse_two)
+            wanted = {"one": ids(20, 34), "two": ids(30, 44)}
+            with pytest.raises(MemoryError, match="for two"):
+                await buffer.lease(wanted)
+            lease = await buffer.lease({name: ids(0, SLOTS) for name in wanted})
+            await lease.ready()
+            lease.release()
+
+    second: Table | None = None
     run(main())
