@@ -163,6 +163,7 @@ static int64_t key_of(const gd_window *w, int64_t row) {
 static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                             int32_t *alias, int32_t *pending) {
     int64_t pending_count = 0;
+    assert(!w || w->rows == b->rows);
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
         int32_t entry = b->slot_of[ids[i]];
@@ -340,6 +341,7 @@ static void rekey_slot(gd_buffer *b, int32_t slot, int64_t key) {
 }
 
 int gd_buffer_rekey(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n) {
+    assert(w->rows == b->rows);
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
         if ((uint64_t)ids[i] >= (uint64_t)b->rows) return -ERANGE;

@@ -13,6 +13,7 @@ import pytest
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.policies.base import NO_USE
 from gnndrive.policies.belady import Belady
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int64Array, TableFile
@@ -21,6 +22,7 @@ from gnndrive.testing.simulation import Scenario, Simulation, simulate, told_row
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 READ_ROWS = 8  # to a sector
+PARTS = pytest.mark.parametrize("part_rows", [4, 100])  # many, and none
 
 
 @asynccontextmanager
@@ -58,12 +60,13 @@ def test_a_sweep_is_one_pass(rows: TableFile) -> None:
     run(main())
 
 
+@PARTS
 @pytest.mark.parametrize("together", [2, 3])
 def test_what_does_not_fit_together_comes_one_after_the_other(
-    rows: TableFile, together: int
+    rows: TableFile, together: int, part_rows: int
 ) -> None:
     async def main() -> None:
-        async with simulation_of(rows, 16 * together - 1) as simulation:
+        async with simulation_of(rows, 16 * together - 1, part_rows) as simulation:
             wanted = [ids(16 * n, 16 * n + 16) for n in range(together)]
             tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
             assert [ticket.granted.done() for ticket in tickets] == [True] * (together - 1) + [
@@ -78,16 +81,17 @@ def test_what_does_not_fit_together_comes_one_after_the_other(
     run(main())
 
 
+@PARTS
 @pytest.mark.parametrize(
     ("bad", "error"),
     [(ids(190, 210), IndexError), (ids(0, 40), ConfigError)],
     ids=["range", "size"],
 )
 def test_a_batch_at_fault_does_not_take_the_others_along(
-    rows: TableFile, bad: Int64Array, error: type[Exception]
+    rows: TableFile, bad: Int64Array, error: type[Exception], part_rows: int
 ) -> None:
     async def main() -> None:
-        async with simulation_of(rows, 32) as simulation:
+        async with simulation_of(rows, 32, part_rows) as simulation:
             wanted = [ids(0, 16), bad, ids(16, 32)]
             tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
             for number, (one, ticket) in enumerate(zip(wanted, tickets, strict=True)):
@@ -103,10 +107,11 @@ def test_a_batch_at_fault_does_not_take_the_others_along(
     run(main())
 
 
+@PARTS
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_one_of_a_waiting_sweep_may_leave(rows: TableFile, gone: int) -> None:
+def test_one_of_a_waiting_sweep_may_leave(rows: TableFile, gone: int, part_rows: int) -> None:
     async def main() -> None:
-        async with simulation_of(rows, 48) as simulation:
+        async with simulation_of(rows, 48, part_rows) as simulation:
             buffer = simulation.buffer
             first = await buffer.lease({"x": ids(100, 130)})
             wanted = [ids(16 * n, 16 * n + 16) for n in range(3)]
@@ -126,7 +131,7 @@ def test_one_of_a_waiting_sweep_may_leave(rows: TableFile, gone: int) -> None:
     run(main())
 
 
-@pytest.mark.parametrize("part_rows", [4, 100])
+@PARTS
 def test_how_much_was_missing(rows: TableFile, part_rows: int) -> None:
     async def main() -> None:
         async with simulation_of(rows, 24, part_rows) as simulation:
@@ -199,6 +204,33 @@ def test_a_batch_that_will_not_come_keeps_nothing(rows: TableFile) -> None:
             await visit(simulation, None, ids(16, 24))
             await visit(simulation, None, ids(24, 32))
             assert await visit(simulation, None, ids(16, 24)) == 0, "LRU order again"
+
+    run(main())
+
+
+class Asked(Belady):
+    """Notes which next uses it is asked the keys of."""
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        self.known = set(next_use.tolist())
+        return super().keys(next_use)
+
+
+def test_a_policy_is_asked_anew_when_what_is_known_changes(rows: TableFile) -> None:
+    async def main() -> None:
+        policy = Asked()
+        simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
+        buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
+        assert policy.known == {NO_USE}
+        for index in (5, 7, 6):
+            buffer.foresee(index, wanted)
+        assert policy.known == {5, 6, 7, NO_USE}
+        buffer.forget(6, wanted)
+        assert policy.known == {5, 7, NO_USE}
+        await visit(simulation, 5, wanted["x"])
+        assert policy.known == {7, NO_USE}
+        buffer.forget(7, wanted)
+        await simulation.close()
 
     run(main())
 
