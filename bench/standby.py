@@ -2,12 +2,13 @@
 
     PYTHONPATH=. python bench/standby.py [--rows N] [--slots N] [--batch N] [--rounds N]
 
-Three kinds of standby keys: LRU (none given), look-ahead (64 distinct ones) and random (each row
+Three kinds of standby keys: LRU (none given), look-ahead (64 distinct ones) and random (each slot
 its own: the worst case for the heap). First the structure alone beside a bare linked list, both in
 C: random slots are taken out and put back at the end. Then the whole feature buffer, full, where a
-batch is admitted, committed and released: either each row of it evicts one ("misses"), or each is
-found on standby and returns there ("hits"; measured first, so that the misses meet a list whose
-slots have lost their order).
+batch is admitted, committed and released, with keys from a window, so that of random ones too there
+are no more than 256: either each row of the batch evicts one ("misses"), or each is found on
+standby and returns there ("hits"; measured first, so that the misses meet a list whose slots have
+lost their order).
 
 Reported: the median of the rounds, ns a row.
 """
@@ -145,12 +146,12 @@ class Run:
         return self.random.permutation(np.flatnonzero(found == present))[: self.batch]
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for name, value in {"rows": 2_000_000, "slots": 1_000_000, "batch": 400_000}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--rounds", type=int, default=8)
-    o = parser.parse_args()
+    o = parser.parse_args(arguments)
     c = loops()
     print(f"{o.batch:,} of {o.rows:,} rows a batch, {o.slots:,} slots; ns a row")
     print(f"{'':12}{'standby alone':>15}{'buffer, hits':>14}{'buffer, misses':>16}")

@@ -31,6 +31,7 @@ import consumer  # noqa: E402
 import epoch  # noqa: E402
 import gpu  # noqa: E402
 import scale  # noqa: E402
+import standby  # noqa: E402
 
 NODES = 3000
 SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
@@ -207,6 +208,16 @@ def test_consumer_holds_modes_beside_the_idle_one(store: Path, monkeypatch: pyte
     text = consumer.table({"memory": "enough", "results": results}, own, given)
     assert "0.950 (0.950–0.950)" in text
     assert "0.900 (0.900–0.900)" in text
+
+
+# ---- bench/standby.py ----
+
+
+def test_standby_measures_each_kind_of_keys(capsys: pytest.CaptureFixture[str]):
+    standby.main(["--rows", "2000", "--slots", "1000", "--batch", "400", "--rounds", "2"])
+    lines = capsys.readouterr().out.splitlines()[2:]
+    counts = {line[:12].strip(): len(line[12:].split()) for line in lines}
+    assert counts == {"linked list": 1, "LRU": 3, "look-ahead": 3, "random": 3}
 
 
 # ---- bench/gpu.py ----
