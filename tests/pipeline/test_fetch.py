@@ -23,7 +23,7 @@ from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from gnndrive.tiers.base import Fetch, Tier
-from tests.pipeline.tight import ids, use
+from tests.pipeline.tight import ids, simulation_of, use
 
 
 class Refusing(Tier):
@@ -99,7 +99,7 @@ def test_a_batch_cancelled_in_the_middle_of_a_waiting_sweep(rows: TableFile) -> 
     """It has not left the line yet when the first of its sweep is tried again."""
 
     async def main() -> None:
-        async with refusing(rows) as simulation:
+        async with simulation_of(rows, part_rows=16) as simulation:
             buffer = simulation.buffer
             first = await buffer.lease({"x": ids(0, 12)})
             tickets = buffer.join([(None, {"x": one}) for one in (ids(20, 28), ids(28, 36))])
