@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -48,24 +48,24 @@ class Loads:
         """Ask for a share's missing rows, now or as soon as there is staging for them.
 
         Raises:
-            Exception: what the tier raised; what was not asked for yet is left in `share.loads`.
+            Exception: what the device or the tier raised; what was not asked for yet is left in
+                `share.loads`.
         """
         assert share.loads is not None
-        table, loads = share.table, share.loads
-        share.loads = None
-        parts = deque(_divided(*loads, table.memory.landing_rows_max))
-        while parts:
-            landing = None if self._waiting else table.memory.landing(parts[0][1])
+        table, most = share.table, share.table.memory.landing_rows_max
+        if most is not None:
+            share.loads = _in_file_order(*share.loads)
+        rows, slots = share.loads
+        most = most or max(len(rows), 1)
+        while len(rows):
+            landing = None if self._waiting else table.memory.landing(slots[:most])
             if landing is None:
-                self._waiting.extend((table, part) for part in parts)
-                return
-            try:
-                self._ask(table, landing, parts[0])
-            except BaseException:
-                rows, slots = zip(*parts, strict=True)
-                share.loads = np.concatenate(rows), np.concatenate(slots)
-                raise
-            parts.popleft()
+                parts = [slice(start, start + most) for start in range(0, len(rows), most)]
+                self._waiting.extend([(table, (rows[part], slots[part])) for part in parts])
+                break
+            self._ask(table, landing, (rows[:most], slots[:most]))
+            share.loads = rows, slots = rows[most:], slots[most:]
+        share.loads = None
 
     def _ask(self, table: Table, landing: Landing, part: Part) -> None:
         rows, slots = part
@@ -82,12 +82,12 @@ class Loads:
     def _ask_waiting(self) -> None:
         """Ask for what waits for staging, as far as there is some."""
         while self._waiting:
-            table, part = self._waiting[0]
-            landing = table.memory.landing(part[1])
-            if landing is None:
-                return
-            self._waiting.popleft()
+            table, part = self._waiting.popleft()
             try:
+                landing = table.memory.landing(part[1])
+                if landing is None:
+                    self._waiting.appendleft((table, part))
+                    return
                 self._ask(table, landing, part)
             except ClosedError:
                 self._give_up(table, part[1], errno.ECANCELED)
@@ -142,13 +142,7 @@ class Loads:
                 await asyncio.wait(list(self._fetches))
 
 
-def _divided(rows: Int64Array, slots: Int32Array, most: int | None) -> Iterator[Part]:
-    """Parts of at most so many rows, in the order of the file, in which they will land."""
-    if most is None:
-        if len(rows):
-            yield rows, slots
-        return
+def _in_file_order(rows: Int64Array, slots: Int32Array) -> Part:
+    """In the order in which they will land, so that a part of them is a stretch of the file."""
     order = np.argsort(rows, kind="stable")
-    for start in range(0, len(rows), most):
-        part = order[start : start + most]
-        yield rows[part], slots[part]
+    return rows[order], slots[order]

@@ -132,6 +132,7 @@ class StagedMemory(SlotMemory):
     ) -> None:
         self._driver, self._row_bytes = driver, row_bytes
         self.landing_rows_max = self._portion_rows = portion_rows
+        self._places = np.arange(portion_rows, dtype=np.int32)
         portion_bytes = -(-portion_rows * row_bytes // _PAGE_BYTES) * _PAGE_BYTES
         try:
             self._slots = driver.allocate(slots * row_bytes).view(slots, row_bytes)
@@ -164,7 +165,7 @@ class StagedMemory(SlotMemory):
         address = int(ffi.cast("uintptr_t", ffi.from_buffer(portion.staging)))
         return Landing(
             address, self._row_bytes, True, portion,
-            np.arange(len(slots), dtype=np.int32), partial(self._free.append, portion),
+            self._places[: len(slots)], partial(self._free.append, portion),
         )  # fmt: skip
 
     async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:

@@ -10,20 +10,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import gnndrive.loads
 from gnndrive.books import Table
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.devices.host import Host
+from gnndrive.errors import ReadError
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from gnndrive.tiers.base import Fetch, Tier
-from tests.pipeline.tight import ids, simulation_of, use
+from tests.pipeline.tight import closing, ids, simulation_of, use
 
 
 class Refusing(Tier):
@@ -157,5 +161,70 @@ def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
             assert stats["free"] + stats["standby"] == 16
         buffer.close()
         await simulation.close()
+
+    run(main())
+
+
+def once_short(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: range) -> None:
+    """The calls with these numbers of `owner.name` find no memory."""
+    made, numbers = getattr(owner, name), count()
+
+    def short(*given: Any) -> Any:
+        if next(numbers) in calls:
+            raise MemoryError("no memory to land in")
+        return made(*given)
+
+    monkeypatch.setattr(owner, name, short)
+
+
+@pytest.mark.parametrize("part_rows", [4, 100])
+@pytest.mark.parametrize("call", [0, 1, 2])
+@pytest.mark.parametrize("what", ["landing", "order"])
+def test_no_memory_to_land_in(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch, device: str, what: str, call: int,
+    part_rows: int,
+) -> None:  # fmt: skip
+    """At the first part, or behind some that are being read: who asked is told, and the next is
+    served."""
+
+    async def main() -> None:
+        async with simulation_of(rows, part_rows) as simulation:
+            memory: Any = simulation.table.memory
+            if device == "simulated-cuda":
+                memory.landing_rows_max = 4
+            patch: tuple[Any, str] = (memory, "landing") if what == "landing" else (
+                gnndrive.loads, "_in_file_order")  # fmt: skip
+            once_short(monkeypatch, *patch, range(call, call + 1))
+            told = 0
+            for start in (0, 16, 32):
+                try:
+                    lease = await simulation.buffer.lease({"x": ids(start, start + 16)})
+                except MemoryError:
+                    told += 1
+                else:
+                    await use(simulation, lease, ids(start, start + 16))
+            assert told == (device != "host" or what == "landing")
+
+    run(main())
+
+
+@pytest.mark.parametrize("call", range(8, 14))
+@pytest.mark.parametrize("calls", [1, 4])
+def test_no_memory_to_land_in_for_what_waits_for_staging(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch, call: int, calls: int
+) -> None:
+    """Its rows fail; what waits behind them is asked for, and the next lease gets all."""
+
+    async def main() -> None:
+        scenario = Scenario(rows, slots=64, device="simulated-cuda", part_rows=100)
+        async with closing(Simulation(scenario, seed=0)) as simulation:
+            memory: Any = simulation.table.memory
+            memory.landing_rows_max = 4
+            once_short(monkeypatch, memory, "landing", range(call, call + calls))
+            lease = await simulation.buffer.lease({"x": ids(0, 64)})
+            with pytest.raises(ReadError, match="ENOMEM"):
+                await lease.ready()
+            lease.release()
+            await use(simulation, await simulation.buffer.lease({"x": ids(0, 64)}), ids(0, 64))
 
     run(main())
