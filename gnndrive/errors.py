@@ -36,10 +36,12 @@ class ReadError(GNNDriveError, OSError):
         self.path = os.fspath(path)
         self.offset = offset
         name = errno_names.errorcode.get(errno, str(errno))
+        remedy = "check the disk (dmesg) and the store (gnndrive verify)"
+        if errno == errno_names.ENOMEM:
+            remedy = "free some memory, or have loading use less with memory="
         super().__init__(
             errno,
-            f"reading {self.path} at byte {offset} failed: {name} ({os.strerror(errno)}); "
-            f"check the disk (dmesg) and the store (gnndrive verify)",
+            f"reading {self.path} at byte {offset} failed: {name} ({os.strerror(errno)}); {remedy}",
         )
 
     def __str__(self) -> str:

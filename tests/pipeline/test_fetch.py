@@ -99,20 +99,54 @@ def test_from_a_release(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_batch_cancelled_in_the_middle_of_a_waiting_sweep(rows: TableFile) -> None:
-    """It has not left the line yet when the first of its sweep is tried again."""
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_batch_that_goes_out_of_a_waiting_sweep(
+    rows: TableFile, gone: int, cancelled: bool
+) -> None:
+    """Its rows are not the other's to wait for. One that was cancelled has not left the line yet
+    when the first of its sweep is tried again."""
 
     async def main() -> None:
         async with simulation_of(rows, part_rows=16) as simulation:
             buffer = simulation.buffer
             first = await buffer.lease({"x": ids(0, 12)})
-            tickets = buffer.join([(None, {"x": one}) for one in (ids(20, 28), ids(28, 36))])
+            wanted = [ids(20, 28), ids(28, 36)]
+            tickets = buffer.join([(None, {"x": one}) for one in wanted])
             await first.ready()
-            tickets[1].granted.cancel()
-            first.release()
-            await use(simulation, await buffer.granted(tickets[0]), ids(20, 28))
-            buffer.leave(tickets[1])
+            if cancelled:
+                tickets[gone].granted.cancel()
+                first.release()
+                buffer.leave(tickets[gone])
+            else:
+                buffer.leave(tickets[gone])
+                first.release()
+            await use(simulation, await buffer.granted(tickets[1 - gone]), wanted[1 - gone])
             await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
+
+    run(main())
+
+
+@pytest.mark.parametrize("part_rows", [2, 100])
+def test_a_place_given_up_is_the_nexts_at_once(rows: TableFile, part_rows: int) -> None:
+    """Nothing else happens that could have the gate try again (rule 4)."""
+
+    async def main() -> None:
+        async with simulation_of(rows, part_rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 12)})
+            (large,) = buffer.join([(None, {"x": ids(20, 36)})])
+            (small,) = buffer.join([(None, {"x": ids(40, 44)})])
+            await first.ready()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert not buffer.loading
+            assert buffer.in_parts is (part_rows == 2)
+            assert not small.granted.done()
+            buffer.leave(large)
+            assert small.granted.done()
+            await use(simulation, await buffer.granted(small), ids(40, 44))
+            first.release()
 
     run(main())
 
@@ -222,7 +256,7 @@ def test_no_memory_to_land_in_for_what_waits_for_staging(
             memory.landing_rows_max = 4
             once_short(monkeypatch, memory, "landing", range(call, call + calls))
             lease = await simulation.buffer.lease({"x": ids(0, 64)})
-            with pytest.raises(ReadError, match="ENOMEM"):
+            with pytest.raises(ReadError, match=r"ENOMEM.*free some memory"):
                 await lease.ready()
             lease.release()
             await use(simulation, await simulation.buffer.lease({"x": ids(0, 64)}), ids(0, 64))
