@@ -74,7 +74,6 @@ class Table:
             self._window = ffi.gc(window, lib.gd_window_free)
             wishes = lib.gd_window_wishes(window)
             self._next_use = np.frombuffer(ffi.buffer(wishes.next), np.int64)
-            self._next_use.flags.writeable = False  # a policy's view of it
             self._keys = np.frombuffer(ffi.buffer(wishes.key), np.int64)
             self._choose_keys()
         self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
@@ -93,7 +92,7 @@ class Table:
         return {name: int(getattr(counters, name)) for name in names} | {"repeats": self._repeats}
 
     def joined(self, parts: Sequence[Int64Array]) -> Int64Array:
-        """Rows of several batches, one after the other, so that a later batch's keys count."""
+        """Rows of several batches, one after the other, as `Share.split` takes them apart."""
         if len(parts) == 1:
             return parts[0]
         joined: Int64Array = self.empty(sum(map(len, parts)), np.int64)
@@ -139,7 +138,7 @@ class Table:
             return
         if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
             self._choose_keys()
-            if self._beyond:
+            while self._beyond and lib.gd_window_count(self._window) < lib.GD_WINDOW_BATCHES:
                 nearest = min(self._beyond)
                 self.foresee(nearest, self._beyond.pop(nearest))
 
@@ -151,7 +150,7 @@ class Table:
 
     def _choose_keys(self) -> None:
         """Have the policy say the keys, by which of the known batches want a row."""
-        self._keys[:] = self.policy.keys(self._next_use)
+        self._keys[:] = self.policy.keys(self._next_use.copy())
 
     def admit(self, rows: Int64Array) -> tuple[int, Any, Share | None]:
         """(0 or -errno, what the admission found, the lease's share when it was admitted)."""

@@ -1,4 +1,4 @@
-"""Sweeps and look-ahead: batches admitted together, and rows kept for batches that are known."""
+"""Sweeps: batches admitted together, and the pipeline with sweeps and look-ahead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from gnndrive.engines.simulated import Faults
 from gnndrive.errors import ConfigError
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.policies.base import NO_USE
 from gnndrive.policies.belady import Belady
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int64Array, TableFile
@@ -149,171 +148,6 @@ def test_how_much_was_missing(rows: TableFile, part_rows: int) -> None:
             assert shares == [1.0, 0.0, 0.5]
 
     run(main())
-
-
-# ---- look-ahead
-
-
-async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -> int:
-    """Lease, wait and release; how many rows had to be read."""
-    before = simulation.table.stats()["loads"]
-    (ticket,) = simulation.buffer.join([(index, {"x": wanted})])
-    lease = await simulation.buffer.granted(ticket)
-    await lease.ready()
-    lease.release()
-    return simulation.table.stats()["loads"] - before
-
-
-def test_what_a_known_batch_wants_stays(rows: TableFile) -> None:
-    """With room for two batches of three: LRU would give up the very rows that come next."""
-
-    async def main() -> None:
-        async with simulation_of(rows, 16) as simulation:
-            parts = {0: ids(0, 8), 1: ids(8, 16), 2: ids(16, 24), 3: ids(0, 8)}
-            for index, wanted in parts.items():
-                simulation.buffer.foresee(index, {"x": wanted})
-            loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
-            assert loads == [8, 8, 8, 0]
-
-    run(main())
-
-
-def test_a_batch_known_late_keeps_what_is_there(rows: TableFile) -> None:
-    """The sample comes after the rows were retired: their keys are raised on standby."""
-
-    async def main() -> None:
-        async with simulation_of(rows, 16) as simulation:
-            for index, wanted in enumerate((ids(0, 8), ids(8, 16))):
-                simulation.buffer.foresee(index, {"x": wanted})
-                await visit(simulation, index, wanted)
-            simulation.buffer.foresee(3, {"x": ids(0, 8)})
-            simulation.buffer.foresee(2, {"x": ids(16, 24)})
-            assert await visit(simulation, 2, ids(16, 24)) == 8
-            assert await visit(simulation, 3, ids(0, 8)) == 0
-
-    run(main())
-
-
-def test_a_batch_that_will_not_come_keeps_nothing(rows: TableFile) -> None:
-    async def main() -> None:
-        async with simulation_of(rows, 16) as simulation:
-            await visit(simulation, None, ids(0, 8))
-            await visit(simulation, None, ids(8, 16))
-            simulation.buffer.foresee(7, {"x": ids(0, 8)})
-            simulation.buffer.forget(7, {"x": ids(0, 8)})
-            await visit(simulation, None, ids(16, 24))
-            await visit(simulation, None, ids(24, 32))
-            assert await visit(simulation, None, ids(16, 24)) == 0, "LRU order again"
-
-    run(main())
-
-
-class Asked(Belady):
-    """Notes which next uses it is asked the keys of."""
-
-    def keys(self, next_use: Int64Array) -> Int64Array:
-        self.known = set(next_use.tolist())
-        return super().keys(next_use)
-
-
-def test_a_policy_is_asked_anew_when_what_is_known_changes(rows: TableFile) -> None:
-    async def main() -> None:
-        policy = Asked()
-        simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
-        buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
-        assert policy.known == {NO_USE}
-        for index in (5, 7, 6):
-            buffer.foresee(index, wanted)
-        assert policy.known == {5, 6, 7, NO_USE}
-        buffer.forget(6, wanted)
-        assert policy.known == {5, 7, NO_USE}
-        await visit(simulation, 5, wanted["x"])
-        assert policy.known == {7, NO_USE}
-        buffer.forget(7, wanted)
-        await simulation.close()
-
-    run(main())
-
-
-@pytest.mark.parametrize("early", [False, True], ids=["at the gate", "in line"])
-def test_a_batch_that_leaves_the_gate_keeps_nothing(rows: TableFile, early: bool) -> None:
-    """It waited for slots when its epoch was broken off; the next epoch's indices start at 0."""
-
-    async def main() -> None:
-        async with simulation_of(rows, 16, part_rows=100) as simulation:  # nothing by parts
-            buffer = simulation.buffer
-            await visit(simulation, None, ids(0, 8))
-            held = await buffer.lease({"x": ids(8, 16)})
-            await held.ready()
-            wanted = [ids(32, 48)] * early + [np.concatenate([ids(0, 8), ids(16, 20)])]
-            for index, one in enumerate(wanted):
-                buffer.foresee(index, {"x": one})
-            tickets = [buffer.join([(i, {"x": one})])[0] for i, one in enumerate(wanted)]
-            for ticket in reversed(tickets):
-                assert not ticket.granted.done()
-                buffer.leave(ticket)
-            held.release()
-            await visit(simulation, None, ids(16, 24))
-            assert await visit(simulation, None, ids(8, 16)) == 0
-
-    run(main())
-
-
-def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
-    """Those beyond it come in as places come free, the nearest first."""
-
-    async def main() -> None:
-        async with simulation_of(rows, 16) as simulation:
-            parts = {index: ids(8 * (index % 3), 8 * (index % 3) + 8) for index in range(20)}
-            for index, wanted in parts.items():
-                simulation.buffer.foresee(index, {"x": wanted})
-            assert simulation.table.foreseen == 20
-            loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
-            assert sum(loads) == 8 * optimum([[index % 3] for index in parts], 2)
-
-    run(main())
-
-
-def optimum(batches: list[list[int]], slots: int) -> int:
-    """Loads of Belady's rule when every batch is known from the start, one after the other."""
-    held: set[int] = set()
-    loads = 0
-    for index, wanted in enumerate(batches):
-        missing = set(wanted) - held
-        loads += len(missing)
-
-        def next_use(row: int, index: int = index) -> int:
-            return next((k for k in range(index + 1, len(batches)) if row in batches[k]), 10**6)
-
-        evictable = sorted(held - set(wanted), key=next_use)
-        while len(held) + len(missing) > slots:
-            held.discard(evictable.pop())
-        held |= missing
-    return loads
-
-
-def test_with_all_batches_known_it_is_the_optimum(rows: TableFile) -> None:
-    draw = np.random.default_rng(3)
-    better = 0
-    for _ in range(40):
-        batches = [draw.choice(30, 6, replace=False).astype(np.int64) for _ in range(8)]
-
-        async def main(batches: list[Int64Array] = batches) -> list[int]:
-            loads = []
-            for policy in (Belady(), LRU()):
-                simulation = Simulation(Scenario(rows, slots=14, policy=policy), seed=0)
-                for index, wanted in enumerate(batches):
-                    simulation.buffer.foresee(index, {"x": wanted})
-                for index, wanted in enumerate(batches):
-                    await visit(simulation, index, wanted)
-                loads.append(simulation.table.stats()["loads"])
-                await simulation.close()
-            return loads
-
-        belady, lru = run(main())
-        assert belady == optimum([wanted.tolist() for wanted in batches], 14)
-        better += belady < lru
-    assert better > 20
 
 
 # ---- the pipeline with both
