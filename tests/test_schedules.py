@@ -127,8 +127,10 @@ def test_what_was_given_may_be_written_to(inputs: Callable[[], InputNodes | Inpu
     assert TIMES.tolist() == [3, 1, 2, 5, 4]
 
 
-@pytest.mark.parametrize("inputs", NODES, ids=lambda each: each.__name__)
-def test_a_batchs_ids_are_apart_from_its_nodes(inputs: Callable[[], InputNodes]) -> None:
+@EVERY
+def test_a_batchs_ids_are_apart_from_its_nodes(
+    inputs: Callable[[], InputNodes | InputEdges],
+) -> None:
     seeds = inputs().seeds(0, np.array([1, 3]))
     node = seeds.node.copy()
     said(seeds).input_id.fill_(-9)

@@ -141,7 +141,7 @@ class InputEdges:
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
 
     def _input(self, at: Int64Array) -> EdgeSamplerInput:
-        row, col, input_id = self._ends(torch.from_numpy(at))
+        row, col, input_id = self._ends(torch.from_numpy(at.copy()))
         return EdgeSamplerInput(
             input_id, row, col, None if self._label is None else self._label[input_id],
             None if self._time is None else self._time[input_id], self.type,
