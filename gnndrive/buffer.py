@@ -146,7 +146,6 @@ class FeatureBuffer:
                 return
             for ticket, lease in [(self._line.pop(), lease) for lease in leases]:
                 if ticket.granted.done():  # it went away when a part was admitted
-                    self._will_not_come(ticket)
                     lease.release()
                 else:
                     ticket.granted.set_result(lease)
@@ -177,6 +176,7 @@ class FeatureBuffer:
             for name, rows in sweep.rows.items():
                 code, found, share = self.tables[name].admit(rows)
                 if not self._fits(sweep, name, code, found):
+                    assert not shares, "of several tables each has been looked at"
                     return None
                 assert share is not None
                 shares[name] = share
@@ -225,10 +225,10 @@ class FeatureBuffer:
         for ticket in tickets:
             if ticket.granted.done():
                 self._line.remove(ticket)
-                self._will_not_come(ticket)
 
     def _will_not_come(self, ticket: Ticket) -> None:
-        """A batch that was foreseen leaves without a lease: what it wants is kept no longer."""
+        """A batch that was foreseen leaves without its rows having been held, which would have set
+        their keys: what it wants is kept no longer."""
         if ticket.index is not None:
             self.forget(ticket.index, ticket.rows)
 
@@ -337,7 +337,7 @@ class FeatureBuffer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is loading, leased or waiting."""
+        """Whether nothing is loading, waited for or in line; ready leases may be held."""
         return not self._loads and not self._line and not self._watchers
 
     def stats(self) -> Counter[str]:
