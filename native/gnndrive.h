@@ -57,7 +57,7 @@ typedef struct gd_admission {
     int64_t hits;    /* distinct rows found valid */
     int64_t waits;   /* distinct rows that another lease is loading */
     int64_t loads;   /* distinct rows that are this lease's to load */
-    int64_t pending; /* entries written to `pending`: loads + waits */
+    int64_t pending; /* entries written to `pending`: loads (none of a hold) + waits */
     int64_t deficit; /* when refused: how many more slots it would have needed */
 } gd_admission;
 typedef struct gd_buffer_stats {
