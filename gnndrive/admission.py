@@ -28,7 +28,8 @@ class Admission:
     Args:
         tables: by name.
         rows: table name → row ids, int64 [n], duplicates allowed.
-        part_rows: rows of a part, about; the first is a quarter of that.
+        part_rows: rows of a part, about; the first is an eighth of that, and each as large as all
+            before it until that is reached.
         refuse: raises what a table's name, a code (< 0) and what was found mean.
     """
 
@@ -92,7 +93,7 @@ class _Way:
         two, the second would need a slot of its own if the first one's read had failed."""
         rows, alias = self._rows, self._alias
         order = self._table.empty(len(rows), np.int32)
-        parts = ffi.new("gd_part[]", len(rows) // part_rows + 2)
+        parts = ffi.new("gd_part[]", len(rows) // part_rows + 5)
         count = lib.gd_parts(
             pointer(rows), pointer(alias), len(rows), part_rows, pointer(order), parts
         )

@@ -28,9 +28,9 @@ from gnndrive.line import Line, Sweep, Ticket
 from gnndrive.loads import Loads
 from gnndrive.records import Int64Array
 
-# A part takes some tens of milliseconds to admit and longer to read; the first of a sweep is a
-# quarter as large. Smaller ones begin sooner, but each call into the C core costs a switch interval
-# beside a thread that burns Python.
+# A part takes ten milliseconds to admit and a hundred to read; the first of a sweep are smaller.
+# Smaller ones begin sooner, but each call into the C core costs a switch interval beside a thread
+# that burns Python.
 PART_ROWS = 1 << 17
 
 

@@ -118,8 +118,8 @@ void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64
 
 /* parts.c: what is missing of `rows` (0 or larger) is where gd_buffer_hold left alias < 0. Its
  * places, in the order of the file as far as needed, into `order` (n); parts of `part_rows` or
- * little more into `parts` (n / part_rows + 2). The first is a quarter of that, the last may be
- * smaller; equal rows are in one part. Returns how many parts there are. */
+ * little more into `parts` (n / part_rows + 5). The first is an eighth of that, and each as large as
+ * all before it until that is reached; equal rows are in one part. Returns how many there are. */
 typedef struct gd_part {
     int64_t end;   /* of its places in `order` */
     int64_t slots; /* what it takes to admit it: its distinct rows */

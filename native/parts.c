@@ -4,10 +4,9 @@
  */
 #include "internal.h"
 
-enum {
-    STRETCHES = 4096,
-    FIRST_SHARE = 4, /* the first part is so much smaller: until it is asked for the disk rests */
-};
+/* Until the first part is asked for the disk may rest, so it is small; and small parts find room in
+ * what other batches leave over, and are read while those are gathered. */
+enum { STRETCHES = 4096, FIRST_SHARE = 8 };
 
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
                  int32_t *order, gd_part *parts) {
@@ -37,7 +36,7 @@ int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t p
         parts[count++] = (gd_part){end, slots};
         start = end;
         slots = 0;
-        enough = part_rows;
+        enough = end < part_rows ? end : part_rows;
     }
     if (end > start) parts[count++] = (gd_part){end, slots};
     for (int64_t i = 0; i < n; i++)

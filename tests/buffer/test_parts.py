@@ -20,7 +20,7 @@ def divide(rows: list[int], there: list[bool], part_rows: int) -> tuple[int, lis
         alias[place] = -2 if rows[place] in seen else -1  # as gd_buffer_hold says it
         seen.add(rows[place])
     order = np.full(len(rows), -7, np.int32)
-    found = ffi.new("gd_part[]", [(-7, -7)] * (len(rows) // part_rows + 3))
+    found = ffi.new("gd_part[]", [(-7, -7)] * (len(rows) // part_rows + 6))
     count = lib.gd_parts(pointer(ids), pointer(alias), len(rows), part_rows, pointer(order), found)
     assert all((part.end, part.slots) == (-7, -7) for part in list(found)[max(count, 0) :])
     cuts = [0, *(part.end for part in found[0:count])]
@@ -46,19 +46,24 @@ def test_parts(rows: list[tuple[int, bool]], part_rows: int) -> None:
     assert count == len(parts)
     missing = [place for place, held in enumerate(there) if not held]
     assert sorted(place for part in parts for place in part) == missing
-    assert all(len(part) >= part_rows for part in parts[1:-1])
-    assert all(len(part) >= part_rows // 4 for part in parts[:-1])
+    assert count <= len(ids) // part_rows + 5
     assert all(parts)
+    before = 0
+    for part in parts[:-1]:
+        assert len(part) >= min(max(part_rows // 8, before), part_rows)
+        before += len(part)
     wanted = [[ids[place] for place in part] for part in parts]
-    for before, after in pairwise(wanted):
-        assert max(before) < min(after)  # in the file's order, equal rows together
+    for one, next_one in pairwise(wanted):
+        assert max(one) < min(next_one)  # in the file's order, equal rows together
 
 
 def test_a_part_is_little_more_than_was_asked() -> None:
-    count, parts = divide(list(range(100_000)), [False] * 100_000, 10_000)
-    assert count == 11
-    assert 2_500 <= len(parts[0]) < 2_500 + 100_000 // 2048
-    assert all(10_000 <= len(part) < 10_000 + 100_000 // 2048 for part in parts[1:-1])
+    """The first is an eighth, then each as large as all before it, up to that."""
+    count, parts = divide(list(range(100_000)), [False] * 100_000, 8_000)
+    asked = [1_000, 1_000, 2_000, 4_000] + [8_000] * 11
+    assert count == len(asked) + 1
+    for part, least in zip(parts, asked, strict=False):
+        assert least <= len(part) < least + 8 * 100_000 // 2048
 
 
 def test_nothing_is_missing() -> None:
