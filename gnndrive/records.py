@@ -193,6 +193,11 @@ class TopologyChoice:
     cache_bytes: int = 0
 
 
+INFLIGHT_BYTES = 4 << 20
+"""As much as long reads need in flight. More falls out of the processor's cache before it is copied
+on: a disk read 256 KiB at a time at 7.5 GB/s with 4 MiB in flight, at 5.5 GB/s with 32."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How an engine reads.
@@ -208,6 +213,7 @@ class EngineSettings:
         traffic: an `int32_t *` that several uring engines share, or None.
         gives_way: keep no more than a 64th of depth in flight while another engine with the
             same `traffic`, which does not give way, has something to read.
+        inflight_bytes: uring begins no read while so many bytes are in flight; 0: however many.
     """
 
     depth: int = 128
@@ -219,6 +225,7 @@ class EngineSettings:
     measure: bool = False
     traffic: Any = None
     gives_way: bool = False
+    inflight_bytes: int = INFLIGHT_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64
 
 /* parts.c: what is missing of `rows` (0 or larger) is where gd_buffer_hold left alias < 0. Its
  * places, in the order of the file as far as needed, into `order` (n); parts of `part_rows` or
- * little more into `parts` (n / part_rows + 5). The first is an eighth of that, and each as large as
+ * little more into `parts` (n / part_rows + 5). The first is an eighth of that, each as large as
  * all before it until that is reached; equal rows are in one part. Returns how many there are. */
 typedef struct gd_part {
     int64_t end;   /* of its places in `order` */
@@ -247,6 +247,7 @@ typedef struct gd_ring_options {
                              clock of its own, so that slat and clat can be told apart */
     int32_t gives_way;    /* 1: while *traffic is not 0 no more than depth / 64 are in flight */
     int32_t *traffic;     /* rings that share it and do not give way count their jobs in it; NULL */
+    int64_t inflight_bytes; /* begin no read while so many bytes are in flight; 0: however many */
 } gd_ring_options;
 typedef struct gd_latency {
     gd_histogram slat; /* from preparing a request to the kernel's having taken it */

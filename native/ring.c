@@ -1,7 +1,8 @@
 /* ring.c: one io_uring kept full by a C thread that never needs the GIL. It alone talks to the
  * kernel; what a completion means is reads.c's business.
  *
- * A sliding window: up to `depth` reads in flight, refilled at every wake-up, in batches, so that
+ * A sliding window: up to `depth` reads in flight, fewer if they are long (what lands in a few
+ * megabytes of staging is copied out of the cache), refilled at every wake-up, in batches, so that
  * the device begins with the first before the last is prepared; the next job flows in when the one
  * before has nothing left to start. The thread sleeps in the kernel, for completions and for the
  * eventfd by which other threads hand over jobs. The rings live as long as the loader, staging, in
@@ -120,6 +121,8 @@ static void submit_block(gd_ring *g, int32_t block)
     assert(sqe); /* the queue has room for one request a block and the wake-up */
     gd_request q;
     gd_reads_request(op->job->reads, op->extent, memory, &q);
+    g->inflight_bytes += q.length - op->bytes;
+    op->bytes = q.length;
     int staged = q.into >= memory && q.into < memory + g->block_bytes;
     int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
     if (staged && g->stats.fixed_staging)
@@ -159,7 +162,7 @@ static void feed(gd_ring *g)
         int64_t e;
         while (room(g) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
             int32_t block = g->idle[--g->idle_count];
-            g->ops[block] = (gd_op){job, e, 0, 0};
+            g->ops[block] = (gd_op){job, e, 0, 0, 0};
             job->inflight++;
             submit_block(g, block);
             if (io_uring_sq_ready(&g->uring) >= batch)
@@ -194,6 +197,7 @@ static void complete_block(gd_ring *g, int32_t block, int32_t res)
     }
     op->job->inflight--;
     op->job = NULL;
+    g->inflight_bytes -= op->bytes;
     g->idle[g->idle_count++] = block;
 }
 
@@ -231,7 +235,7 @@ static void *ring_main(void *arg)
             submit_and_sleep(g);
         reap(g);
     }
-    assert(g->idle_count == g->depth);
+    assert(g->idle_count == g->depth && g->inflight_bytes == 0);
     io_uring_queue_exit(&g->uring);
     return NULL;
 }
@@ -296,6 +300,8 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     gd_ring *g = NULL;
     *error = -EINVAL;
     if (options && (options->submit_batch < 0 || options->complete_min < 0))
+        return NULL;
+    if (options && options->inflight_bytes < 0)
         return NULL;
     if (options && options->gives_way && !options->traffic)
         return NULL;

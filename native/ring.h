@@ -17,7 +17,7 @@ typedef struct gd_job {
     int fd, file;          /* file: its place in the registered table, or -1 */
 } gd_job;
 
-typedef struct gd_op { gd_job *job; int64_t extent, since_ns, taken_ns; } gd_op;
+typedef struct gd_op { gd_job *job; int64_t extent, since_ns, taken_ns, bytes; } gd_op;
 typedef struct gd_jobs { gd_job *head, **tail; } gd_jobs;
 
 struct gd_ring {
@@ -25,6 +25,7 @@ struct gd_ring {
     gd_op *ops;                            /* one a block */
     int32_t *idle;                         /* blocks that are not in use */
     int32_t idle_count, depth;
+    int64_t inflight_bytes;                /* asked for and not there yet */
     int32_t *prepared;                     /* for `measure`: blocks not taken yet; -1: WAKE */
     int32_t prepared_count;
     gd_ring_options options;
@@ -44,11 +45,13 @@ struct gd_ring {
     gd_ring_stats published;
 };
 
-/* ---- giving way to another ring, whose jobs are short and waited for */
+/* ---- how much may be in flight; giving way to a ring whose jobs are short and waited for */
 
 /* How many more requests may be in flight. */
 static inline int32_t room(const gd_ring *g)
 {
+    if (g->options.inflight_bytes && g->inflight_bytes >= g->options.inflight_bytes)
+        return 0;
     if (!g->options.gives_way || __atomic_load_n(g->options.traffic, __ATOMIC_RELAXED) == 0)
         return g->idle_count;
     const int32_t most = g->depth / GIVES_WAY > 0 ? g->depth / GIVES_WAY : 1;

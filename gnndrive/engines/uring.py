@@ -45,7 +45,7 @@ class Uring(Engine):
             "gd_ring_options *",
             (
                 settings.submit_batch, settings.complete_min, settings.measure,
-                settings.gives_way, traffic,
+                settings.gives_way, traffic, settings.inflight_bytes,
             ),
         )  # fmt: skip
         ring = lib.gd_ring_new(

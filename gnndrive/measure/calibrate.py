@@ -1,10 +1,10 @@
 """Calibration: seconds a request and seconds a byte on the disk that a store lies on.
 
-Random reads of a few sizes at full depth through the loader's own ring, in several rounds because
-a disk is not alone and not steady; then a straight line through each size's median, up to the
-loader's largest read: t = request_s + bytes x byte_s. The planner bridges a gap when reading it
-costs less than another request. A real disk is only near to such a line, so every point is kept
-beside the two constants, and `gnndrive info` says how far off the line is.
+Random reads of a few sizes, as many at once as in a loader, through the loader's own ring, in
+several rounds because a disk is not alone and not steady; then a straight line through each size's
+median, up to the loader's largest read: t = request_s + bytes x byte_s. The planner bridges a gap
+when reading it costs less than another request. A real disk is only near to such a line, so every
+point is kept beside the two constants, and `gnndrive info` says how far off the line is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gnndrive.layouts.base import BLOCK_BYTES, FEATURE_BLOCK_BYTES
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import Driven
 from gnndrive.measure.raw import IoOptions, run
-from gnndrive.records import DiskCost
+from gnndrive.records import INFLIGHT_BYTES, DiskCost
 from gnndrive.store.disk import disk_identity, not_writable, save_calibration
 from gnndrive.store.reader import Store
 
@@ -142,6 +142,7 @@ class Disk:
                 reads=reads,
                 slat=False,
                 seed=next(self._seeds),
+                inflight_bytes=INFLIGHT_BYTES,
             )
         )
 

@@ -45,6 +45,8 @@ class IoOptions:
             measured, as in the loader.
         reads: how many reads, of each job; None: `runtime_s` or `size` decides.
         seed: of the random blocks.
+        inflight_bytes: uring begins no read while so many bytes are in flight; 0: as many as
+            `iodepth` says, as fio has it.
     """
 
     filename: str
@@ -61,6 +63,7 @@ class IoOptions:
     slat: bool = True
     reads: int | None = None
     seed: int = 1
+    inflight_bytes: int = 0
 
 
 def run(options: IoOptions) -> Driven:
@@ -93,6 +96,7 @@ def run(options: IoOptions) -> Driven:
             submit_batch=options.submit_batch,
             complete_min=options.complete_min,
             measure=options.slat,
+            inflight_bytes=options.inflight_bytes,
         )
         return drive(sources, options.ioengine, settings, options.runtime_s)
     finally:

@@ -97,6 +97,21 @@ async def test_the_window_is_kept_full_over_several_reads(rows_of):
     assert engine.stats()["requests"] == 1000
 
 
+@pytest.mark.parametrize(("most", "in_flight"), [(1, 1), (4096, 2), (4097, 3), (0, 32)])
+async def test_long_reads_need_fewer_in_flight(rows_of, most, in_flight):
+    """Of 2,048 bytes each; one more is begun as long as there are fewer bytes than that."""
+    rows = rows_of(2048, 400)
+    picked = np.arange(0, 400, 2)
+    engine = Uring(EngineSettings(depth=32, block_bytes=4096, inflight_bytes=most))
+    landed, failures = await drain(
+        engine, rows.table.locate(picked, picked.astype(np.int32), rows.landing)
+    )
+    await engine.aclose()
+    assert (len(landed), len(failures)) == (200, 0)
+    assert rows.wrong(picked, picked.astype(np.int32)) == 0
+    assert engine.stats()["inflight_max"] == in_flight
+
+
 @pytest.mark.parametrize("measure", [False, True])
 @pytest.mark.parametrize(("submit_batch", "complete_min"), [(0, 1), (1, 1), (3, 7), (64, 64)])
 async def test_however_requests_are_handed_over(rows_of, measure, submit_batch, complete_min):
@@ -193,7 +208,9 @@ async def test_an_engine_that_does_not_give_way_counts_its_jobs(rows_of, cancel)
     assert traffic[0] == 0
 
 
-@pytest.mark.parametrize("options", [(-1, 0, 0), (0, -1, 0), (0, 0, 0, 1)])
+@pytest.mark.parametrize(
+    "options", [(-1, 0, 0), (0, -1, 0), (0, 0, 0, 1), (0, 0, 0, 0, ffi.NULL, -1)]
+)
 def test_options_that_cannot_be_are_refused(options):
     error = ffi.new("int *")
     asked = ffi.new("gd_ring_options *", options)
