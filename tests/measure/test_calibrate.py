@@ -12,7 +12,7 @@ from gnndrive.errors import ConfigError, StoreError
 from gnndrive.layouts.base import block_bytes
 from gnndrive.measure import calibrate
 from gnndrive.measure.calibrate import READ_BYTES, ROUNDS, fit, medians, misfit
-from gnndrive.records import DiskCost, DiskIdentity
+from gnndrive.records import DiskCost, DiskIdentity, EngineSettings
 from gnndrive.store.disk import disk_identity, load_calibration
 
 from .conftest import make_store
@@ -51,6 +51,14 @@ def test_how_far_off_the_line_is():
     points = ((512, 1e-5), (4096, 2e-5))
     assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, points)) == pytest.approx(0.5)
     assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, ())) == 0
+
+
+def test_as_many_bytes_are_in_flight_as_in_a_loader(store, monkeypatch):
+    asked = []
+    real = calibrate.run
+    monkeypatch.setattr(calibrate, "run", lambda given: asked.append(given) or real(given))
+    calibrate.calibrate(store, reads=1)
+    assert {each.inflight_bytes for each in asked} == {EngineSettings().inflight_bytes}
 
 
 @pytest.mark.parametrize("ioengine", ["uring", "threads"])

@@ -30,6 +30,17 @@ def test_a_number_of_reads(blocks, ioengine, rw, numjobs):
     assert latency.slat.count == (driven.requests if ioengine == "uring" else 0)
 
 
+@pytest.mark.parametrize("inflight_bytes", [0, 8192])
+def test_as_many_bytes_in_flight_as_was_asked(blocks, monkeypatch, inflight_bytes):
+    """As fio has it: as many as `iodepth` says, unless there is a limit."""
+    asked = []
+    real = raw.drive
+    monkeypatch.setattr(raw, "drive", lambda *given: asked.append(given[2]) or real(*given))
+    options = IoOptions(str(blocks), iodepth=4, reads=10)
+    raw.run(replace(options, inflight_bytes=inflight_bytes) if inflight_bytes else options)
+    assert [settings.inflight_bytes for settings in asked] == [inflight_bytes]
+
+
 def test_without_runtime_or_number_size_is_read_once(blocks):
     options = IoOptions(str(blocks), bs=512, iodepth=4, size=65536, direct=False, slat=False)
     driven = raw.run(options)
