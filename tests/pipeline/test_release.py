@@ -30,7 +30,7 @@ def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
 
             monkeypatch.setattr(Table, "release", told)
             first.release()
-            assert given_up == [(4, 16), (4, 19), (4, 23), (4, 26)]
+            assert given_up == [(4, 16), (4, 20), (4, 24), (4, 26)]
             lease = await buffer.granted(ticket)
             await use(simulation, lease, ids(20, 30))
             assert given_up[4:] == [(10, 26)]  # nobody waits
