@@ -299,9 +299,8 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
 {
     gd_ring *g = NULL;
     *error = -EINVAL;
-    if (options && (options->submit_batch < 0 || options->complete_min < 0))
-        return NULL;
-    if (options && options->inflight_bytes < 0)
+    if (options && (options->submit_batch < 0 || options->complete_min < 0 ||
+                    options->inflight_bytes < 0))
         return NULL;
     if (options && options->gives_way && !options->traffic)
         return NULL;
