@@ -31,6 +31,18 @@ def digest(*tensors: torch.Tensor | None) -> str:
     )
 
 
+def _checked(position: Positions, count: int, what: str) -> Int64Array:
+    """A copy of positions among `count` of something, −1 being the last.
+
+    Raises:
+        IndexError: one is out of range.
+    """
+    at = np.array(position, np.int64)
+    if len(at) and not -count <= at.min() <= at.max() < count:
+        raise IndexError(f"a position is out of range: there are {count} {what}")
+    return at
+
+
 class InputNodes:
     """What PyG calls `input_nodes`: the nodes that seeds are drawn from.
 
@@ -76,9 +88,7 @@ class InputNodes:
         Raises:
             IndexError: a position is out of range.
         """
-        at = np.array(position, np.int64)
-        if len(at) and not -self._count <= at.min() <= at.max() < self._count:
-            raise IndexError(f"a position is out of range: there are {self._count} input nodes")
+        at = _checked(position, self._count, "input nodes")
         # As indexing has it: −1 is the last.
         node = at % max(self._count, 1) if self._node is None else self._node.numpy()[at]
         input_id = at if self._by_position else node.copy()
@@ -134,10 +144,7 @@ class InputEdges:
         Raises:
             IndexError: a position is out of range.
         """
-        at, count = np.array(position, np.int64), self._count
-        if len(at) and not -count <= at.min() <= at.max() < count:
-            raise IndexError(f"a position is out of range: there are {count} edges")
-        at %= max(count, 1)
+        at = _checked(position, self._count, "edges") % max(self._count, 1)
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
 
     def _input(self, at: Int64Array) -> EdgeSamplerInput:
