@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from gnndrive.engines.simulated import Faults
@@ -17,25 +16,19 @@ from gnndrive.policies.belady import Belady
 from gnndrive.policies.lru import LRU
 from gnndrive.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, simulate, told_rows
+from gnndrive.testing.simulation import Scenario, Simulation, simulate
+from tests.pipeline.tight import closing, ids, use
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 READ_ROWS = 8  # to a sector
 PARTS = pytest.mark.parametrize("part_rows", [4, 100])  # many, and none
 
 
-@asynccontextmanager
-async def simulation_of(
+def simulation_of(
     rows: TableFile, slots: int, part_rows: int = 4
-) -> AsyncIterator[Simulation]:
+) -> AbstractAsyncContextManager[Simulation]:
     scenario = Scenario(rows, slots=slots, policy=Belady(), part_rows=part_rows)
-    simulation = Simulation(scenario, seed=0)
-    yield simulation
-    await simulation.close()
-
-
-def ids(start: int, stop: int, step: int = 1) -> Int64Array:
-    return np.arange(start, stop, step, dtype=np.int64)
+    return closing(Simulation(scenario, seed=0))
 
 
 # ---- sweeps
@@ -50,9 +43,7 @@ def test_a_sweep_is_one_pass(rows: TableFile) -> None:
             tickets = simulation.buffer.join([(None, {"x": one}) for one in wanted])
             leases = [await simulation.buffer.granted(ticket) for ticket in tickets]
             for one, lease in zip(wanted, leases, strict=True):
-                await lease.ready()
-                assert np.array_equal(simulation.gathered(lease), told_rows(one, rows.row_bytes))
-                lease.release()
+                await use(simulation, lease, one)
             assert simulation.engine.stats()["requests"] == 64 / READ_ROWS / 8  # 4,096 bytes each
             assert simulation.table.stats()["admitted"] == 1
 
@@ -73,9 +64,7 @@ def test_what_does_not_fit_together_comes_one_after_the_other(
             ]
             for one, ticket in zip(wanted, tickets, strict=True):
                 lease = await simulation.buffer.granted(ticket)
-                await lease.ready()
-                assert np.array_equal(simulation.gathered(lease), told_rows(one, rows.row_bytes))
-                lease.release()
+                await use(simulation, lease, one)
 
     run(main())
 
@@ -99,9 +88,7 @@ def test_a_batch_at_fault_does_not_take_the_others_along(
                         await simulation.buffer.granted(ticket)
                     continue
                 lease = await simulation.buffer.granted(ticket)
-                await lease.ready()
-                assert np.array_equal(simulation.gathered(lease), told_rows(one, rows.row_bytes))
-                lease.release()
+                await use(simulation, lease, one)
 
     run(main())
 

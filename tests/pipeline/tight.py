@@ -14,8 +14,8 @@ from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 SLOTS = 16
 
 
-def ids(start: int, stop: int) -> Int64Array:
-    return np.arange(start, stop, dtype=np.int64)
+def ids(start: int, stop: int, step: int = 1) -> Int64Array:
+    return np.arange(start, stop, step, dtype=np.int64)
 
 
 @asynccontextmanager
