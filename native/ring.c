@@ -11,8 +11,6 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
-#include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include "ring.h"
 
@@ -121,7 +119,7 @@ static void submit_block(gd_ring *g, int32_t block)
     assert(sqe); /* the queue has room for one request a block and the wake-up */
     gd_request q;
     gd_reads_request(op->job->reads, op->extent, memory, &q);
-    g->inflight_bytes += q.length - op->bytes;
+    g->inflight_bytes += q.length;
     op->bytes = q.length;
     int staged = q.into >= memory && q.into < memory + g->block_bytes;
     int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
@@ -155,50 +153,54 @@ static void enter(gd_ring *g, unsigned wait)
     nanosleep(&pause, NULL);
 }
 
-static void feed(gd_ring *g)
+/* Begin reads until the window, divided by `divisor`, is full. */
+static void feed(gd_ring *g, int32_t divisor)
 {
     unsigned batch = (unsigned)g->options.submit_batch;
-    for (gd_job *job = g->jobs.head; job && room(g) > 0; job = job->next) {
+    for (gd_job *job = g->jobs.head; job && room(g, divisor) > 0; job = job->next) {
         int64_t e;
-        while (room(g) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
+        while (room(g, divisor) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
             int32_t block = g->idle[--g->idle_count];
-            g->ops[block] = (gd_op){job, e, 0, 0, 0};
+            g->ops[block] = (gd_op){.job = job, .extent = e};
             job->inflight++;
             submit_block(g, block);
             if (io_uring_sq_ready(&g->uring) >= batch)
                 enter(g, 0);
         }
     }
-    if (g->depth - g->idle_count > g->stats.inflight_max)
-        g->stats.inflight_max = g->depth - g->idle_count;
+    if (inflight(g) > g->stats.inflight_max)
+        g->stats.inflight_max = inflight(g);
 }
 
 static void submit_and_sleep(gd_ring *g)
 {
-    int32_t wait = g->options.complete_min, inflight = g->depth - g->idle_count;
-    if (wait > inflight)
-        wait = inflight;
+    int32_t wait = g->options.complete_min;
+    if (wait > inflight(g))
+        wait = inflight(g);
     if (g->options.measure && g->prepared_count)
         enter(g, 0);
     enter(g, wait > 1 ? (unsigned)wait : 1);
 }
 
-static void complete_block(gd_ring *g, int32_t block, int32_t res)
+/* Copy out what has arrived. */
+static void land(gd_ring *g)
 {
-    gd_op *op = &g->ops[block];
-    note_completed(g, op);
-    if (res > 0)
-        g->stats.bytes += res;
-    uint8_t *memory = g->staging + block * g->block_bytes;
-    if (gd_reads_complete(op->job->reads, op->extent, res, memory) == GD_AGAIN) {
-        g->stats.retries++;
-        submit_block(g, block);
-        return;
+    if (io_uring_sq_ready(&g->uring))
+        enter(g, 0);
+    for (int32_t i = 0; i < g->arrived_count; i++) {
+        int32_t block = g->arrived[i];
+        gd_op *op = &g->ops[block];
+        uint8_t *memory = g->staging + block * g->block_bytes;
+        if (gd_reads_complete(op->job->reads, op->extent, op->res, memory) == GD_AGAIN) {
+            g->stats.retries++;
+            submit_block(g, block);
+            continue;
+        }
+        op->job->inflight--;
+        op->job = NULL;
+        g->idle[g->idle_count++] = block;
     }
-    op->job->inflight--;
-    op->job = NULL;
-    g->inflight_bytes -= op->bytes;
-    g->idle[g->idle_count++] = block;
+    g->arrived_count = 0;
 }
 
 static void reap(gd_ring *g)
@@ -208,10 +210,16 @@ static void reap(gd_ring *g)
     g->now_ns = gd_clock_ns();
     io_uring_for_each_cqe(&g->uring, head, cqe) {
         seen++;
-        if (cqe->user_data == WAKE)
+        if (cqe->user_data == WAKE) {
             g->wake_posted = 0;
-        else
-            complete_block(g, (int32_t)cqe->user_data, cqe->res);
+            continue;
+        }
+        gd_op *op = &g->ops[cqe->user_data];
+        note_completed(g, op);
+        g->stats.bytes += cqe->res > 0 ? cqe->res : 0;
+        g->inflight_bytes -= op->bytes;
+        op->res = cqe->res;
+        g->arrived[g->arrived_count++] = (int32_t)cqe->user_data;
     }
     io_uring_cq_advance(&g->uring, seen);
 }
@@ -229,7 +237,13 @@ static void *ring_main(void *arg)
         return NULL;
     while (admit(g)) {
         g->now_ns = gd_clock_ns();
-        feed(g);
+        if (g->arrived_count) {
+            /* A virtual disk's host tells of reads when it has none left, and then stands still. It
+             * is not to wait for copying; the other half stays for blocks still in the cache. */
+            feed(g, 2);
+            land(g);
+        }
+        feed(g, 1);
         settle(g);
         if (g->idle_count < g->depth || g->wake_posted) /* else nothing would end the sleep */
             submit_and_sleep(g);
@@ -241,39 +255,6 @@ static void *ring_main(void *arg)
 }
 
 /* ---- what other threads call ---- */
-static void free_memory(gd_ring *g)
-{
-    if (g->staging && g->staging != MAP_FAILED)
-        munmap(g->staging, (size_t)g->depth * (size_t)g->block_bytes);
-    if (g->wake_fd >= 0)
-        close(g->wake_fd);
-    pthread_mutex_destroy(&g->lock);
-    pthread_cond_destroy(&g->started);
-    free(g->ops);
-    free(g->idle);
-    free(g->prepared);
-    free(g);
-}
-
-static int allocate(gd_ring *g)
-{
-    size_t bytes = (size_t)g->depth * (size_t)g->block_bytes;
-    g->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    /* a virtual disk's host pays for each stretch of contiguous memory, not for each read */
-    madvise(g->staging, bytes, MADV_HUGEPAGE);
-    g->ops = calloc((size_t)g->depth, sizeof *g->ops);
-    g->idle = malloc((size_t)g->depth * sizeof *g->idle);
-    g->prepared = malloc(((size_t)g->depth + 1) * sizeof *g->prepared);
-    if (g->staging == MAP_FAILED || !g->ops || !g->idle || !g->prepared)
-        return -ENOMEM;
-    while (g->idle_count < g->depth) {
-        g->idle[g->idle_count] = g->depth - 1 - g->idle_count;
-        g->idle_count++;
-    }
-    g->wake_fd = eventfd(0, EFD_CLOEXEC); /* blocking, or the ring's read of it would end at once */
-    return g->wake_fd < 0 ? -errno : 0;
-}
-
 static int start(gd_ring *g)
 {
     sigset_t all, before;

@@ -1,7 +1,10 @@
-/* ring.h: the ring's books, its clocks and its table of registered files, for ring.c alone. */
+/* ring.h: the ring's memory, books, clocks and table of registered files, for ring.c alone. */
 #ifndef GNNDRIVE_RING_H
 #define GNNDRIVE_RING_H
 #include <liburing.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "latency.h"
 #include "reads.h"
 
@@ -17,14 +20,19 @@ typedef struct gd_job {
     int fd, file;          /* file: its place in the registered table, or -1 */
 } gd_job;
 
-typedef struct gd_op { gd_job *job; int64_t extent, since_ns, taken_ns, bytes; } gd_op;
+typedef struct gd_op {
+    gd_job *job;
+    int64_t extent, since_ns, taken_ns, bytes;
+    int32_t res;           /* what the kernel said, once the block has arrived */
+} gd_op;
 typedef struct gd_jobs { gd_job *head, **tail; } gd_jobs;
 
 struct gd_ring {
     struct io_uring uring;                 /* from here on the thread's own */
     gd_op *ops;                            /* one a block */
     int32_t *idle;                         /* blocks that are not in use */
-    int32_t idle_count, depth;
+    int32_t *arrived;                      /* blocks that were read and are not landed yet */
+    int32_t idle_count, arrived_count, depth;
     int64_t inflight_bytes;                /* asked for and not there yet */
     int32_t *prepared;                     /* for `measure`: blocks not taken yet; -1: WAKE */
     int32_t prepared_count;
@@ -47,15 +55,22 @@ struct gd_ring {
 
 /* ---- how much may be in flight; giving way to a ring whose jobs are short and waited for */
 
-/* How many more requests may be in flight. */
-static inline int32_t room(const gd_ring *g)
+static inline int32_t inflight(const gd_ring *g)
 {
-    if (g->options.inflight_bytes && g->inflight_bytes >= g->options.inflight_bytes)
+    return g->depth - g->idle_count - g->arrived_count;
+}
+
+/* How many more requests may be in flight, of a window that is divided by `divisor`. */
+static inline int32_t room(const gd_ring *g, int32_t divisor)
+{
+    const int64_t bytes = g->options.inflight_bytes / divisor;
+    if (g->options.inflight_bytes && g->inflight_bytes >= bytes)
         return 0;
-    if (!g->options.gives_way || __atomic_load_n(g->options.traffic, __ATOMIC_RELAXED) == 0)
-        return g->idle_count;
-    const int32_t most = g->depth / GIVES_WAY > 0 ? g->depth / GIVES_WAY : 1;
-    return most - (g->depth - g->idle_count);
+    int32_t most = g->depth / divisor;
+    if (g->options.gives_way && __atomic_load_n(g->options.traffic, __ATOMIC_RELAXED) != 0)
+        most = g->depth / GIVES_WAY > 0 ? g->depth / GIVES_WAY : 1;
+    const int32_t more = most - inflight(g);
+    return more < g->idle_count ? more : g->idle_count;
 }
 
 static inline void count_traffic(const gd_ring *g, int32_t jobs)
@@ -120,5 +135,41 @@ static inline void file_close(gd_ring *g, int file)
     int none = -1;
     if (file >= 0 && --g->file_users[file] == 0)
         io_uring_register_files_update(&g->uring, (unsigned)file, &none, 1);
+}
+
+/* ---- memory ---- */
+static inline void free_memory(gd_ring *g)
+{
+    if (g->staging && g->staging != MAP_FAILED)
+        munmap(g->staging, (size_t)g->depth * (size_t)g->block_bytes);
+    if (g->wake_fd >= 0)
+        close(g->wake_fd);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->started);
+    free(g->ops);
+    free(g->idle);
+    free(g->arrived);
+    free(g->prepared);
+    free(g);
+}
+
+static inline int allocate(gd_ring *g)
+{
+    size_t bytes = (size_t)g->depth * (size_t)g->block_bytes;
+    g->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* a virtual disk's host pays for each stretch of contiguous memory, not for each read */
+    madvise(g->staging, bytes, MADV_HUGEPAGE);
+    g->ops = calloc((size_t)g->depth, sizeof *g->ops);
+    g->idle = malloc((size_t)g->depth * sizeof *g->idle);
+    g->arrived = malloc((size_t)g->depth * sizeof *g->arrived);
+    g->prepared = malloc(((size_t)g->depth + 1) * sizeof *g->prepared);
+    if (g->staging == MAP_FAILED || !g->ops || !g->idle || !g->arrived || !g->prepared)
+        return -ENOMEM;
+    while (g->idle_count < g->depth) {
+        g->idle[g->idle_count] = g->depth - 1 - g->idle_count;
+        g->idle_count++;
+    }
+    g->wake_fd = eventfd(0, EFD_CLOEXEC); /* blocking, or the ring's read of it would end at once */
+    return g->wake_fd < 0 ? -errno : 0;
 }
 #endif
