@@ -50,6 +50,7 @@ class FeatureBuffer:
         self._watchers: dict[Lease, None] = {}
         self._loads = Loads(self._rows_settled, self.fail)
         self._broken: BaseException | None = None
+        self._retired = False
         self._missing = 0  # rows that were loaded for the sweep at the head of the line
         self.missing_share = 1.0  # of the rows of the last that was admitted
 
@@ -63,9 +64,16 @@ class FeatureBuffer:
 
     def forget(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Batch `index`, which was foreseen, will not come."""
+        if self._retired:
+            return
         for name, ids in rows.items():
             self.tables[name].forget(index, ids)
             self.tables[name].disappoint(ids)
+
+    def retire(self) -> None:
+        """No batch will come but those that are there: what one that leaves had wanted is not worth
+        the time any more."""
+        self._retired = True
 
     # ---- leases ----
 

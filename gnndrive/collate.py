@@ -5,7 +5,7 @@ would have yielded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +18,7 @@ from gnndrive.attributes import Attributes
 from gnndrive.blocks import Allocate
 from gnndrive.described import describe
 from gnndrive.devices.base import Device
-from gnndrive.errors import ConfigError, StoreError
+from gnndrive.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.records import EdgeKey, Int32Array, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.store.format import torch_dtype
 from gnndrive.tables import NODE_FEATURES, FeatureTable
@@ -61,6 +61,13 @@ class Collate:
         self._feature_dtype = feature_dtype
         self.attributes = Attributes(store)
         self._labels = {each.name_of(labels.NAME): labels.Labels(each) for each in self._nodes}
+
+    def prepare(self) -> None:
+        """Read the labels, blocking, for the first batch need not wait for them. What is wrong with
+        them is for the batch that wants them."""
+        for each in self._labels.values():
+            with suppress(GNNDriveError, MemoryError):
+                each.read()
 
     def rows_of(
         self, sample: Sample | Subgraph, attributes: Attributes, empty: Allocate = np.empty

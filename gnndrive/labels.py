@@ -37,9 +37,8 @@ class Labels:
         self._looked = False
         self._reading = threading.Lock()
 
-    def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
-        """The labels of `node`, [n] in the store's dtype and in memory from `empty`; None: they are
-        not kept here.
+    def read(self) -> torch.Tensor | None:
+        """All of them, [nodes], read unless they were before; None: they are not kept here.
 
         Raises:
             StoreError, ReadError: they cannot be read.
@@ -48,11 +47,21 @@ class Labels:
             if not self._looked:
                 self._kept = _read(self._nodes)
                 self._looked = True
-        if self._kept is None:
+            return self._kept
+
+    def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
+        """The labels of `node`, [n] in the store's dtype and in memory from `empty`; None: they are
+        not kept here.
+
+        Raises:
+            StoreError, ReadError: they cannot be read.
+        """
+        kept = self.read()
+        if kept is None:
             return None
         dtype = getattr(torch, self._nodes.table(NAME).dtype)
         out = empty_tensor(empty, (len(node),), dtype)
-        return out.copy_(torch.index_select(self._kept, 0, torch.from_numpy(node)))
+        return out.copy_(torch.index_select(kept, 0, torch.from_numpy(node)))
 
     def __reduce__(self) -> tuple[type[Labels], tuple[StoredNodes]]:
         return Labels, (self._nodes,)

@@ -1,9 +1,4 @@
-"""What runs behind a loader: service, engine, adjacency, layouts and buffers, until its close.
-
-The first live iterator uses the loader's feature buffer, which stays warm from epoch to epoch. A
-second one at the same time gets a buffer of its own, for two iterators in one user's thread must
-never wait for each other's slots (rule 12).
-"""
+"""What runs behind a loader: service, engine, adjacency, layouts and buffers, until its close."""
 
 from __future__ import annotations
 
@@ -12,7 +7,7 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -22,13 +17,11 @@ from gnndrive._ffi import ffi
 from gnndrive.adjacency import Adjacency
 from gnndrive.attributes import Attributes
 from gnndrive.blocks import Blocks
-from gnndrive.books import Table
-from gnndrive.budget import Held, second_buffer
-from gnndrive.buffer import FeatureBuffer
+from gnndrive.buffers import Buffers
 from gnndrive.devices.base import Device
 from gnndrive.engines import choose
 from gnndrive.engines.base import Engine
-from gnndrive.errors import ClosedError, ConfigError
+from gnndrive.errors import ClosedError
 from gnndrive.layouts.base import Layout
 from gnndrive.metrics import Counters
 from gnndrive.pipeline.batch import Extracted
@@ -58,7 +51,6 @@ class Runtime:
     def __init__(
         self, store: Store, settings: RuntimeSettings, workers: Workers | None = None
     ) -> None:
-        self.settings = settings
         self.counters = Counters()
         self.started = perf_counter()
         parts = settings.strategy
@@ -73,10 +65,6 @@ class Runtime:
             self._adjacency.read,
         )
         self._layouts: dict[str, Layout] = {}
-        self._buffer: FeatureBuffer | None = None
-        self._buffer_used = False
-        self._secondary = 0  # buffers of further live iterators
-        self._retired: Counter[str] = Counter()  # what the books of closed buffers counted
         # Tasks die in the service's thread: in the user's, asyncio would swallow a Ctrl-C.
         self._running: dict[Running, asyncio.Task[None]] = {}
         self._shutting: asyncio.Task[None] | None = None
@@ -95,7 +83,7 @@ class Runtime:
             kind, where = settings.device
             self.device: Device = find("devices", kind)(self.blocks.empty, where)
             undo.callback(self.device.close)
-            if self.warming_up:
+            if _warms_up(settings):
                 self.device.watch()
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init
@@ -103,7 +91,10 @@ class Runtime:
             undo.callback(self._workers.close)
             self.service = Service()
             undo.callback(self.service.close)
-            self.engine: Engine = self.service.call(self._start_engine())
+            self.engine: Engine = self.service.call(self._start_engine(settings))
+            self._buffers = Buffers(
+                settings, self._layouts, self.engine, self.device, self.blocks.empty
+            )
             undo.pop_all()
 
     def _together(self) -> int:
@@ -114,15 +105,13 @@ class Runtime:
             return 1
         return min(stages.samplers, stages.extracting_queue // 2 + 1)
 
-    async def _start_engine(self) -> Engine:
-        kind = choose(self.settings.engine)
+    async def _start_engine(self, settings: RuntimeSettings) -> Engine:
+        kind = choose(settings.engine)
         # A sample is three short sweeps, each waiting for the one before; rows are one long one.
-        settings = replace(
-            self.settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True
-        )
-        engine = kind(settings)
+        own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
+        engine = kind(own)
         try:
-            self._adjacency.start(kind, settings)
+            self._adjacency.start(kind, own)
         except BaseException:
             await engine.aclose()
             raise
@@ -138,9 +127,11 @@ class Runtime:
         sampler: Sampler,
         rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
         collate: Callable[[Extracted], tuple[Any, References]],
+        prepare: Callable[[], object],
         first: int = 0,
     ) -> Running:
-        """Start an epoch at batch `first`; its batches come out of the hand-over.
+        """Start an epoch at batch `first`; its batches come out of the hand-over. The arguments are
+        `Epoch`'s.
 
         Raises:
             ConfigError: a second buffer does not fit into memory= or device_memory=, or there is no
@@ -157,9 +148,10 @@ class Runtime:
                 sampler=sampler,
                 topologies=self._adjacency.topologies,
                 rows_of=rows_of,
-                buffer=self._take_buffer(),
+                buffer=self._buffers.take(),
                 workers=self._workers,
                 collate=collate,
+                prepare=prepare,
                 stages=self.settings.stages,
                 counters=self.counters,
                 first=first,
@@ -193,7 +185,7 @@ class Runtime:
         self._running.pop(running, None)
         running.epoch.handover.finish(None)
         try:
-            self._give_buffer(running.epoch.buffer)
+            self._buffers.give(running.epoch.buffer)
             if not task.cancelled():
                 task.result()  # winding up never fails, or the loop's handler says so
         finally:
@@ -210,92 +202,27 @@ class Runtime:
         self.drop(running)
         running.ended.wait()
 
-    # ---- feature buffers ----
+    @property
+    def settings(self) -> RuntimeSettings:
+        """What it is made of by now: others after a warm-up."""
+        return self._buffers.settings
 
     @property
     def warming_up(self) -> bool:
         """Whether the buffer is the one to begin with, until it is known what training leaves."""
-        settings = self.settings
-        return settings.after_warm_up is not None and not settings.plan.holds_everything
+        return _warms_up(self.settings)
 
     def alone(self, running: Running) -> bool:
         """Whether no other epoch runs."""
         return list(self._running) == [running]
 
     def grow(self) -> None:
-        """Between two epochs: from now on a feature buffer in all that training leaves of the
-        device's memory, if that is more than there was.
+        """Between two epochs, see `Buffers.grow`.
 
         Raises:
             ClosedError: the runtime was closed.
         """
-
-        async def renew() -> None:
-            settings, old = self.settings, self.settings.plan
-            if settings.after_warm_up is None or self._running or self._buffer is None:
-                return
-            self.settings = replace(settings, after_warm_up=None)
-            spare = self.device.spare_bytes() or 0
-            while spare:
-                larger = settings.after_warm_up(old.device_bytes + spare)
-                if larger.plan.slots <= old.slots:
-                    break
-                await self._close_buffer()
-                self.settings = larger
-                try:
-                    self._buffer = self._make_buffer(larger.plan.tables)
-                    return
-                except ConfigError:  # in pieces, or somebody else's by now
-                    spare //= 2
-            self.settings = replace(settings, after_warm_up=None)
-
-        self.service.call(renew())
-
-    async def _close_buffer(self) -> None:
-        if self._buffer is None:
-            return
-        await self._buffer.drain()
-        self._buffer.verify()
-        buffer, self._buffer = self._buffer, None
-        self._retired.update(buffer.stats())
-        buffer.close()
-
-    def _take_buffer(self) -> FeatureBuffer:
-        if self._buffer is None:
-            self._buffer = self._make_buffer(self.settings.plan.tables)
-        if not self._buffer_used:
-            self._buffer_used = True
-            return self._buffer
-        free = partial(self.device.free_bytes, self.settings.device[1])
-        second = self._make_buffer(second_buffer(self.settings.plan, self._secondary, free))
-        self._secondary += 1
-        return second
-
-    def _give_buffer(self, buffer: FeatureBuffer) -> None:
-        if buffer is self._buffer:
-            self._buffer_used = False
-        else:
-            self._secondary -= 1
-            self._retired.update(buffer.stats())
-            buffer.close()
-
-    def _make_buffer(self, held: Sequence[Held]) -> FeatureBuffer:
-        tables: dict[str, Table] = {}
-        try:
-            for one in held:
-                make = find("tiers", self.settings.strategy.tier)
-                tier = make(self._layouts[one.name], self.engine)
-                slots = max(one.slots, 1)  # one that no batch needs is there all the same
-                memory = self.device.allocate(slots, one.row_bytes)
-                tables[one.name] = Table(
-                    one.rows, slots, one.row_bytes, memory, tier,
-                    find("policies", self.settings.policy)(), one.batch_rows_max, self.blocks.empty,
-                )  # fmt: skip
-        except BaseException:
-            for table in tables.values():
-                table.memory.close()
-            raise
-        return FeatureBuffer(tables)
+        self.service.call(self._buffers.grow())
 
     # ---- numbers ----
 
@@ -335,11 +262,7 @@ class Runtime:
         buffers come and go."""
 
         def look() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
-            books = Counter(self._retired)
-            for buffer in {self._buffer, *(running.epoch.buffer for running in self._running)}:
-                if buffer is not None:
-                    books.update(buffer.stats())
-            return self.engine.stats(), self._adjacency.stats(), books
+            return self.engine.stats(), self._adjacency.stats(), self._buffers.stats()
 
         async def ask() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
             return look()
@@ -375,15 +298,15 @@ class Runtime:
         await asyncio.shield(self._shutting)
 
     async def _free(self) -> None:
+        self._buffers.retire()
         for running in list(self._running):
             self._stop(running, ClosedError("the loader was closed in the middle of this epoch"))
         while self._running:
             await asyncio.wait(self._running.values())
         try:
-            if self._buffer is not None:
-                await self._buffer.drain()
+            await self._buffers.drain()
             await self.engine.aclose()
-            await self._close_buffer()
+            await self._buffers.close()
         finally:
             for layout in self._layouts.values():
                 layout.close()
@@ -397,3 +320,7 @@ class Runtime:
     def _end_threads(self) -> None:
         self.service.close()
         self._workers.close()
+
+
+def _warms_up(settings: RuntimeSettings) -> bool:
+    return settings.after_warm_up is not None and not settings.plan.holds_everything

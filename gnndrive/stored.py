@@ -275,8 +275,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             return collate(*sampled, rows, runtime.attributes, empty, runtime.device), memory
 
         def start(left: Iterator[Seeds], first: int) -> Running:
-            sampler = self._make_sampler(empty)
-            return runtime.begin(left, seed, number, sampler, rows_of, finish, first)
+            sampler, prepare = self._make_sampler(empty), collate.prepare
+            return runtime.begin(left, seed, number, sampler, rows_of, finish, prepare, first)
 
         return BatchIterator(runtime, start, seeds, standing, self.timeout)
 

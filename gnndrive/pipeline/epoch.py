@@ -62,6 +62,8 @@ class Epoch:
         collate: makes the user's batch from an extracted one, and refers to what holds its rows'
             memory, see `Handover.put`; blocking.
         counters: what happened so far.
+        prepare: brings what the first batch would wait for, beside its sample; blocking, and does
+            not fail; None: there is nothing.
         first: the index of the first batch; those before it are not wanted.
         together: samples of a round, which fetch together, at most the extracting queue's bound; 1:
             each sampler goes its own way.
@@ -78,6 +80,7 @@ class Epoch:
     collate: Callable[[Extracted], tuple[Any, References]]
     stages: Stages
     counters: Counters
+    prepare: Callable[[], object] | None = None
     first: int = 0
     together: int = 1
     handover: Handover = field(default_factory=Handover)

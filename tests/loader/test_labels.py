@@ -11,8 +11,10 @@ import pytest
 import torch
 
 import gnndrive
+from gnndrive.collate import Collate
 from gnndrive.errors import StoreError
 from gnndrive.labels import Labels, kept_bytes, kept_dtype
+from gnndrive.pipeline.workers import ThreadWorkers
 
 NODES = 3000
 Write = Callable[..., gnndrive.Store]
@@ -82,6 +84,38 @@ def test_a_file_that_became_shorter_is_an_error_at_the_batch(write: Write) -> No
     loader = gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB")
     with loader, pytest.raises(StoreError, match="became shorter"):
         list(loader)
+
+
+def test_they_are_read_before_the_first_sample_is_drawn(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, begun, run = write(labels_of(50, np.int64)), [], ThreadWorkers.run
+
+    def noted(self: ThreadWorkers, function: Callable[..., object], *arguments: object) -> object:
+        begun.append(getattr(function, "__name__", ""))
+        return run(self, function, *arguments)
+
+    monkeypatch.setattr(ThreadWorkers, "run", noted)
+    with gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB") as loader:
+        next(iter(loader))
+    assert begun[:2] == ["prepare", "_sample"]
+
+
+def test_preparing_reads_what_picking_then_finds(write: Write) -> None:
+    y = labels_of(50, np.int64)
+    store = write(y)
+    collate = Collate(store, (), None, False)
+    collate.prepare()
+    with open(store.table("y").path, "r+b") as file:
+        file.truncate(4096)
+    (labels,) = collate._labels.values()
+    picked = labels.pick(np.array([7]), np.empty)
+    assert picked is not None
+    assert picked.tolist() == [49]
+    labels.close()
+    collate.prepare()  # which leaves it to the batch to say what is wrong
+    with pytest.raises(StoreError, match="became shorter"):
+        labels.pick(np.array([7]), np.empty)
 
 
 def test_they_come_back_after_close_and_in_a_copy(write: Write) -> None:

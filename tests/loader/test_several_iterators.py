@@ -8,6 +8,7 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive import ConfigError, NeighborLoader
+from gnndrive.buffer import FeatureBuffer
 from gnndrive.sizes import parse_size
 from tests.loader.conftest import Make
 
@@ -28,6 +29,20 @@ def test_each_iterator_has_a_buffer_of_its_own(make: Make) -> None:
     running = [iterator._running.epoch.buffer for iterator in iterators]
     assert len({id(buffer) for buffer in running}) == 3
     assert running[0].tables["nodes/x"].slots == loader.plan().slots
+
+
+def test_closing_the_loader_retires_all_buffers(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retired: list[FeatureBuffer] = []
+    monkeypatch.setattr(FeatureBuffer, "retire", lambda self: retired.append(self))
+    loader = make()
+    iterators = [iter(loader) for _ in range(3)]
+    buffers = [iterator._running.epoch.buffer for iterator in iterators]
+    iterators[0].close()
+    assert not retired, "the next epoch may want what it holds"
+    loader.close()
+    assert retired == buffers[1:]
 
 
 def test_nested_loops(make: Make, data: Data) -> None:

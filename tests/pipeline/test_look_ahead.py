@@ -185,6 +185,21 @@ def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) 
     run(main())
 
 
+def test_a_buffer_that_nobody_will_use_again_forgets_nothing(rows: TableFile) -> None:
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
+            for index in (1, 2):
+                buffer.foresee(index, wanted)
+            buffer.forget(1, wanted)
+            buffer.retire()
+            buffer.forget(2, wanted)
+            assert simulation.table.foreseen == 1
+            simulation.table.forget(2, wanted["x"])
+
+    run(main())
+
+
 def optimum(batches: list[list[int]], slots: int) -> int:
     """Loads of Belady's rule when every batch is known from the start, one after the other."""
     held: set[int] = set()
