@@ -40,6 +40,11 @@ class FeatureBuffer:
     Args:
         tables: by name; a lease names rows of some of them.
         part_rows: what is larger than this is admitted by parts of about so many missing rows.
+
+    Attributes:
+        tables: the same.
+        missing_share: of the rows of the sweep that was admitted last, how many were not there.
+        retired: see `retire`.
     """
 
     def __init__(self, tables: Mapping[str, Table], part_rows: int = PART_ROWS) -> None:
@@ -50,9 +55,9 @@ class FeatureBuffer:
         self._watchers: dict[Lease, None] = {}
         self._loads = Loads(self._rows_settled, self.fail)
         self._broken: BaseException | None = None
-        self._retired = False
+        self.retired = False
         self._missing = 0  # rows that were loaded for the sweep at the head of the line
-        self.missing_share = 1.0  # of the rows of the last that was admitted
+        self.missing_share = 1.0
 
     # ---- what is known of batches to come ----
 
@@ -64,16 +69,16 @@ class FeatureBuffer:
 
     def forget(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Batch `index`, which was foreseen, will not come."""
-        if self._retired:
+        if self.retired:
             return
         for name, ids in rows.items():
             self.tables[name].forget(index, ids)
             self.tables[name].disappoint(ids)
 
     def retire(self) -> None:
-        """No batch will come but those that are there: what one that leaves had wanted is not worth
-        the time any more."""
-        self._retired = True
+        """No batch will come but those that have their rows: nobody is admitted any more, and what
+        one that leaves held, or had wanted, is not worth the time to tell the books."""
+        self.retired = True
 
     # ---- leases ----
 
@@ -139,6 +144,8 @@ class FeatureBuffer:
 
     def advance(self) -> None:
         """Try the head of the line again: called at every gain of a slot (rule 4)."""
+        if self.retired:
+            return
         while tickets := self._begun[0] if self._begun is not None else self._line.head():
             try:
                 leases = self._admit(tickets)

@@ -79,6 +79,8 @@ class Lease:
         if self.released:
             raise RuntimeError("a lease ends once")
         self.released = True
+        if self._buffer.retired:
+            return
         steps = RELEASE_STEPS if self._buffer.in_parts else 1
         left = [
             (share.table, slots)

@@ -126,7 +126,7 @@ class Runtime:
         number: int,
         sampler: Sampler,
         rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
-        collate: Callable[[Extracted], tuple[Any, References]],
+        collate: Callable[[Extracted, Callable[[], object]], tuple[Any, References]],
         prepare: Callable[[], object],
         first: int = 0,
     ) -> Running:

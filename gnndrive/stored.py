@@ -265,11 +265,12 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         rows_of = partial(collate.rows_of, attributes=runtime.attributes, empty=empty)
         files = {table.name: table.file for table in collate.tables}
 
-        def finish(item: Extracted) -> tuple[Any, References]:
+        def finish(item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
             rows = {
                 name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
                 for name, file in files.items()
             }
+            gathered()
             memory = runtime.blocks.references(each.data_ptr() for each in rows.values())
             sampled = item.seeds, item.sample, item.rows
             return collate(*sampled, rows, runtime.attributes, empty, runtime.device), memory

@@ -59,8 +59,8 @@ class Epoch:
         rows_of: which rows of each table a sample needs; blocking.
         buffer: this epoch's alone while it runs.
         workers: threads for sampling and gathering.
-        collate: makes the user's batch from an extracted one, and refers to what holds its rows'
-            memory, see `Handover.put`; blocking.
+        collate: makes the user's batch from an extracted one, calls its second argument behind the
+            gather, and refers to what holds the rows' memory, see `Handover.put`; blocking.
         counters: what happened so far.
         prepare: brings what the first batch would wait for, beside its sample; blocking, and does
             not fail; None: there is nothing.
@@ -77,7 +77,7 @@ class Epoch:
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
     buffer: FeatureBuffer
     workers: Workers
-    collate: Callable[[Extracted], tuple[Any, References]]
+    collate: Callable[[Extracted, Callable[[], object]], tuple[Any, References]]
     stages: Stages
     counters: Counters
     prepare: Callable[[], object] | None = None

@@ -1,13 +1,18 @@
 """The train stage: gathers batches and hands them over to whoever trains (GNNDrive §4.1).
 
 The stage gathers a batch's rows in a worker thread as soon as the hand-over has room for it, so one
-batch waits ready while the user computes on the one before, and its slots are free again.
+batch waits ready while the user computes on the one before, and its slots are free again: already
+while the rest of the batch is made, for the next batches' rows may be waiting for them.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 
+from gnndrive.lease import Lease
 from gnndrive.pipeline.batch import Failed
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
@@ -20,6 +25,7 @@ class EpochFailed(Exception):
 async def train_stage(epoch: Epoch) -> None:
     """Hand batch after batch over until the extracted ones end or one failed."""
     handed_over = 0
+    call_soon = asyncio.get_running_loop().call_soon_threadsafe
     while True:
         try:
             item = await epoch.training.take()
@@ -29,13 +35,14 @@ async def train_stage(epoch: Epoch) -> None:
             epoch.handover.finish(item.error)
             epoch.sampler.stop()  # its threads are waited for, and may be waiting for the disk
             raise EpochFailed
+        leave = _leaving(epoch, handed_over, item.lease)
         try:
             await epoch.handover.room()
             started = perf_counter()
-            batch, memory = await epoch.workers.run(epoch.collate, item)
+            gathered = partial(call_soon, leave)
+            batch, memory = await epoch.workers.run(epoch.collate, item, gathered)
         finally:
-            # The gather has ended or never began: this is behind its fence, also when cancelled.
-            epoch.releasing.put(handed_over, item.lease)
+            leave()  # the gather has ended or never began, also when this was cancelled
         handed_over += 1
         epoch.counters.gather_s += perf_counter() - started
         epoch.count_batch(item)
@@ -43,3 +50,14 @@ async def train_stage(epoch: Epoch) -> None:
         del batch, item  # the user alone keeps it alive
     epoch.releasing.end(handed_over)
     epoch.handover.finish(None)
+
+
+def _leaving(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:
+    """Puts a lease on its way to be released, at its first call."""
+    held = [lease]
+
+    def leave() -> None:
+        if held:
+            epoch.releasing.put(number, held.pop())
+
+    return leave

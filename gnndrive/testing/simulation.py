@@ -220,9 +220,12 @@ class Simulation:
         assert isinstance(sample, Sample)
         return {"x": sample.node}
 
-    def collate(self, item: Extracted) -> tuple[Delivered, References]:
+    def collate(
+        self, item: Extracted, gathered: Callable[[], object]
+    ) -> tuple[Delivered, References]:
         """Gather a batch's rows."""
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
+        gathered()
         return Delivered(item.seeds.index, item.rows["x"], rows), ()
 
     def gathered(self, lease: Lease) -> npt.NDArray[np.uint8]:

@@ -185,17 +185,25 @@ def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) 
     run(main())
 
 
-def test_a_buffer_that_nobody_will_use_again_forgets_nothing(rows: TableFile) -> None:
+def test_a_retired_buffer_admits_and_forgets_nothing(rows: TableFile) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
-            buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
+            buffer, table, wanted = simulation.buffer, simulation.table, {"x": ids(0, 8)}
+            held = await buffer.lease(wanted)
             for index in (1, 2):
                 buffer.foresee(index, wanted)
             buffer.forget(1, wanted)
             buffer.retire()
+            (ticket,) = buffer.join([(None, {"x": ids(8, 16)})])
             buffer.forget(2, wanted)
-            assert simulation.table.foreseen == 1
-            simulation.table.forget(2, wanted["x"])
+            held.release()
+            assert table.foreseen == 1
+            assert not ticket.granted.done()
+            assert table.stats()["loads"] == 8
+            assert table.available == SLOTS - 8
+            buffer.leave(ticket)
+            table.forget(2, wanted["x"])
+            table.release(held.alias("x"))
 
     run(main())
 

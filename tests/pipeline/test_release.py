@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from gnndrive.books import Table
+from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.records import Int32Array, TableFile
 from gnndrive.testing.loop import run
-from tests.pipeline.tight import ids, loads, simulation_of, use
+from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation
+from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
 
 
 def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
@@ -62,5 +68,45 @@ def test_a_step_that_fails_gives_all_slots_up(
                 with pytest.raises(MemoryError):
                     first.release()
             await use(simulation, await buffer.granted(ticket), ids(20, 36))
+
+    run(main())
+
+
+class Gathering(InlineWorkers):
+    """Holds back what comes behind the gather until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathers, self.go_on = 0, asyncio.Event()
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        made = await super().run(function, *arguments)
+        if function.__name__ == "collate":
+            self.gathers += 1
+            await self.go_on.wait()
+        return made
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_slots_are_given_up_behind_the_gather_while_the_batch_is_made(
+    rows: TableFile, ended: bool
+) -> None:
+    async def main() -> None:
+        scenario = Scenario(rows, slots=SLOTS, batches=1, extra_max=0)
+        async with closing(Simulation(scenario, seed=0)) as simulation:
+            epoch, workers = simulation.epoch(), Gathering()
+            epoch.workers = workers
+            running = asyncio.ensure_future(run_epoch(epoch))
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert workers.gathers == 1
+            assert simulation.table.available == SLOTS
+            assert not running.done()
+            if ended:
+                running.cancel()
+            workers.go_on.set()
+            await running
+            if not ended:
+                assert len(await simulation.consume(epoch)) == 1
 
     run(main())

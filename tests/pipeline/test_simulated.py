@@ -176,7 +176,7 @@ def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
         simulation = Simulation(Scenario(rows), 3)
         epoch = simulation.epoch()
 
-        def broken(item: object) -> NoReturn:
+        def broken(item: object, gathered: object) -> NoReturn:
             raise KeyError("no such attribute")
 
         epoch.collate = broken
