@@ -25,7 +25,7 @@ static void signal_fd(int fd)
  * we wait ---- */
 static int set_up(gd_ring *g)
 {
-    struct iovec staging = {g->staging, (size_t)g->depth * (size_t)g->block_bytes};
+    struct iovec staging = {g->staging.memory, (size_t)g->staging.bytes};
     struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
                                          IORING_SETUP_SUBMIT_ALL};
     int code = io_uring_queue_init_params((unsigned)g->depth + 1, &g->uring, &p);
@@ -110,18 +110,17 @@ static void settle(gd_ring *g)
     signal_fd(g->notify_fd);
 }
 
-/* Ask for what block's extent needs now. */
-static void submit_block(gd_ring *g, int32_t block)
+/* Ask for what an op's extent needs now. */
+static void submit_op(gd_ring *g, int32_t number)
 {
-    gd_op *op = &g->ops[block];
-    uint8_t *memory = g->staging + block * g->block_bytes;
+    gd_op *op = &g->ops[number];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
-    assert(sqe); /* the queue has room for one request a block and the wake-up */
+    assert(sqe); /* the queue has room for one request an op and the wake-up */
     gd_request q;
-    gd_reads_request(op->job->reads, op->extent, memory, &q);
+    gd_reads_request(op->job->reads, op->extent, g->staging.memory + op->begin, &q);
     g->inflight_bytes += q.length;
     op->bytes = q.length;
-    int staged = q.into >= memory && q.into < memory + g->block_bytes;
+    int staged = q.into >= g->staging.memory && q.into < g->staging.memory + g->staging.bytes;
     int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
     if (staged && g->stats.fixed_staging)
         io_uring_prep_read_fixed(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset, 0);
@@ -129,8 +128,8 @@ static void submit_block(gd_ring *g, int32_t block)
         io_uring_prep_read(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset);
     if (op->job->file >= 0)
         sqe->flags |= IOSQE_FIXED_FILE;
-    io_uring_sqe_set_data64(sqe, (uint64_t)block);
-    note_prepared(g, block);
+    io_uring_sqe_set_data64(sqe, (uint64_t)number);
+    note_prepared(g, number);
     g->stats.requests++;
 }
 
@@ -160,10 +159,14 @@ static void feed(gd_ring *g, int32_t divisor)
     for (gd_job *job = g->jobs.head; job && room(g, divisor) > 0; job = job->next) {
         int64_t e;
         while (room(g, divisor) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
-            int32_t block = g->idle[--g->idle_count];
-            g->ops[block] = (gd_op){.job = job, .extent = e};
+            int32_t number = g->idle[--g->idle_count];
+            gd_request whole; /* asked again it needs no more */
+            gd_reads_request(job->reads, e, g->staging.memory, &whole);
+            int64_t begin = gd_staging_take(&g->staging, whole.length);
+            assert(begin >= 0); /* there was room for the longest */
+            g->ops[number] = (gd_op){.job = job, .extent = e, .begin = begin};
             job->inflight++;
-            submit_block(g, block);
+            submit_op(g, number);
             if (io_uring_sq_ready(&g->uring) >= batch)
                 enter(g, 0);
         }
@@ -188,17 +191,18 @@ static void land(gd_ring *g)
     if (io_uring_sq_ready(&g->uring))
         enter(g, 0);
     for (int32_t i = 0; i < g->arrived_count; i++) {
-        int32_t block = g->arrived[i];
-        gd_op *op = &g->ops[block];
-        uint8_t *memory = g->staging + block * g->block_bytes;
+        int32_t number = g->arrived[i];
+        gd_op *op = &g->ops[number];
+        uint8_t *memory = g->staging.memory + op->begin;
         if (gd_reads_complete(op->job->reads, op->extent, op->res, memory) == GD_AGAIN) {
             g->stats.retries++;
-            submit_block(g, block);
+            submit_op(g, number);
             continue;
         }
         op->job->inflight--;
         op->job = NULL;
-        g->idle[g->idle_count++] = block;
+        gd_staging_give(&g->staging, op->begin);
+        g->idle[g->idle_count++] = number;
     }
     g->arrived_count = 0;
 }
@@ -238,8 +242,8 @@ static void *ring_main(void *arg)
     while (admit(g)) {
         g->now_ns = gd_clock_ns();
         if (g->arrived_count) {
-            /* A virtual disk's host tells of reads when it has none left, and then stands still. It
-             * is not to wait for copying; the other half stays for blocks still in the cache. */
+            /* A virtual disk's host tells of reads when it has none left, and then stands still.
+             * It is not to wait for copying; the other half is for what is still in the cache. */
             feed(g, 2);
             land(g);
         }

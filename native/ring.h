@@ -7,10 +7,11 @@
 #include <unistd.h>
 #include "latency.h"
 #include "reads.h"
+#include "staging.h"
 
-enum { FILES = 64, DEPTH_MAX = 4096, BATCHES = 8, GIVES_WAY = 64, PAGE = 4096 };
+enum { FILES = 64, DEPTH_MAX = 4096, BATCHES = 8, GIVES_WAY = 64 };
 enum { STARTING = 1, BACK_OFF_NS = 1000000 };
-#define WAKE UINT64_MAX /* user_data of the eventfd's read; the others carry a block's number */
+#define WAKE UINT64_MAX /* user_data of the eventfd's read; the others carry an op's number */
 
 typedef struct gd_job {
     struct gd_job *next;
@@ -22,23 +23,24 @@ typedef struct gd_job {
 
 typedef struct gd_op {
     gd_job *job;
-    int64_t extent, since_ns, taken_ns, bytes;
-    int32_t res;           /* what the kernel said, once the block has arrived */
+    int64_t extent, begin; /* begin: of its stretch of staging */
+    int64_t since_ns, taken_ns, bytes;
+    int32_t res;           /* what the kernel said, once it has arrived */
 } gd_op;
 typedef struct gd_jobs { gd_job *head, **tail; } gd_jobs;
 
 struct gd_ring {
     struct io_uring uring;                 /* from here on the thread's own */
-    gd_op *ops;                            /* one a block */
-    int32_t *idle;                         /* blocks that are not in use */
-    int32_t *arrived;                      /* blocks that were read and are not landed yet */
+    gd_op *ops;                            /* `depth` of them */
+    int32_t *idle;                         /* those that are not in use */
+    int32_t *arrived;                      /* those that were read and are not landed yet */
     int32_t idle_count, arrived_count, depth;
     int64_t inflight_bytes;                /* asked for and not there yet */
-    int32_t *prepared;                     /* for `measure`: blocks not taken yet; -1: WAKE */
+    int32_t *prepared;                     /* for `measure`: ops not taken yet; -1: WAKE */
     int32_t prepared_count;
     gd_ring_options options;
     gd_latency latency;                    /* written by the thread, read by any */
-    uint8_t *staging;
+    gd_staging staging;
     int64_t block_bytes, report_rows, untold, now_ns;
     gd_jobs jobs;
     gd_ring_stats stats;
@@ -64,6 +66,8 @@ static inline int32_t inflight(const gd_ring *g)
 static inline int32_t room(const gd_ring *g, int32_t divisor)
 {
     const int64_t bytes = g->options.inflight_bytes / divisor;
+    if (!gd_staging_fits(&g->staging, g->block_bytes))
+        return 0;
     if (g->options.inflight_bytes && g->inflight_bytes >= bytes)
         return 0;
     int32_t most = g->depth / divisor;
@@ -80,12 +84,12 @@ static inline void count_traffic(const gd_ring *g, int32_t jobs)
 }
 
 /* ---- clocks: one a turn serves the loader; `measure` has one a request and one a submission */
-static inline void note_prepared(gd_ring *g, int32_t block)
+static inline void note_prepared(gd_ring *g, int32_t number)
 {
     if (g->options.measure)
-        g->prepared[g->prepared_count++] = block;
-    if (block >= 0)
-        g->ops[block].since_ns = g->options.measure ? gd_clock_ns() : g->now_ns;
+        g->prepared[g->prepared_count++] = number;
+    if (number >= 0)
+        g->ops[number].since_ns = g->options.measure ? gd_clock_ns() : g->now_ns;
 }
 
 /* The kernel took the oldest `taken` of what was prepared. */
@@ -140,8 +144,9 @@ static inline void file_close(gd_ring *g, int file)
 /* ---- memory ---- */
 static inline void free_memory(gd_ring *g)
 {
-    if (g->staging && g->staging != MAP_FAILED)
-        munmap(g->staging, (size_t)g->depth * (size_t)g->block_bytes);
+    if (g->staging.memory && g->staging.memory != MAP_FAILED)
+        munmap(g->staging.memory, (size_t)g->staging.bytes);
+    free(g->staging.used);
     if (g->wake_fd >= 0)
         close(g->wake_fd);
     pthread_mutex_destroy(&g->lock);
@@ -156,14 +161,18 @@ static inline void free_memory(gd_ring *g)
 static inline int allocate(gd_ring *g)
 {
     size_t bytes = (size_t)g->depth * (size_t)g->block_bytes;
-    g->staging = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    g->staging.bytes = (int64_t)bytes;
+    g->staging.used = malloc((size_t)g->depth * sizeof *g->staging.used);
+    g->staging.memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     /* a virtual disk's host pays for each stretch of contiguous memory, not for each read */
-    madvise(g->staging, bytes, MADV_HUGEPAGE);
+    madvise(g->staging.memory, bytes, MADV_HUGEPAGE);
     g->ops = calloc((size_t)g->depth, sizeof *g->ops);
     g->idle = malloc((size_t)g->depth * sizeof *g->idle);
     g->arrived = malloc((size_t)g->depth * sizeof *g->arrived);
     g->prepared = malloc(((size_t)g->depth + 1) * sizeof *g->prepared);
-    if (g->staging == MAP_FAILED || !g->ops || !g->idle || !g->arrived || !g->prepared)
+    if (g->staging.memory == MAP_FAILED || !g->staging.used || !g->ops || !g->idle ||
+        !g->arrived || !g->prepared)
         return -ENOMEM;
     while (g->idle_count < g->depth) {
         g->idle[g->idle_count] = g->depth - 1 - g->idle_count;

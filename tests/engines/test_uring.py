@@ -112,6 +112,24 @@ async def test_long_reads_need_fewer_in_flight(rows_of, most, in_flight):
     assert engine.stats()["inflight_max"] == in_flight
 
 
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(("depth", "inflight"), [(1, 0), (3, 0), (7, 0), (7, 20_000), (64, 40_000)])
+async def test_reads_of_all_lengths_share_staging(rows_of, depth, inflight, seed):
+    """From one page to the largest block, so that what is free lies in pieces of any length."""
+    rows = rows_of(512, 4000, land_direct=False)
+    random = np.random.default_rng(seed)
+    start = np.cumsum(random.integers(33, 60, 60))
+    picked = np.concatenate([at + np.arange(random.integers(1, 33)) for at in start])
+    engine = Uring(EngineSettings(depth, block_bytes=16384, inflight_bytes=inflight))
+    slots = picked.astype(np.int32)
+    landed, failures = await drain(engine, rows.table.locate(picked, slots, rows.landing))
+    await engine.aclose()
+    assert not failures
+    assert sorted(landed.tolist()) == picked.tolist()
+    assert rows.wrong(picked, picked) == 0
+    assert engine.stats()["requests"] >= 60
+
+
 @pytest.mark.parametrize("measure", [False, True])
 @pytest.mark.parametrize(("submit_batch", "complete_min"), [(0, 1), (1, 1), (3, 7), (64, 64)])
 async def test_however_requests_are_handed_over(rows_of, measure, submit_batch, complete_min):
