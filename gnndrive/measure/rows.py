@@ -7,6 +7,7 @@ random. Rows land in memory as in the loader; feature buffer, gather and trainin
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from gnndrive.store.disk import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
 from gnndrive.topologies.mmap import Mmap
 
-LANDING_BYTES = 32 << 20  # rows planned as one
+LANDING_BYTES = 64 << 20  # rows planned as one: a loader's part, of rows of 512 bytes
 ROWS_AT_ONCE_MIN = 256
 SECONDS_A_POINT = 0.1  # of a calibration in turn: less than it takes to read a stretch
 
@@ -160,7 +161,8 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
 
 class _Plans:
     """Plans batches as they are asked for, a stretch of rows at a time, into memory that is used
-    again once its stretch has landed."""
+    again once its stretch has landed. It has been touched before, as a loader's slots are after its
+    first batches: a page that is new would cost more than the row that lands in it."""
 
     def __init__(self, table: Table, batches: list[Int64Array]) -> None:
         stride = table.file.row_bytes
@@ -169,6 +171,7 @@ class _Plans:
         self._at_once = min(self._at_once, max((len(rows) for rows in batches), default=1) or 1)
         parts = QUEUED + 1  # `drive` asks for the next when at most QUEUED are under way
         memory = np.frombuffer(private_map(parts * self._at_once * stride), np.uint8)
+        memory[:: mmap.PAGESIZE] = 0
         self._landing = Landing(memory.ctypes.data, stride, direct=True, owner=memory)
         slots = np.arange(parts * self._at_once, dtype=np.int32)
         self._slots: list[Int32Array] = np.split(slots, parts)
