@@ -77,7 +77,7 @@ class FeatureBuffer:
 
     def retire(self) -> None:
         """No batch will come but those that have their rows: nobody is admitted any more, and what
-        one that leaves held, or had wanted, is not worth the time to tell the books."""
+        a batch that is gone wanted, or its lease held, is not worth the time to tell the books."""
         self.retired = True
 
     # ---- leases ----

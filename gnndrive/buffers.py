@@ -62,6 +62,7 @@ class Buffers:
             further = len(self._lent) - 1
             free = partial(self._device.free_bytes, self.settings.device[1])
             buffer = self._make(second_buffer(self.settings.plan, further, free))
+        assert not buffer.retired
         self._lent.append(buffer)
         return buffer
 

@@ -66,7 +66,7 @@ class Collate:
         """Read the labels, blocking, for the first batch need not wait for them. What is wrong with
         them is for the batch that wants them."""
         for each in self._labels.values():
-            with suppress(GNNDriveError, MemoryError):
+            with suppress(GNNDriveError, MemoryError, OSError):
                 each.read()
 
     def rows_of(

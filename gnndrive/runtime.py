@@ -167,11 +167,11 @@ class Runtime:
 
     async def _make_way(self) -> None:
         """Wait for epochs that nobody wants any more: their buffer will be free at once."""
-        if self._shutting is not None:
-            raise ClosedError(CLOSED)
         for earlier, task in list(self._running.items()):
             if earlier.epoch.handover.ended:
                 await asyncio.wait([task])
+        if self._shutting is not None:  # perhaps meanwhile: its buffer admits nobody
+            raise ClosedError(CLOSED)
 
     def _stop(self, running: Running, error: Exception | None = None) -> None:
         """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""

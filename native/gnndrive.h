@@ -180,7 +180,7 @@ int64_t gd_reads_rows(const gd_reads *r);
 int64_t gd_reads_extents(const gd_reads *r);
 /* The sum of the extents' lengths */
 int64_t gd_reads_bytes(const gd_reads *r);
-/* The longest extent: a staging block has at least this */
+/* The longest extent that is staged: a staging block has at least this */
 int64_t gd_reads_block_bytes(const gd_reads *r);
 /* The next extent to start, or -1: none (thread-safe) */
 int64_t gd_reads_take(gd_reads *r);

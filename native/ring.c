@@ -11,7 +11,6 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
-#include <unistd.h>
 #include "ring.h"
 
 static void signal_fd(int fd)
@@ -110,6 +109,18 @@ static void settle(gd_ring *g)
     signal_fd(g->notify_fd);
 }
 
+/* A stretch of staging for all of an op's extent, which asked again needs no more; none for a row
+ * that lands in its slot, which may be longer than any. */
+static void take_staging(gd_ring *g, gd_op *op)
+{
+    gd_request whole;
+    gd_reads_request(op->job->reads, op->extent, g->staging.memory, &whole);
+    op->staged = whole.into == g->staging.memory;
+    if (op->staged)
+        op->begin = gd_staging_take(&g->staging, whole.length);
+    assert(op->begin >= 0); /* there was room for the longest */
+}
+
 /* Ask for what an op's extent needs now. */
 static void submit_op(gd_ring *g, int32_t number)
 {
@@ -120,9 +131,8 @@ static void submit_op(gd_ring *g, int32_t number)
     gd_reads_request(op->job->reads, op->extent, g->staging.memory + op->begin, &q);
     g->inflight_bytes += q.length;
     op->bytes = q.length;
-    int staged = q.into >= g->staging.memory && q.into < g->staging.memory + g->staging.bytes;
     int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
-    if (staged && g->stats.fixed_staging)
+    if (op->staged && g->stats.fixed_staging)
         io_uring_prep_read_fixed(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset, 0);
     else
         io_uring_prep_read(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset);
@@ -160,11 +170,8 @@ static void feed(gd_ring *g, int32_t divisor)
         int64_t e;
         while (room(g, divisor) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
             int32_t number = g->idle[--g->idle_count];
-            gd_request whole; /* asked again it needs no more */
-            gd_reads_request(job->reads, e, g->staging.memory, &whole);
-            int64_t begin = gd_staging_take(&g->staging, whole.length);
-            assert(begin >= 0); /* there was room for the longest */
-            g->ops[number] = (gd_op){.job = job, .extent = e, .begin = begin};
+            g->ops[number] = (gd_op){.job = job, .extent = e};
+            take_staging(g, &g->ops[number]);
             job->inflight++;
             submit_op(g, number);
             if (io_uring_sq_ready(&g->uring) >= batch)
@@ -201,7 +208,8 @@ static void land(gd_ring *g)
         }
         op->job->inflight--;
         op->job = NULL;
-        gd_staging_give(&g->staging, op->begin);
+        if (op->staged)
+            gd_staging_give(&g->staging, op->begin);
         g->idle[g->idle_count++] = number;
     }
     g->arrived_count = 0;

@@ -23,9 +23,9 @@ typedef struct gd_job {
 
 typedef struct gd_op {
     gd_job *job;
-    int64_t extent, begin; /* begin: of its stretch of staging */
+    int64_t extent, begin; /* begin: of its stretch of staging, if it is staged */
     int64_t since_ns, taken_ns, bytes;
-    int32_t res;           /* what the kernel said, once it has arrived */
+    int32_t res, staged;   /* res: what the kernel said, once it has arrived */
 } gd_op;
 typedef struct gd_jobs { gd_job *head, **tail; } gd_jobs;
 

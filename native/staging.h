@@ -3,6 +3,7 @@
  * Each read gets as many pages as it needs, the first that are free: so what is in use lies close
  * together and stays in the processor's cache, whatever the reads' lengths. With a block of the
  * largest length for each, a few megabytes in flight were spread over three times as many.
+ * Stretches are looked through one by one: there are as many as reads in flight, a hundred or so.
  */
 #ifndef GNNDRIVE_STAGING_H
 #define GNNDRIVE_STAGING_H

@@ -62,8 +62,8 @@ class Epoch:
         collate: makes the user's batch from an extracted one, calls its second argument behind the
             gather, and refers to what holds the rows' memory, see `Handover.put`; blocking.
         counters: what happened so far.
-        prepare: brings what the first batch would wait for, beside its sample; blocking, and does
-            not fail; None: there is nothing.
+        prepare: brings what the first batch would wait for, beside its sample; blocking, and the
+            epoch's end waits for it; does not fail; None: there is nothing.
         first: the index of the first batch; those before it are not wanted.
         together: samples of a round, which fetch together, at most the extracting queue's bound; 1:
             each sampler goes its own way.

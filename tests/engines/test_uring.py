@@ -112,11 +112,24 @@ async def test_long_reads_need_fewer_in_flight(rows_of, most, in_flight):
     assert engine.stats()["inflight_max"] == in_flight
 
 
+@pytest.mark.parametrize("depth", [1, 2, 8])
+async def test_rows_longer_than_a_block_that_need_no_staging(rows_of, depth):
+    rows = rows_of(8192, 40, extent_bytes_max=4096)
+    picked = np.arange(0, 40, 2)
+    engine = Uring(EngineSettings(depth, block_bytes=4096))
+    reads = rows.table.locate(picked, picked.astype(np.int32), rows.landing)
+    landed, failures = await drain(engine, reads)
+    await engine.aclose()
+    assert (sorted(landed.tolist()), len(failures)) == (picked.tolist(), 0)
+    assert rows.wrong(picked, picked) == 0
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize(("depth", "inflight"), [(1, 0), (3, 0), (7, 0), (7, 20_000), (64, 40_000)])
-async def test_reads_of_all_lengths_share_staging(rows_of, depth, inflight, seed):
+@pytest.mark.parametrize("land_direct", [False, True])
+async def test_reads_of_all_lengths_share_staging(rows_of, land_direct, depth, inflight, seed):
     """From one page to the largest block, so that what is free lies in pieces of any length."""
-    rows = rows_of(512, 4000, land_direct=False)
+    rows = rows_of(512, 4000, land_direct=land_direct)
     random = np.random.default_rng(seed)
     start = np.cumsum(random.integers(33, 60, 60))
     picked = np.concatenate([at + np.arange(random.integers(1, 33)) for at in start])

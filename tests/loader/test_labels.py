@@ -86,7 +86,7 @@ def test_a_file_that_became_shorter_is_an_error_at_the_batch(write: Write) -> No
         list(loader)
 
 
-def test_they_are_read_before_the_first_sample_is_drawn(
+def test_they_are_asked_for_before_the_first_sample(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, begun, run = write(labels_of(50, np.int64)), [], ThreadWorkers.run

@@ -1,13 +1,15 @@
 """Several iterators at once: each has a feature buffer of its own and none is in another's way."""
 
+import asyncio
 import re
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnndrive import ConfigError, NeighborLoader
+from gnndrive import ClosedError, ConfigError, NeighborLoader
 from gnndrive.buffer import FeatureBuffer
 from gnndrive.sizes import parse_size
 from tests.loader.conftest import Make
@@ -43,6 +45,37 @@ def test_closing_the_loader_retires_all_buffers(
     assert not retired, "the next epoch may want what it holds"
     loader.close()
     assert retired == buffers[1:]
+
+
+def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the end of one that nobody wants any more, whose buffer it would have had."""
+    inside, go_on, wait = threading.Event(), threading.Event(), asyncio.wait
+
+    def held(batch: Any) -> Any:
+        inside.set()
+        go_on.wait()
+        return batch
+
+    loader = make(transform=held)
+    dropped = iter(loader)
+    runtime = dropped._runtime
+    closing: list[asyncio.Future[None]] = []
+
+    def closed_meanwhile(tasks: Any) -> Any:
+        if not closing and list(tasks) == list(runtime._running.values()):
+            closing.append(asyncio.ensure_future(runtime._shut()))
+            go_on.set()
+        return wait(tasks)
+
+    inside.wait()
+    monkeypatch.setattr(asyncio, "wait", closed_meanwhile)
+    runtime.drop(dropped._running)
+    with pytest.raises(ClosedError):
+        iter(loader)
+    assert closing
+    loader.close()
 
 
 def test_nested_loops(make: Make, data: Data) -> None:
