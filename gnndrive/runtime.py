@@ -83,8 +83,6 @@ class Runtime:
             kind, where = settings.device
             self.device: Device = find("devices", kind)(self.blocks.empty, where)
             undo.callback(self.device.close)
-            if _warms_up(settings):
-                self.device.watch()
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init
             )
@@ -95,6 +93,8 @@ class Runtime:
             self._buffers = Buffers(
                 settings, self._layouts, self.engine, self.device, self.blocks.empty
             )
+            if self.warming_up:
+                self.device.watch()
             undo.pop_all()
 
     def _together(self) -> int:
@@ -210,7 +210,8 @@ class Runtime:
     @property
     def warming_up(self) -> bool:
         """Whether the buffer is the one to begin with, until it is known what training leaves."""
-        return _warms_up(self.settings)
+        settings = self.settings
+        return settings.after_warm_up is not None and not settings.plan.holds_everything
 
     def alone(self, running: Running) -> bool:
         """Whether no other epoch runs."""
@@ -320,7 +321,3 @@ class Runtime:
     def _end_threads(self) -> None:
         self.service.close()
         self._workers.close()
-
-
-def _warms_up(settings: RuntimeSettings) -> bool:
-    return settings.after_warm_up is not None and not settings.plan.holds_everything

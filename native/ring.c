@@ -192,7 +192,7 @@ static void submit_and_sleep(gd_ring *g)
     enter(g, wait > 1 ? (unsigned)wait : 1);
 }
 
-/* Copy out what has arrived. */
+/* Hand the kernel what is prepared, then copy out what has arrived. */
 static void land(gd_ring *g)
 {
     if (io_uring_sq_ready(&g->uring))

@@ -66,15 +66,13 @@ static inline int32_t inflight(const gd_ring *g)
 static inline int32_t room(const gd_ring *g, int32_t divisor)
 {
     const int64_t bytes = g->options.inflight_bytes / divisor;
-    if (!gd_staging_fits(&g->staging, g->block_bytes))
-        return 0;
     if (g->options.inflight_bytes && g->inflight_bytes >= bytes)
         return 0;
     int32_t most = g->depth / divisor;
     if (g->options.gives_way && __atomic_load_n(g->options.traffic, __ATOMIC_RELAXED) != 0)
         most = g->depth / GIVES_WAY > 0 ? g->depth / GIVES_WAY : 1;
-    const int32_t more = most - inflight(g);
-    return more < g->idle_count ? more : g->idle_count;
+    const int32_t more = most - inflight(g) < g->idle_count ? most - inflight(g) : g->idle_count;
+    return more > 0 && gd_staging_fits(&g->staging, g->block_bytes) ? more : 0;
 }
 
 static inline void count_traffic(const gd_ring *g, int32_t jobs)
