@@ -239,6 +239,7 @@ static void reap(gd_ring *g)
 static void *ring_main(void *arg)
 {
     gd_ring *g = arg;
+    gd_short_slice();
     int code = set_up(g);
     pthread_mutex_lock(&g->lock);
     g->verdict = code;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include "latency.h"
 #include "reads.h"
+#include "slice.h"
 #include "staging.h"
 
 enum { FILES = 64, DEPTH_MAX = 4096, BATCHES = 8, GIVES_WAY = 64 };

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import gc
 import os
+import platform
+import struct
 import warnings
 from pathlib import Path
 
@@ -39,6 +42,22 @@ def assert_back_to(before):
             return
         os.sched_yield()
     assert open_things() == before
+
+
+def slice_ns(thread):
+    """The slice that a thread has asked for, or has by default; 0: the kernel does not say."""
+    attr = ctypes.create_string_buffer(48)  # sched_attr of sched_setattr(2)
+    numbers = {"x86_64": 315, "aarch64": 275}
+    assert ctypes.CDLL(None).syscall(numbers[platform.machine()], thread, attr, 48, 0) == 0
+    return struct.unpack("IIQiIQQQ", attr.raw)[5]
+
+
+async def test_the_ring_does_not_wait_for_others_slices():
+    before = set(os.listdir("/proc/self/task"))
+    engine = Uring(EngineSettings(depth=8))
+    (ring,) = set(os.listdir("/proc/self/task")) - before
+    assert slice_ns(int(ring)) == min(slice_ns(0), 100_000)
+    await engine.aclose()
 
 
 async def test_a_hundred_rings_leak_nothing(rows_of):
