@@ -30,6 +30,8 @@ class Lease:
     def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
         self._buffer = buffer
         self._shares = shares
+        self._held = {name: len(share.alias) for name, share in shares.items()}
+        self._loop = asyncio.get_running_loop()
         self._settled: asyncio.Future[None] | None = None
         self._fences: list[Fence] = []
         self.released = False
@@ -59,11 +61,24 @@ class Lease:
                 raise error
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use."""
+        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use:
+        what has been copied is given up while the rest is (rule 9)."""
+
+        def behind(begin: int) -> None:
+            self._loop.call_soon_threadsafe(self._give_up, table, begin)
+
         share = self._shares[table]
-        rows, fence = share.table.memory.gather(share.alias, dtype, row_shape)
+        rows, fence = share.table.memory.gather(share.alias, dtype, row_shape, behind)
         self._fences.append(fence)
         return rows
+
+    def _give_up(self, table: str, begin: int) -> None:
+        """In the loop: give up a table's slots from `begin` on, as far as they are still held."""
+        if not (self.released or self._buffer.retired):
+            share, end = self._shares[table], self._held[table]
+            self._held[table] = begin
+            share.table.release(share.alias[begin:end])
+            self._buffer.advance()
 
     async def gathered(self) -> None:
         """Wait until what `gather` began is over; only then may the lease be released (rule 9)."""
@@ -71,7 +86,7 @@ class Lease:
             await fence()
 
     def release(self) -> None:
-        """Give the slots up: once, after the gather's fence (rule 9).
+        """Give up the slots that are still held: once, after the gather's fence (rule 9).
 
         Raises:
             RuntimeError: it was released before.
@@ -84,8 +99,8 @@ class Lease:
         steps = RELEASE_STEPS if self._buffer.in_parts else 1
         left = [
             (share.table, slots)
-            for share in self._shares.values()
-            for slots in np.array_split(share.alias, steps)
+            for name, share in self._shares.items()
+            for slots in np.array_split(share.alias[: self._held[name]], steps)
         ]
         try:
             # The last first: the first are the batch's hubs, which other batches share.

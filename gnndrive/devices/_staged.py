@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,7 +34,7 @@ import torch
 from torch_geometric.data.data import BaseData
 
 from gnndrive._ffi import ffi
-from gnndrive.devices.base import Device, Fence, SlotMemory
+from gnndrive.devices.base import Device, Fence, SlotMemory, done
 from gnndrive.errors import ConfigError
 from gnndrive.records import FAILURE, Int32Array, Landing, Stretch
 
@@ -186,9 +186,13 @@ class StagedMemory(SlotMemory):
         return Stretch(slots, failures)
 
     def gather(
-        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
+        self,
+        alias: Int32Array,
+        dtype: torch.dtype,
+        row_shape: tuple[int, ...],
+        behind: Callable[[int], object] = done,
     ) -> tuple[torch.Tensor, Fence]:
-        """Begin to copy rows into a new tensor on the device."""
+        """Begin to copy rows into a new tensor on the device, all at once."""
         rows, event = self._driver.gather(self._slots, alias)
         shaped = rows.view(dtype).view(len(alias), *row_shape)
         return shaped, partial(self._driver.wait, event)

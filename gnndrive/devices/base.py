@@ -24,6 +24,10 @@ async def passed() -> None:
     """The fence of a gather that was over when it returned."""
 
 
+def done(begin: int) -> None:
+    """Told of rows that were gathered, by who has no use for it."""
+
+
 class SlotMemory(ABC):
     """The memory of one feature buffer: `slots` rows of `row_bytes`.
 
@@ -45,10 +49,15 @@ class SlotMemory(ABC):
 
     @abstractmethod
     def gather(
-        self, alias: Int32Array, dtype: torch.dtype, row_shape: tuple[int, ...]
+        self,
+        alias: Int32Array,
+        dtype: torch.dtype,
+        row_shape: tuple[int, ...],
+        behind: Callable[[int], object] = done,
     ) -> tuple[torch.Tensor, Fence]:
         """Copy the rows of `alias` (slots, int32 [n]) into a new tensor [n, *row_shape]; blocking,
-        in a worker thread. The slots may be given up behind the fence."""
+        in a worker thread. The slots may be given up behind the fence, and those of `alias[begin:]`
+        once `behind(begin)` has been called: from the last to the first, or never."""
 
     @abstractmethod
     def close(self) -> None:

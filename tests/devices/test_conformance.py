@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+from gnndrive.devices import host
 from gnndrive.devices.base import Device
+from gnndrive.devices.host import Host
 from gnndrive.errors import ConfigError
 from gnndrive.records import FAILURE, Stretch
 from tests.devices.moving import (
@@ -181,6 +183,36 @@ def test_an_alias_may_be_changed_when_gather_returns(device: Device) -> None:
         alias[:] = 0
         await fence()
         assert np.array_equal(look(device, got), rows[kept])
+        memory.close()
+
+    asyncio.run(main())
+
+
+def test_slots_may_be_used_again_when_it_is_said_that_they_are_gathered(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Piece by piece on the host, from the end; never before the fence elsewhere."""
+    monkeypatch.setattr(host, "PIECES_BYTES", SLOTS * 48)
+
+    async def main() -> None:
+        memory, rows = await fill(device, 48)
+        alias = shuffled(SLOTS, seed=5)
+        said: list[int] = []
+
+        def use_again(begin: int) -> None:
+            landing = memory.landing(alias[begin:])
+            assert landing is not None
+            land(landing, alias[begin:], some_rows(len(alias) - begin, 48, seed=7))
+            said.append(begin)
+
+        got, fence = memory.gather(alias, torch.uint8, (48,), use_again)
+        await fence()
+        assert np.array_equal(look(device, got), rows[alias])
+        assert said == ([SLOTS * k // 8 for k in (7, 6, 4)] if isinstance(device, Host) else [])
+        if said:  # a byte less is one piece
+            said.clear()
+            memory.gather(alias[1:], torch.uint8, (48,), use_again)
+            assert not said
         memory.close()
 
     asyncio.run(main())

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gnndrive.devices import host
 from gnndrive.records import TableFile
 from gnndrive.testing import simulation
 from gnndrive.testing.simulation import write_told_rows
@@ -25,7 +26,8 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
 
 @pytest.fixture(autouse=True, params=["host", "simulated-cuda"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the feature buffers of the test's simulations live."""
+    """Where the feature buffers of the test's simulations live; the host gathers in pieces."""
     name: str = request.param
+    monkeypatch.setattr(host, "PIECES_BYTES", 0)
     monkeypatch.setattr(simulation, "DEFAULT_DEVICE", name)
     return name

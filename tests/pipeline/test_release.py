@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from gnndrive.books import Table
 from gnndrive.pipeline.conduct import run_epoch
@@ -40,6 +41,44 @@ def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
             lease = await buffer.granted(ticket)
             await use(simulation, lease, ids(20, 30))
             assert given_up[4:] == [(10, 26)]  # nobody waits
+
+    run(main())
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_gathered_is_given_up_while_the_rest_is(
+    rows: TableFile, device: str, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """On the host: a copy on a GPU is one. Nothing is given up twice if the lease ends before the
+    loop hears of it."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            first = await buffer.lease({"x": ids(0, 16)})
+            (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
+            await first.ready()
+            given_up: list[tuple[list[int], int]] = []
+            release, alias = Table.release, first.alias("x").tolist()
+
+            def told(table: Table, slots: Int32Array) -> None:
+                given_up.append(([alias.index(slot) for slot in slots], loads(simulation)))
+                release(table, slots)
+
+            monkeypatch.setattr(Table, "release", told)
+            first.gather("x", torch.uint8, (rows.row_bytes,))
+            if not late:
+                await asyncio.sleep(0)
+            pieces = [([14, 15], 16), ([12, 13], 18), ([8, 9, 10, 11], 20)]
+            assert given_up == (pieces if device == "host" and not late else [])
+            left = 8 if given_up else 16
+            given_up.clear()
+            await first.gathered()
+            first.release()
+            await asyncio.sleep(0)
+            assert sorted(place for places, _ in given_up for place in places) == [*range(left)]
+            monkeypatch.setattr(Table, "release", release)
+            await use(simulation, await buffer.granted(ticket), ids(20, 36))
 
     run(main())
 
