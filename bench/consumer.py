@@ -1,6 +1,6 @@
 """Does the ring stay full beside a training loop that burns pure Python and holds the GIL?
 
-usage: python bench/consumer.py STORE [--batches 20] [--runs 3] [--modes idle,thread,loop]
+usage: python bench/consumer.py STORE [--batches 20] [--runs 3] [--modes idle,wait,thread,loop]
            [--share 1.0] [--memory-limit 3GiB] [--buffer 1GB] [--json FILE]
 
 idle    the consumer takes a batch and drops it
@@ -10,6 +10,8 @@ thread  the same, while another thread runs pure Python all the time and never l
 loop    the training loop itself burns pure Python after each batch, `--share` times as long as the
         idle run of the same round took a batch: the loader must have the next one ready. With a
         share of more than 1 the consumer sets the pace, and the ratio says nothing of the loader.
+wait    the training loop does nothing for as long: what such a loop costs that takes no GIL and no
+        core, since there is room for one batch that waits and each of the two is late in turn
 
 Each is a process of its own, in turn, everything cold, on the same batches; bench/epoch.py's other
 options are taken too. Time counts from the start of the epoch, behind the loader's own set-up, to
@@ -51,7 +53,7 @@ import gnndrive
 from gnndrive.report.text import peak_memory_bytes
 from gnndrive.sizes import parse_size
 
-MODES = ("idle", "thread", "loop")
+MODES = ("idle", "wait", "thread", "loop")
 STEPS_AT_ONCE = 1000  # of pure Python between two looks at the clock, some 50 us
 ALONE_S = 0.3  # how long the burner is timed alone
 TICKS_A_SECOND = 100  # of /proc's times; Linux fixed it for user space
@@ -190,7 +192,7 @@ def spent(before: Counter[str], after: Counter[str], elapsed_s: float) -> dict[s
 def run(options: argparse.Namespace, mode: str, compute_s: float) -> dict[str, Any]:
     """Load the batches beside one kind of consumer."""
     core, alone, burner, thread = TimedCore.install(), Burner(), Burner(), None
-    if mode != "idle":
+    if mode in ("thread", "loop"):
         alone.burn(ALONE_S)
     meter = Meter(mode)
     with make_loader(options) as loader:
@@ -208,6 +210,8 @@ def run(options: argparse.Namespace, mode: str, compute_s: float) -> dict[str, A
                 break
             if mode == "loop":
                 burner.burn(compute_s)
+            elif mode == "wait":
+                time.sleep(compute_s)
             del batch
         threads = spent(before, cpu_by_role(core), elapsed_s)
         if thread is not None:
@@ -282,7 +286,7 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )  # fmt: skip
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--modes", type=lambda text: text.split(","), default=list(MODES))
-    parser.add_argument("--share", type=float, default=1.0, help="of `loop`'s compute")
+    parser.add_argument("--share", type=float, default=1.0, help="of `loop` and `wait`")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
     parser.add_argument("--compute", type=float, default=0.0, help=argparse.SUPPRESS)

@@ -180,7 +180,7 @@ def test_consumer_finds_the_threads(
     monkeypatch.setattr(consumer.TimedCore, "install", lambda: consumer.TimedCore(lib))
     result = consumer.run(options(store, "--engine", engine), mode, 1e-4)
     assert (result["batches"], set(result["threads"])) == (3, set(consumer.SHOWN))
-    assert (result["burn_speed"] is None) is (mode == "idle")
+    assert (result["burn_speed"] is None) is (mode in ("idle", "wait"))
 
 
 def test_consumer_will_not_call_an_unknown_thread_nothing():
