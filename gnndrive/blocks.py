@@ -27,6 +27,11 @@ SMALL_BYTES = 1 << 18  # below, numpy's own memory
 _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
 
+_NUMPY_DTYPES = {
+    torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
+    for name in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
+}
+
 Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 """(shape, dtype) → an array of arbitrary content; `numpy.empty` is one."""
 
@@ -154,6 +159,8 @@ def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) ->
     nbytes = prod(shape) * dtype.itemsize
     if nbytes == 0:
         return torch.empty(shape, dtype=dtype)
+    if dtype in _NUMPY_DTYPES:  # each of torch's views lets the GIL go, and waits to have it back
+        return torch.from_numpy(empty(shape, _NUMPY_DTYPES[dtype]))
     return torch.from_numpy(empty(nbytes, np.uint8)).view(dtype).view(shape)
 
 
