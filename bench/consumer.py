@@ -132,10 +132,20 @@ def cpu_by_role(core: TimedCore) -> Counter[str]:
 
 
 class TimedCore:
-    """The C core's functions, their CPU time added up where the event loop's thread calls them."""
+    """The C core's functions, their CPU time added up where the event loop's thread calls them.
 
-    def __init__(self, core: Any) -> None:
-        self._core, self.seconds = core, 0.0
+    Args:
+        core: `lib` or `quick` of the package.
+        other: counts as well.
+    """
+
+    def __init__(self, core: Any, other: TimedCore | None = None) -> None:
+        self._core, self._other, self._own_s = core, other, 0.0
+
+    @property
+    def seconds(self) -> float:
+        """What they took so far."""
+        return self._own_s + (self._other.seconds if self._other else 0.0)
 
     def __getattr__(self, name: str) -> Any:
         """A function or constant of the core, looked up once."""
@@ -151,18 +161,22 @@ class TimedCore:
             try:
                 return function(*arguments)
             finally:
-                self.seconds += time.thread_time() - before
+                self._own_s += time.thread_time() - before
 
         return call
 
     @classmethod
     def install(cls) -> TimedCore:
         """Have the whole package call the core through one of these."""
-        core = gnndrive._ffi.lib
-        timed = cls(core)
+        lib, quick = gnndrive._ffi.lib, gnndrive._ffi.quick
+        timed_quick = cls(quick)
+        timed = cls(lib, timed_quick)
         for name, module in list(sys.modules.items()):
-            if name.startswith("gnndrive.") and getattr(module, "lib", None) is core:
-                module.lib = timed
+            if name.startswith("gnndrive."):
+                if getattr(module, "lib", None) is lib:
+                    module.lib = timed
+                if getattr(module, "quick", None) is quick:
+                    module.quick = timed_quick
         return timed
 
 

@@ -1,4 +1,5 @@
-"""The one importer of the C core: `ffi`, `lib`, and how a numpy array becomes a C pointer.
+"""The one importer of the C core: `ffi`, `lib` and `quick`, and how a numpy array becomes a C
+pointer.
 
 Everything else says `from gnndrive._ffi import ffi, lib, pointer`. The core is built by
 `build_ext.py`.
@@ -6,8 +7,10 @@ Everything else says `from gnndrive._ffi import ffi, lib, pointer`. The core is 
 
 from __future__ import annotations
 
+import ctypes
 import errno as errno_names
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ except ImportError as error:  # pragma: no cover - only in a tree that was never
         f"the loader said: {error}"
     ) from error
 
-__all__ = ["check", "ffi", "lib", "pointer"]
+__all__ = ["check", "ffi", "lib", "pointer", "quick"]
 
 _C_NAMES = {
     np.dtype(np.int64): "int64_t *",
@@ -35,6 +38,55 @@ def pointer(array: np.ndarray[Any, Any]) -> Any:
     if not array.flags.c_contiguous:
         raise ValueError("the C core takes contiguous arrays: use np.ascontiguousarray")
     return ffi.cast(_C_NAMES[array.dtype], array.ctypes.data)
+
+
+class Quick:
+    """The core's functions, called without letting the GIL go: for those that take microseconds.
+
+    `lib`'s let it go in every call, and beside a thread that burns Python it takes a switch
+    interval (5 ms) to get it back. None that is called like this may wait for anything that needs
+    the GIL.
+    """
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A function of the core, made at its first use; takes and returns what `lib`'s does."""
+        self.__dict__[name] = function = _without_letting_go(ffi.addressof(self._core, name))
+        return function
+
+
+def _without_letting_go(where: Any) -> Callable[..., Any]:
+    cast, c_data = ffi.cast, ffi.CData
+    result, taken = ffi.typeof(where).result, ffi.typeof(where).args
+    function = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, taken))(
+        int(cast("intptr_t", where))
+    )
+
+    # Nothing of this module's is looked up in it: it may be the last thing that the interpreter
+    # runs, to free something.
+    def call(*arguments: Any) -> Any:
+        found = function(
+            *(
+                int(cast("intptr_t", each)) if isinstance(each, c_data) else each
+                for each in arguments
+            )
+        )
+        return cast(result, found or 0) if result.kind == "pointer" else found
+
+    return call
+
+
+def _c_type(type: Any) -> Any:
+    if type.kind == "pointer":
+        return ctypes.c_void_p
+    return {
+        "void": None, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
+    }[type.cname]  # fmt: skip
+
+
+quick: Any = Quick(lib)
 
 
 def check(code: int, what: str) -> int:

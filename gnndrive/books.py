@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive._ffi import check, ffi, lib, pointer
+from gnndrive._ffi import check, ffi, lib, pointer, quick
 from gnndrive.blocks import Allocate
 from gnndrive.devices.base import SlotMemory
 from gnndrive.errors import ClosedError, ReadError
@@ -115,7 +115,7 @@ class Table:
         """
         if not self.policy.looks_ahead:
             return
-        if lib.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
+        if quick.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
             self._beyond[index] = rows
             return
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
@@ -130,7 +130,7 @@ class Table:
         """Batches that are known and not admitted."""
         if not self.policy.looks_ahead:
             return 0
-        return int(lib.gd_window_count(self._window)) + len(self._beyond)
+        return int(quick.gd_window_count(self._window)) + len(self._beyond)
 
     def forget(self, index: int, rows: Int64Array) -> None:
         """Batch `index` will not come, or comes now: `rows` as they were foreseen."""
@@ -138,7 +138,7 @@ class Table:
             return
         if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
             self._choose_keys()
-            while self._beyond and lib.gd_window_count(self._window) < lib.GD_WINDOW_BATCHES:
+            while self._beyond and quick.gd_window_count(self._window) < lib.GD_WINDOW_BATCHES:
                 nearest = min(self._beyond)
                 self.foresee(nearest, self._beyond.pop(nearest))
 
@@ -199,7 +199,7 @@ class Table:
     def commit(self, stretch: Stretch) -> None:
         """Make landed rows valid and failed ones fail, in the books."""
         slots = stretch.slots
-        check(lib.gd_buffer_commit(self.books, pointer(slots), len(slots)), "commit")
+        check(quick.gd_buffer_commit(self.books, pointer(slots), len(slots)), "commit")
         if not len(stretch.failures):
             return
         failed = np.ascontiguousarray(stretch.failures["slot"])
@@ -255,11 +255,11 @@ class Share:
     def settled(self) -> bool:
         """Whether none of its rows is loading any more."""
         books, pending = self.table.books, self.pending
-        return bool(lib.gd_buffer_settled(books, pointer(pending), len(pending), self.position))
+        return bool(quick.gd_buffer_settled(books, pointer(pending), len(pending), self.position))
 
     def error(self) -> Exception | None:
         """What went wrong with the first row that failed, or None."""
-        index = lib.gd_buffer_first_failed(self.table.books, pointer(self.alias), len(self.alias))
+        index = quick.gd_buffer_first_failed(self.table.books, pointer(self.alias), len(self.alias))
         if index < 0:
             return None
         failure = self.table.failures[self.alias[index]]

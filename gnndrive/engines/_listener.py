@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnndrive._ffi import ffi, lib
+from gnndrive._ffi import ffi, lib, quick
 from gnndrive.blocks import private_map
 from gnndrive.errors import ClosedError, ConfigError
 from gnndrive.records import FAILURE, EngineSettings, Stretch
@@ -26,7 +26,7 @@ _PAGE_BYTES = 4096
 
 def refuse_long_extents(reads: Reads, settings: EngineSettings) -> None:
     """Raise ConfigError if an extent that is staged does not fit a staging block."""
-    longest = int(lib.gd_reads_block_bytes(reads.handle))
+    longest = int(quick.gd_reads_block_bytes(reads.handle))
     if longest > settings.block_bytes:
         raise ConfigError(
             f"a read of {longest:,} bytes does not fit a staging block of "
@@ -73,14 +73,12 @@ class Tally:
 class Listener(AsyncIterator[Stretch]):
     """Iterates over the finished stretches of `reads`; one consumer, in the engine's event loop.
 
-    A wake-up looks at each of the reads under way. That is without a call into the C core unless
-    there is news: each call lets the GIL go, and beside a thread that burns Python it takes a
-    switch interval to get it back.
+    A wake-up looks at each of the reads under way, and calls into the C core only if there is news.
     """
 
     def __init__(self, reads: Reads) -> None:
         self.reads = reads
-        self._progress = lib.gd_reads_progress(reads.handle)
+        self._progress = quick.gd_reads_progress(reads.handle)
         self._log = ffi.new("gd_log *")
         self._news = asyncio.Event()
         self._landed = 0
@@ -106,7 +104,7 @@ class Listener(AsyncIterator[Stretch]):
     def _collect(self) -> Stretch | None:
         """What has been logged since the last call, or None."""
         log = self._log
-        lib.gd_reads_log(self.reads.handle, log)
+        quick.gd_reads_log(self.reads.handle, log)
         if log.landed == self._landed and log.failed == self._failed:
             return None
         new_slots = np.empty(log.landed - self._landed, np.int32)

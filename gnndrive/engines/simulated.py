@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gnndrive._ffi import ffi, lib
+from gnndrive._ffi import ffi, lib, quick
 from gnndrive.engines._listener import (
     Listener,
     Tally,
@@ -282,7 +282,7 @@ class Simulated(Engine):
 
     def _waits(self, listener: Listener) -> bool:
         """Whether some of its rows are still to be read."""
-        progress = lib.gd_reads_progress(listener.reads.handle)
+        progress = quick.gd_reads_progress(listener.reads.handle)
         return bool(progress.landed + progress.failed < listener.reads.rows)
 
 

@@ -14,7 +14,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gnndrive._ffi import check, ffi, lib
+from gnndrive._ffi import check, ffi, lib, quick
 from gnndrive.engines._listener import Listener, refuse_closed, refuse_long_extents
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ConfigError
@@ -72,7 +72,7 @@ class Uring(Engine):
         refuse_long_extents(reads, self._settings)
         listener = Listener(reads)
         self._active.add(listener)
-        code = lib.gd_ring_enqueue(self._ring, reads.handle, reads.fd)
+        code = quick.gd_ring_enqueue(self._ring, reads.handle, reads.fd)
         if code < 0:
             self._active.discard(listener)
             check(code, "gd_ring_enqueue")
