@@ -114,7 +114,8 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
         line += f" {result['first_s'] - result['set_up_s']:6.2f}"
         for name in ("peak", "private", "tables", "beyond"):
             line += f" {format_size(result[f'{name}_bytes']):>8}"
-        lines.append(f"{line}  ({max(parts, key=parts.get)})")
+        limit = max(parts, key=parts.get)
+        lines.append(f"{line}  ({limit}{epoch.of_all_reads(result)})")
     return "\n".join(lines)
 
 

@@ -132,6 +132,20 @@ def test_each_loader_has_the_disk_measured_beside_it(store: Path):
         r"gnndrive: .* in 2 rounds\), .* of its floor, .* times as fast as pyg\+", text
     )
     assert text.count("us a request") == 4
+    assert "adjacency" not in text
+
+
+def test_the_adjacencys_reads_are_said_beside_the_floor():
+    sampling = {"elapsed_s": 0.1, "batches": 2, "sample_s": 0.1, "samples": 2}
+    result = {
+        "batches": 2, "elapsed_s": 6.0, "cpu_s": 0.1, "samples": 4, "requests": 200_000,
+        "bytes_read": 0, "topology_requests": 200_000, "topology_bytes_read": 10**9,
+    }  # fmt: skip
+    epoch.add_floor(result, DISK, sampling)
+    assert result["floor_s"] == pytest.approx(
+        1.0
+    )  # s a batch; the adjacency's 2.5 are four samples'
+    assert epoch.of_all_reads(result) == "; 1.85 with the adjacency's reads"
 
 
 # ---- bench/scale.py ----
