@@ -58,22 +58,18 @@ class Quick:
 
 
 def _without_letting_go(where: Any) -> Callable[..., Any]:
-    cast, c_data = ffi.cast, ffi.CData
+    cast, address = ffi.cast, ffi.typeof("intptr_t")
     result, taken = ffi.typeof(where).result, ffi.typeof(where).args
-    function = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, taken))(
-        int(cast("intptr_t", where))
-    )
+    function = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, taken))(int(cast(address, where)))
+    pointers = [place for place, each in enumerate(taken) if each.kind == "pointer"]
+    gives_pointer = result.kind == "pointer"
 
-    # Nothing of this module's is looked up in it: it may be the last thing that the interpreter
-    # runs, to free something.
     def call(*arguments: Any) -> Any:
-        found = function(
-            *(
-                int(cast("intptr_t", each)) if isinstance(each, c_data) else each
-                for each in arguments
-            )
-        )
-        return cast(result, found or 0) if result.kind == "pointer" else found
+        given = list(arguments)
+        for place in pointers:
+            given[place] = int(cast(address, given[place]))
+        found = function(*given)
+        return cast(result, found or 0) if gives_pointer else found
 
     return call
 

@@ -24,7 +24,7 @@ def test_quick_functions_take_and_return_what_the_librarys_do(window):
     rows = np.arange(3)
     assert quick.gd_window_drop(window, 7, pointer(rows), len(rows)) == 0
     assert quick.gd_window_count(window) == 0
-    buffer = ffi.gc(lib.gd_buffer_new(10, 4), quick.gd_buffer_free)
+    buffer = ffi.gc(lib.gd_buffer_new(10, 4), lib.gd_buffer_free)
     alias, position = np.zeros(2, np.int32), ffi.new("int64_t *")
     assert quick.gd_buffer_settled(buffer, pointer(alias), 2, position) == 1
     assert position[0] == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from gnndrive._ffi import ffi, lib, quick
+from gnndrive._ffi import ffi, lib
 from gnndrive.records import Int32Array, Int64Array, Landing
 
 BLOCK_BYTES = 65536
@@ -36,7 +36,7 @@ class Reads:
     """
 
     def __init__(self, handle: Any, fd: int, path: str) -> None:
-        self.handle = ffi.gc(handle, quick.gd_reads_free)
+        self.handle = ffi.gc(handle, lib.gd_reads_free)
         self.fd = fd
         self.path = path
 
