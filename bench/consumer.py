@@ -10,8 +10,8 @@ thread  the same, while another thread runs pure Python all the time and never l
 loop    the training loop itself burns pure Python after each batch, `--share` times as long as the
         idle run of the same round took a batch: the loader must have the next one ready. With a
         share of more than 1 the consumer sets the pace, and the ratio says nothing of the loader.
-wait    the training loop does nothing for as long: what such a loop costs that takes no GIL and no
-        core, since there is room for one batch that waits and each of the two is late in turn
+wait    the training loop does nothing for as long: what its pace alone costs. It is the loader's
+        own, and one batch waits between them, so whenever either is late both have lost that time
 
 Each is a process of its own, in turn, everything cold, on the same batches; bench/epoch.py's other
 options are taken too. Time counts from the start of the epoch, behind the loader's own set-up, to

@@ -21,7 +21,8 @@ The floor is the largest of: what the loader's own requests and bytes cost at th
 constants (measured as `gnndrive bench disk` does, just before and just after that loader, for a
 disk may be another one some minutes later), sampling alone in the same limit, and the CPU seconds
 of all its threads over the cores. There is no compute here. Requests are the features' alone; where
-the adjacency is read from the same disk, what it is of both together is said beside it.
+the adjacency (or an attribute that is not mapped) is read from the same disk, what it is of all of
+it is said beside that.
 
 As root on cgroup v1 each process runs under the memory limit, page cache counted, after dropping
 all caches. Otherwise there is no limit, the store's own pages are dropped with posix_fadvise, and

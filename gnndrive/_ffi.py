@@ -41,32 +41,36 @@ def pointer(array: np.ndarray[Any, Any]) -> Any:
 
 
 class Quick:
-    """The core's functions, called without letting the GIL go: for those that take microseconds.
+    """The core's functions, called without letting the GIL go: for those that take microseconds, a
+    millisecond at most.
 
     `lib`'s let it go in every call, and beside a thread that burns Python it takes a switch
     interval (5 ms) to get it back. None that is called like this may wait for anything that needs
-    the GIL.
+    the GIL, and none may be a destructor: there Python would swallow a Ctrl-C.
     """
 
     def __init__(self, core: Any) -> None:
         self._core = core
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A function of the core, made at its first use; takes and returns what `lib`'s does."""
+        """A function of the core, made at its first use; takes and returns what `lib`'s does, but
+        pointers of its very types alone, and integers that fit."""
         self.__dict__[name] = function = _without_letting_go(ffi.addressof(self._core, name))
         return function
 
 
 def _without_letting_go(where: Any) -> Callable[..., Any]:
-    cast, address = ffi.cast, ffi.typeof("intptr_t")
+    cast, typeof, address = ffi.cast, ffi.typeof, ffi.typeof("intptr_t")
     result, taken = ffi.typeof(where).result, ffi.typeof(where).args
     function = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, taken))(int(cast(address, where)))
-    pointers = [place for place, each in enumerate(taken) if each.kind == "pointer"]
+    pointers = [(place, each) for place, each in enumerate(taken) if each.kind == "pointer"]
     gives_pointer = result.kind == "pointer"
 
     def call(*arguments: Any) -> Any:
         given = list(arguments)
-        for place in pointers:
+        for place, kind in pointers:
+            if typeof(given[place]) is not kind and given[place] != ffi.NULL:
+                raise TypeError(f"argument {place} is {given[place]}, not a {kind.cname}")
             given[place] = int(cast(address, given[place]))
         found = function(*given)
         return cast(result, found or 0) if gives_pointer else found
@@ -74,12 +78,12 @@ def _without_letting_go(where: Any) -> Callable[..., Any]:
     return call
 
 
-def _c_type(type: Any) -> Any:
-    if type.kind == "pointer":
+def _c_type(kind: Any) -> Any:
+    if kind.kind == "pointer":
         return ctypes.c_void_p
     return {
         "void": None, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
-    }[type.cname]  # fmt: skip
+    }[kind.cname]  # fmt: skip
 
 
 quick: Any = Quick(lib)

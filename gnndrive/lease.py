@@ -24,13 +24,14 @@ class Lease:
     """Rows held in the feature buffer for one batch: admitted, perhaps still loading, until
     `release`.
 
-    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is.
+    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is, until it is gathered.
     """
 
     def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
         self._buffer = buffer
         self._shares = shares
         self._held = {name: len(share.alias) for name, share in shares.items()}
+        self._gathered: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._settled: asyncio.Future[None] | None = None
         self._fences: list[Fence] = []
@@ -67,6 +68,8 @@ class Lease:
         def behind(begin: int) -> None:
             self._loop.call_soon_threadsafe(self._give_up, table, begin)
 
+        assert table not in self._gathered, "slots may be others' by now"
+        self._gathered.add(table)
         share = self._shares[table]
         rows, fence = share.table.memory.gather(share.alias, dtype, row_shape, behind)
         self._fences.append(fence)
@@ -74,11 +77,15 @@ class Lease:
 
     def _give_up(self, table: str, begin: int) -> None:
         """In the loop: give up a table's slots from `begin` on, as far as they are still held."""
-        if not (self.released or self._buffer.retired):
-            share, end = self._shares[table], self._held[table]
-            self._held[table] = begin
+        if self.released or self._buffer.retired:
+            return
+        share, end = self._shares[table], self._held[table]
+        self._held[table] = begin
+        try:
             share.table.release(share.alias[begin:end])
             self._buffer.advance()
+        except Exception as error:  # nobody awaits this
+            self._buffer.fail(error)
 
     async def gathered(self) -> None:
         """Wait until what `gather` began is over; only then may the lease be released (rule 9)."""

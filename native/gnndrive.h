@@ -3,8 +3,8 @@
  *
  * build_ext.py hands this file to cffi without its preprocessor lines, so it is the single source
  * of the declarations: plain C, no macros. Functions that can fail return -errno. No function calls
- * Python; cffi drops the GIL around each of them. Unless a comment says otherwise an object is used
- * by one thread at a time.
+ * Python; cffi drops the GIL around each of them, `_ffi.quick` does not. Unless a comment says
+ * otherwise an object is used by one thread at a time.
  */
 #ifndef GNNDRIVE_H
 #define GNNDRIVE_H

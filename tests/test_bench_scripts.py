@@ -142,9 +142,7 @@ def test_the_adjacencys_reads_are_said_beside_the_floor():
         "bytes_read": 0, "topology_requests": 200_000, "topology_bytes_read": 10**9,
     }  # fmt: skip
     epoch.add_floor(result, DISK, sampling)
-    assert result["floor_s"] == pytest.approx(
-        1.0
-    )  # s a batch; the adjacency's 2.5 are four samples'
+    assert result["floor_s"] == pytest.approx(1.0)  # a batch; the adjacency: 2.5 for four samples
     assert epoch.of_all_reads(result) == "; 1.85 with the adjacency's reads"
 
 

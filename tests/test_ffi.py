@@ -34,25 +34,43 @@ def test_quick_functions_take_and_return_what_the_librarys_do(window):
     assert quick.gd_window_new(-1) == ffi.NULL
 
 
+def test_quick_functions_refuse_other_pointers(window):
+    with pytest.raises(TypeError, match=r"argument 0 is .*, not a struct gd_window"):
+        quick.gd_window_count(ffi.new("int32_t *"))
+    slots = np.zeros(2, np.int64)
+    buffer = ffi.gc(lib.gd_buffer_new(10, 4), lib.gd_buffer_free)
+    with pytest.raises(TypeError, match="not a int32_t"):
+        quick.gd_buffer_commit(buffer, pointer(slots), 2)
+
+
 def test_quick_functions_keep_the_gil(window):
-    """Another thread, which wants it all the time, does not get it."""
-    go, ran = threading.Event(), []
+    """Another thread, which wants it all the time, does not get it in ten times as many calls as
+    it needs to get it from those that let it go."""
+    asked, got = threading.Event(), []
+
+    def want() -> None:
+        asked.wait()
+        got.append(True)
+
+    def calls_until_it_runs(core, most):
+        asked.clear()
+        got.clear()
+        thread = threading.Thread(target=want)
+        thread.start()
+        asked.set()
+        calls = 0
+        while calls < most and not got:
+            core.gd_window_count(window)
+            calls += 1
+        ran = bool(got)
+        asked.set()
+        thread.join()
+        return calls if ran else None
+
     interval = sys.getswitchinterval()
-
-    def wait() -> None:
-        go.wait()
-        ran.append(True)
-
-    thread = threading.Thread(target=wait)
     sys.setswitchinterval(1e6)
     try:
-        thread.start()
-        go.set()
-        for _ in range(10_000):
-            quick.gd_window_count(window)
-        assert not ran
-        while not ran:
-            lib.gd_window_count(window)
+        needed = calls_until_it_runs(lib, 10**9)
+        assert calls_until_it_runs(quick, max(10 * needed, 100_000)) is None
     finally:
         sys.setswitchinterval(interval)
-        thread.join()

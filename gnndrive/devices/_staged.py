@@ -34,7 +34,7 @@ import torch
 from torch_geometric.data.data import BaseData
 
 from gnndrive._ffi import ffi
-from gnndrive.devices.base import Device, Fence, SlotMemory, done
+from gnndrive.devices.base import Device, Fence, SlotMemory, unheard
 from gnndrive.errors import ConfigError
 from gnndrive.records import FAILURE, Int32Array, Landing, Stretch
 
@@ -190,7 +190,7 @@ class StagedMemory(SlotMemory):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = done,
+        behind: Callable[[int], object] = unheard,
     ) -> tuple[torch.Tensor, Fence]:
         """Begin to copy rows into a new tensor on the device, all at once."""
         rows, event = self._driver.gather(self._slots, alias)

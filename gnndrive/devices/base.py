@@ -17,15 +17,15 @@ import torch
 from gnndrive.records import Int32Array, Landing, Stretch
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
-"""Awaited before slots are given up: until then they may still be read."""
+"""Awaited before slots are given up that the gather did not say it was done with."""
 
 
 async def passed() -> None:
     """The fence of a gather that was over when it returned."""
 
 
-def done(begin: int) -> None:
-    """Told of rows that were gathered, by who has no use for it."""
+def unheard(begin: int) -> None:
+    """What a gather calls behind its pieces if nobody wants to know."""
 
 
 class SlotMemory(ABC):
@@ -53,7 +53,7 @@ class SlotMemory(ABC):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = done,
+        behind: Callable[[int], object] = unheard,
     ) -> tuple[torch.Tensor, Fence]:
         """Copy the rows of `alias` (slots, int32 [n]) into a new tensor [n, *row_shape]; blocking,
         in a worker thread. The slots may be given up behind the fence, and those of `alias[begin:]`

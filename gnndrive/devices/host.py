@@ -16,7 +16,7 @@ import torch
 
 from gnndrive._ffi import ffi, lib, pointer
 from gnndrive.blocks import Allocate, empty_tensor, private_map
-from gnndrive.devices.base import Device, Fence, SlotMemory, done, passed
+from gnndrive.devices.base import Device, Fence, SlotMemory, passed, unheard
 from gnndrive.errors import ConfigError
 from gnndrive.records import Int32Array, Landing, Stretch
 
@@ -61,17 +61,18 @@ class HostMemory(SlotMemory):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = done,
+        behind: Callable[[int], object] = unheard,
     ) -> tuple[torch.Tensor, Fence]:
         """Copy rows into a new tensor, without the GIL; see `PIECES`."""
         assert self._bytes is not None
         rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
         into, row_bytes = ffi.cast("uint8_t *", rows.data_ptr()), self._row_bytes
-        base, end = pointer(self._bytes), len(alias)
-        for share in PIECES if end * row_bytes >= PIECES_BYTES else PIECES[-1:]:
-            begin = int(len(alias) * share)
-            piece, to = pointer(alias[begin:end]), into + begin * row_bytes
-            lib.gd_gather(base, row_bytes, piece, end - begin, row_bytes, to)
+        slots, end = pointer(self._bytes), len(alias)
+        for place in PIECES if end * row_bytes >= PIECES_BYTES else PIECES[-1:]:
+            begin = int(len(alias) * place)
+            piece = pointer(alias[begin:end])
+            to = into + begin * row_bytes
+            lib.gd_gather(slots, row_bytes, piece, end - begin, row_bytes, to)
             if begin:
                 behind(begin)
             end = begin

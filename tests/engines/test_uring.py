@@ -28,11 +28,7 @@ from .conftest import drain
 
 def open_things():
     """Descriptors, and threads of rings; other tests' threads may be ending just now."""
-    rings = 0
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it ended while we looked
-            rings += Path(f"/proc/self/task/{task}/comm").read_text() == "gd-ring\n"
-    return len(os.listdir("/proc/self/fd")), rings
+    return len(os.listdir("/proc/self/fd")), len(rings())
 
 
 def assert_back_to(before):
@@ -52,12 +48,24 @@ def slice_ns(thread):
     return struct.unpack("IIQiIQQQ", attr.raw)[5]
 
 
+def rings():
+    """The threads of rings."""
+    found = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            if Path(f"/proc/self/task/{task}/comm").read_text() == "gd-ring\n":
+                found.add(int(task))
+    return found
+
+
 async def test_the_ring_does_not_wait_for_others_slices():
-    before = set(os.listdir("/proc/self/task"))
+    before = rings()
     engine = Uring(EngineSettings(depth=8))
-    (ring,) = set(os.listdir("/proc/self/task")) - before
-    assert slice_ns(int(ring)) == min(slice_ns(0), 100_000)
-    await engine.aclose()
+    try:
+        (ring,) = rings() - before
+        assert slice_ns(ring) == min(slice_ns(0), 100_000)
+    finally:
+        await engine.aclose()
 
 
 async def test_a_hundred_rings_leak_nothing(rows_of):

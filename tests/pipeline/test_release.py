@@ -83,6 +83,51 @@ def test_what_is_gathered_is_given_up_while_the_rest_is(
     run(main())
 
 
+def test_what_goes_wrong_behind_a_piece_breaks_the_buffer(
+    rows: TableFile, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody awaits what gives a piece up."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer = simulation.buffer
+            lease = await buffer.lease({"x": ids(0, 16)})
+            await lease.ready()
+            broken: list[BaseException] = []
+
+            def refuse() -> None:
+                raise MemoryError("none left")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(buffer, "advance", refuse)
+                patched.setattr(buffer, "fail", broken.append)
+                lease.gather("x", torch.uint8, (rows.row_bytes,))
+                await asyncio.sleep(0)
+            assert [str(error) for error in broken] == ["none left"] * (3 * (device == "host"))
+            await lease.gathered()
+            lease.release()
+
+    run(main())
+
+
+def test_pieces_are_not_given_up_in_a_retired_buffer(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            lease = await simulation.buffer.lease({"x": ids(0, 16)})
+            await lease.ready()
+            lease.gather("x", torch.uint8, (rows.row_bytes,))
+            simulation.buffer.retired = True
+            await asyncio.sleep(0)
+            assert simulation.table.available == SLOTS - 16
+            simulation.buffer.retired = False
+            await lease.gathered()
+            lease.release()
+
+    run(main())
+
+
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_a_step_that_fails_gives_all_slots_up(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, step: int
