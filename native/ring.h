@@ -72,7 +72,9 @@ static inline int32_t room(const gd_ring *g, int32_t divisor)
     int32_t most = g->depth / divisor;
     if (g->options.gives_way && __atomic_load_n(g->options.traffic, __ATOMIC_RELAXED) != 0)
         most = g->depth / GIVES_WAY > 0 ? g->depth / GIVES_WAY : 1;
-    const int32_t more = most - inflight(g) < g->idle_count ? most - inflight(g) : g->idle_count;
+    int32_t more = most - inflight(g);
+    if (more > g->idle_count)
+        more = g->idle_count;
     return more > 0 && gd_staging_fits(&g->staging, g->block_bytes) ? more : 0;
 }
 
