@@ -103,9 +103,18 @@ class Table:
         found = ffi.new("gd_admission *")
         return int(lib.gd_buffer_probe(self.books, pointer(rows), len(rows), found)), found
 
-    def holds(self, rows: Int64Array) -> bool:
-        """Whether `rows` would fit if nobody else held any; also for those out of range, for their
-        admission will say so."""
+    def holds(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
+        """Whether the rows of batches, (index, int64 [n]) each, would fit together if nobody else
+        held any; also for those out of range, for their admission will say so."""
+        parts = [rows for _, rows in batches]
+        if sum(map(len, parts)) <= self.slots:
+            return True
+        if self.policy.looks_ahead:  # it has counted them
+            indices = np.array([index for index, _ in batches], np.int64)
+            count = quick.gd_window_together(self._window, pointer(indices), len(indices))
+            if count >= 0:
+                return bool(count <= self.slots)
+        rows = self.joined(parts)
         return int(lib.gd_buffer_holds(self.books, pointer(rows), len(rows))) != -errno.ENOSPC
 
     def foresee(self, index: int, rows: Int64Array) -> None:

@@ -99,13 +99,13 @@ class FeatureBuffer:
         self.advance()
         return tickets
 
-    def holds(self, batches: Sequence[Mapping[str, Int64Array]]) -> bool:
-        """Whether the buffer, with nobody else in it, can hold these batches together."""
-        for name, table in self.tables.items():
-            parts = [rows[name] for rows in batches if name in rows]
-            if sum(map(len, parts)) > table.slots and not table.holds(table.joined(parts)):
-                return False
-        return True
+    def holds(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        """Whether the buffer, with nobody else in it, can hold these batches, (index, table name →
+        row ids) each, together."""
+        return all(
+            table.holds([(index, rows[name]) for index, rows in batches if name in rows])
+            for name, table in self.tables.items()
+        )
 
     async def granted(self, ticket: Ticket) -> Lease:
         """The lease, when the batch is admitted.

@@ -16,9 +16,8 @@ typedef struct gd_standby gd_standby;
 /* NULL: out of memory */
 gd_standby *gd_standby_new(int64_t slots);
 void gd_standby_free(gd_standby *s);
-/* The slot must not be in it */
+/* The slot to push must not be in it, the one to remove must */
 void gd_standby_push(gd_standby *s, int32_t slot, int64_t key);
-/* The slot must be in it */
 void gd_standby_remove(gd_standby *s, int32_t slot);
 /* The slot given up, or -1: empty */
 int32_t gd_standby_pop(gd_standby *s);
@@ -46,6 +45,8 @@ int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
 int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
 /* Batches in it */
 int32_t gd_window_count(const gd_window *w);
+/* Distinct rows that these batches want together; -ENOENT: one of them is not in it */
+int64_t gd_window_together(const gd_window *w, const int64_t *indices, int64_t n);
 /* Which of its batches want `row`, a bit each; -ERANGE */
 int gd_window_wanted(const gd_window *w, int64_t row);
 gd_wishes *gd_window_wishes(gd_window *w);
@@ -102,10 +103,8 @@ int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, i
 /* What an admission may take, free and standby: to look at without a call, valid until free */
 typedef struct gd_room { int64_t available; } gd_room;
 const gd_room *gd_buffer_room(const gd_buffer *b);
-/* -1: not mapped */
-int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row);
-/* -1: holds none */
-int64_t gd_buffer_row_of(const gd_buffer *b, int32_t slot);
+int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row); /* -1: not mapped */
+int64_t gd_buffer_row_of(const gd_buffer *b, int32_t slot); /* -1: holds none */
 int gd_buffer_state_of(const gd_buffer *b, int32_t slot);
 int32_t gd_buffer_references(const gd_buffer *b, int32_t slot);
 void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out);
@@ -359,8 +358,7 @@ void gd_sampler_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t 
 void gd_sampler_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
                       void *edge, int32_t edge_bytes, int64_t *per_hop);
 
-/* ---- neighbours.c: the in-neighbour lists that are kept in memory (Ginex's neighbour cache) ----
- */
+/* ---- neighbours.c: in-neighbour lists that are kept in memory (Ginex's neighbour cache) ---- */
 typedef struct gd_neighbours gd_neighbours;
 /* out_degree[v] += how often v comes in indices[n]; ids that are no node are left out. */
 void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,

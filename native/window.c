@@ -4,6 +4,9 @@
  * One byte a row holds one bit for each of up to eight batches, so that a row's next use, and the
  * key that a policy makes of it, costs one look, whatever the order in which samples arrive. The
  * policy is asked for the keys of 256 sets of batches, not of rows.
+ *
+ * A batch's rows are counted by who wanted them already when it came: so it is known how many rows
+ * any of the batches want together without another pass over them.
  */
 #include "window.h"
 
@@ -62,12 +65,16 @@ int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n)
     for (int64_t i = 0; i < n; i++)
         if ((uint64_t)ids[i] >= (uint64_t)w->rows)
             return -ERANGE;
+    memset(w->met[place], 0, sizeof w->met[place]);
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n)
             __builtin_prefetch(&w->wanted[ids[i + AHEAD]], 1);
-        w->wanted[ids[i]] |= (uint8_t)(1u << place);
+        uint8_t *const wanted = &w->wanted[ids[i]];
+        w->met[place][*wanted]++;
+        *wanted |= (uint8_t)(1u << place);
     }
     w->index[place] = index;
+    w->came[place] = w->all++;
     tabulate(w);
     return 0;
 }
@@ -83,6 +90,30 @@ int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n)
     w->index[place] = -1;
     tabulate(w);
     return 0;
+}
+
+int64_t gd_window_together(const gd_window *w, const int64_t *indices, int64_t n)
+{
+    unsigned places = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int place = indices[i] < 0 ? -1 : place_of(w, indices[i]);
+        if (place < 0)
+            return -ENOENT;
+        places |= 1u << place;
+    }
+    int64_t rows = 0;
+    for (int k = 0; k < BATCHES; k++) {
+        if (!(places >> k & 1))
+            continue;
+        unsigned counted = 1u << k; /* a row that comes twice in it has met itself */
+        for (int j = 0; j < BATCHES; j++)
+            if (w->came[j] < w->came[k])
+                counted |= places & 1u << j;
+        for (unsigned m = 0; m < SETS; m++)
+            if (!(m & counted))
+                rows += w->met[k][m];
+    }
+    return rows;
 }
 
 int32_t gd_window_count(const gd_window *w)

@@ -67,7 +67,7 @@ async def _sweep(epoch: Epoch) -> int:
     while True:
         ready = extracting.peek(most)
         while held < len(ready) and not full:
-            full = not epoch.buffer.holds([_rows(item) for item in ready[: held + 1]])
+            full = not epoch.buffer.holds([_wanted(item) for item in ready[: held + 1]])
             held += not full
         # A round of samples begins when there are places for all of it, so more may not come.
         more = extracting.room if extracting.room >= epoch.together else 0
@@ -84,8 +84,8 @@ async def _sweep(epoch: Epoch) -> int:
         await change
 
 
-def _rows(item: Sampled | Failed) -> Mapping[str, Int64Array]:
-    return item.rows if isinstance(item, Sampled) else {}
+def _wanted(item: Sampled | Failed) -> tuple[int, Mapping[str, Int64Array]]:
+    return (item.seeds.index, item.rows) if isinstance(item, Sampled) else (item.index, {})
 
 
 def _join(epoch: Epoch, items: list[Sampled | Failed]) -> deque[tuple[Sampled, Ticket]]:
@@ -94,8 +94,8 @@ def _join(epoch: Epoch, items: list[Sampled | Failed]) -> deque[tuple[Sampled, T
     for item in items:
         if isinstance(item, Failed):
             epoch.training.put(item.index, item)
-    batches = [(item.seeds.index, item.rows) for item in sampled]
-    return deque(zip(sampled, epoch.buffer.join(batches), strict=True))
+    tickets = epoch.buffer.join([_wanted(item) for item in sampled])
+    return deque(zip(sampled, tickets, strict=True))
 
 
 async def _bring(epoch: Epoch, item: Sampled, ticket: Ticket) -> None:

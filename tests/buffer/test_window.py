@@ -33,6 +33,11 @@ def drop(window: object, index: int, rows: list[int]) -> int:
     return int(lib.gd_window_drop(window, index, pointer(ids), len(ids)))
 
 
+def together(window: object, indices: list[int]) -> int:
+    numbers = np.array(indices, np.int64)
+    return int(lib.gd_window_together(window, pointer(numbers), len(numbers)))
+
+
 def next_uses(window: object, rows: list[int]) -> list[int]:
     wishes: Any = lib.gd_window_wishes(window)
     return [int(wishes.next[lib.gd_window_wanted(window, row)]) for row in rows]
@@ -51,6 +56,8 @@ def test_next_uses_are_those_of_a_dictionary_of_sets(window: object, seed: int) 
             known[index] = [draw.randrange(ROWS) for _ in range(draw.randrange(20))]
             assert add(window, index, known[index]) == 0
         assert lib.gd_window_count(window) == len(known)
+        some = draw.sample(sorted(known), draw.randrange(len(known) + 1))
+        assert together(window, some) == len({row for index in some for row in known[index]})
         expected = [
             min((index for index, rows in known.items() if row in rows), default=NO_USE)
             for row in range(ROWS)
@@ -66,6 +73,7 @@ def test_what_is_refused_changes_nothing(window: object) -> None:
     assert add(window, 4, [5, -1]) == -errno.ERANGE
     assert drop(window, 7, [1]) == -errno.ENOENT
     assert drop(window, -1, [1]) == -errno.ENOENT
+    assert together(window, [3, 7]) == together(window, [-1]) == -errno.ENOENT
     assert next_uses(window, [1, 2, 4, 5]) == [3, 3, NO_USE, NO_USE]
     for index in range(10, 10 + lib.GD_WINDOW_BATCHES - 1):
         assert add(window, index, [6]) == 0

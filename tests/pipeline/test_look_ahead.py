@@ -166,6 +166,33 @@ def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_what_fits_together_is_counted_in_the_window(
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch, foreseen: bool
+) -> None:
+    """Nobody looks at the rows but where a batch is not in it."""
+
+    async def main() -> None:
+        async with simulation_of(rows) as simulation:
+            buffer, joined = simulation.buffer, list[int]()
+            monkeypatch.setattr(
+                simulation.table, "joined", lambda parts: joined.append(1) or np.concatenate(parts)
+            )
+            twice = np.concatenate([ids(8, 12), ids(8, 12)])
+            batches = [ids(0, 10), twice, ids(10, 17), ids(6, SLOTS)]
+            wanted = [(index, {"x": one}) for index, one in enumerate(batches)]
+            for index, one in wanted if foreseen else ():
+                buffer.foresee(index, one)
+            assert buffer.holds(wanted[:2])
+            assert not buffer.holds(wanted[:3])
+            assert buffer.holds([wanted[0], wanted[1], wanted[3]])
+            assert bool(joined) is not foreseen
+            for index, one in wanted if foreseen else ():
+                buffer.forget(index, one)
+
+    run(main())
+
+
 def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) -> None:
     """What it stood in front of comes in instead."""
 
