@@ -125,6 +125,9 @@ typedef struct gd_part {
 } gd_part;
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
                  int32_t *order, gd_part *parts);
+/* The rows of a part, whose places begin at `order`; and its aliases, back to their places */
+void gd_part_take(const int64_t *rows, const int32_t *order, int64_t n, int64_t *part);
+void gd_part_put(const int32_t *part, const int32_t *order, int64_t n, int32_t *alias);
 
 /* ---- latency.h, latency.c: latencies on a log scale, 64 buckets an octave ---- */
 enum { GD_LATENCY_BUCKETS = 1856 };
@@ -392,6 +395,5 @@ int64_t gd_neighbours_missing(const gd_wanted *wanted, int64_t from, int64_t mos
                               int64_t end, int32_t first_slot, gd_misses *out);
 /* Nodes whose lists are kept; *bytes (or NULL): all of its memory */
 int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes);
-/* Indices in their lists */
-int64_t gd_neighbours_indices(const gd_neighbours *c);
+int64_t gd_neighbours_indices(const gd_neighbours *c); /* in their lists */
 #endif

@@ -43,3 +43,11 @@ int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t p
         if (alias[i] < 0) order[counts[(rows[i] - low) >> shift]++] = (int32_t)i;
     return count;
 }
+
+void gd_part_take(const int64_t *rows, const int32_t *order, int64_t n, int64_t *part) {
+    for (int64_t i = 0; i < n; i++) part[i] = rows[order[i]];
+}
+
+void gd_part_put(const int32_t *part, const int32_t *order, int64_t n, int32_t *alias) {
+    for (int64_t i = 0; i < n; i++) alias[order[i]] = part[i];
+}

@@ -57,6 +57,16 @@ def test_parts(rows: list[tuple[int, bool]], part_rows: int) -> None:
         assert max(one) < min(next_one)  # in the file's order, equal rows together
 
 
+def test_a_parts_rows_come_from_their_places_and_its_aliases_go_there() -> None:
+    rows, alias = np.array([50, 40, 30, 20], np.int64), np.array([7, -1, -2, -1], np.int32)
+    order, part = np.array([3, 1], np.int32), np.empty(2, np.int64)
+    lib.gd_part_take(pointer(rows), pointer(order), 2, pointer(part))
+    assert part.tolist() == [20, 40]
+    admitted = np.array([5, 6], np.int32)
+    lib.gd_part_put(pointer(admitted), pointer(order), 2, pointer(alias))
+    assert alias.tolist() == [7, 6, -2, 5]
+
+
 def test_a_part_is_little_more_than_was_asked() -> None:
     """The first is an eighth, then each as large as all before it, up to that."""
     count, parts = divide(list(range(100_000)), [False] * 100_000, 8_000)

@@ -112,7 +112,7 @@ def test_memory_that_is_short_when_parts_are_made(
 def test_memory_that_is_short_behind_the_last_part(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What both tables' parts hold is given back once, though one's is merged already."""
+    """What both tables' parts hold is given back once, though one has made its share."""
 
     def refuse(way: _Way) -> Share:
         monkeypatch.undo()
