@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 
 
 @dataclass(eq=False)
@@ -17,6 +18,8 @@ class Counters:
             of their round.
         extract_s, gather_s: seconds that batches spent in these stages.
         wait_s: seconds that the user waited for a batch.
+        handing_over: whoever counts what is handed over has it: worker threads, of several epochs
+            where there are several iterators. All else but wait_s is counted in the event loop.
     """
 
     batches: int = 0
@@ -28,3 +31,4 @@ class Counters:
     extract_s: float = 0.0
     gather_s: float = 0.0
     wait_s: float = 0.0
+    handing_over: threading.Lock = field(default_factory=threading.Lock, repr=False)

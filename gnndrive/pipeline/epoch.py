@@ -93,10 +93,13 @@ class Epoch:
         self.releasing: Channel[Lease] = Channel(None)
         self.picking = asyncio.Lock()  # the extractor that takes the next samples
 
-    def count_batch(self, item: Extracted) -> None:
-        """Count a batch that is about to be handed over."""
-        self.counters.batches += 1
-        self.counters.rows += item.sample.num_nodes
-        self.counters.edges += item.sample.num_edges
-        for name, rows in item.rows.items():
-            self.counters.bytes_wanted += len(rows) * self.buffer.tables[name].row_bytes
+    def count_batch(self, item: Extracted, gather_s: float) -> None:
+        """Count a batch that is about to be handed over, and the seconds that making it took."""
+        counters, tables = self.counters, self.buffer.tables
+        wanted = sum(len(rows) * tables[name].row_bytes for name, rows in item.rows.items())
+        with counters.handing_over:
+            counters.batches += 1
+            counters.rows += item.sample.num_nodes
+            counters.edges += item.sample.num_edges
+            counters.bytes_wanted += wanted
+            counters.gather_s += gather_s

@@ -2,7 +2,8 @@
 
 The stage gathers a batch's rows in a worker thread as soon as the hand-over has room for it, so one
 batch waits ready while the user computes on the one before, and its slots are free again: already
-while the rest of the batch is made, for the next batches' rows may be waiting for them.
+while the rest of the batch is made, for the next batches' rows may be waiting for them. The same
+thread hands the batch over.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from time import perf_counter
 
 from gnndrive.lease import Lease
-from gnndrive.pipeline.batch import Failed
+from gnndrive.pipeline.batch import Extracted, Failed
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 
@@ -38,18 +39,21 @@ async def train_stage(epoch: Epoch) -> None:
         leave = _leaving(epoch, handed_over, item.lease)
         try:
             await epoch.handover.room()
-            started = perf_counter()
-            gathered = partial(call_soon, leave)
-            batch, memory = await epoch.workers.run(epoch.collate, item, gathered)
+            await epoch.workers.run(_hand_over, epoch, item, partial(call_soon, leave))
         finally:
             leave()  # the gather has ended or never began, also when this was cancelled
         handed_over += 1
-        epoch.counters.gather_s += perf_counter() - started
-        epoch.count_batch(item)
-        epoch.handover.put(batch, memory)
-        del batch, item  # the user alone keeps it alive
     epoch.releasing.end(handed_over)
     epoch.handover.finish(None)
+
+
+def _hand_over(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) -> None:
+    """In a worker thread: make a batch and hand it over. The event loop may be in an admission for
+    a tenth of a second, and whoever waits for the batch need not wait for that."""
+    started = perf_counter()
+    batch, memory = epoch.collate(item, gathered)
+    epoch.count_batch(item, perf_counter() - started)
+    epoch.handover.put(batch, memory)
 
 
 def _leaving(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 
 from gnndrive.books import Table
+from gnndrive.errors import ClosedError
 from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.records import Int32Array, TableFile
 from gnndrive.testing.loop import run
@@ -162,7 +164,7 @@ def test_a_step_that_fails_gives_all_slots_up(
 
 
 class Gathering(InlineWorkers):
-    """Holds back what comes behind the gather until it is told to go on."""
+    """Does not tell of a gather's end until it is told to go on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,14 +172,14 @@ class Gathering(InlineWorkers):
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         made = await super().run(function, *arguments)
-        if function.__name__ == "collate":
+        if function.__name__ == "_hand_over":
             self.gathers += 1
             await self.go_on.wait()
         return made
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_slots_are_given_up_behind_the_gather_while_the_batch_is_made(
+def test_slots_are_given_up_and_the_batch_handed_over_before_the_loop_hears_of_it(
     rows: TableFile, ended: bool
 ) -> None:
     async def main() -> None:
@@ -191,11 +193,13 @@ def test_slots_are_given_up_behind_the_gather_while_the_batch_is_made(
             assert workers.gathers == 1
             assert simulation.table.available == SLOTS
             assert not running.done()
+            assert len(await simulation.consume(epoch, 1)) == 1
+            assert simulation.counters.batches == 1
             if ended:
                 running.cancel()
             workers.go_on.set()
             await running
-            if not ended:
-                assert len(await simulation.consume(epoch)) == 1
+            with pytest.raises(ClosedError) if ended else nullcontext():
+                assert await simulation.consume(epoch) == []
 
     run(main())
