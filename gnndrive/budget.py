@@ -25,9 +25,9 @@ SLOT_BOOKS_BYTES = 38  # native/buffer.c, standby.c; buckets are one a distinct 
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
-# A row of a batch in extraction: joined 8, alias 4, pending 4, planned reads 21, and load_rows 8
-# and load_slots 4, or by parts its order 4, the row in that order 8, the part's alias 4 and pending
-# 4.
+# A row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8 and load_slots 4 (until
+# its read is planned, for which there may not be staging yet), planned reads 21, and by parts its
+# order 4 and its part's pending 4.
 LEASE_BYTES = 57
 WINDOW_BYTES = 1  # a node's entry in native/window.c
 PER_EPOCH = (

@@ -1,4 +1,4 @@
-"""The hand-over: the only place where the pipeline's thread and the user's meet (GNNDrive §4.1).
+"""The hand-over: the only place where the pipeline's threads and the user's meet (GNNDrive §4.1).
 
 One batch waits ready while the user computes on the one before: two are alive, and memory is
 counted for two. A loop holds the batch before until it has been given the next, so there is room
@@ -29,7 +29,8 @@ class HandoverEnded(Exception):
 
 
 class Handover:
-    """Finished batches on their way from the pipeline's thread to the user's.
+    """Finished batches on their way from the pipeline to the user's thread. Any thread may put
+    them; who waits for room is in the pipeline's event loop.
 
     Args:
         capacity: batches that may wait ready.

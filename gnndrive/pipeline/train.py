@@ -42,6 +42,7 @@ async def train_stage(epoch: Epoch) -> None:
             await epoch.workers.run(_hand_over, epoch, item, partial(call_soon, leave))
         finally:
             leave()  # the gather has ended or never began, also when this was cancelled
+        del item  # the user alone keeps what is of his batch alive
         handed_over += 1
     epoch.releasing.end(handed_over)
     epoch.handover.finish(None)
@@ -52,8 +53,9 @@ def _hand_over(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) ->
     a tenth of a second, and whoever waits for the batch need not wait for that."""
     started = perf_counter()
     batch, memory = epoch.collate(item, gathered)
-    epoch.count_batch(item, perf_counter() - started)
-    epoch.handover.put(batch, memory)
+    if not epoch.handover.ended:  # nobody would take it
+        epoch.count_batch(item, perf_counter() - started)
+        epoch.handover.put(batch, memory)
 
 
 def _leaving(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from gnndrive.books import Table
 from gnndrive.errors import ClosedError
+from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.conduct import run_epoch
 from gnndrive.records import Int32Array, TableFile
 from gnndrive.testing.loop import run
@@ -201,5 +203,55 @@ def test_slots_are_given_up_and_the_batch_handed_over_before_the_loop_hears_of_i
             await running
             with pytest.raises(ClosedError) if ended else nullcontext():
                 assert await simulation.consume(epoch) == []
+
+    run(main())
+
+
+class Waiting(InlineWorkers):
+    """Draws one sample and then none until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples, self.go_on = 0, asyncio.Event()
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if function.__name__ == "_sample":
+            self.samples += 1
+            if self.samples > 1:
+                await self.go_on.wait()
+        return await super().run(function, *arguments)
+
+
+def test_a_batch_is_the_users_alone_while_the_next_is_waited_for(rows: TableFile) -> None:
+    async def main() -> None:
+        async with closing(Simulation(Scenario(rows, batches=2), seed=0)) as simulation:
+            epoch, workers = simulation.epoch(), Waiting()
+            epoch.workers = workers
+            running = asyncio.ensure_future(run_epoch(epoch))
+            (batch,) = await simulation.consume(epoch, 1)
+            node = weakref.ref(batch.node)
+            del batch
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert node() is None
+            workers.go_on.set()
+            assert len(await simulation.consume(epoch)) == 1
+            await running
+
+    run(main())
+
+
+def test_a_batch_that_nobody_will_take_is_not_counted(rows: TableFile) -> None:
+    async def main() -> None:
+        async with closing(Simulation(Scenario(rows, batches=1), seed=0)) as simulation:
+            epoch, collate = simulation.epoch(), simulation.collate
+
+            def left(item: Extracted, gathered: Callable[[], object]) -> Any:
+                epoch.handover.abandon()
+                return collate(item, gathered)
+
+            epoch.collate = left
+            await run_epoch(epoch)
+            assert (simulation.counters.batches, simulation.counters.bytes_wanted) == (0, 0)
 
     run(main())
