@@ -91,13 +91,12 @@ class _Way:
         """Divide what is missing into parts, in the file's order. Equal rows are in one part: of
         two, the second would need a slot of its own if the first one's read had failed."""
         rows, alias = self._rows, self._alias
-        order = self._table.empty(len(rows), np.int32)
+        self._order = self._table.empty(len(rows), np.int32)
         parts = ffi.new("gd_part[]", len(rows) // part_rows + 5)
         count = lib.gd_parts(
-            pointer(rows), pointer(alias), len(rows), part_rows, pointer(order), parts
+            pointer(rows), pointer(alias), len(rows), part_rows, pointer(self._order), parts
         )
         self._parts = [(part.end, part.slots) for part in parts[0 : check(count, "gd_parts")]]
-        self._order = order
 
     @property
     def left(self) -> bool:
