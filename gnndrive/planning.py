@@ -24,7 +24,7 @@ from gnndrive.memory import available_memory
 from gnndrive.plugins import find
 from gnndrive.records import TopologyChoice
 from gnndrive.samplers.base import Bounds, position_dtype
-from gnndrive.schedules.shuffled import order_dtype
+from gnndrive.schedules.shuffled import order_width
 from gnndrive.sizes import parse_size
 from gnndrive.store.views import StoredEdges, StoredNodes
 from gnndrive.tables import FeatureTable
@@ -238,5 +238,5 @@ def _order_bytes(loader: Stored) -> int:
     """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
     count = len(loader._inputs)
     if loader._own_batches:
-        return loader._shuffle * order_dtype(count).itemsize * count
+        return loader._shuffle * order_width(count) * count
     return 8 * count

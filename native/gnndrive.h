@@ -13,8 +13,7 @@
 
 /* ---- standby.c: retired slots by key; the smallest is given up first, equal ones oldest first */
 typedef struct gd_standby gd_standby;
-/* NULL: out of memory */
-gd_standby *gd_standby_new(int64_t slots);
+gd_standby *gd_standby_new(int64_t slots); /* NULL: out of memory */
 void gd_standby_free(gd_standby *s);
 /* The slot to push must not be in it, the one to remove must */
 void gd_standby_push(gd_standby *s, int32_t slot, int64_t key);
@@ -35,16 +34,14 @@ typedef struct gd_wishes {
     int64_t key[GD_WINDOW_SETS];  /* the row's standby key, which the caller makes of `next` after
                                      each gd_window_add and gd_window_drop */
 } gd_wishes;
-/* NULL: out of memory; 1 B a row */
-gd_window *gd_window_new(int64_t rows);
+gd_window *gd_window_new(int64_t rows); /* NULL: out of memory; 1 B a row */
 void gd_window_free(gd_window *w);
 /* Batch `index` (from 0) will want `ids` (duplicates allowed). -ENOSPC: there are eight batches in
  * it; -EINVAL: this one is; -ERANGE: an id out of range. When refused nothing has changed. */
 int gd_window_add(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
 /* `ids` as they were added. -ENOENT: it is not in it */
 int gd_window_drop(gd_window *w, int64_t index, const int64_t *ids, int64_t n);
-/* Batches in it */
-int32_t gd_window_count(const gd_window *w);
+int32_t gd_window_count(const gd_window *w); /* batches in it */
 /* Distinct rows that these batches want together; -ENOENT: one of them is not in it */
 int64_t gd_window_together(const gd_window *w, const int64_t *indices, int64_t n);
 /* Which of its batches want `row`, a bit each; -ERANGE */
@@ -88,16 +85,14 @@ int gd_buffer_hold(gd_buffer *b, const gd_window *window, const int64_t *ids, in
                    int32_t *alias, int32_t *pending, gd_admission *a);
 /* Loading -> valid; -EINVAL: was not loading */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
-/* Loading -> failed, unmapped at once */
-int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n);
+int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n); /* ... -> failed, unmapped */
 /* One reference each; what nobody holds any more leaves in the order of slots. -EINVAL: had none,
  * and the rest was not looked at. */
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 /* Advance *position past slots of `pending` that are no longer loading; 1 when all are settled,
  * else 0. */
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position);
-/* Its index, or -1 */
-int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n);
+int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n); /* or -1 */
 /* What of `ids` is there gets the keys that `window` has now. -ERANGE: the rest was not seen */
 int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
 /* What an admission may take, free and standby: to look at without a call, valid until free */
@@ -110,6 +105,11 @@ int32_t gd_buffer_references(const gd_buffer *b, int32_t slot);
 void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out);
 /* 0, or the number (< 0) of the broken invariant */
 int gd_buffer_verify(const gd_buffer *b);
+/* shuffle.c: the numbers 0 ... count - 1 in an order that hangs on `key` alone, made as far as it
+ * is wanted: those at places [first, first + n) to out. Calls go through it from start to end.
+ * `moved`: zeroed memory of `width` bytes a number, 4 where count < 2^31, else 8. */
+void gd_shuffle(void *moved, int32_t width, int64_t count, int64_t key, int64_t first, int64_t n,
+                int64_t *out);
 /* gather.c: rows[i] = slots[alias[i]] for i < n, in a few threads; the feature buffer's rows are
  * `stride` bytes apart. */
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,

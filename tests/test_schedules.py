@@ -4,16 +4,20 @@ who writes into what he was given changes what anybody else sees."""
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable
+from math import factorial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from gnndrive._ffi import ffi, lib, pointer, quick
 from gnndrive.records import Seeds
 from gnndrive.schedules.base import InputEdges, InputNodes, Positions
 from gnndrive.schedules.given import Given
+from gnndrive.schedules.shuffled import Shuffled
 
 COUNT = 5
 IDS = torch.tensor([30, 10, 20, 50, 40])
@@ -150,3 +154,68 @@ def test_ids_are_pickled_once() -> None:
 def test_a_batch_samplers_batch(batch: Any) -> None:
     (window,) = Given(by_ids(), [batch]).windows(0)
     assert [seeds.node.tolist() for seeds in window] == [[50, 30]]
+
+
+def epoch_of(schedule: Shuffled, epoch: int = 0) -> list[int]:
+    windows = list(schedule.windows(epoch))
+    assert [seeds.index for (seeds,) in windows] == list(range(len(schedule)))
+    return [node for (seeds,) in windows for node in seeds.node.tolist()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 100, 1000, 20_000])
+def test_every_input_node_comes_once(batch_size: int) -> None:
+    """Also where a batch is so large that its order is drawn without the GIL."""
+    schedule = Shuffled(InputNodes(20_001), batch_size, True, False, seed=3)
+    assert sorted(epoch_of(schedule)) == list(range(20_001))
+
+
+def test_an_order_does_not_hang_on_the_batches() -> None:
+    orders = [epoch_of(Shuffled(InputNodes(1000), size, True, False, 3)) for size in (1, 7, 1000)]
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_what_is_dropped_is_the_end_of_the_order() -> None:
+    whole = epoch_of(Shuffled(InputNodes(1000), 300, True, False, 3))
+    assert epoch_of(Shuffled(InputNodes(1000), 300, True, True, 3)) == whole[:900]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    """Not even seed 1, epoch 0 that of seed 0, epoch 1; and half of an epoch changes no other."""
+    orders = set()
+    for seed in range(4):
+        schedule = Shuffled(InputNodes(100), 9, True, False, seed)
+        next(schedule.windows(1))
+        orders |= {tuple(epoch_of(schedule, epoch)) for epoch in (0, 1, 2, 0)}
+    assert len(orders) == 12
+
+
+def test_every_order_is_as_likely_as_the_others() -> None:
+    """All 24 of four, 100 times each among 2,400 seeds: chi-squared with 23 degrees of freedom is
+    below 50 but once in a thousand times."""
+    schedules = (Shuffled(InputNodes(4), 2, True, False, seed) for seed in range(2400))
+    found = Counter(tuple(epoch_of(schedule)) for schedule in schedules)
+    assert len(found) == factorial(4)
+    assert sum((times - 100) ** 2 / 100 for times in found.values()) < 50
+
+
+def test_nothing_to_shuffle() -> None:
+    assert epoch_of(Shuffled(InputNodes(0), 10, True, False, 3)) == []
+    assert epoch_of(Shuffled(InputNodes(1), 10, True, False, 3)) == [0]
+
+
+@pytest.mark.parametrize("core", [lib, quick], ids=["library", "quick"])
+def test_orders_of_more_than_an_int32_can_count(core: Any) -> None:
+    """They are kept in 8 bytes a number; fewer in 4, and it is the same order."""
+    count, out = 1000, {4: np.empty(1000, np.int64), 8: np.empty(1000, np.int64)}
+    for width, order in out.items():
+        moved = np.zeros(count, f"i{width}")
+        address = ffi.cast("void *", moved.ctypes.data)
+        for first in (0, 600):
+            to = order[first : first + 600]
+            core.gd_shuffle(address, width, count, 5, first, len(to), pointer(to))
+    assert out[4].tolist() == out[8].tolist()
+    # Of 2^40 numbers the last three: nothing before them is looked at.
+    first, last, places = (1 << 40) - 3, np.empty(3, np.int64), np.zeros(3, np.int64)
+    address = ffi.cast("void *", places.ctypes.data - first * places.itemsize)
+    core.gd_shuffle(address, 8, 1 << 40, 5, first, 3, pointer(last))
+    assert sorted(last - first) == [0, 1, 2]

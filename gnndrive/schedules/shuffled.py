@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
-from gnndrive.records import Seeds
+from gnndrive._ffi import ffi, lib, pointer, quick
+from gnndrive.blocks import private_map
+from gnndrive.records import Int64Array, Seeds
 from gnndrive.schedules.base import InputEdges, InputNodes, Schedule
+
+_QUICK_SEEDS = 1 << 14  # drawn in less than a millisecond
 
 
 class Shuffled(Schedule):
@@ -47,19 +50,38 @@ class Shuffled(Schedule):
 
     def windows(self, epoch: int) -> Iterator[list[Seeds]]:
         """The epoch's batches, one a window."""
-        count, order = len(self._inputs), None
-        if self._shuffle:
-            # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
-            mixed = (self._seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % 2**63
-            draw = torch.Generator().manual_seed(mixed)
-            order = torch.randperm(count, generator=draw, dtype=order_dtype(count)).numpy()
+        count = len(self._inputs)
+        # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
+        mixed = (self._seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % 2**63
+        order = _Order(count, mixed) if self._shuffle and count else None
         for index in range(len(self)):
             start = index * self._batch_size
             stop = min(start + self._batch_size, count)
-            chosen = np.arange(start, stop) if order is None else order[start:stop]
+            chosen = np.arange(start, stop) if order is None else order.next(stop - start)
             yield [self._inputs.seeds(index, chosen)]
 
 
-def order_dtype(count: int) -> torch.dtype:
-    """What holds the order of so many input nodes."""
-    return torch.int32 if count < 1 << 31 else torch.int64
+class _Order:
+    """The numbers 0 … count − 1 in an order of their own, each equally likely, made as it is
+    wanted: a loader of 10⁹ nodes need not wait for an order of all of them."""
+
+    def __init__(self, count: int, key: int) -> None:
+        self._count, self._key, self._at = count, key, 0
+        self._width = order_width(count)
+        self._moved = private_map(self._width * count)
+        self._address = ffi.cast("void *", ffi.from_buffer(self._moved))
+
+    def next(self, count: int) -> Int64Array:
+        """The next so many, int64 [count]."""
+        out = np.empty(count, np.int64)
+        core = quick if count <= _QUICK_SEEDS else lib
+        core.gd_shuffle(
+            self._address, self._width, self._count, self._key, self._at, count, pointer(out)
+        )
+        self._at += count
+        return out
+
+
+def order_width(count: int) -> int:
+    """Bytes a number of what keeps an order of so many input nodes."""
+    return 4 if count < 1 << 31 else 8
