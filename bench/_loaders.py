@@ -28,7 +28,7 @@ from gnndrive.adjacency import Adjacency, mapped
 from gnndrive.arguments import checked_gap
 from gnndrive.blocks import private_map
 from gnndrive.engines import choose
-from gnndrive.layouts.base import BLOCK_BYTES, Reads
+from gnndrive.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES, Reads
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import QUEUED, drive
 from gnndrive.records import EngineSettings, Landing, Sample
@@ -238,10 +238,10 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
 def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topology]:
     """The graph as our loader opens it, with a ring of its own if it reads as it goes."""
     choice = make_loader(options).plan().topology
-    gap = checked_gap(options.gap, store, BLOCK_BYTES)
+    gap = checked_gap(options.gap, store, SWEEP_BLOCK_BYTES)
     adjacency = Adjacency([store.edges()], choice, "table", gap)
     try:
-        adjacency.start(choose(options.engine), EngineSettings(options.io_depth, BLOCK_BYTES))
+        adjacency.start(choose(options.engine), EngineSettings(options.io_depth))
         yield adjacency.topologies[0]
     finally:
         adjacency.close()

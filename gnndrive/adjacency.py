@@ -23,7 +23,7 @@ from gnndrive.budget import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
 from gnndrive.demand import Demand
 from gnndrive.engines.base import Engine
 from gnndrive.errors import ClosedError, ConfigError
-from gnndrive.layouts.base import BLOCK_BYTES, Layout, Reads
+from gnndrive.layouts.base import SWEEP_BLOCK_BYTES, Layout, Reads
 from gnndrive.memory import available_memory
 from gnndrive.pipeline.service import CLOSED, Service, served
 from gnndrive.plugins import find
@@ -92,7 +92,7 @@ def choose_topology(
     nbytes = kind.planned_bytes(sizes, 0, demand.samplers)
     if name != "direct":
         return TopologyChoice(name, f"{name}, {reason}", nbytes)
-    nbytes += IO_DEPTH * BLOCK_BYTES
+    nbytes += IO_DEPTH * SWEEP_BLOCK_BYTES
     given = memory if memory is not None else DEFAULT_SHARE * available_memory()
     room = _room(demand, memory, buffer, CACHE_BATCHES) - nbytes
     cache = _cache_bytes(neighbour_cache, sizes, min(int(CACHE_SHARE * given), room))
@@ -201,7 +201,10 @@ class Adjacency:
     def layout(self, file: TableFile) -> Layout:
         """A layout for reads of `file` through `read`; closed with this object. Before `start`."""
         opened: Layout = find("layouts", self._layout)(
-            file, extent_bytes_max=BLOCK_BYTES, gap_bytes_max=self._gap_bytes_max, repeats=True
+            file,
+            extent_bytes_max=SWEEP_BLOCK_BYTES,
+            gap_bytes_max=self._gap_bytes_max,
+            repeats=True,
         )
         self._layouts.append(opened)
         return opened
@@ -211,7 +214,7 @@ class Adjacency:
         features'."""
         if not self._layouts:
             return
-        own = replace(settings, depth=IO_DEPTH, block_bytes=BLOCK_BYTES, gives_way=False)
+        own = replace(settings, depth=IO_DEPTH, block_bytes=SWEEP_BLOCK_BYTES, gives_way=False)
         self._service, self._engine = served(partial(engine, own), "gnndrive-adjacency")
 
     def read(self, reads: Reads) -> npt.NDArray[np.void]:

@@ -11,7 +11,7 @@ import typer
 
 from gnndrive.commands.options import parse_fanout
 from gnndrive.errors import ConfigError
-from gnndrive.layouts.base import FEATURE_BLOCK_BYTES
+from gnndrive.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.measure import calibrate, fio, raw, rows, text
 from gnndrive.sizes import parse_block_size
 from gnndrive.store.disk import DISK_JSON, gap_bytes
@@ -67,7 +67,7 @@ def disk(
     """Measure seconds a request and a byte on a store's disk; loaders then plan by them."""
     opened = open_store(store)
     cost = calibrate.calibrate(opened, depth=iodepth, ioengine=ioengine)
-    gap = gap_bytes(cost, FEATURE_BLOCK_BYTES)
+    gap = gap_bytes(cost, SWEEP_BLOCK_BYTES)
     if json_:
         print(json.dumps({**asdict(cost), "gap_bytes": gap}, indent=2))
         return

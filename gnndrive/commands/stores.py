@@ -10,7 +10,7 @@ from typing import Any
 
 from gnndrive.commands.progress import Bars
 from gnndrive.commands.train import LoaderOptions
-from gnndrive.layouts.base import FEATURE_BLOCK_BYTES
+from gnndrive.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.measure.text import costs
 from gnndrive.sizes import format_size
 from gnndrive.store.disk import gap_bytes, load_calibration
@@ -61,7 +61,7 @@ def show_info(path: Path, as_json: bool) -> None:
         "splits": splits,
         "bytes": store.info.nbytes,
         "disk": None if cost is None else asdict(cost),
-        "gap_bytes": gap_bytes(cost, FEATURE_BLOCK_BYTES),
+        "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
     }
     print(json.dumps(content, indent=2))
 
@@ -115,7 +115,7 @@ def _disk(store: Store) -> str:
     """What reading costs here, and the gap between rows that follows from it."""
     cost = load_calibration(store)
     said = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
-    return f"{said}; gaps of up to {gap_bytes(cost, FEATURE_BLOCK_BYTES):,} bytes are read over"
+    return f"{said}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
 
 
 def _of_nodes(nodes: StoredNodes) -> dict[str, str]:

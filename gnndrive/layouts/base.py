@@ -12,16 +12,17 @@ from gnndrive.records import Int32Array, Int64Array, Landing
 
 BLOCK_BYTES = 65536
 """The largest read of what lies scattered, and its staging block."""
-FEATURE_BLOCK_BYTES = 262144
-"""The loader's largest read of features, and its staging blocks, unless a row is larger: a sweep's
-extents are long, and four reads of 64 KiB cost a third more than one of 256 KiB."""
+SWEEP_BLOCK_BYTES = 262144
+"""The loader's largest read, of features or of the adjacency, and its staging blocks, unless a row
+is larger: a sweep's extents are long, and four reads of 64 KiB cost a third more than one of 256
+KiB."""
 _SECTOR_BYTES_MAX = 4096
 
 
 def block_bytes(row_bytes: int) -> int:
-    """`FEATURE_BLOCK_BYTES`, or what a longer row takes in whole sectors wherever it lies."""
+    """`SWEEP_BLOCK_BYTES`, or what a longer row takes in whole sectors wherever it lies."""
     whole = -(-row_bytes // _SECTOR_BYTES_MAX) * _SECTOR_BYTES_MAX
-    return max(FEATURE_BLOCK_BYTES, whole + _SECTOR_BYTES_MAX)
+    return max(SWEEP_BLOCK_BYTES, whole + _SECTOR_BYTES_MAX)
 
 
 class Reads:

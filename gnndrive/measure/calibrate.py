@@ -19,7 +19,7 @@ from statistics import median
 import numpy as np
 
 from gnndrive.errors import ConfigError
-from gnndrive.layouts.base import BLOCK_BYTES, FEATURE_BLOCK_BYTES
+from gnndrive.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
 from gnndrive.layouts.table import Table
 from gnndrive.measure.drive import Driven
 from gnndrive.measure.raw import IoOptions, run
@@ -27,7 +27,7 @@ from gnndrive.records import INFLIGHT_BYTES, DiskCost
 from gnndrive.store.disk import disk_identity, not_writable, save_calibration
 from gnndrive.store.reader import Store
 
-READ_BYTES = (512, 4096, 16384, BLOCK_BYTES, FEATURE_BLOCK_BYTES)
+READ_BYTES = (512, 4096, 16384, BLOCK_BYTES, SWEEP_BLOCK_BYTES)
 FILE_BYTES_MIN = BLOCK_BYTES
 DEPTH = 128
 ROUNDS = 4

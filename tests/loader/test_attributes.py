@@ -76,10 +76,10 @@ def test_the_least_that_reading_them_takes_is_counted(
     monkeypatch.setattr(planning, "ROOM", 1 << 40)
     fetched = make(**arguments).plan()
     largest = planning.wanted(make(**arguments)).demand.batch_edges_max
-    assert fetched.total_bytes - mapped.total_bytes == 34 * largest + 64 * 65536
-    assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + 64 * 65536
+    assert fetched.total_bytes - mapped.total_bytes == 34 * largest + 64 * 262144
+    assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + 64 * 262144
     monkeypatch.setattr(planning, "PASS_ROWS", 10)
-    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + 64 * 65536
+    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + 64 * 262144
 
 
 def test_what_is_little_beside_memory_is_mapped_and_counted(

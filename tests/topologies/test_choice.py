@@ -33,7 +33,7 @@ DEMAND = Demand(
 FEATURES = int(1.5 * ROWS) * slot_bytes(DEMAND)[0]
 LEAST = rest_bytes(DEMAND) + FEATURES
 ONE_BATCH = rest_bytes(DEMAND) + ROWS * slot_bytes(DEMAND)[0]
-FETCH = Direct.planned_bytes([SIZE], 0, DEMAND.samplers) + IO_DEPTH * 65536
+FETCH = Direct.planned_bytes([SIZE], 0, DEMAND.samplers) + IO_DEPTH * 262144
 
 
 @pytest.fixture(autouse=True)
