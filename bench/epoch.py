@@ -38,6 +38,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,12 +103,35 @@ def add_floor(result: dict[str, Any], cost: DiskCost, sampling: dict[str, Any]) 
     result["alone_sample_s"] = sample_s(sampling)
 
 
-def of_all_reads(result: dict[str, Any]) -> str:
-    """What a batch takes of its floor if the adjacency's reads count too, if there were any."""
-    if not result["adjacency_s"]:
-        return ""
+def of_floor(result: dict[str, Any]) -> float:
+    """How often its floor a batch takes."""
+    return float(result["elapsed_s"] / result["batches"] / result["floor_s"])
+
+
+def of_all_reads(result: dict[str, Any]) -> float:
+    """The same if the adjacency's reads count in the floor too."""
     floor = max(result["floor_s"], result["floor_parts_s"]["reads"] + result["adjacency_s"])
-    return f"; {result['elapsed_s'] / result['batches'] / floor:.2f} with the adjacency's reads"
+    return float(result["elapsed_s"] / result["batches"] / floor)
+
+
+def limits(result: dict[str, Any]) -> str:
+    """What its floor is made of; and if the adjacency is read too, what a batch takes of all."""
+    limit: str = max(result["floor_parts_s"], key=result["floor_parts_s"].get)
+    if not result["adjacency_s"]:
+        return limit
+    return f"{limit}; {of_all_reads(result):.2f} with the adjacency's reads"
+
+
+def named(name: str, rounds: int) -> str:
+    """Whose medians follow, and of how many rounds."""
+    return f"{name}, {rounds} rounds:" if rounds > 1 else f"{name}:"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Their median, and what they lie between if there are several."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def sample_s(result: dict[str, Any]) -> float:
@@ -150,9 +174,8 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
             line += f" {'':>11} {'':>5}"
         line += f" {result['cpu_s'] / batches:6.2f} {format_size(result['peak_bytes']):>8}"
         if "floor_s" in result:
-            limit = max(result["floor_parts_s"], key=result["floor_parts_s"].get)
-            line += f" {result['floor_s']:6.2f} {seconds / batches / result['floor_s']:6.2f}"
-            line += f"  ({limit}{of_all_reads(result)}; a sample {sample_s(result):.3f} s,"
+            line += f" {result['floor_s']:6.2f} {of_floor(result):6.2f}"
+            line += f"  ({limits(result)}; a sample {sample_s(result):.3f} s,"
             line += f" {result['alone_sample_s']:.3f} alone; the disk {result['request_us']:.1f} us"
             line += f" a request, {result['byte_ns']:.2f} ns a byte)"
         lines.append(line)
@@ -168,14 +191,11 @@ def ratios(results: list[dict[str, Any]]) -> list[str]:
     seconds = {name: [r["elapsed_s"] / r["batches"] for r in of] for name, of in rounds.items()}
     first, lines = results[0]["loader"], []
     for name in [name for name in rounds if name in OURS]:
-        own = seconds[name]
-        line = f"{name}: {median(own):.2f} s a batch"
-        if len(own) > 1:
-            line += f" ({min(own):.2f} to {max(own):.2f} in {len(own)} rounds)"
-        floors = [s / r["floor_s"] for s, r in zip(own, rounds[name], strict=True)]
-        line += f", {median(floors):.2f} of its floor"
+        line = f"{named(name, len(rounds[name]))} {spread(seconds[name])} s a batch"
+        line += f", {spread([of_floor(result) for result in rounds[name]])} of its floor"
         if name != first:
-            line += f", {median(seconds[first]) / median(own):.2f} times as fast as {first}"
+            times = median(seconds[first]) / median(seconds[name])
+            line += f", {times:.2f} times as fast as {first}"
         lines.append(line)
     return lines
 

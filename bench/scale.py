@@ -1,12 +1,13 @@
 """Does a larger graph take more than its own disk asks for, and more memory than its tables?
 
-usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR] [--batches 20] [--memory-limit 3GiB]
-           [--buffer 1GB] [--topology direct] [--json FILE]
+usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR] [--batches 20] [--rounds 3]
+           [--memory-limit 3GiB] [--buffer 1GB] [--topology direct] [--json FILE]
 
 Loads batches from power-law graphs of so many million nodes (fractions too), all of one degree,
 one after the other in the same memory, each in a process of its own, everything cold. Each size's
 floor is its own, as in bench/epoch.py, whose other options are taken too (`--batch-size`,
-`--fanout`, `--engine`, `--samplers`, …). The disk is measured before and after each.
+`--fanout`, `--engine`, `--samplers`, …). The disk is measured before and after each. With --rounds
+all run so often in turn, and medians are said at the end: the disk is another one each minute.
 
 Graphs that are not in DIR yet are made first: 16 edges a node, 128 × float32 rows; 593 bytes of
 disk a node, so 29.6 GB for 50 M, some minutes and 1.6 GB of memory. They stay there.
@@ -106,17 +107,32 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
     ]
     for result in found["results"]:
         batches, seconds = result["batches"], result["elapsed_s"]
-        parts = result["floor_parts_s"]
         line = f"{result['nodes'] / 1e6:>6g} M {seconds / batches:8.3f}"
         line += f" {result['rows'] / seconds / 1e3:9.0f} {result['hit_rate']:5.0%}"
         line += f" {result['requests'] / batches:8,.0f} {result['floor_s']:6.3f}"
-        line += f" {seconds / batches / result['floor_s']:6.2f} {result['set_up_s']:7.2f}"
+        line += f" {epoch.of_floor(result):6.2f} {result['set_up_s']:7.2f}"
         line += f" {result['first_s'] - result['set_up_s']:6.2f}"
         for name in ("peak", "private", "tables", "beyond"):
             line += f" {format_size(result[f'{name}_bytes']):>8}"
-        limit = max(parts, key=parts.get)
-        lines.append(f"{line}  ({limit}{epoch.of_all_reads(result)})")
-    return "\n".join(lines)
+        lines.append(f"{line}  ({epoch.limits(result)})")
+    return "\n".join(lines + medians(found["results"]))
+
+
+def medians(results: list[dict[str, Any]]) -> list[str]:
+    """A line a size of what its rounds took, if there were several."""
+    rounds: dict[int, list[dict[str, Any]]] = {}
+    for result in results:
+        rounds.setdefault(result["nodes"], []).append(result)
+    lines = []
+    for nodes, of in rounds.items():
+        seconds = [result["elapsed_s"] / result["batches"] for result in of]
+        line = f"{epoch.named(f'{nodes / 1e6:g} M', len(of))} {epoch.spread(seconds)} s a batch"
+        line += f", {epoch.spread([epoch.of_floor(result) for result in of])} of its floor"
+        if any(result["adjacency_s"] for result in of):
+            shares = [epoch.of_all_reads(result) for result in of]
+            line += f", {epoch.spread(shares)} with the adjacency's reads"
+        lines.append(line)
+    return lines if len(results) > len(rounds) else []
 
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -148,7 +164,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half a graph is removed
     make_missing(own.folder, own.sizes)
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
-        results = [measure(nodes, of_size, group) for nodes, of_size in runs.items()]
+        turns = list(runs.items()) * options.rounds
+        results = [measure(nodes, of_size, group) for nodes, of_size in turns]
     found = {"memory": memory, "results": results}
     _script.show(table(found, options), found, own.json)
 

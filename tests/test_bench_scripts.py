@@ -8,6 +8,7 @@ import argparse
 import importlib
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,11 @@ def test_each_loader_has_the_disk_measured_beside_it(store: Path):
         assert result["floor_parts_s"]["reads"] == pytest.approx(reads / 1e6 / 3)
     assert "floor_s" not in mapped
     text = epoch.table(found | {"memory": "enough"}, given)
+    spread = r"[\d.]+ \([\d.]+ to [\d.]+\)"
     assert re.search(
-        r"gnndrive: .* in 2 rounds\), .* of its floor, .* times as fast as pyg\+", text
-    )
+        rf"gnndrive, 2 rounds: {spread} s a batch, {spread} of its floor, [\d.]+ times as fast as "
+        r"pyg\+$", text, re.MULTILINE,
+    )  # fmt: skip
     assert text.count("us a request") == 4
     assert "adjacency" not in text
 
@@ -143,7 +146,14 @@ def test_the_adjacencys_reads_are_said_beside_the_floor():
     }  # fmt: skip
     epoch.add_floor(result, DISK, sampling)
     assert result["floor_s"] == pytest.approx(1.0)  # a batch; the adjacency: 2.5 for four samples
-    assert epoch.of_all_reads(result) == "; 1.85 with the adjacency's reads"
+    assert (epoch.of_floor(result), epoch.of_all_reads(result)) == pytest.approx((3.0, 3 / 1.625))
+    assert epoch.limits(result) == "reads; 1.85 with the adjacency's reads"
+    assert epoch.limits(result | {"adjacency_s": 0.0}) == "reads"
+
+
+def test_a_spread_is_the_median_and_what_lies_around_it():
+    assert epoch.spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
+    assert epoch.spread([1.234]) == "1.23"
 
 
 # ---- bench/scale.py ----
@@ -156,7 +166,38 @@ def test_scale_measures_a_size(store: Path):
     assert result["tables"]["indices"] == 12 * _powerlaw.DEGREE * NODES // 8 + 8
     assert result["beyond_bytes"] == result["private_bytes"] - sum(result["tables"].values())
     text = scale.table({"memory": "enough", "results": [result]}, options(store))
-    assert "0.003 M" in text
+    assert text.splitlines()[-1].split()[:2] == ["0.003", "M"]
+
+
+@pytest.mark.usefixtures("in_process")
+def test_scale_says_the_medians_of_its_rounds(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    seconds = iter([3.0, 1.0, 2.0])
+
+    def measure(nodes: int, *_: Any) -> dict[str, Any]:
+        return measured(nodes) | {"elapsed_s": next(seconds)}
+
+    monkeypatch.setattr(scale, "measure", measure)
+    monkeypatch.setattr(scale, "limited", lambda _: nullcontext((None, "enough")))
+    size, folder = f"{NODES / 1e6:g}", str(store.parent)
+    monkeypatch.setattr("sys.argv", ["scale.py", "--sizes", size, "--folder", folder,
+                                     "--rounds", "3"])  # fmt: skip
+    scale.main()
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == (
+        f"{size} M, 3 rounds: 1.00 (0.50 to 1.50) s a batch, 2.00 (1.00 to 3.00) of its floor, "
+        "1.33 (0.67 to 2.00) with the adjacency's reads"
+    )
+
+
+def measured(nodes: int) -> dict[str, Any]:
+    """Two batches of a size; half a second a batch of reads for features, a quarter for others."""
+    numbers = dict.fromkeys(("set_up_s", "first_s", "hit_rate"), 0.0)
+    sizes = dict.fromkeys(("rows", "requests", "peak_bytes", "private_bytes", "tables_bytes",
+                           "beyond_bytes"), 0)  # fmt: skip
+    floor = {"floor_parts_s": {"reads": 0.5}, "floor_s": 0.5, "adjacency_s": 0.25}
+    return numbers | sizes | floor | {"nodes": nodes, "batches": 2}
 
 
 def test_scale_makes_what_is_missing_and_knows_its_own(store: Path):
