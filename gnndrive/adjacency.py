@@ -38,6 +38,7 @@ from gnndrive.topologies.mmap import Mmap
 from gnndrive.waiting import Turns
 
 IO_DEPTH = 64  # of the adjacency's ring; the features' is deeper and has more to read
+RING_BYTES = IO_DEPTH * SWEEP_BLOCK_BYTES  # of its staging
 BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside all indices,
 CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads than a slot's
 CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if nothing is said
@@ -92,7 +93,7 @@ def choose_topology(
     nbytes = kind.planned_bytes(sizes, 0, demand.samplers)
     if name != "direct":
         return TopologyChoice(name, f"{name}, {reason}", nbytes)
-    nbytes += IO_DEPTH * SWEEP_BLOCK_BYTES
+    nbytes += RING_BYTES
     given = memory if memory is not None else DEFAULT_SHARE * available_memory()
     room = _room(demand, memory, buffer, CACHE_BATCHES) - nbytes
     cache = _cache_bytes(neighbour_cache, sizes, min(int(CACHE_SHARE * given), room))

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnndrive.adjacency import IO_DEPTH, choose_topology, graph_sizes
+from gnndrive.adjacency import RING_BYTES, choose_topology, graph_sizes
 from gnndrive.attributes import PASS_ROWS
 from gnndrive.budget import Plan, make_plan
 from gnndrive.demand import Demand, TableDemand
 from gnndrive.errors import ConfigError
 from gnndrive.labels import NAME, kept_bytes
-from gnndrive.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.memory import available_memory
 from gnndrive.plugins import find
 from gnndrive.records import TopologyChoice
@@ -75,7 +74,9 @@ class Wanted:
         of_nodes = all(name.startswith("nodes/") for name in fetched)
         rows = self.demand.batch_nodes_max if of_nodes else self.demand.batch_edges_max
         readers = 1 + self.demand.samplers * (self.demand.edge_number_bytes > 0)
-        nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers + IO_DEPTH * SWEEP_BLOCK_BYTES
+        nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers
+        if self.topology.name != "direct":  # which has counted the ring already
+            nbytes += RING_BYTES
         kept = sum(size for name, size in small.items() if name in mapped)
         return replace(self._make(mapped_bytes=kept, fetch_bytes=nbytes), fetched=fetched)
 

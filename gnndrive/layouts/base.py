@@ -11,7 +11,7 @@ from gnndrive._ffi import ffi, lib
 from gnndrive.records import Int32Array, Int64Array, Landing
 
 BLOCK_BYTES = 65536
-"""The largest read of what lies scattered, and its staging block."""
+"""A layout's largest read if nothing else is said."""
 SWEEP_BLOCK_BYTES = 262144
 """The loader's largest read, of features or of the adjacency, and its staging blocks, unless a row
 is larger: a sweep's extents are long, and four reads of 64 KiB cost a third more than one of 256

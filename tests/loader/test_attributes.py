@@ -67,19 +67,21 @@ def test_of_several_types(tmp_path: Path) -> None:
             check_types(batch, data)
 
 
+@pytest.mark.parametrize(("topology", "ring"), [("resident", 64 * 262144), ("direct", 0)])
 def test_the_least_that_reading_them_takes_is_counted(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, topology: str, ring: int
 ) -> None:
-    arguments = {"buffer": "40KB", "topology": "resident"}
+    """Both read through one ring: that of an adjacency on disk is counted with it."""
+    arguments = {"buffer": "40KB", "topology": topology}
     mapped = make(**arguments).plan()
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
     monkeypatch.setattr(planning, "ROOM", 1 << 40)
     fetched = make(**arguments).plan()
     largest = planning.wanted(make(**arguments)).demand.batch_edges_max
-    assert fetched.total_bytes - mapped.total_bytes == 34 * largest + 64 * 262144
-    assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + 64 * 262144
+    assert fetched.total_bytes - mapped.total_bytes == 34 * largest + ring
+    assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + ring
     monkeypatch.setattr(planning, "PASS_ROWS", 10)
-    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + 64 * 262144
+    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + ring
 
 
 def test_what_is_little_beside_memory_is_mapped_and_counted(
