@@ -18,8 +18,8 @@ first     seconds from there to the first batch, which is in s/batch: cold code 
 peak      the most bytes charged to the limit, page cache counted (without a limit: resident)
 private   the most memory of the process's own, mapped files not counted, looked at at each batch
 tables    what of that each node has a share in, by the loader's plan: mapping table, index
-          pointers, labels, look-ahead, the input nodes and their order; resident indices if they
-          are that
+          pointers, labels, look-ahead, the order of the input nodes as far as its seeds touched
+          it; resident indices if they are that
 beyond    private less tables: what should not grow. A graph that fits into the feature buffer
           whole has less. A neighbour cache's address table, a fifth of a byte a node, is in it.
 """
@@ -27,6 +27,7 @@ beyond    private less tables: what should not grow. A graph that fits into the 
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import signal
 import sys
@@ -42,6 +43,7 @@ import gnndrive
 from gnndrive.commands.progress import Bars
 from gnndrive.sizes import format_size, parse_size
 
+PAGE_BYTES = 4096
 PER_NODE = ("mapping table", "index pointers", "labels", "look-ahead", "input nodes")
 
 
@@ -79,6 +81,8 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
     epoch.add_floor(result, cost, sampling)
     plan = result["plan"]
     tables = {name: plan[name] for name in PER_NODE}
+    drawn = (result["samples"] + options.samplers) * options.batch_size
+    tables["input nodes"] = touched(tables["input nodes"], drawn)
     if result["topology"] == "resident":
         tables["indices"] = plan["topology"]
     tables_bytes = sum(tables.values())
@@ -88,6 +92,12 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
         "tables_bytes": tables_bytes,
         "beyond_bytes": result["private_bytes"] - tables_bytes,
     }
+
+
+def touched(nbytes: int, seeds: int) -> int:
+    """Bytes of an order of seeds that drawing so many has touched: each a page, any of them."""
+    pages = max(nbytes / PAGE_BYTES, 1)
+    return int(nbytes * -math.expm1(-seeds / pages))
 
 
 def per_batch(result: dict[str, Any]) -> dict[str, Any]:

@@ -200,6 +200,12 @@ def measured(nodes: int) -> dict[str, Any]:
     return numbers | sizes | floor | {"nodes": nodes, "batches": 2}
 
 
+def test_scale_counts_what_an_order_has_touched():
+    assert scale.touched(4 << 20, 0) == 0
+    assert scale.touched(4 << 20, 512) == pytest.approx(0.3935 * (4 << 20), rel=1e-3)
+    assert scale.touched(4 << 20, 10**6) == pytest.approx(4 << 20, abs=1)
+
+
 def test_scale_makes_what_is_missing_and_knows_its_own(store: Path):
     scale.make_missing(store.parent, [NODES, 10])
     assert gnndrive.open(scale.store_path(store.parent, 10)).num_nodes == 10
