@@ -1,5 +1,5 @@
 /* draw.h: counter-based random numbers, and which of a node's in-edges they draw. Only the
- * sampler and shuffle.c include it.
+ * sampler and shuffle.c, to which a place is what a node is here, include it.
  *
  * The i-th number for a node is mix(start + i * GOLDEN) with start = mix(mix(node + GOLDEN) ^
  * key): the stream of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014; it passes BigCrush), begun at a

@@ -1,6 +1,6 @@
 /* shuffle.c: an epoch's order of seeds, made as it is wanted: Fisher and Yates' shuffle, forwards.
- * Its first thousand numbers take a thousand steps, where an order that is made at once takes a
- * quarter of a second for ten million, before there is a batch.
+ * Its first thousand numbers take a thousand steps, where an order that is made at once takes
+ * tenths of a second for ten million, before there is a batch.
  *
  * A place keeps its number as the difference (xor) to what is there to begin with, the place's own:
  * so zeroed pages are the beginning, and are touched when they are come to.

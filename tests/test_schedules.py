@@ -4,9 +4,11 @@ who writes into what he was given changes what anybody else sees."""
 from __future__ import annotations
 
 import pickle
+import resource
 from collections import Counter
 from collections.abc import Callable
 from math import factorial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ import pytest
 import torch
 
 from gnndrive._ffi import ffi, lib, pointer, quick
+from gnndrive.errors import ConfigError
 from gnndrive.records import Seeds
+from gnndrive.resume import VERSION
 from gnndrive.schedules.base import InputEdges, InputNodes, Positions
 from gnndrive.schedules.given import Given
 from gnndrive.schedules.shuffled import Shuffled
@@ -187,6 +191,32 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
         next(schedule.windows(1))
         orders |= {tuple(epoch_of(schedule, epoch)) for epoch in (0, 1, 2, 0)}
     assert len(orders) == 12
+
+
+def test_an_order_is_that_of_the_version_before() -> None:
+    """Where it is not, `gnndrive.resume.VERSION` is to be another: a state would go on in an order
+    that is not the one that it left."""
+    order = [1, 5, 9, 6, 2, 7, 4, 8, 0, 3]
+    assert (VERSION, epoch_of(Shuffled(InputNodes(10), 3, True, False, 3))) == (2, order)
+
+
+def test_an_order_takes_memory_as_it_is_made() -> None:
+    """Of 2^28 numbers, 1 GiB, a thousand touch a thousand pages; also where the kernel gives huge
+    ones to whoever does not refuse them."""
+    before = resident_bytes()
+    windows = Shuffled(InputNodes(1 << 28), 1000, True, False, 3).windows(0)
+    next(windows)
+    assert resident_bytes() - before < 100 << 20
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_an_order_that_there_is_no_memory_for() -> None:
+    windows = Shuffled(InputNodes(1 << 43), 1000, True, False, 3).windows(0)
+    with pytest.raises(ConfigError, match=r"order of 8,796,.* input nodes .*shuffle=False"):
+        next(windows)
 
 
 def test_every_order_is_as_likely_as_the_others() -> None:

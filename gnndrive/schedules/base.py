@@ -1,8 +1,8 @@
 """The Schedule interface: which seeds come next; and the input nodes that they come from.
 
-Seeds are drawn in the pipeline's event loop, with numpy, which seldom lets the GIL go for so few
-numbers: torch does in each of its operations, and beside a thread that burns Python each time may
-cost a switch interval.
+Seeds are drawn in the pipeline's event loop, with numpy and the C core, which seldom let the GIL
+go for so few numbers: torch does in each of its operations, and beside a thread that burns Python
+each time may cost a switch interval.
 """
 
 from __future__ import annotations

@@ -4,16 +4,19 @@ torch's loaders).
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 from collections.abc import Iterator
 
 import numpy as np
 
 from gnndrive._ffi import ffi, lib, pointer, quick
 from gnndrive.blocks import private_map
+from gnndrive.errors import ConfigError
 from gnndrive.records import Int64Array, Seeds
 from gnndrive.schedules.base import InputEdges, InputNodes, Schedule
 
-_QUICK_SEEDS = 1 << 14  # drawn in less than a millisecond
+_QUICK_SEEDS = 1 << 10  # drawn in a millisecond, most of it for pages that are come to
 
 
 class Shuffled(Schedule):
@@ -63,12 +66,24 @@ class Shuffled(Schedule):
 
 class _Order:
     """The numbers 0 … count − 1 in an order of their own, each equally likely, made as it is
-    wanted: a loader of 10⁹ nodes need not wait for an order of all of them."""
+    wanted: a loader of 10⁹ nodes need not wait for an order of all of them.
+
+    Raises:
+        ConfigError: there is no memory for so many.
+    """
 
     def __init__(self, count: int, key: int) -> None:
         self._count, self._key, self._at = count, key, 0
         self._width = order_width(count)
-        self._moved = private_map(self._width * count)
+        try:
+            self._moved = private_map(self._width * count)
+        except MemoryError as error:
+            raise ConfigError(
+                f"no memory for the order of {count:,} input nodes or edges ({error}): give fewer, "
+                "or shuffle=False"
+            ) from error
+        with contextlib.suppress(OSError):  # a huge page for each number would be all at once
+            self._moved.madvise(mmap.MADV_NOHUGEPAGE)
         self._address = ffi.cast("void *", ffi.from_buffer(self._moved))
 
     def next(self, count: int) -> Int64Array:

@@ -218,7 +218,7 @@ def test_another_stores_state(make: Make, store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"batches": -1}, {"batches": 1.5}, {"epoch": None}, {"finished": 1},
+    [{"version": 1}, {"batches": -1}, {"batches": 1.5}, {"epoch": None}, {"finished": 1},
      {"seed": "5"}],
 )  # fmt: skip
 def test_a_state_that_is_none(make: Make, change: dict[str, Any]) -> None:
