@@ -241,7 +241,7 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
     gap = checked_gap(options.gap, store, SWEEP_BLOCK_BYTES)
     adjacency = Adjacency([store.edges()], choice, "table", gap)
     try:
-        adjacency.start(choose(options.engine), EngineSettings(options.io_depth))
+        adjacency.start(choose(options.engine), EngineSettings())
         yield adjacency.topologies[0]
     finally:
         adjacency.close()

@@ -103,15 +103,20 @@ def add_floor(result: dict[str, Any], cost: DiskCost, sampling: dict[str, Any]) 
     result["alone_sample_s"] = sample_s(sampling)
 
 
+def s_a_batch(result: dict[str, Any]) -> float:
+    """Seconds that a batch took."""
+    return float(result["elapsed_s"] / result["batches"])
+
+
 def of_floor(result: dict[str, Any]) -> float:
     """How often its floor a batch takes."""
-    return float(result["elapsed_s"] / result["batches"] / result["floor_s"])
+    return s_a_batch(result) / float(result["floor_s"])
 
 
 def of_all_reads(result: dict[str, Any]) -> float:
     """The same if the adjacency's reads count in the floor too."""
     floor = max(result["floor_s"], result["floor_parts_s"]["reads"] + result["adjacency_s"])
-    return float(result["elapsed_s"] / result["batches"] / floor)
+    return s_a_batch(result) / float(floor)
 
 
 def limits(result: dict[str, Any]) -> str:
@@ -122,16 +127,26 @@ def limits(result: dict[str, Any]) -> str:
     return f"{limit}; {of_all_reads(result):.2f} with the adjacency's reads"
 
 
-def named(name: str, rounds: int) -> str:
-    """Whose medians follow, and of how many rounds."""
-    return f"{name}, {rounds} rounds:" if rounds > 1 else f"{name}:"
-
-
 def spread(values: Sequence[float]) -> str:
     """Their median, and what they lie between if there are several."""
     if len(values) == 1:
         return f"{values[0]:.2f}"
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def in_rounds(results: list[dict[str, Any]], what: str) -> dict[Any, list[dict[str, Any]]]:
+    """The rounds of each, by what tells them apart."""
+    rounds: dict[Any, list[dict[str, Any]]] = {}
+    for result in results:
+        rounds.setdefault(result[what], []).append(result)
+    return rounds
+
+
+def summary(name: str, rounds: list[dict[str, Any]]) -> str:
+    """What its rounds took, and of their floors."""
+    head = f"{name}, {len(rounds)} rounds" if len(rounds) > 1 else name
+    seconds, shares = spread([*map(s_a_batch, rounds)]), spread([*map(of_floor, rounds)])
+    return f"{head}: {seconds} s a batch, {shares} of its floor"
 
 
 def sample_s(result: dict[str, Any]) -> float:
@@ -185,17 +200,13 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 def ratios(results: list[dict[str, Any]]) -> list[str]:
     """How much faster each of ours is than the first loader, and how near to its floor; medians of
     the rounds."""
-    rounds: dict[str, list[dict[str, Any]]] = {}
-    for result in results:
-        rounds.setdefault(result["loader"], []).append(result)
-    seconds = {name: [r["elapsed_s"] / r["batches"] for r in of] for name, of in rounds.items()}
+    rounds = in_rounds(results, "loader")
+    seconds = {name: median(map(s_a_batch, of)) for name, of in rounds.items()}
     first, lines = results[0]["loader"], []
     for name in [name for name in rounds if name in OURS]:
-        line = f"{named(name, len(rounds[name]))} {spread(seconds[name])} s a batch"
-        line += f", {spread([of_floor(result) for result in rounds[name]])} of its floor"
+        line = summary(name, rounds[name])
         if name != first:
-            times = median(seconds[first]) / median(seconds[name])
-            line += f", {times:.2f} times as fast as {first}"
+            line += f", {seconds[first] / seconds[name]:.2f} times as fast as {first}"
         lines.append(line)
     return lines
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import mmap
 import shutil
 import signal
 import sys
@@ -43,7 +44,6 @@ import gnndrive
 from gnndrive.commands.progress import Bars
 from gnndrive.sizes import format_size, parse_size
 
-PAGE_BYTES = 4096
 PER_NODE = ("mapping table", "index pointers", "labels", "look-ahead", "input nodes")
 
 
@@ -96,7 +96,7 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
 
 def touched(nbytes: int, seeds: int) -> int:
     """Bytes of an order of seeds that drawing so many has touched: each a page, any of them."""
-    pages = max(nbytes / PAGE_BYTES, 1)
+    pages = max(nbytes / mmap.PAGESIZE, 1)
     return int(nbytes * -math.expm1(-seeds / pages))
 
 
@@ -130,17 +130,12 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 def medians(results: list[dict[str, Any]]) -> list[str]:
     """A line a size of what its rounds took, if there were several."""
-    rounds: dict[int, list[dict[str, Any]]] = {}
-    for result in results:
-        rounds.setdefault(result["nodes"], []).append(result)
-    lines = []
+    rounds, lines = epoch.in_rounds(results, "nodes"), []
     for nodes, of in rounds.items():
-        seconds = [result["elapsed_s"] / result["batches"] for result in of]
-        line = f"{epoch.named(f'{nodes / 1e6:g} M', len(of))} {epoch.spread(seconds)} s a batch"
-        line += f", {epoch.spread([epoch.of_floor(result) for result in of])} of its floor"
+        line = epoch.summary(f"{nodes / 1e6:g} M", of)
         if any(result["adjacency_s"] for result in of):
-            shares = [epoch.of_all_reads(result) for result in of]
-            line += f", {epoch.spread(shares)} with the adjacency's reads"
+            shares = epoch.spread([*map(epoch.of_all_reads, of)])
+            line += f", {shares} with the adjacency's reads"
         lines.append(line)
     return lines if len(results) > len(rounds) else []
 
