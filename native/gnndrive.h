@@ -85,7 +85,7 @@ int gd_buffer_hold(gd_buffer *b, const gd_window *window, const int64_t *ids, in
                    int32_t *alias, int32_t *pending, gd_admission *a);
 /* Loading -> valid; -EINVAL: was not loading */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
-int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n); /* ... -> failed, unmapped */
+int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n); /* loading -> failed, unmapped */
 /* One reference each; what nobody holds any more leaves in the order of slots. -EINVAL: had none,
  * and the rest was not looked at. */
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);

@@ -56,7 +56,7 @@ class Shuffled(Schedule):
         count = len(self._inputs)
         # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
         mixed = (self._seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % 2**63
-        order = _Order(count, mixed) if self._shuffle and count else None
+        order = _Order(count, mixed) if self._shuffle else None
         for index in range(len(self)):
             start = index * self._batch_size
             stop = min(start + self._batch_size, count)
