@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import gnndrive
-from gnndrive._ffi import ffi, lib
+from gnndrive.common.ffi import ffi, lib
 
 if not Path(next(iter(gnndrive.__path__))).is_relative_to(sys.prefix):
     sys.exit(f"gnndrive was imported from {gnndrive.__path__}, not from {sys.prefix}")

@@ -22,11 +22,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
-from gnndrive.samplers.base import batch_key
-from gnndrive.samplers.uniform import Uniform
-from gnndrive.schedules.base import InputNodes
-from gnndrive.schedules.shuffled import Shuffled
-from gnndrive.topologies.base import Topology
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.schedules.base import InputNodes
+from gnndrive.sampling.schedules.shuffled import Shuffled
+from gnndrive.sampling.topologies.base import Topology
 
 HIDDEN = 64
 REPORTED = ("requests", "bytes_read", "bytes_wanted", "topology", "buffer_bytes", "engine")

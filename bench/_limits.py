@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gnndrive.commands.compare import drop_file
-from gnndrive.sizes import format_size
+from gnndrive.cli.commands.compare import drop_file
+from gnndrive.common.memory import format_size
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 

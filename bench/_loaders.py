@@ -23,21 +23,21 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import trim_to_layer
 
 import gnndrive
-from gnndrive._ffi import ffi
-from gnndrive.adjacency import Adjacency, mapped
-from gnndrive.arguments import checked_gap
-from gnndrive.blocks import private_map
-from gnndrive.engines import choose
-from gnndrive.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES, Reads
-from gnndrive.layouts.table import Table
-from gnndrive.measure.drive import QUEUED, drive
-from gnndrive.records import EngineSettings, Landing, Sample
-from gnndrive.samplers.base import batch_key
-from gnndrive.samplers.uniform import Uniform
-from gnndrive.schedules.base import InputNodes
-from gnndrive.schedules.shuffled import Shuffled
-from gnndrive.topologies.base import Topology
-from gnndrive.waiting import Round
+from gnndrive.cli.measure.drive import QUEUED, drive
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.ffi import ffi
+from gnndrive.common.records import EngineSettings, Landing, Sample
+from gnndrive.disk.engines import choose
+from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES, Reads
+from gnndrive.disk.layouts.table import Table
+from gnndrive.loader.arguments import checked_gap
+from gnndrive.sampling.graph import Adjacency, mapped
+from gnndrive.sampling.rounds import Round
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.schedules.base import InputNodes
+from gnndrive.sampling.schedules.shuffled import Shuffled
+from gnndrive.sampling.topologies.base import Topology
 
 SEED = 7
 AHEAD = 4  # samples that the naive ring has made before they are wanted

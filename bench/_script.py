@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gnndrive.errors import GNNDriveError
+from gnndrive.common.errors import GNNDriveError
 
 
 def show(text: str, found: dict[str, Any], path: str | None) -> None:

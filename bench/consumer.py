@@ -50,18 +50,18 @@ from _limits import Cgroup, limited
 from _loaders import Meter, make_loader
 
 import gnndrive
-from gnndrive.report.text import peak_memory_bytes
-from gnndrive.sizes import parse_size
+from gnndrive.cli.report.text import peak_memory_bytes
+from gnndrive.common.memory import parse_size
 
 MODES = ("idle", "wait", "thread", "loop")
 STEPS_AT_ONCE = 1000  # of pure Python between two looks at the clock, some 50 us
 ALONE_S = 0.3  # how long the burner is timed alone
 TICKS_A_SECOND = 100  # of /proc's times; Linux fixed it for user space
-LOOP, BURNER = "gnndrive", "burner"  # names of Python threads: gnndrive/pipeline/service.py, ours
+LOOP, BURNER = "gnndrive", "burner"  # names of Python threads: gnndrive/common/loop_thread.py, ours
 ROLES = {  # prefixes of the other threads' names
     "gnndrive-worker-": "workers",  # gnndrive/pipeline/workers.py
     "gd-ring": "ring",  # native/ring.c; one more reads the adjacency if topology is "direct"
-    "gd-pread": "ring",  # gnndrive/engines/threads.py
+    "gd-pread": "ring",  # gnndrive/disk/engines/threads.py
 }
 SHOWN = ("loop thread", "its Python", "ring", "workers", "consumer", "burner", "rest")
 
@@ -168,7 +168,7 @@ class TimedCore:
     @classmethod
     def install(cls) -> TimedCore:
         """Have the whole package call the core through one of these."""
-        lib, quick = gnndrive._ffi.lib, gnndrive._ffi.quick
+        lib, quick = gnndrive.common.ffi.lib, gnndrive.common.ffi.quick
         timed_quick = cls(quick)
         timed = cls(lib, timed_quick)
         for name, module in list(sys.modules.items()):

@@ -49,10 +49,10 @@ from _limits import Cgroup, drop_caches, limited
 from _loaders import OURS, RUNS
 
 import gnndrive
-from gnndrive.measure.calibrate import calibrate, cost_of
-from gnndrive.records import DiskCost
-from gnndrive.report.text import peak_memory_bytes
-from gnndrive.sizes import format_size, parse_size
+from gnndrive.cli.measure.calibrate import calibrate, cost_of
+from gnndrive.cli.report.text import peak_memory_bytes
+from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.records import DiskCost
 
 MAPPED = "pyg+"
 LOADERS = [MAPPED, "gnndrive"]

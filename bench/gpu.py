@@ -49,11 +49,11 @@ import torch
 from _gpu_loaders import RUNS
 from _limits import Cgroup, limited
 
-from gnndrive.devices._staged import PORTION_BYTES
-from gnndrive.devices.cuda import WAYS, TorchDriver
-from gnndrive.errors import ConfigError
-from gnndrive.report.text import peak_memory_bytes
-from gnndrive.sizes import parse_size
+from gnndrive.buffer.devices._staged import PORTION_BYTES
+from gnndrive.buffer.devices.cuda import WAYS, TorchDriver
+from gnndrive.cli.report.text import peak_memory_bytes
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
 
 PARTS = ("h2d", "gather", "epoch")
 ROW_BYTES = (512, 3072)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from gnndrive.cli import main
+from gnndrive.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main(["bench", "io", *sys.argv[1:]]))

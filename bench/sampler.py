@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnndrive.samplers.base import batch_key
-from gnndrive.samplers.uniform import Uniform
-from gnndrive.topologies.mmap import Mmap
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.mmap import Mmap
 
 NOT_THERE = (
     "torch-sparse is not installed, so there is nothing to compare with: `pip install wheel` and "

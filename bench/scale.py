@@ -41,8 +41,8 @@ from _limits import Cgroup, limited
 from _powerlaw import made_by, store_bytes, write_powerlaw
 
 import gnndrive
-from gnndrive.commands.progress import Bars
-from gnndrive.sizes import format_size, parse_size
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.common.memory import format_size, parse_size
 
 PER_NODE = ("mapping table", "index pointers", "labels", "look-ahead", "input nodes")
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive._ffi import check, ffi, lib, pointer
+from gnndrive.common.ffi import check, ffi, lib, pointer
 
 Int64Array = npt.NDArray[np.int64]
 

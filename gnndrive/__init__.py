@@ -12,8 +12,8 @@ It is GNNDrive's pipeline (ICPP 2024); docs/architecture.md says which file is w
 
 from importlib.metadata import version
 
-from gnndrive.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
-from gnndrive.loader import LinkNeighborLoader, NeighborLoader
+from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
+from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
 from gnndrive.store.importers import from_csv, from_data, from_edges, from_graphbolt, from_ogb

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gnndrive.errors import ConfigError
+from gnndrive.common.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a published design is made of; names of plug-ins, see `gnndrive.plugins`.
+    """What a published design is made of; names of plug-ins, see `gnndrive.common.plugins`.
 
     Attributes:
         topology, policy: what the loader takes unless it is told; "auto": by the memory there is.

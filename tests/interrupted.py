@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnndrive.pipeline.bell import called_in_c
+from gnndrive.pipeline.finalizer_event import called_in_c
 
 _raise = ctypes.CDLL(None)["raise"]
 

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive._ffi import lib
-from gnndrive.errors import StoreError
-from gnndrive.records import DiskCost
+from gnndrive.common.errors import StoreError
+from gnndrive.common.ffi import lib
+from gnndrive.common.records import DiskCost
 from gnndrive.store import writer as store_writer
 
 BENCH = Path(__file__).resolve().parent.parent / "bench"

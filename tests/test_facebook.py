@@ -21,9 +21,9 @@ import torch
 
 from gnndrive import Store
 from gnndrive import open as open_store
-from gnndrive.cli import main
-from gnndrive.commands.train import LoaderOptions, SplitBatches, run_training
-from gnndrive.training import History, ModelSettings, TrainSettings, train
+from gnndrive.cli.commands.train import LoaderOptions, SplitBatches, run_training
+from gnndrive.cli.main import main
+from gnndrive.cli.training import History, ModelSettings, TrainSettings, train
 
 NODES, FEATURES = 22_470, 4_714
 ROW_BYTES = 4 * FEATURES

@@ -17,62 +17,20 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE_LINES = 400
 FUNCTION_LINES = 70
 COLUMNS = 100
+ENTRIES = 14
 
-KINDS = [
-    "schedules", "samplers", "layouts", "engines", "policies", "devices", "topologies", "tiers",
+# Who may import whom: a folder may import itself and those below it in this list.
+ORDER = [
+    "__init__", "cli", "testing", "loader", "plan", "strategies", "pipeline", "pyg", "sampling",
+    "buffer", "disk", "store", "common",
 ]  # fmt: skip
-
-# Who may import whom. A room is a module or folder directly under gnndrive; `*.base` stands for the
-# base.py of every kind of plug-in, `KIND` for a kind's implementations, `*` for the folders
-# themselves, which may choose one. A room may import itself, but an implementation no other, only
-# what its folder shares: __init__.py and modules whose names begin with "_".
-_LOW = "errors records"
-_CORE = f"{_LOW} _ffi blocks waiting"
-_BUFFER = f"{_CORE} metrics sizes *.base"
-_PIPELINE = f"{_BUFFER} buffer books line loads admission lease plugins"
-_LOADER = f"""{_PIPELINE} pipeline strategies store tables labels attributes arguments memory
-    demand sharing budget collate adjacency settings runtime * KIND"""
-MAY_IMPORT = {
-    **dict.fromkeys(("errors", "records", "_ffi", "blocks", "durable", "demand", "memory"), ""),
-    "waiting": f"{_LOW} _ffi",
-    "stream": _CORE,
-    "sharing": f"{_LOW} demand",
-    "labels": f"{_CORE} stream store",
-    "tables": f"{_LOW} store",
-    "attributes": f"{_CORE} *.base store",
-    **dict.fromkeys(("resume", "metrics", "plugins", "described"), _LOW),
-    "*.base": f"{_CORE} *.base",
-    "KIND": f"{_CORE} metrics sizes stream *.base",
-    "*": f"{_CORE} plugins *.base KIND",
-    "store": f"{_LOW} durable sizes",
-    "report": _LOW,
-    "sizes": _CORE,
-    "books": _BUFFER,
-    "line": _CORE,
-    "admission": f"{_BUFFER} books",
-    "loads": f"{_BUFFER} books",
-    "lease": f"{_BUFFER} books buffer",
-    "buffer": f"{_BUFFER} books line loads admission lease",
-    "pipeline": _PIPELINE,
-    "strategies": f"{_LOW} plugins *.base",
-    "arguments": f"{_LOW} sizes plugins strategies store *.base",
-    "collate": f"{_CORE} *.base store tables labels described attributes",
-    **dict.fromkeys(("budget", "adjacency", "settings", "buffers", "rows"), _LOADER),
-    "runtime": f"{_LOADER} buffers",
-    "iterator": f"{_LOADER} resume",
-    "planning": f"{_LOADER} stored",
-    "stored": f"{_LOADER} iterator planning resume pyg",
-    "pyg": f"{_LOADER} rows",
-    "links": f"{_LOW} store *.base",
-    "loader": f"{_LOADER} stored pyg links",
-    "testing": f"{_LOADER} loader",
-    "__init__": f"{_LOADER} loader pyg report",
-    "measure": f"{_CORE} plugins sizes store *.base * KIND",
-    "training": f"{_LOW} durable",
-    "commands": "everything",
-    "cli": "everything",
-}
-CORE_IMPORTER = "_ffi"
+# The kinds of plug-ins, each a folder of implementations found by name.
+KINDS = [
+    "sampling.schedules", "sampling.samplers", "sampling.topologies", "buffer.policies",
+    "buffer.devices", "disk.layouts", "disk.engines", "disk.tiers",
+]  # fmt: skip
+MAY_NAME_PLUGINS = ("cli", "testing")  # what measures and what fakes use those that they are about
+CORE_IMPORTER = "gnndrive.common.ffi"
 
 SPOKEN = (".py", ".c", ".h", ".md", ".toml", ".cfg", ".ini", ".sh", ".yml", ".yaml", ".in")
 # The brackets keep these patterns from finding themselves.
@@ -97,7 +55,7 @@ def named(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-# ---- layers
+# ---- imports
 
 
 def module_name(path: Path) -> str:
@@ -105,9 +63,15 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
-    """(line, gnndrive module) of each import, wherever in the file it stands."""
-    for node in ast.walk(tree):
+def modules() -> dict[str, Path]:
+    """Every module of the package, by its dotted name."""
+    return {module_name(path): path for path in files(".py") if named(path).startswith("gnndrive/")}
+
+
+def imported(source: str, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """(line, gnndrive module) of each import, wherever in the file it stands: in functions and
+    under TYPE_CHECKING too."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -116,49 +80,75 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int
                 parts = module.split(".")
                 kept = parts[: len(parts) - node.level + is_package]
                 base = ".".join([*kept, base]).strip(".")
-            # A name from gnndrive or from a kind's folder may be a module of it.
-            folder = ROOT / base.replace(".", "/")
-            in_folder = base == "gnndrive" or base.removeprefix("gnndrive.") in KINDS
-            names = [
-                f"{base}.{alias.name}"
-                if base == "gnndrive" or (in_folder and (folder / f"{alias.name}.py").exists())
-                else base
-                for alias in node.names
-            ]
+            names = [_module_of(base, alias.name) for alias in node.names]
         else:
             continue
         yield from ((node.lineno, name) for name in names if name.split(".")[0] == "gnndrive")
 
 
-def room(module: str) -> str:
-    """The room that a module of the package is in."""
-    parts = module.split(".")[1:]
-    if not parts:
-        return "__init__"
-    if parts[0] in KINDS:
-        return {"": "*", "base": "*.base"}.get("".join(parts[1:2]), "KIND")
-    return parts[0]
+def _module_of(base: str, name: str) -> str:
+    """The module that `from base import name` imports from: base.name if that is one."""
+    place = ROOT / base.replace(".", "/") / name
+    is_module = place.with_suffix(".py").exists() or (place / "__init__.py").exists()
+    return f"{base}.{name}" if is_module or name == "_core" else base
 
 
-def layer_findings(source: str, module: str, is_package: bool = False) -> list[str]:
-    """Imports of `module` that go up or sideways."""
-    here = room(module)
-    if here not in MAY_IMPORT:
-        return [f"{module}: a new room: say in MAY_IMPORT what it may import"]
-    allowed = MAY_IMPORT[here].split()
+def folder_of(module: str) -> str:
+    """The entry of `ORDER` that a module belongs to."""
+    return (module.split(".")[1:] or ["__init__"])[0]
+
+
+def kind_of(module: str) -> tuple[str, str]:
+    """The kind of plug-ins whose folder a module is in, and its place there: "base", "shared" or an
+    implementation's name; ("", "") if it is in none."""
+    for kind in KINDS:
+        inside = f"{module}.".removeprefix(f"gnndrive.{kind}.")
+        if inside != f"{module}.":
+            name = inside.split(".")[0]
+            return kind, "shared" if not name or name[0] == "_" else name
+    return "", ""
+
+
+def import_findings(source: str, module: str, is_package: bool = False) -> list[str]:
+    """Imports of `module` that go up, or that name an implementation of a plug-in."""
+    here = folder_of(module)
+    if here not in ORDER:
+        return [f"{module}: say in ORDER where this folder is"]
+    kind, place = kind_of(module)
     findings = []
-    for line, target in imported(ast.parse(source), module, is_package):
-        there = room(target)
+    for line, target in imported(source, module, is_package):
+        there = folder_of(target)
+        target_kind, target_place = kind_of(target)
+        implementation = target_place not in ("", "base", "shared")
+        fine = there in ORDER and ORDER.index(here) <= ORDER.index(there)
         if there == "_core":
-            fine = here == CORE_IMPORTER
-        elif here == "KIND" and there in ("KIND", "*"):
-            folder, _, name = target.partition(".")[2].partition(".")
-            fine = module.split(".")[1] == folder and (name == "" or name.startswith("_"))
-        else:
-            fine = there == here or there in allowed or allowed == ["everything"]
+            fine = module == CORE_IMPORTER
+        elif implementation and target != module and here not in MAY_NAME_PLUGINS:
+            fine = fine and kind == target_kind and place == "shared" and is_package
         if not fine:
             findings.append(f"{module}:{line} imports {target}")
     return findings
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules each of which imports, over others of the group, itself."""
+    reached = {module: _reachable(module, imports) for module in imports}
+    groups = {
+        tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
+        for module in imports
+        if module in reached[module]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reachable(module: str, imports: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [module]
+    while left:
+        new = imports.get(left.pop(), set()) - found
+        found |= new
+        left.extend(new)
+    return found
 
 
 # ---- sizes
@@ -252,15 +242,31 @@ def sleep_findings(source: str, name: str) -> list[str]:
 
 
 def test_imports_go_downward():
-    findings = [
+    assert not [
         finding
-        for path in files(".py")
-        if named(path).startswith("gnndrive/")
-        for finding in layer_findings(
-            path.read_text(), module_name(path), path.name == "__init__.py"
-        )
+        for module, path in modules().items()
+        for finding in import_findings(path.read_text(), module, path.name == "__init__.py")
     ]
-    assert not findings
+
+
+def test_no_files_import_each_other():
+    imports = {
+        module: {
+            target
+            for _, target in imported(path.read_text(), module, path.name == "__init__.py")
+            if target != module
+        }
+        for module, path in modules().items()
+    }
+    assert not circles(imports)
+
+
+def test_the_package_has_few_entries():
+    entries = {
+        named(path).split("/")[1] for path in files(".py") if named(path).startswith("gnndrive/")
+    }
+    assert len(entries) <= ENTRIES
+    assert {entry.removesuffix(".py") for entry in entries} == set(ORDER)
 
 
 def test_files_functions_and_lines_are_short():
@@ -298,48 +304,57 @@ def test_tests_never_sleep():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("gnndrive.records", "import gnndrive.errors"),
-        ("gnndrive.errors", "from gnndrive import records"),
-        ("gnndrive.engines.uring", "from gnndrive.engines.threads import Threads"),
-        ("gnndrive.engines.uring", "from .threads import Threads"),
-        ("gnndrive.engines.uring", "from gnndrive.policies import lru"),
-        ("gnndrive.engines.uring", "import gnndrive.layouts"),
-        ("gnndrive.engines.uring", "from gnndrive.layouts.table import Table"),
-        ("gnndrive.engines.base", "from gnndrive.engines.uring import Uring"),
-        ("gnndrive.store.reader", "from gnndrive._ffi import lib"),
-        ("gnndrive.buffer", "from gnndrive.devices.host import Host"),
-        ("gnndrive.buffer", "from gnndrive._core import lib"),
+        ("gnndrive.common.errors", "from gnndrive.store import reader"),
+        ("gnndrive.disk.engines.uring", "from gnndrive.disk.engines.threads import Threads"),
+        ("gnndrive.disk.engines.uring", "from .threads import Threads"),
+        ("gnndrive.disk.engines.uring", "from gnndrive.buffer.policies import lru"),
+        ("gnndrive.disk.engines.uring", "from gnndrive.disk.layouts.table import Table"),
+        ("gnndrive.disk.engines.base", "from gnndrive.disk.engines.uring import Uring"),
+        ("gnndrive.disk.engines._listener", "from gnndrive.disk.engines.uring import Uring"),
+        ("gnndrive.store.reader", "from gnndrive._core import lib"),
+        ("gnndrive.buffer.lease", "from gnndrive.buffer.devices.host import Host"),
+        ("gnndrive.buffer.lease", "from gnndrive import _core"),
         ("gnndrive.pipeline.train", "def f():\n    from gnndrive.loader import NeighborLoader"),
         ("gnndrive.pipeline.train", "from gnndrive import NeighborLoader"),
-        ("gnndrive.loader", "from gnndrive import cli"),
-        ("gnndrive.report.live", "from ..loader import NeighborLoader"),
-        ("gnndrive.__init__", "from gnndrive.cli import main"),
-        ("gnndrive.attic", "import numpy"),
+        ("gnndrive.loader.runtime", "from gnndrive.cli import main"),
+        ("gnndrive.loader.runtime", "from ..cli.main import main"),
+        ("gnndrive.loader.runtime", "from gnndrive.sampling.schedules.given import Given"),
+        ("gnndrive.plan.plan", "if TYPE_CHECKING:\n    from gnndrive.loader import settings"),
+        ("gnndrive.attic.old", "import numpy"),
     ],
 )
-def test_an_import_that_goes_up_or_sideways_is_found(module: str, source: str):
-    assert len(layer_findings(source, module.removesuffix(".__init__"))) == 1
+def test_an_import_that_goes_up_or_names_a_plug_in_is_found(module: str, source: str):
+    assert len(import_findings(source, module)) == 1
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("gnndrive._ffi", "from gnndrive._core import ffi, lib"),
+        ("gnndrive.common.ffi", "from gnndrive._core import ffi, lib"),
         (
-            "gnndrive.engines.uring",
-            "from gnndrive.engines.base import Engine\nimport gnndrive.records",
+            "gnndrive.disk.engines.uring",
+            "from gnndrive.disk.engines.base import Engine\nimport gnndrive.common.records",
         ),
-        ("gnndrive.engines.uring", "from gnndrive.layouts.base import Reads"),
-        ("gnndrive.engines.uring", "from gnndrive.engines._listener import Listener"),
-        ("gnndrive.engines.uring", "from gnndrive.engines import why_not_uring"),
-        ("gnndrive.engines", "from gnndrive import plugins"),
+        ("gnndrive.disk.engines.uring", "from gnndrive.disk.layouts.base import Layout"),
+        ("gnndrive.disk.engines.uring", "from gnndrive.disk.engines import _listener"),
         ("gnndrive.store.reader", "from gnndrive.store.format import parse\nfrom . import checks"),
-        ("gnndrive.cli", "from gnndrive.loader import NeighborLoader"),
-        ("gnndrive.report.live", "import rich, numpy"),
+        ("gnndrive.cli.main", "from gnndrive.loader.neighbor_loader import NeighborLoader"),
+        ("gnndrive.cli.measure.rows", "from gnndrive.disk.layouts.table import Table"),
+        ("gnndrive.cli.report.live", "import rich, numpy"),
     ],
 )
 def test_an_import_that_goes_down_is_not(module: str, source: str):
-    assert not layer_findings(source, module)
+    assert not import_findings(source, module)
+
+
+def test_a_kinds_folder_may_choose_among_its_implementations():
+    source = "from gnndrive.disk.layouts.table import Table"
+    assert not import_findings(source, "gnndrive.disk.layouts", is_package=True)
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 
 
 def test_what_is_too_long_is_found():

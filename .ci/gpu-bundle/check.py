@@ -29,7 +29,7 @@ def describe() -> str:
     """Versions, the GPU and the engine, a line each."""
     import torch
 
-    from gnndrive.engines import why_not_uring
+    from gnndrive.disk.engines import why_not_uring
 
     cuda = torch.cuda.is_available()
     reason = why_not_uring()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnndrive.lease import Lease
-from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.buffer.lease import Lease
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.lease import Lease
-from gnndrive.metrics import Counters
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.lease import Lease
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
-from gnndrive.pipeline.handover import Handover, References
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.output_queue import Handover, References
 from gnndrive.pipeline.workers import Workers
-from gnndrive.records import Int64Array, Sample, Seeds, Subgraph
-from gnndrive.samplers.base import Sampler
-from gnndrive.topologies.base import Topology
+from gnndrive.sampling.samplers.base import Sampler
+from gnndrive.sampling.topologies.base import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Mapping
 from time import perf_counter
 
-from gnndrive.line import Ticket
+from gnndrive.buffer.admission_queue import Ticket
+from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.records import Int64Array
 
 SWEEP_MAX = 4
 FEW_MISSING = 0.1  # of a batch's rows: reading them is not what takes time

@@ -10,13 +10,13 @@ import asyncio
 from time import perf_counter
 from typing import Any
 
+from gnndrive.common.records import Seeds
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
-from gnndrive.records import Seeds
-from gnndrive.samplers.base import batch_key
-from gnndrive.waiting import Member, Round
+from gnndrive.sampling.rounds import Member, Round
+from gnndrive.sampling.samplers.base import batch_key
 
 
 async def sample_stage(epoch: Epoch, together: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from gnndrive.lease import Lease
+from gnndrive.buffer.lease import Lease
 from gnndrive.pipeline.batch import Extracted, Failed
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch

@@ -22,8 +22,9 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.sampler import NeighborSampler as PyGNeighborSampler
 from torch_geometric.sampler.base import DataType, SubgraphType
 
-from gnndrive.errors import ConfigError
-from gnndrive.pyg.arrays import (
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, EdgeType, Int64Array
+from gnndrive.pyg.conversions import (
     as_array,
     as_batch,
     as_fanout,
@@ -36,12 +37,11 @@ from gnndrive.pyg.arrays import (
     is_edge_level,
     permuted,
 )
-from gnndrive.pyg.graph import StoredGraph
-from gnndrive.records import EdgeKey, EdgeType, Int64Array
-from gnndrive.samplers._native import How, InScratch, Native, Planted, Relation
+from gnndrive.pyg.stored_graph import StoredGraph
+from gnndrive.sampling.samplers._native import How, InScratch, Native, Planted, Relation
+from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 from gnndrive.store.types import folder
-from gnndrive.topologies.base import Topology
 
 CANDIDATE_BYTES = 24  # native/sampler.h: its rank and order, and a sum of weights
 

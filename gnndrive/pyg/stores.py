@@ -21,9 +21,9 @@ from torch import Tensor
 from torch_geometric.data import EdgeAttr, TensorAttr
 from torch_geometric.data.graph_store import EdgeLayout
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array
-from gnndrive.rows import RowReader
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array
+from gnndrive.disk.row_reader import RowReader
 from gnndrive.store.reader import Store
 from gnndrive.store.types import array_name
 from gnndrive.store.views import StoredEdges, StoredNodes

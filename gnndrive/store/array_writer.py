@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.durable import write_all
-from gnndrive.errors import ConfigError
+from gnndrive.common.atomic_files import write_all
+from gnndrive.common.errors import ConfigError
 from gnndrive.store.checks import check_for
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, to_storage
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from gnndrive.errors import ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of
 from gnndrive.store.format import ArrayInfo, Progress, index_dtype
 from gnndrive.store.reader import Store

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.store.types import Types
 
 

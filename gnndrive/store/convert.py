@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.errors import ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import dtype_name, storage_dtype
 
 Rows: TypeAlias = "npt.NDArray[Any] | torch.Tensor"

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 
 
 def open_plain(store: Path, file: str) -> int:

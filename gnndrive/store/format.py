@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import NodeKey
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import NodeKey
 from gnndrive.store.types import NodeType, Types, array_name
 
 FORMAT = "gnndrive-store"

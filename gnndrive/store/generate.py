@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.writer import StoreWriter
 

@@ -7,8 +7,8 @@ import math
 import re
 from typing import Any
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeKey, NodeKey
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.format import (
     COUNT_MAX,
     FORMAT,

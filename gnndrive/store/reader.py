@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, EdgeType, IndexPointers, NodeKey, TableFile
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, NodeKey, TableFile
 from gnndrive.store.format import (
     DATA_OFFSET,
     ArrayInfo,

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, EdgeType, NodeKey, ends_of
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, EdgeType, NodeKey, ends_of
 
 GRAPH = ("indptr", "indices", "edge_id")
 _OF_NODES = ("nodes", "splits")

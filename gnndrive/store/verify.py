@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.store.checks import check_for
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, Progress, StoreInfo

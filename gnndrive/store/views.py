@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
 from gnndrive.store.types import array_name
 
 if TYPE_CHECKING:

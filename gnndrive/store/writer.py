@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from gnndrive.durable import fsync_folder, write_all
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeType, NodeKey
+from gnndrive.common.atomic_files import fsync_folder, write_all
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeType, NodeKey
 from gnndrive.store.array_writer import ArrayWriter
 from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, split_ids
 from gnndrive.store.format import (

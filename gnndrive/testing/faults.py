@@ -7,8 +7,8 @@ others.
 
 from __future__ import annotations
 
-from gnndrive.engines.simulated import POISON, Faults, Request, Simulated
-from gnndrive.records import EngineSettings
+from gnndrive.common.records import EngineSettings
+from gnndrive.disk.engines.simulated import POISON, Faults, Request, Simulated
 
 __all__ = ["NOISE", "POISON", "Faults", "Request", "Simulated", "simulated"]
 

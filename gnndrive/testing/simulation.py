@@ -20,23 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.books import Table
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.devices.base import Device
-from gnndrive.devices.host import Host
-from gnndrive.devices.simulated_cuda import SimulatedCuda
-from gnndrive.engines.simulated import Simulated
-from gnndrive.layouts.table import Table as TableLayout
-from gnndrive.lease import Lease
-from gnndrive.metrics import Counters
-from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.conduct import run_epoch
-from gnndrive.pipeline.epoch import Epoch, Stages
-from gnndrive.pipeline.handover import HandoverEnded, References
-from gnndrive.pipeline.workers import Workers
-from gnndrive.policies.base import Policy
-from gnndrive.policies.lru import LRU
-from gnndrive.records import (
+from gnndrive.buffer.devices.base import Device
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.slot_table import Table
+from gnndrive.common.records import (
     EdgeKey,
     EngineSettings,
     Int64Array,
@@ -46,10 +38,18 @@ from gnndrive.records import (
     Subgraph,
     TableFile,
 )
-from gnndrive.samplers.base import Bounds, Sampler
+from gnndrive.disk.engines.simulated import Simulated
+from gnndrive.disk.layouts.table import Table as TableLayout
+from gnndrive.disk.tiers.disk import Disk
+from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.output_queue import HandoverEnded, References
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.pipeline.workers import Workers
+from gnndrive.sampling.samplers.base import Bounds, Sampler
+from gnndrive.sampling.topologies.base import Topology
 from gnndrive.testing.loop import run
-from gnndrive.tiers.disk import Disk
-from gnndrive.topologies.base import Topology
 
 Result = TypeVar("Result")
 DEFAULT_DEVICE = "host"

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from gnndrive._ffi import ffi, lib
+from gnndrive.common.ffi import ffi, lib
 
 from .books import FAILED, FREE, LOADING, VALID, Books
 

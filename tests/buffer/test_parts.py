@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gnndrive._ffi import ffi, lib, pointer
+from gnndrive.common.ffi import ffi, lib, pointer
 
 
 def divide(rows: list[int], there: list[bool], part_rows: int) -> tuple[int, list[list[int]]]:

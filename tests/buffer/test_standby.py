@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from gnndrive._ffi import ffi, lib
+from gnndrive.common.ffi import ffi, lib
 
 from .books import Books
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive._ffi import ffi, lib, pointer
-from gnndrive.policies.base import NO_USE
+from gnndrive.buffer.policies.base import NO_USE
+from gnndrive.common.ffi import ffi, lib, pointer
 
 ROWS = 50
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnndrive.cli import main
+from gnndrive.cli.main import main
 from gnndrive.store.generate import planted_communities
 
 NODES, DIM, CLASSES = 2_000, 16, 4

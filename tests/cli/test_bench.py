@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gnndrive.measure import calibrate, fio
-from gnndrive.measure.fio import FioResult
+from gnndrive.cli.measure import calibrate, fio
+from gnndrive.cli.measure.fio import FioResult
 from gnndrive.store.generate import planted_communities
 
 from .conftest import Command

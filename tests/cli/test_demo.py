@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gnndrive.commands import compare, demo
-from gnndrive.commands.progress import Bars
-from gnndrive.errors import GNNDriveError
+from gnndrive.cli.commands import compare, demo
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.common.errors import GNNDriveError
 from gnndrive.store.reader import open as open_store
 from tests.cli.conftest import Command
 

@@ -13,7 +13,7 @@ import torch
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from gnndrive.cli import main
+from gnndrive.cli.main import main
 sys.exit(main())
 """
 GUARD_S = 120  # only ends a test that hangs

@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive import ConfigError
-from gnndrive.training import MODELS, Batches, ModelSettings, TrainSettings, evaluate, train
+from gnndrive.cli.training import MODELS, Batches, ModelSettings, TrainSettings, evaluate, train
 
 MODEL = ModelSettings(in_features=4, classes=3, hidden=8)
 SETTINGS = TrainSettings(epochs=2, evaluate=("test",))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gnndrive.devices import cuda
-from gnndrive.devices.cuda import Cuda, TorchDriver
+from gnndrive.buffer.devices import cuda
+from gnndrive.buffer.devices.cuda import Cuda, TorchDriver
 from tests.loader.conftest import data, make, store
 
 __all__ = ["data", "make", "store"]

@@ -1,9 +1,9 @@
-"""What every device and every driver must do, on a GPU: the tests of tests/devices, with this
-folder's fixtures."""
+"""What every device and every driver must do, on a GPU: the tests of tests/buffer/devices, with
+this folder's fixtures."""
 
 import pytest
 
-from tests.devices.test_conformance import *  # noqa: F403
-from tests.devices.test_drivers import *  # noqa: F403
+from tests.buffer.devices.test_conformance import *  # noqa: F403
+from tests.buffer.devices.test_drivers import *  # noqa: F403
 
 pytestmark = pytest.mark.gpu

@@ -15,8 +15,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
 from gnndrive import ClosedError, ConfigError, ReadError
-from gnndrive.devices import cuda
-from gnndrive.devices.cuda import Cuda
+from gnndrive.buffer.devices import cuda
+from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, check, simulate

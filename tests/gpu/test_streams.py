@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.devices import cuda
-from gnndrive.devices.cuda import TorchDriver
-from gnndrive.errors import ConfigError
-from tests.devices.moving import shuffled, some_rows
-from tests.devices.test_drivers import pinned_moves, staged
+from gnndrive.buffer.devices import cuda
+from gnndrive.buffer.devices.cuda import TorchDriver
+from gnndrive.common.errors import ConfigError
+from tests.buffer.devices.moving import shuffled, some_rows
+from tests.buffer.devices.test_drivers import pinned_moves, staged
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from gnndrive.records import EngineSettings
+from gnndrive.common.records import EngineSettings
 
 
 def check(batch: Data, data: Data) -> None:
@@ -37,4 +37,4 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int = 0, faults: Any = None)
     def settings(depth: int, block_bytes: int) -> EngineSettings:
         return EngineSettings(depth, block_bytes, seed, faults)
 
-    monkeypatch.setattr("gnndrive.stored.EngineSettings", settings)
+    monkeypatch.setattr("gnndrive.loader.store_loader.EngineSettings", settings)

@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.devices.simulated_cuda import SimulatedCuda
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 
 NODES = 400
 NODES_WITH_EDGES = 380  # the others have no in-neighbours

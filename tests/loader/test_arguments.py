@@ -16,8 +16,8 @@ from torch_geometric.sampler.base import SubgraphType
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
-from gnndrive.records import DiskCost
-from gnndrive.store.disk import disk_identity, save_calibration
+from gnndrive.common.records import DiskCost
+from gnndrive.store.calibration import disk_identity, save_calibration
 from tests.loader.batches import assert_same, check
 from tests.loader.conftest import NODES, Make
 

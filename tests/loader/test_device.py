@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
-from gnndrive.errors import ConfigError, ReadError
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from gnndrive.common.errors import ConfigError, ReadError
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, check, simulate
 from tests.loader.conftest import NODES, Make
@@ -223,7 +223,7 @@ import sys
 import gnndrive
 loader = gnndrive.NeighborLoader(gnndrive.open({str(store.path)!r}), [4], buffer="40KB")
 next(iter(loader))
-print([name for name in sys.modules if "cupy" in name or name == "gnndrive.devices.cuda"])
+print([name for name in sys.modules if "cupy" in name or name == "gnndrive.buffer.devices.cuda"])
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.stdout == "[]\n", ended.stderr

@@ -190,7 +190,7 @@ def test_a_sampler_that_raises_it_does_not_either(make: Make, kind: type[BaseExc
 
 
 def test_a_damaged_graph_fails_at_its_turn(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnndrive.samplers.uniform import Uniform
+    from gnndrive.sampling.samplers.uniform import Uniform
 
     sample = Uniform.sample
 

@@ -18,7 +18,7 @@ BEGIN = """
 import os, signal, sys
 import torch
 import gnndrive
-from gnndrive.samplers.uniform import Uniform
+from gnndrive.sampling.samplers.uniform import Uniform
 
 # A shell that runs tests in the background may have it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,13 +16,14 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
-from gnndrive import ClosedError, ConfigError, NeighborLoader, Store, blocks
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.lease import Lease
+from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.lease import Lease
+from gnndrive.common import array_pool as blocks
+from gnndrive.common.loop_thread import Service
+from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.handover import Handover, References
-from gnndrive.pipeline.service import Service
-from gnndrive.runtime import Runtime
+from gnndrive.pipeline.output_queue import Handover, References
 from tests.interrupted import drop_and_interrupt
 from tests.loader.conftest import NODES, Make
 
@@ -281,7 +282,7 @@ def test_closing_from_within_a_start(
         starting.close()
         return Runtime(*arguments)
 
-    monkeypatch.setattr("gnndrive.stored.Runtime", interrupted)
+    monkeypatch.setattr("gnndrive.loader.store_loader.Runtime", interrupted)
     with pytest.raises(ClosedError):
         iter(starting)
 

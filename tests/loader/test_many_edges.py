@@ -15,7 +15,7 @@ import torch
 
 import gnndrive
 from gnndrive import NeighborLoader, Store
-from gnndrive.adjacency import mapped
+from gnndrive.sampling.graph import mapped
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, dump, npy_header
 from gnndrive.store.types import NodeType, Types
 

@@ -10,8 +10,8 @@ import torch
 from torch_geometric.data import Data
 
 from gnndrive import ClosedError, ConfigError, NeighborLoader
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.sizes import parse_size
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.common.memory import parse_size
 from tests.loader.conftest import Make
 
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gnndrive.budget import SLOT_BOOKS_BYTES
-from gnndrive.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
-from gnndrive.errors import ConfigError
-from gnndrive.runtime import Runtime
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.runtime import Runtime
+from gnndrive.plan.plan import SLOT_BOOKS_BYTES
 from tests.loader.batches import assert_same
 from tests.loader.conftest import NODES, Make
 from tests.loader.test_device import DEVICES, ROW_BYTES
@@ -27,7 +27,7 @@ def test_after_a_warm_up_the_buffer_takes_what_is_left(
     make: Make, monkeypatch: pytest.MonkeyPatch, shuffle: bool
 ) -> None:
     """In the middle of the first epoch, whose batches are what they would have been."""
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"shuffle": shuffle, "seed": 3, "batch_size": 8, "buffer": None}
     host, device = (make([2, 2], device=name, **given) for name in DEVICES)
     little = device.plan().slots
@@ -43,7 +43,7 @@ def test_after_a_warm_up_the_buffer_takes_what_is_left(
 
 def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """The books of slots on the device are in host memory."""
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "topology": "resident"}
     plan = make([2, 2], **given).plan()
     loader = make([2, 2], memory=plan.total_bytes + SLOT_BOOKS_BYTES * 20, **given)
@@ -55,7 +55,7 @@ def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_grows_while_another_iterator_lives(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "seed": 3}
     loader = make([2, 2], **given)
     slots = loader.plan().slots
@@ -94,7 +94,7 @@ def test_a_second_iterator_needs_device_memory_too(make: Make) -> None:
 
 
 async def test_a_warm_up_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"seed": 3, "batch_size": 8, "buffer": None}
     expected = iter(make([2, 2], **given))
     device = make([2, 2], device="simulated-cuda", **given)
@@ -107,7 +107,7 @@ async def test_a_warm_up_cancelled_while_it_grows(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever comes back finds it grown, and no batch is lost or twice there."""
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     grow, begun, go_on = Runtime.grow, threading.Event(), threading.Event()
 
     def slowly(runtime: Runtime) -> None:
@@ -138,7 +138,7 @@ def test_a_warm_up_that_finds_less_than_it_thought(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large buffer that cannot be had becomes a smaller one, and the epoch goes on."""
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     device = make([2, 2], device="simulated-cuda", seed=3, batch_size=8, buffer=None)
     little, allocate, refused = device.plan().slots, SimulatedDriver.allocate, []
 
@@ -158,7 +158,7 @@ def test_a_warm_up_that_finds_less_than_it_thought(
 def test_what_a_sampler_raises_in_the_warm_up_comes_at_its_turn(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnndrive.planning.WARM_UP_BATCHES", 1.0)
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
 
     def positions() -> Iterator[list[int]]:
         for number in range(5):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gnndrive.devices import host
-from gnndrive.records import TableFile
+from gnndrive.buffer.devices import host
+from gnndrive.common.records import TableFile
 from gnndrive.testing import simulation
 from gnndrive.testing.simulation import write_told_rows
 

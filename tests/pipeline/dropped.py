@@ -6,16 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive._ffi import lib, pointer
-from gnndrive.books import Share, Table
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.engines.simulated import Simulated
-from gnndrive.lease import Lease
-from gnndrive.pipeline import conduct, extract
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.slot_table import Share, Table
+from gnndrive.common.ffi import lib, pointer
+from gnndrive.common.records import Stretch
+from gnndrive.disk.engines.simulated import Simulated
+from gnndrive.pipeline import extract
+from gnndrive.pipeline import run as conduct
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.records import Stretch
 from tests.pipeline import scenarios
 
 Patch = pytest.MonkeyPatch

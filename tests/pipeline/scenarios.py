@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from gnndrive.engines.simulated import Faults
-from gnndrive.pipeline import handover
-from gnndrive.pipeline.conduct import run_epoch
+from gnndrive.common.records import TableFile
+from gnndrive.disk.engines.simulated import Faults
+from gnndrive.pipeline import output_queue as handover
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.records import TableFile
-from gnndrive.samplers.base import batch_key
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import (
     Delivered,

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from gnndrive.devices._staged import StagedMemory
-from gnndrive.lease import Lease
-from gnndrive.pipeline import conduct
-from gnndrive.pipeline.conduct import run_epoch
+from gnndrive.buffer.devices._staged import StagedMemory
+from gnndrive.buffer.lease import Lease
+from gnndrive.common.records import Landing, Stretch, TableFile
+from gnndrive.pipeline import run as conduct
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.records import Landing, Stretch, TableFile
+from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
 from tests.pipeline.scenarios import SLOW

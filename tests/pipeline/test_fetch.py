@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-import gnndrive.loads
-from gnndrive.books import Table
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.devices.host import Host
-from gnndrive.errors import ReadError
-from gnndrive.policies.lru import LRU
-from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
+import gnndrive.buffer.fetch_queue
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.slot_table import Table
+from gnndrive.common.errors import ReadError
+from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.disk.tiers.base import Fetch, Tier
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
-from gnndrive.tiers.base import Fetch, Tier
 from tests.pipeline.tight import closing, ids, simulation_of, use
 
 
@@ -227,7 +227,7 @@ def test_no_memory_to_land_in(
             if device == "simulated-cuda":
                 memory.landing_rows_max = 4
             patch: tuple[Any, str] = (memory, "landing") if what == "landing" else (
-                gnndrive.loads, "_in_file_order")  # fmt: skip
+                gnndrive.buffer.fetch_queue, "_in_file_order")  # fmt: skip
             once_short(monkeypatch, *patch, range(call, call + 1))
             told = 0
             for start in (0, 16, 32):

@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager
 import numpy as np
 import pytest
 
-from gnndrive.errors import ConfigError
-from gnndrive.policies.base import NO_USE
-from gnndrive.policies.belady import Belady
-from gnndrive.policies.lru import LRU
-from gnndrive.records import Int64Array, TableFile
+from gnndrive.buffer.policies.base import NO_USE
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline.tight import SLOTS, closing, ids

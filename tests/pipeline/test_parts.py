@@ -9,12 +9,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from gnndrive.engines.simulated import Faults
-from gnndrive.errors import ReadError
-from gnndrive.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.common.errors import ReadError
+from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.disk.engines.simulated import Faults
+from gnndrive.disk.tiers.base import Fetch, Tier
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
-from gnndrive.tiers.base import Fetch, Tier
 from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from gnndrive.books import Table
-from gnndrive.errors import ClosedError
+from gnndrive.buffer.slot_table import Table
+from gnndrive.common.errors import ClosedError
+from gnndrive.common.records import Int32Array, TableFile
 from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.conduct import run_epoch
-from gnndrive.records import Int32Array, TableFile
+from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation
 from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import TableFile
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import TableFile
 from gnndrive.testing.loop import Deadlock, run
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline import dropped, scenarios

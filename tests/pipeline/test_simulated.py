@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gnndrive.engines.simulated import Faults
-from gnndrive.errors import ConfigError, ReadError
-from gnndrive.pipeline.conduct import run_epoch
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.common.errors import ConfigError, ReadError
+from gnndrive.common.records import TableFile
+from gnndrive.disk.engines.simulated import Faults
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.policies.belady import Belady
-from gnndrive.records import TableFile
+from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
 

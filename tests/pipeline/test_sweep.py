@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from gnndrive.engines.simulated import Faults
-from gnndrive.errors import ConfigError
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.disk.engines.simulated import Faults
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.policies.belady import Belady
-from gnndrive.policies.lru import LRU
-from gnndrive.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, simulate
 from tests.pipeline.tight import closing, ids, use

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.admission import _Way
-from gnndrive.books import Share, Table
-from gnndrive.buffer import FeatureBuffer
-from gnndrive.devices.host import Host
-from gnndrive.errors import ConfigError
-from gnndrive.policies.lru import LRU
-from gnndrive.records import Int64Array, TableFile
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.partial_admission import _Way
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.slot_table import Share, Table
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from tests.pipeline.tight import SLOTS, ids

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gnndrive.errors import ClosedError
-from gnndrive.pipeline.service import Service
+from gnndrive.common.errors import ClosedError
+from gnndrive.common.loop_thread import Service
 from gnndrive.pipeline.workers import ThreadWorkers, carried
 
 PATIENCE_S = 60  # a guard: nothing here takes that long unless it is broken

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import numpy as np
 
-from gnndrive.lease import Lease
-from gnndrive.records import Int64Array, TableFile
+from gnndrive.buffer.lease import Lease
+from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 SLOTS = 16

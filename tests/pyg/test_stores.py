@@ -18,8 +18,8 @@ from torch_geometric.loader import LinkLoader, NodeLoader
 
 import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborSampler, ReadError, Store
+from gnndrive.disk.row_reader import RowReader
 from gnndrive.pyg.stores import FeatureStore, GraphStore
-from gnndrive.rows import RowReader
 from tests.pyg.graphs import homogeneous
 
 

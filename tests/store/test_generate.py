@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnndrive.errors import ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.store.generate import Computed, Planted, planted, planted_communities
 
 

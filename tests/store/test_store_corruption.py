@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.store import Store, open
 from gnndrive.store.reader import Store as ReaderStore
 from tests.store.conftest import EDGES

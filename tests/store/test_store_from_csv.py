@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 import torch
 
-from gnndrive.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store
 from gnndrive.store.importers import RandomSplit, from_csv, random_split
 from gnndrive.store.importers import features as features_module

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 
-from gnndrive.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store
 from gnndrive.store.importers import csc_from_edges, from_data, to_undirected
 

@@ -12,7 +12,7 @@ import torch
 
 import gnndrive
 from gnndrive import ConfigError
-from gnndrive.cli import main
+from gnndrive.cli.main import main
 from gnndrive.store.importers import ends, from_dataset
 from tests.store.graphbolt_folders import (
     COUNTS,

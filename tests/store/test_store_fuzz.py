@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.store import open
 
 CASES = 2000

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.errors import ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.store import Store, StoreWriter, open, write_store
 from gnndrive.store import writer as writer_module
 from gnndrive.store.format import _STORAGE, torch_dtype

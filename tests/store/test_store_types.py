@@ -18,10 +18,10 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import RandomLinkSplit
 
 import gnndrive
-from gnndrive.errors import ConfigError, GNNDriveError, StoreError
+from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
 from gnndrive.store import Store, StoreWriter
 from gnndrive.store.types import Types
-from tests.hetero.graph import CITES, CLASSES, NODES, WRITES, make_data
+from tests.loader.hetero.graph import CITES, CLASSES, NODES, WRITES, make_data
 from tests.store.test_store_fuzz import damage
 
 

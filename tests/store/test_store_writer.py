@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import StoreWriter, open, write_store
 from gnndrive.store import array_writer as array_writer_module
 from gnndrive.store import writer as writer_module

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, Int64Array, ends_of
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, Int64Array, ends_of
 from gnndrive.store.checks import Bounds
 from gnndrive.store.format import index_dtype
 from gnndrive.store.types import GRAPH, array_name

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import Int64Array
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import Int64Array
 from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.text import is_whole
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeKey, Int64Array, NodeKey
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
 from gnndrive.store.importers.ends import Ends, write_edges
 from gnndrive.store.importers.features import Features

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gnndrive.errors import ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.importers.graphbolt import from_graphbolt
 from gnndrive.store.importers.metadata import NAME

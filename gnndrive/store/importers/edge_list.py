@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
 
 BATCH = 1 << 20  # edges at once

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeKey, ends_of
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import EdgeEnds, write_csc
 from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_row, wrong_count

@@ -19,7 +19,7 @@ import numpy.lib.format as npy_format
 import numpy.typing as npt
 import torch
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 from gnndrive.store.convert import Rows
 from gnndrive.store.format import CHUNK_BYTES, dtype_name
 

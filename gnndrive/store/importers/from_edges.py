@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.errors import ConfigError
-from gnndrive.sizes import parse_size
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
 from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.importers.features import Features, open_features

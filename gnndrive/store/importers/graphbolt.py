@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeKey, Int64Array, NodeKey
-from gnndrive.sizes import parse_size
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.memory import parse_size
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, Progress
 from gnndrive.store.importers.changes import as_labels, flat, two_dimensional
 from gnndrive.store.importers.csv_numbers import count_rows

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.errors import StoreError
-from gnndrive.records import Int64Array
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import Int64Array
 from gnndrive.store.format import is_plain_text
 from gnndrive.store.importers.text import is_whole, open_text
 

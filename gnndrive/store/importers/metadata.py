@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import EdgeType
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeType
 
 NAME = "metadata.yaml"
 

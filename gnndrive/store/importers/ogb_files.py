@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.errors import StoreError
-from gnndrive.records import EdgeKey, EdgeType, NodeKey
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import EdgeKey, EdgeType, NodeKey
 from gnndrive.store.importers.csv_numbers import CsvRows, read_small
 from gnndrive.store.importers.dataset import checked_rows, require
 from gnndrive.store.importers.ends import CsvEnds, Ends, NpzEnds

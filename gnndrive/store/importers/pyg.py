@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import EdgeKey, NodeKey
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.convert import ArrayLike
 from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import write_csc

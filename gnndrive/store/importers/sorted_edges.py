@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnndrive.records import EdgeKey, ends_of
+from gnndrive.common.records import EdgeKey, ends_of
 from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.types import GRAPH, array_name

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from gnndrive.errors import ConfigError, StoreError
-from gnndrive.records import Int64Array
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import Int64Array
 from gnndrive.store.convert import ArrayLike
 from gnndrive.store.importers.features import BAD_FILE
 from gnndrive.store.importers.text import read_ids

@@ -6,7 +6,7 @@ import csv
 import re
 from pathlib import Path
 
-from gnndrive.errors import StoreError
+from gnndrive.common.errors import StoreError
 
 NUMBER = re.compile(r"[+\-.]?[0-9]")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnndrive.errors import ConfigError
-from gnndrive.records import Int64Array
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name, index_dtype
 from gnndrive.store.importers.csc import EdgeEnds, csc_from_edges, to_undirected
 from gnndrive.store.importers.features import Features, open_features, rows_per_chunk

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnndrive.errors import StoreError
-from gnndrive.records import Int64Array
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import Int64Array
 from gnndrive.store.format import Progress
 
 _BLOCK_BYTES = 16 << 20

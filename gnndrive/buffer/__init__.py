@@ -1,0 +1,1 @@
+"""The feature buffer: slots, admission, leases; policies and devices."""

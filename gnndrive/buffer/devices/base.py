@@ -1,0 +1,120 @@
+"""The Device interface: where the feature buffer lives, how rows get into it and out of it.
+
+On the host a landed row is already in its slot, so a commit has nothing to wait for. A CUDA device
+takes rows in pinned staging beside the feature buffer, commits a stretch when the copy's event has
+fired, and a gather is over when its own has.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+
+from gnndrive.common.records import Int32Array, Landing, Stretch
+
+Fence: TypeAlias = Callable[[], Awaitable[None]]
+"""Awaited before slots are given up that the gather did not say it was done with."""
+
+
+async def passed() -> None:
+    """The fence of a gather that was over when it returned."""
+
+
+def unheard(begin: int) -> None:
+    """What a gather calls behind its pieces if nobody wants to know."""
+
+
+class SlotMemory(ABC):
+    """The memory of one feature buffer: `slots` rows of `row_bytes`.
+
+    Attributes:
+        landing_rows_max: rows of one landing at most; None: any number.
+    """
+
+    landing_rows_max: int | None = None
+
+    @abstractmethod
+    def landing(self, slots: Int32Array) -> Landing | None:
+        """Where engines put the rows of `slots` (int32 [n]); None: there is no staging now, but
+        will be when a landing that was given out is left."""
+
+    @abstractmethod
+    async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
+        """Return once the rows of a stretch that landed there can be gathered; the stretch with
+        slots for places."""
+
+    @abstractmethod
+    def gather(
+        self,
+        alias: Int32Array,
+        dtype: torch.dtype,
+        row_shape: tuple[int, ...],
+        behind: Callable[[int], object] = unheard,
+    ) -> tuple[torch.Tensor, Fence]:
+        """Copy the rows of `alias` (slots, int32 [n]) into a new tensor [n, *row_shape]; blocking,
+        in a worker thread. The slots may be given up behind the fence, and those of `alias[begin:]`
+        once `behind(begin)` has been called: from the last to the first, or never."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free the memory; nothing may be in flight."""
+
+
+class Device(ABC):
+    """A place where feature buffers live."""
+
+    name: str
+
+    @abstractmethod
+    def allocate(self, slots: int, row_bytes: int) -> SlotMemory:
+        """Memory for a feature buffer.
+
+        Raises:
+            ConfigError: there is not that much memory.
+        """
+
+    @classmethod  # noqa: B027  # the host is always there
+    def check(cls, where: torch.device | None) -> None:
+        """Look whether there is such a device, and do nothing else.
+
+        Raises:
+            ConfigError: there is none.
+        """
+
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int | None:
+        """Bytes of its own memory that are free now; None: it has none but the host's."""
+        return None
+
+    def watch(self) -> None:  # noqa: B027  # who has no memory of its own looks at nothing
+        """From now on `spare_bytes` looks at what is needed."""
+
+    def spare_bytes(self) -> int | None:
+        """Bytes of its own memory that nobody has needed since `watch`, a margin left; None as
+        above."""
+        return None
+
+    @classmethod
+    def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
+        """Bytes of host memory that staging before it takes, for a buffer of up to `rows` rows."""
+        return 0
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Within it torch computes on a batch's tensors behind what brings their bytes; in a worker
+        thread."""
+        return nullcontext()
+
+    def deliver(self, batch: Any, there: Collection[torch.Tensor]) -> Any:
+        """The batch, a Data or HeteroData, with all of its tensors on the device, where those of
+        `there` are already; in a worker thread."""
+        return batch
+
+    def close(self) -> None:  # noqa: B027  # most have nothing
+        """Let go of everything; all memory that it allocated was closed."""
+
+    def hand_over(self, batch: Any) -> None:  # noqa: B027  # nothing is begun on the host
+        """In the user's thread: what was begun for the batch comes before what the user begins."""

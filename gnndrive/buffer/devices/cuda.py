@@ -1,0 +1,348 @@
+"""The CUDA device: the feature buffer in GPU memory (GNNDrive §4.2).
+
+Streams and events are torch's; CuPy is imported when a device is made, and this file when one is
+asked for, so that nothing here is needed on a machine without a GPU. Rows are moved in one of
+two ways: with CuPy one kernel reads pinned staging and writes slots ("zero-copy"); without it, or
+if asked for, torch copies the stretch of staging that has landed and scatters it on the device
+("staged"). Use `host` where the features are trained on by the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.buffer.devices._events import Waiter
+from gnndrive.buffer.devices._staged import Driver, Staged
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import ffi
+from gnndrive.common.records import Int32Array
+
+WAYS = ("zero-copy", "staged")
+MARGIN = 0.05  # of the memory: what the allocator cannot use, and other libraries
+_UNITS = ((16, "uint4"), (8, "uint2"), (4, "unsigned int"), (2, "unsigned short"))
+_cuda: Any = torch.cuda  # much of it has no types
+Event: TypeAlias = tuple[torch.cuda.Stream, Any]
+"""A stream, and torch's event on it."""
+_THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16
+_HOST_REGISTER_PORTABLE_MAPPED = 3
+# A warp a row; a row is `units` units, so that a row of 512 bytes is one access of each lane.
+_MOVE_ROWS = """
+extern "C" __global__ void move_rows(
+    UNIT *into, const int *into_row, const UNIT *from, const int *from_row,
+    const long long rows, const long long units)
+{
+    const long long warps = (long long)gridDim.x * blockDim.x / 32;
+    long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    for (; row < rows; row += warps) {
+        const UNIT *source = from + (long long)from_row[row] * units;
+        UNIT *target = into + (into_row ? (long long)into_row[row] : row) * units;
+        for (long long unit = threadIdx.x % 32; unit < units; unit += 32)
+            target[unit] = source[unit];
+    }
+}
+"""
+
+
+class TorchDriver(Driver):
+    """Three streams of one GPU. The compute stream is the one that is current in the thread that
+    makes this object, which is the user's.
+
+    Args:
+        device: which GPU.
+        way: one of `WAYS`; None: zero-copy where CuPy can do it.
+
+    Raises:
+        ConfigError: no such GPU, or a way that was asked for and cannot be gone.
+    """
+
+    def __init__(self, device: torch.device, way: str | None = None) -> None:
+        Cuda.check(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", index)
+        self._cupy = _cupy(way)
+        self._kernels: dict[str, Any] = {}
+        self._registered: dict[int, npt.NDArray[np.uint8]] = {}
+        with torch.cuda.device(self.device):
+            self._compute = torch.cuda.current_stream()
+            self._side = _cuda.Stream()
+            self._copies = _cuda.Stream()  # or labels would queue behind the next rows
+        if self._cupy is not None:
+            self._try_kernel(way)
+        self.way = "staged" if self._cupy is None else "zero-copy"
+        # One for each stream: a gather waits behind the user's own work, a scatter must not.
+        streams = {self._side, self._compute}
+        self._waiters = {stream: Waiter(self.device) for stream in streams}
+
+    def _try_kernel(self, way: str | None) -> None:
+        """Move one row out of pinned memory: CuPy may be there and its compiler missing."""
+        problem: object = "it moved wrong bytes"
+        taken: list[npt.NDArray[np.uint8]] = []
+        try:
+            for nbytes in (16, 8):
+                taken.append(self.pinned(nbytes))
+            row, moves = taken[0], taken[1].view(np.int32)
+            row[:], moves[:] = np.arange(16), 0
+            into = self.allocate(16).view(1, 16)
+            self.scatter(into, row.reshape(1, 16), moves.reshape(2, 1))[1].synchronize()
+            if np.array_equal(into[0].cpu().numpy(), row):
+                return
+        except Exception as error:  # whatever a compiler or a driver may say
+            problem = error
+        finally:
+            for memory in taken:
+                self.unpin(memory)
+        if way is not None:
+            raise ConfigError(
+                f"way={way!r}: CuPy's kernel does not work here ({problem}): install the cupy "
+                "package of your CUDA version, with its compiler"
+            )
+        warnings.warn(
+            f"CuPy's kernel does not work here ({problem}): rows go to the GPU in copies that "
+            "torch scatters",
+            stacklevel=2,
+        )
+        self._cupy = None
+
+    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """See `Driver.pinned`: a mapping of our own, so that O_DIRECT finds it aligned."""
+        mapping = private_map(nbytes)
+        mapping.madvise(mmap.MADV_DONTFORK)  # or a child could be given what the device reads
+        memory = np.frombuffer(mapping, np.uint8)
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+        with torch.cuda.device(self.device):
+            cudart = _cuda.cudart()
+            code = cudart.cudaHostRegister(address, memory.nbytes, _HOST_REGISTER_PORTABLE_MAPPED)
+            if int(code):
+                _forget_error(self.device)
+                what = cudart.cudaGetErrorString(code)
+                raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: {what}")
+        self._registered[address] = memory
+        return memory[:nbytes]
+
+    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+        """See `Driver.unpin`."""
+        self._side.synchronize()
+        self._unregister(int(ffi.cast("uintptr_t", ffi.from_buffer(memory))))
+
+    def _unregister(self, address: int) -> None:
+        if self._registered.pop(address, None) is not None:
+            with torch.cuda.device(self.device):
+                _cuda.cudart().cudaHostUnregister(address)  # what it says changes nothing
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """See `Driver.allocate`."""
+        # Out of the memory of the side stream, which is the first to write there: a block that the
+        # user's own work has given back on the host may still be in use on the device.
+        try:
+            with torch.cuda.stream(self._side):
+                return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            free, total = torch.cuda.mem_get_info(self.device)
+            raise MemoryError(
+                f"{nbytes:,} bytes asked for, {free:,} of {total:,} are free"
+            ) from error
+
+    def scatter(
+        self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array
+    ) -> Event:
+        """See `Driver.scatter`."""
+        places, slots = torch.from_numpy(moves[0]), torch.from_numpy(moves[1])
+        with torch.cuda.device(self.device), torch.cuda.stream(self._side):
+            if self._cupy is not None:
+                source = torch.from_numpy(staging)
+                self._move(self._side, into, slots, source, places, len(places))
+            else:
+                low, high = int(moves[0].min()), int(moves[0].max()) + 1
+                copied = torch.from_numpy(staging[low:high]).to(self.device, non_blocking=True)
+                index = (places.to(self.device, non_blocking=True) - low).long()
+                rows = _wide(copied).index_select(0, index)
+                _wide(into).index_copy_(0, slots.to(self.device, non_blocking=True).long(), rows)
+            return self._record(self._side)
+
+    def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
+        """See `Driver.gather`."""
+        index = torch.from_numpy(alias).pin_memory()
+        with torch.cuda.device(self.device), torch.cuda.stream(self._compute):
+            there = index.to(self.device, non_blocking=True)
+            if self._cupy is not None:
+                shape = len(alias), rows.shape[1]
+                out = torch.empty(shape, dtype=torch.uint8, device=self.device)
+                self._move(self._compute, out, None, rows, there, len(alias))
+            else:
+                out = _wide(rows).index_select(0, there).view(torch.uint8)
+            return out, self._record(self._compute)
+
+    def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `Driver.copy`."""
+        pinned = [tensor.pin_memory() for tensor in tensors]
+        with torch.cuda.device(self.device), torch.cuda.stream(self._copies):
+            copies = [tensor.to(self.device, non_blocking=True) for tensor in pinned]
+            self._compute.wait_event(self._record(self._copies)[1])
+        for tensor in copies:
+            tensor.record_stream(self._compute)
+        return copies
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """See `Driver.computing`."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self._compute):
+            yield
+
+    async def wait(self, event: Event) -> None:
+        """See `Driver.wait`."""
+        stream, fired = event
+        await self._waiters[stream].wait(fired)
+
+    def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
+        """See `Driver.hand_over`."""
+        current = torch.cuda.current_stream(self.device)
+        if current == self._compute:
+            return
+        current.wait_stream(self._compute)
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(current)
+
+    def synchronize(self) -> None:
+        """See `Driver.synchronize`."""
+        for stream in (self._side, self._copies, self._compute):
+            stream.synchronize()
+
+    def close(self) -> None:
+        """See `Driver.close`."""
+        try:
+            super().close()
+        finally:
+            for waiter in self._waiters.values():
+                waiter.close()
+            for address in list(self._registered):
+                self._unregister(address)
+
+    def _record(self, stream: torch.cuda.Stream) -> Event:
+        event = _cuda.Event(blocking=True)
+        event.record(stream)
+        return stream, event
+
+    def _move(
+        self,
+        stream: torch.cuda.Stream,
+        into: torch.Tensor,
+        into_row: torch.Tensor | None,
+        source: torch.Tensor,
+        source_row: torch.Tensor,
+        rows: int,
+    ) -> None:
+        """Row `source_row[i]` of `source` to row `into_row[i]`, or `i`, of `into`."""
+        if not rows:
+            return
+        width = int(into.shape[1])
+        unit, name = _unit(width)
+        if name not in self._kernels:
+            self._kernels[name] = self._cupy.RawKernel(_code(name), "move_rows")
+        blocks = min(-(-rows * _WARP // _THREADS), _BLOCKS_MAX)
+        arguments = (
+            into.data_ptr(), 0 if into_row is None else into_row.data_ptr(),
+            source.data_ptr(), source_row.data_ptr(), rows, width // unit,
+        )  # fmt: skip
+        with self._cupy.cuda.ExternalStream(stream.cuda_stream, self.device.index):
+            self._kernels[name]((blocks,), (_THREADS,), tuple(map(np.int64, arguments)))
+
+
+def _forget_error(device: torch.device) -> None:
+    """CUDA keeps the error of a call that failed for the thread's next launch, which would raise it
+    as its own; have one launched for it."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device=device)
+
+
+def _cupy(way: str | None) -> Any:
+    """CuPy, or None for the staged way."""
+    if way not in (None, *WAYS):
+        raise ConfigError(f"way={way!r}: choose one of {', '.join(WAYS)}")
+    if way == "staged":
+        return None
+    try:
+        import cupy
+    except ImportError:
+        if way is None:
+            return None
+        raise ConfigError(
+            "the zero-copy way needs CuPy: install the cupy package of your CUDA version"
+        ) from None
+    return cupy
+
+
+def _code(unit: str) -> str:
+    """The kernel's source for rows of such units."""
+    return _MOVE_ROWS.replace("UNIT", unit)
+
+
+def _unit(width: int) -> tuple[int, str]:
+    """The widest unit, in bytes and C, that rows of `width` bytes are whole numbers of."""
+    return next(((unit, name) for unit, name in _UNITS if width % unit == 0), (1, "unsigned char"))
+
+
+def _wide(rows: torch.Tensor) -> torch.Tensor:
+    """uint8 rows as rows of the widest integers that fit."""
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        if rows.shape[1] % dtype.itemsize == 0:
+            return rows.view(dtype)
+    return rows
+
+
+class Cuda(Staged):
+    """One GPU.
+
+    Args:
+        empty: of no use to it.
+        where: which; by default the current one.
+        way: see `TorchDriver`.
+    """
+
+    name = "cuda"
+    driver: TorchDriver
+
+    def __init__(
+        self, empty: Any = None, where: torch.device | None = None, way: str | None = None
+    ) -> None:
+        self.driver = TorchDriver(where or torch.device("cuda"), way)
+
+    @classmethod
+    def check(cls, where: torch.device | None) -> None:
+        """See `Device.check`."""
+        if not torch.cuda.is_available():
+            raise ConfigError(
+                f"device={str(where)!r}: this torch ({torch.__version__}) sees no GPU; use 'cpu', "
+                "or a torch with CUDA on a machine with a driver"
+            )
+        count = torch.cuda.device_count()
+        if where is not None and where.index is not None and where.index >= count:
+            raise ConfigError(f"device={str(where)!r}: there are {count} GPUs, numbered from 0")
+
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int | None:
+        """See `Device.free_bytes`; what torch keeps for its next tensors counts as free."""
+        free, _ = torch.cuda.mem_get_info(where)
+        kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        return int(free) + int(kept)
+
+    def spare_bytes(self) -> int:
+        """See `Device.spare_bytes`: what is free now less what training takes at its peak."""
+        where = self.driver.device
+        now, peak = torch.cuda.memory_allocated(where), torch.cuda.max_memory_allocated(where)
+        _, total = torch.cuda.mem_get_info(where)
+        free = self.free_bytes(where) or 0
+        return max(free - (int(peak) - int(now)) - int(MARGIN * total), 0)
+
+    def watch(self) -> None:
+        """See `Device.watch`; begins torch's own count of the peak anew."""
+        torch.cuda.reset_peak_memory_stats(self.driver.device)

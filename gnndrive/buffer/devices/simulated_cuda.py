@@ -1,0 +1,244 @@
+"""A CUDA device that is none: streams and events as queues, carried out when a seed says so.
+
+For tests of everything that waits for an event. A copy's bytes are not there before its turn comes,
+memory has arbitrary content until then, and of two streams either may be ahead; so whoever forgets
+to wait gets a wrong row. It lives beside the real one, found by name like it, and shows the same
+`Driver`. Not for measuring anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.buffer.devices._staged import Driver, Staged
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.records import Int32Array
+
+POISON = 0xEE
+TURN_OPERATIONS_MAX = 2
+SIDE, COMPUTE = range(2)
+
+
+class Event:
+    """Fires when its stream gets there.
+
+    Attributes:
+        fired: whether it has.
+    """
+
+    def __init__(self) -> None:
+        self.fired = False
+        self.waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+
+
+Operation: TypeAlias = Callable[[], None] | Event
+"""What a stream does in its turn; an event that it finds first is waited for."""
+
+
+class SimulatedDriver(Driver):
+    """Two streams; thread-safe.
+
+    Args:
+        seed: what the streams' turns are drawn from.
+
+    Attributes:
+        memory_bytes: what device memory there is.
+        pinned_bytes: what is pinned now.
+    """
+
+    memory_bytes = 1 << 30
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self._streams: tuple[deque[Operation], deque[Operation]] = (deque(), deque())
+        # With some seeds the user's own work is in front of most that is begun there.
+        self._compute_share = (0.5, 0.05)[seed // 3 % 2]
+        self._lock = threading.RLock()
+        self._scheduled = False
+        self.pinned_bytes = 0
+
+    def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
+        """Host memory, aligned to a page."""
+        memory = np.frombuffer(private_map(nbytes), np.uint8)
+        memory[:] = POISON
+        self.pinned_bytes += nbytes
+        return memory[:nbytes]
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Host memory that stands for the device's."""
+        if nbytes > self.memory_bytes:
+            raise MemoryError(f"{nbytes:,} bytes asked for, {self.memory_bytes:,} there")
+        return torch.full((nbytes,), POISON, dtype=torch.uint8)
+
+    def scatter(
+        self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array
+    ) -> Event:
+        """See `Driver.scatter`."""
+
+        def move() -> None:  # places, slots and rows as they are then
+            places, slots = (torch.from_numpy(part.astype(np.int64)) for part in moves)
+            into[slots] = torch.from_numpy(staging)[places]
+
+        return self._begin(SIDE, move)
+
+    def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
+        """See `Driver.gather`."""
+        index = torch.from_numpy(alias.astype(np.int64))
+        out = torch.full((len(alias), rows.shape[1]), POISON, dtype=torch.uint8)
+
+        def pick() -> None:
+            out[:] = rows[index]
+
+        return out, self._begin(COMPUTE, pick)
+
+    def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `Driver.copy`."""
+        sources = [tensor.clone() for tensor in tensors]
+        copies = [_poison(tensor) for tensor in tensors]
+
+        def move() -> None:
+            for out, source in zip(copies, sources, strict=True):
+                out.copy_(source)
+
+        self.compute_waits_for(self._begin(SIDE, move))
+        return copies
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """See `Driver.computing`; torch's own work here is done at once, so what it looks at must
+        be there."""
+        self.finish_compute()
+        yield
+
+    def compute_waits_for(self, event: Event) -> None:
+        """What is begun on the compute stream from now on comes behind the event."""
+        with self._lock:
+            self._streams[COMPUTE].append(event)
+
+    async def wait(self, event: Event) -> None:
+        """See `Driver.wait`."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if event.fired:
+                return
+            waiter: asyncio.Future[None] = loop.create_future()
+            event.waiters.append((loop, waiter))
+            self._schedule(loop)
+        await waiter
+
+    def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
+        """See `Driver.hand_over`: whoever looks at the bytes waits for the compute stream."""
+        self.finish_compute()
+
+    def finish_compute(self) -> None:
+        """Carry out what was begun on the compute stream, and what that waits for."""
+        with self._lock:
+            while self._streams[COMPUTE]:
+                if not self._step(COMPUTE):
+                    self._step(SIDE)
+
+    def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
+        """See `Driver.unpin`."""
+        self._finish_side()
+        self.pinned_bytes -= memory.nbytes
+        memory[:] = POISON
+
+    def synchronize(self) -> None:
+        """See `Driver.synchronize`."""
+        self.finish_compute()
+        self._finish_side()
+
+    def _finish_side(self) -> None:
+        with self._lock:
+            while self._streams[SIDE]:
+                self._step(SIDE)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return any(self._streams)
+
+    def _begin(self, stream: int, work: Callable[[], None]) -> Event:
+        event = Event()
+
+        def fire() -> None:
+            work()
+            event.fired = True
+            for loop, waiter in event.waiters:
+                loop.call_soon_threadsafe(_set, waiter)
+
+        with self._lock:
+            self._streams[stream].append(fire)
+        return event
+
+    def _step(self, stream: int) -> bool:
+        """Carry out the stream's next operation; whether it could."""
+        queue = self._streams[stream]
+        while queue and isinstance(queue[0], Event) and queue[0].fired:
+            queue.popleft()
+        if not queue or isinstance(queue[0], Event):
+            return False
+        operation = queue.popleft()
+        assert not isinstance(operation, Event)
+        operation()
+        return True
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._scheduled and self.busy:
+            self._scheduled = True
+            loop.call_soon(self._turn, loop)
+
+    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            self._scheduled = False
+            for _ in range(self._random.randint(0, TURN_OPERATIONS_MAX)):
+                self._step(COMPUTE if self._random.random() < self._compute_share else SIDE)
+            self._schedule(loop)
+
+
+def _poison(like: torch.Tensor) -> torch.Tensor:
+    """A tensor of that shape and type with what memory holds before it is written."""
+    if not like.numel():
+        return torch.empty_like(like)
+    memory = torch.full((like.numel() * like.itemsize,), POISON, dtype=torch.uint8)
+    return memory.view(like.dtype).view(like.shape)
+
+
+def _set(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class SimulatedCuda(Staged):
+    """The device; with some seeds it has so little staging that loads wait for it.
+
+    Args:
+        empty, where: of no use to it.
+        seed: what its streams' turns are drawn from.
+    """
+
+    name = "simulated-cuda"
+    driver: SimulatedDriver
+
+    @classmethod
+    def free_bytes(cls, where: torch.device | None) -> int:
+        """See `Device.free_bytes`."""
+        return SimulatedDriver.memory_bytes
+
+    def spare_bytes(self) -> int:
+        """See `Device.spare_bytes`."""
+        return self.driver.memory_bytes
+
+    def __init__(self, empty: Any = None, where: Any = None, seed: int = 0) -> None:
+        self.driver = SimulatedDriver(seed)
+        self.portions, self.portion_bytes = ((4, 32 << 20), (2, 1024), (3, 256))[seed % 3]

@@ -1,0 +1,134 @@
+"""A lease: the only way to touch rows of the feature buffer (GNNDrive §4.2)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gnndrive.buffer.devices.base import Fence
+from gnndrive.buffer.slot_table import Share
+from gnndrive.common.records import Int32Array
+
+if TYPE_CHECKING:
+    from gnndrive.buffer.feature_buffer import FeatureBuffer
+
+# A lease's slots are given up in so many steps if the next sweep waits for slots for a part: until
+# it has some the disk may stand still, and all of them take 30 ms.
+RELEASE_STEPS = 4
+
+
+class Lease:
+    """Rows held in the feature buffer for one batch: admitted, perhaps still loading, until
+    `release`.
+
+    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is, until it is gathered.
+    """
+
+    def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
+        self._buffer = buffer
+        self._shares = shares
+        self._held = {name: len(share.alias) for name, share in shares.items()}
+        self._gathered: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+        self._settled: asyncio.Future[None] | None = None
+        self._fences: list[Fence] = []
+        self.released = False
+
+    def alias(self, table: str) -> Int32Array:
+        """The slots of the table's rows, in the order they were asked for, int32 [n]."""
+        return self._shares[table].alias
+
+    async def ready(self) -> None:
+        """Wait until each row is valid.
+
+        Raises:
+            ReadError: a row could not be read; the lease is still to be released.
+            ClosedError: its reads were cancelled.
+        """
+        while not self._check():
+            self._buffer.raise_if_broken()
+            self._settled = asyncio.get_running_loop().create_future()
+            self._buffer.watch(self)
+            try:
+                await self._settled
+            finally:
+                self._settled = None
+                self._buffer.unwatch(self)
+        for share in self._shares.values():
+            if error := share.error():
+                raise error
+
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use:
+        what has been copied is given up while the rest is (rule 9)."""
+
+        def behind(begin: int) -> None:
+            self._loop.call_soon_threadsafe(self._give_up, table, begin)
+
+        assert table not in self._gathered, "slots may be others' by now"
+        self._gathered.add(table)
+        share = self._shares[table]
+        rows, fence = share.table.memory.gather(share.alias, dtype, row_shape, behind)
+        self._fences.append(fence)
+        return rows
+
+    def _give_up(self, table: str, begin: int) -> None:
+        """In the loop: give up a table's slots from `begin` on, as far as they are still held."""
+        if self.released or self._buffer.retired:
+            return
+        share, end = self._shares[table], self._held[table]
+        self._held[table] = begin
+        try:
+            share.table.release(share.alias[begin:end])
+            self._buffer.advance()
+        except Exception as error:  # nobody awaits this
+            self._buffer.fail(error)
+
+    async def gathered(self) -> None:
+        """Wait until what `gather` began is over; only then may the lease be released (rule 9)."""
+        for fence in self._fences:
+            await fence()
+
+    def release(self) -> None:
+        """Give up the slots that are still held: once, after the gather's fence (rule 9).
+
+        Raises:
+            RuntimeError: it was released before.
+        """
+        if self.released:
+            raise RuntimeError("a lease ends once")
+        self.released = True
+        if self._buffer.retired:
+            return
+        steps = RELEASE_STEPS if self._buffer.in_parts else 1
+        left = [
+            (share.table, slots)
+            for name, share in self._shares.items()
+            for slots in np.array_split(share.alias[: self._held[name]], steps)
+        ]
+        try:
+            # The last first: the first are the batch's hubs, which other batches share.
+            while left and self._buffer.in_parts:
+                table, slots = left.pop()
+                table.release(slots)
+                self._buffer.advance()
+        finally:
+            for table, slots in reversed(left):
+                table.release(slots)
+            self._buffer.advance()
+
+    def _check(self) -> bool:
+        return all(share.settled() for share in self._shares.values())
+
+    def wake_if_settled(self) -> None:
+        """Called by the buffer after each commit: wake `ready` when nothing is pending any more."""
+        if self._settled is not None and not self._settled.done() and self._check():
+            self._settled.set_result(None)
+
+    def wake(self) -> None:
+        """Called by the buffer when it broke: `ready` looks at why."""
+        if self._settled is not None and not self._settled.done():
+            self._settled.set_result(None)

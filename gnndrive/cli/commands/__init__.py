@@ -1,0 +1,1 @@
+"""What each command of `gnndrive` does; `gnndrive/cli/main.py` says how it is called."""

@@ -1,0 +1,62 @@
+"""`gnndrive import`: which importer what was given is for, and what does not go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gnndrive.cli.commands.options import parse_splits
+from gnndrive.cli.commands.stores import import_graph
+from gnndrive.common.errors import ConfigError
+from gnndrive.store.importers import from_csv, from_dataset, from_edges
+from gnndrive.store.importers.edge_list import is_parquet
+
+_OF_ALL = {"features", "labels", "undirected", "dtype", "overwrite"}
+_OF_DATASETS = {"memory", "undirected", "dtype", "overwrite"}
+
+
+def run(
+    paths: list[Path], edges: list[Path] | None, split: list[str] | None, seed: int, **asked: Any
+) -> None:
+    """Make a store of files of edges, or of a dataset's folder, and say what it holds.
+
+    Args:
+        paths: where the store shall be; before it a dataset, if there is one.
+        edges: files of edges; None: there is a dataset.
+        split: what --split was given.
+        seed: of a random split.
+        asked: the importers' other arguments by name; None or False: not given.
+
+    Raises:
+        ConfigError: arguments that do not go together.
+        StoreError: as the importers.
+    """
+    given = {
+        name: value for name, value in asked.items() if value is not None and value is not False
+    }
+    if asked.get("header") is False:  # --no-header
+        given["header"] = False
+    if len(paths) == 2:
+        refused = sorted({*given, *(["edges"] if edges else []), *(["split"] if split else [])})
+        refused = [f"--{name.replace('_', '-')}" for name in refused if name not in _OF_DATASETS]
+        if refused:
+            raise ConfigError(
+                f"{', '.join(refused)}: the files of the dataset {paths[0]} say that: leave it "
+                "out, or give --edges and no dataset"
+            )
+        import_graph(from_dataset, source=paths[0], path=paths[1], **given)
+        return
+    if len(paths) != 1 or not edges:
+        raise ConfigError(
+            "what is to be imported? Give files, gnndrive import STORE --edges FILE, or a "
+            "dataset's folder, gnndrive import FOLDER STORE"
+        )
+    given = {"path": paths[0], "dtype": "float32", "features": None, "labels": None, **given}
+    given["splits"] = parse_splits(split or ["0.6,0.2,0.2"], seed)
+    given["columns"] = given.pop("edge_column", ())
+    sorting = set(given) - _OF_ALL - {"path", "splits", "columns"}
+    if sorting or given["columns"] or len(edges) > 1 or is_parquet(edges[0]):
+        import_graph(from_edges, edges=edges, **given)
+    else:
+        given.pop("columns")
+        import_graph(from_csv, edges=edges[0], **given)

@@ -1,0 +1,142 @@
+"""`gnndrive import`, `info`, `verify` and `plan`: what concerns a store and trains nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.commands.train import LoaderOptions
+from gnndrive.cli.measure.text import costs
+from gnndrive.common.memory import format_size
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
+from gnndrive.store.calibration import gap_bytes, load_calibration
+from gnndrive.store.format import ArrayInfo
+from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.types import array_name
+from gnndrive.store.views import StoredNodes
+
+
+def import_graph(make: Callable[..., Store], **given: Any) -> None:
+    """Make a store with one of gnndrive's importers, showing progress, and say what it holds.
+
+    Raises:
+        ConfigError, StoreError: as `make`.
+    """
+    with Bars() as bars:
+        store = make(**given, progress=bars)
+    print(info_text(store))
+
+
+def show_info(path: Path, as_json: bool) -> None:
+    """Print what a store holds.
+
+    Raises:
+        StoreError: it cannot be opened.
+    """
+    store = open_store(path)
+    if not as_json:
+        print(info_text(store))
+        return
+    cost = load_calibration(store)
+    arrays, nodes = store.info.arrays, store.all_nodes()
+    features: Any = {each.type: each.num_features for each in nodes}
+    splits: Any = {
+        each.type: {
+            name: arrays[array_name("splits", each.type, name)].shape[0]
+            for name in each.split_names
+        }
+        for each in nodes
+    }
+    if not store.is_hetero:
+        features, splits = features[None], splits[None]
+    content: dict[str, Any] = {
+        "path": str(store.path),
+        **store.info.as_dict(),
+        "num_features": features,
+        "splits": splits,
+        "bytes": store.info.nbytes,
+        "disk": None if cost is None else asdict(cost),
+        "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
+    }
+    print(json.dumps(content, indent=2))
+
+
+def verify(path: Path) -> None:
+    """Read and check a whole store, showing progress.
+
+    Raises:
+        StoreError: the first thing that is wrong.
+    """
+    store = open_store(path)
+    with Bars() as bars:
+        store.verify(bars)
+    print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
+
+
+def show_plan(path: Path, options: LoaderOptions) -> None:
+    """Print what a loader over the train split would use, or over all nodes where there is none.
+
+    Raises:
+        ConfigError, StoreError: as `NeighborLoader`.
+    """
+    store = open_homogeneous(path, "gnndrive plan")
+    seeds = store.split("train") if "train" in store.split_names else None
+    with options.loader(store, seeds, shuffle=True) as loader:
+        print(loader.plan())
+
+
+def info_text(store: Store) -> str:
+    """What a store holds, as aligned lines."""
+    info = store.info
+    arrays = list(info.arrays.values())
+    names = [array.name for array in arrays]
+    width = max(len(name) for name in names)
+    head = {
+        "nodes": f"{store.num_nodes:,}",
+        "edges": f"{store.num_edges:,}",
+        **(_types(store) if store.is_hetero else _of_nodes(store.nodes())),
+        "made by": info.made_by,
+        "size": format_size(info.nbytes),
+        "disk": _disk(store),
+    }
+    lines = [str(store.path)]
+    wide = max(map(len, head))
+    lines += [f"  {name:<{wide}} : {value}" for name, value in head.items()]
+    lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
+    return "\n".join(lines)
+
+
+def _disk(store: Store) -> str:
+    """What reading costs here, and the gap between rows that follows from it."""
+    cost = load_calibration(store)
+    said = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
+    return f"{said}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
+
+
+def _of_nodes(nodes: StoredNodes) -> dict[str, str]:
+    """Features and classes."""
+    names = "" if nodes.classes is None else f" ({', '.join(nodes.classes[:8])}"
+    if names:
+        names += ", …)" if len(nodes.classes or ()) > 8 else ")"
+    return {"features": f"{nodes.num_features:,}", "classes": f"{nodes.num_classes}{names}"}
+
+
+def _types(store: Store) -> dict[str, str]:
+    """What there is of each type."""
+    lines = {}
+    for name in store.node_types:
+        said = ", ".join(f"{what} {value}" for what, value in _of_nodes(store[name]).items())
+        lines[name] = f"{store[name].num_nodes:,} nodes, {said}"
+    for edge_type in store.edge_types:
+        lines[" → ".join(edge_type)] = f"{store[edge_type].num_edges:,} edges"
+    return lines
+
+
+def _array(array: ArrayInfo) -> str:
+    shape = " × ".join(f"{size:,}" for size in array.shape)
+    return f"{array.dtype:<8} {shape:<24} {format_size(array.nbytes):>8}"

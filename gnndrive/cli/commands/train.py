@@ -1,0 +1,278 @@
+"""`gnndrive train`: a model on a store, with a live line, one loader alive at a time.
+
+Training and evaluation take turns, so each split's loader is closed before the next one starts:
+`memory` and `buffer` then hold for the whole run, and not for each split. What that costs is a
+feature buffer that starts cold in each epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gnndrive.cli.report import LiveLine, final_report, say
+from gnndrive.cli.report import as_json as report_json
+from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.store.reader import Store, open_homogeneous
+
+_SUMMED = (
+    "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
+    "bytes_read", "bytes_wanted", "retries", "samples", "sample_s", "extract_s", "gather_s",
+    "wait_s", "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
+    "neighbours_cached",
+)  # fmt: skip
+EVALUATED = ("val", "valid", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderOptions:
+    """How batches are loaded; what they mean says `NeighborLoader`."""
+
+    fanout: tuple[int, ...] = (10, 10)
+    batch_size: int = 1024
+    seed: int = 0
+    buffer: str | int | None = None
+    memory: str | int | None = None
+    engine: str = "auto"
+    samplers: int = 4
+    extractors: int = 4
+    topology: str = "auto"
+    neighbour_cache: str | int | None = None
+
+    def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
+        """A loader over `seeds`."""
+        return NeighborLoader(
+            store,
+            list(self.fanout),
+            seeds,
+            batch_size=self.batch_size,
+            shuffle=shuffle,
+            seed=self.seed,
+            buffer=self.buffer,
+            memory=self.memory,
+            engine=self.engine,
+            samplers=self.samplers,
+            extractors=self.extractors,
+            topology=self.topology,
+            neighbour_cache=self.neighbour_cache,
+        )
+
+
+@dataclass(eq=False)
+class SplitBatches:
+    """The batches of a store's splits, for `gnndrive.cli.training.train`; a context manager.
+
+    Attributes:
+        store: what to load from.
+        options: how.
+        epochs: for the live line.
+        console: where it is drawn; standard error where None.
+        seeds: node ids by split, in place of the store's own splits.
+        last_loss: for the live line; set it from `on_loss`.
+        stats: what the training loaders counted, in the form of `NeighborLoader.stats`.
+    """
+
+    store: Store
+    options: LoaderOptions
+    epochs: int
+    console: Console | None = None
+    seeds: dict[str, Any] = field(default_factory=dict)
+    last_loss: float | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+    _loader: NeighborLoader | None = None
+    _split: str = ""
+    _shown: Generator[Any, None, None] | None = None
+
+    def __enter__(self) -> SplitBatches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __call__(self, split: str, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch, numbered from 0, while a live line shows how far they are."""
+        loader = self._open(split)
+        loader.epoch = epoch  # a resumed run draws what an unbroken one would
+        self._shown = self._show(loader, split, epoch)
+        return self._shown
+
+    def set_loss(self, loss: float) -> None:
+        """What the live line shows as the loss."""
+        self.last_loss = loss
+
+    def close(self) -> None:
+        """End the live line and close the loader; idempotent."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.close()
+        loader, self._loader = self._loader, None
+        if loader is None:
+            return
+        if self._split == "train":
+            self.stats = _sum(self.stats, loader.stats())
+        loader.close()
+
+    def _open(self, split: str) -> NeighborLoader:
+        if self._loader is None or self._split != split:
+            self.close()
+            seeds = self.seeds[split] if split in self.seeds else self.store.split(split)
+            self._loader, self._split = (
+                self.options.loader(self.store, seeds, split == "train"),
+                split,
+            )
+        return self._loader
+
+    def _show(self, loader: NeighborLoader, split: str, epoch: int) -> Generator[Any, None, None]:
+        training = split == "train"
+        if not training:
+            self.last_loss = None
+        earlier = self.stats if training else {}
+        label = f"epoch {epoch + 1}/{self.epochs}{'' if training else ' ' + split}"
+        since = _sum(earlier, loader.stats())
+        with LiveLine(len(loader), label=label, since=since, console=self.console) as line:
+            for number, batch in enumerate(loader, 1):
+                yield batch
+                line.update(number, _sum(earlier, loader.stats()), loss=self.last_loss)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What `gnndrive train` was asked for.
+
+    Attributes:
+        store: the store's folder.
+        options: how batches are loaded.
+        settings: how the model is trained; the splits to evaluate come from the store.
+        model, hidden, dropout: see `ModelSettings`.
+        checkpoint, resume: as for `gnndrive.cli.training.train`.
+    """
+
+    store: Path
+    options: LoaderOptions
+    settings: TrainSettings
+    model: str = "sage"
+    hidden: int = 128
+    dropout: float = 0.5
+    checkpoint: Path | None = None
+    resume: Path | None = None
+
+
+def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = False) -> str:
+    """Train, and give the report, as text or JSON.
+
+    Raises:
+        ConfigError, StoreError, ReadError: what is wrong, with the remedy.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    store = open_homogeneous(request.store, "gnndrive train")
+    settings = replace(request.settings, evaluate=evaluated_splits(store))
+    batches = SplitBatches(store, request.options, settings.epochs)
+    history = run_training(
+        batches,
+        request.model,
+        request.hidden,
+        request.dropout,
+        settings,
+        checkpoint=request.checkpoint,
+        resume=request.resume,
+    )
+    last = history.epochs[-1]
+    if as_json:
+        details: dict[str, Any] = {
+            "store": str(store.path),
+            "model": request.model,
+            "seed": settings.seed,
+        }
+        return report_json(batches.stats, **details, epochs=history_dict(history))
+    results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}
+    return final_report(batches.stats, title="gnndrive train", results=results)
+
+
+def run_training(
+    batches: SplitBatches,
+    model: str,
+    hidden: int,
+    dropout: float,
+    settings: TrainSettings,
+    *,
+    checkpoint: Path | None = None,
+    resume: Path | None = None,
+) -> History:
+    """Train on a store's splits, saying each epoch's result on the console.
+
+    Args:
+        batches: the store's; closed at the end.
+        model, hidden, dropout: see `ModelSettings`.
+        settings, checkpoint, resume: as for `gnndrive.cli.training.train`.
+
+    Raises:
+        ConfigError: the store has no labels or no train split, or settings that cannot work.
+    """
+    store = batches.store
+    if "y" not in store.node_names or store.num_classes < 2:
+        raise ConfigError(
+            f"{store.path} has no classes to learn: import it with labels, or train in a loop of "
+            "your own"
+        )
+    model_settings = ModelSettings(
+        store.num_features, store.num_classes, model, len(batches.options.fanout), hidden, dropout
+    )
+    console = batches.console or Console(stderr=True)
+
+    with batches:
+        return train(
+            batches,
+            model_settings,
+            settings,
+            on_loss=batches.set_loss,
+            on_epoch=lambda result: say(console, epoch_line(result)),
+            checkpoint=checkpoint,
+            resume=resume,
+        )
+
+
+def evaluated_splits(store: Store) -> tuple[str, ...]:
+    """The splits of a store whose accuracy tells something."""
+    return tuple(name for name in EVALUATED if name in store.split_names)
+
+
+def epoch_line(result: EpochResult) -> str:
+    """An epoch's result on a line."""
+    parts = [f"epoch {result.epoch}: loss {result.loss:.4f}"]
+    parts += [f"{split} accuracy {share:.4f}" for split, share in result.accuracy.items()]
+    return ", ".join([*parts, f"{result.seconds:.1f} s"])
+
+
+def history_dict(history: History) -> list[dict[str, Any]]:
+    """The epochs' results for JSON, which has no nan: null where a loss is none."""
+    return [
+        {
+            "epoch": result.epoch,
+            "loss": result.loss if math.isfinite(result.loss) else None,
+            "accuracy": result.accuracy,
+            "seconds": result.seconds,
+        }
+        for result in history.epochs
+    ]
+
+
+def _sum(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Stats of several loaders as those of one: counts added, states of the latest."""
+    if not now:
+        return dict(earlier)
+    return {**now, **{name: earlier.get(name, 0) + now[name] for name in _SUMMED if name in now}}

@@ -1,0 +1,249 @@
+"""The command line: `gnndrive demo | import | info | verify | plan | train | bench`.
+
+What a user did wrong, and a disk that fails, is one line on standard error and exit code 2; a store
+that `verify` finds damaged is exit code 1, Ctrl-C is 130. What is asked for goes to standard output
+(with `--json` one JSON object and nothing else), progress to standard error. The commands' work is
+in gnndrive/commands.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from gnndrive.cli.commands import bench, imports, stores
+from gnndrive.cli.commands import demo as demo_command
+from gnndrive.cli.commands import train as train_command
+from gnndrive.cli.commands.malloc import return_large_blocks
+from gnndrive.cli.commands.options import parse_fanout
+from gnndrive.cli.training import TrainSettings
+from gnndrive.common.errors import GNNDriveError, StoreError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train graph neural networks on graphs far larger than memory, from one SSD.",
+)
+
+app.add_typer(bench.app, name="bench")
+
+_INTERRUPTED = 130
+_debug = False
+
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Seeds a batch.")]
+Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]
+Memory = Annotated[str | None, typer.Option(help="What loading may use in all, such as 8GB.")]
+Samplers = Annotated[int, typer.Option(min=1, help="Batches sampled at once.")]
+Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
+Topology = Annotated[
+    str, typer.Option(help="Where the adjacency is: resident, mmap, direct, or auto.")
+]
+NeighbourCache = Annotated[
+    str | None, typer.Option(help="Adjacency that direct keeps in memory, such as 100MB.")
+]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show a traceback with every error.")] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+@app.command("import")
+def import_(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[DATASET] OUT",
+            help="Where the store shall be; before it, instead of --edges, an OGB folder, or a "
+            "metadata.yaml of GraphBolt or its folder.",
+        ),
+    ],
+    edges: Annotated[
+        list[Path] | None,
+        typer.Option(help="CSV or Parquet: source and target of an edge a row."),
+    ] = None,
+    features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="CSV: node id and label a line.")] = None,
+    undirected: Annotated[bool, typer.Option(help="Add the other direction of edges.")] = False,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Shares of train,val,test, drawn at random (0.6,0.2,0.2 if not given); or "
+            "NAME=FILE of node ids, once for each split; or none."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random split.")] = 0,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the features in the store; float32, if not given.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Sort edges larger than memory within it, by DuckDB, such as 1GB."),
+    ] = None,
+    num_nodes: Annotated[int | None, typer.Option(min=0, help="If no file says it.")] = None,
+    source: Annotated[str | None, typer.Option(help="Column of sources; the first.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of targets; the second.")] = None,
+    header: Annotated[
+        bool | None, typer.Option(help="Whether text begins with the columns' names.")
+    ] = None,
+    edge_column: Annotated[
+        list[str] | None, typer.Option(help="Column of numbers to keep, once for each.")
+    ] = None,
+    map_ids: Annotated[
+        bool, typer.Option(help="Ids are text, or sparse: number the nodes, keep the ids.")
+    ] = False,
+) -> None:
+    """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
+    imports.run(
+        paths, edges, split, seed, features=features, labels=labels, undirected=undirected,
+        dtype=dtype, overwrite=overwrite, memory=memory, num_nodes=num_nodes, source=source,
+        target=target, header=header, edge_column=edge_column, map_ids=map_ids,
+    )  # fmt: skip
+
+
+@app.command()
+def info(store: StorePath, json: Json = False) -> None:
+    """Say what a store holds: counts, arrays, splits, how it was made."""
+    stores.show_info(store, json)
+
+
+@app.command()
+def verify(store: StorePath) -> None:
+    """Read a whole store and check every checksum and index; exit code 1 if it is damaged."""
+    try:
+        stores.verify(store)
+    except StoreError as error:
+        if _debug:
+            raise
+        print(f"gnndrive: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def plan(
+    store: StorePath,
+    fanout: Fanout = "10,10",
+    batch_size: BatchSize = 1024,
+    buffer: Buffer = None,
+    memory: Memory = None,
+    samplers: Samplers = 4,
+    extractors: Extractors = 4,
+    topology: Topology = "auto",
+    neighbour_cache: NeighbourCache = None,
+) -> None:
+    """Say what training would use how much memory for, and why; reads nothing."""
+    options = train_command.LoaderOptions(
+        fanout=parse_fanout(fanout),
+        batch_size=batch_size,
+        buffer=buffer,
+        memory=memory,
+        samplers=samplers,
+        extractors=extractors,
+        topology=topology,
+        neighbour_cache=neighbour_cache,
+    )
+    stores.show_plan(store, options)
+
+
+@app.command()
+def train(
+    store: StorePath,
+    model: Annotated[
+        Literal["sage", "gcn", "gat"], typer.Option(help="GraphSAGE, GCN or GAT of PyG.")
+    ] = "sage",
+    epochs: Annotated[int, typer.Option(min=1, help="In all, a resumed file's counted.")] = 3,
+    fanout: Fanout = "10,10",
+    batch_size: BatchSize = 1024,
+    hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
+    dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
+    lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
+    weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
+    seed: Annotated[int, typer.Option(min=0, help="Of batches, weights and dropout.")] = 0,
+    buffer: Buffer = None,
+    memory: Memory = None,
+    engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
+    samplers: Samplers = 4,
+    extractors: Extractors = 4,
+    topology: Topology = "auto",
+    neighbour_cache: NeighbourCache = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
+    trim: Annotated[bool, typer.Option(help="Compute only what later layers need.")] = True,
+    checkpoint: Annotated[Path | None, typer.Option(help="Write here after each epoch.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on from this checkpoint.")] = None,
+    json: Json = False,
+) -> None:
+    """Train a model on a store, evaluating on its val and test splits after each epoch."""
+    options = train_command.LoaderOptions(
+        parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
+        topology, neighbour_cache,
+    )  # fmt: skip
+    settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
+    request = train_command.TrainRequest(
+        store, options, settings, model, hidden, dropout, checkpoint, resume
+    )
+    print(train_command.run(request, threads=threads, as_json=json))
+
+
+@app.command()
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Where the graph goes, or already is.")
+    ] = Path(".demo"),
+    nodes: Annotated[int, typer.Option(min=10_000, help="Of the graph.")] = 2_000_000,
+    keep: Annotated[bool, typer.Option(help="Leave the graph there for the next time.")] = True,
+) -> None:
+    """Generate a graph, train on it with 256 MB for features, compare with a memory map."""
+    demo_command.run(folder, nodes, keep)
+
+
+def _freeze() -> None:
+    if "duckdb" not in sys.modules:  # it complains of what is left
+        gc.freeze()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: what follows the program's name; sys.argv's where None.
+
+    Returns:
+        The exit code.
+    """
+    return_large_blocks()
+    # Else the interpreter's last collection, over all of torch, is 0.8 s of every Ctrl-C.
+    atexit.register(_freeze)
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="gnndrive")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code == _INTERRUPTED:
+            print("gnndrive: interrupted", file=sys.stderr)
+        return code
+    except KeyboardInterrupt:
+        print("gnndrive: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except (GNNDriveError, NotImplementedError) as error:
+        if _debug:
+            raise
+        print(f"gnndrive: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""Calibration: seconds a request and seconds a byte on the disk that a store lies on.
+
+Random reads of a few sizes, as many at once as in a loader, through the loader's own ring, in
+several rounds because a disk is not alone and not steady; then a straight line through each size's
+median, up to the loader's largest read: t = request_s + bytes x byte_s. The planner bridges a gap
+when reading it costs less than another request. A real disk is only near to such a line, so every
+point is kept beside the two constants, and `gnndrive info` says how far off the line is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+from collections.abc import Sequence
+from itertools import count
+from statistics import median
+
+import numpy as np
+
+from gnndrive.cli.measure.drive import Driven
+from gnndrive.cli.measure.raw import IoOptions, run
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import INFLIGHT_BYTES, DiskCost
+from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
+from gnndrive.disk.layouts.table import Table
+from gnndrive.store.calibration import disk_identity, not_writable, save_calibration
+from gnndrive.store.reader import Store
+
+READ_BYTES = (512, 4096, 16384, BLOCK_BYTES, SWEEP_BLOCK_BYTES)
+FILE_BYTES_MIN = BLOCK_BYTES
+DEPTH = 128
+ROUNDS = 4
+SECONDS_A_POINT = 0.3
+WARM_UP_POINTS = 8  # so much time before the first: a rested virtual disk has credit to burn
+
+
+def calibrate(
+    store: Store,
+    *,
+    features: str | None = None,
+    depth: int = DEPTH,
+    ioengine: str = "uring",
+    seconds: float = SECONDS_A_POINT,
+    reads: int | None = None,
+) -> DiskCost:
+    """Measure the disk that a store lies on and write disk.json into the store's folder.
+
+    Args:
+        store: the store.
+        features: the array whose file to read; None: the largest of nodes.
+        depth: reads in flight.
+        ioengine: "uring" or "threads".
+        seconds: how long to read for a point; each size has `ROUNDS` of them.
+        reads: how many reads for a point instead.
+
+    Raises:
+        ConfigError: the file is smaller than 64 KiB.
+        StoreError: the store's folder cannot be written to.
+        ReadError: a read failed.
+    """
+    if not os.access(store.path, os.W_OK):
+        raise not_writable(store, "no permission")
+    points = measure_points(store, features or _largest(store), depth, ioengine, seconds, reads)
+    cost = cost_of(points, store, depth, ioengine)
+    save_calibration(store, cost)
+    return cost
+
+
+def cost_of(
+    points: Sequence[tuple[int, float]], store: Store, depth: int, ioengine: str
+) -> DiskCost:
+    """What reading costs by what was measured just now."""
+    request_s, byte_s = fit(points)
+    return DiskCost(
+        request_s=request_s,
+        byte_s=byte_s,
+        depth=depth,
+        engine=ioengine,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        disk=disk_identity(store.path),
+        points=tuple(points),
+    )
+
+
+def _largest(store: Store) -> str:
+    """The name of the largest array of nodes.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
+    if not of_nodes:
+        raise ConfigError(f"{store.path} has nothing to read of nodes: there is nothing to measure")
+    return max(of_nodes, key=lambda array: array.nbytes).name
+
+
+def measure_points(
+    store: Store, features: str, depth: int, ioengine: str, seconds: float, reads: int | None
+) -> tuple[tuple[int, float], ...]:
+    """(bytes of a read, seconds a read): the sizes that the disk and the file allow, in rounds."""
+    disk = Disk(store, features, depth, ioengine)
+    disk.read(FILE_BYTES_MIN, WARM_UP_POINTS * seconds, reads)
+    return tuple(disk.point(nbytes, seconds, reads) for nbytes in disk.sizes * ROUNDS)
+
+
+class Disk:
+    """What a store's rows lie on, to be read at random.
+
+    Attributes:
+        sizes: bytes of the reads that the disk and the file allow, of `READ_BYTES`.
+
+    Raises:
+        ConfigError: the file is smaller than 64 KiB.
+    """
+
+    def __init__(self, store: Store, features: str, depth: int, ioengine: str) -> None:
+        file = store.table(features)
+        table = Table(file)
+        sector = table.sector_bytes if table.direct else 1
+        table.close()
+        whole = os.path.getsize(file.path)
+        if whole < FILE_BYTES_MIN:
+            raise ConfigError(
+                f"{file.path} has {whole:,} bytes, less than one of the reads to measure: a store "
+                "that small needs no calibration"
+            )
+        self.sizes = [s for s in sorted({max(size, sector) for size in READ_BYTES}) if s <= whole]
+        self._path, self._depth, self._ioengine = file.path, depth, ioengine
+        # Blocks that were read a moment ago may come out of a cache of the drive or of the host.
+        self._seeds = count(secrets.randbits(32))
+
+    def read(self, nbytes: int, seconds: float, reads: int | None = None) -> Driven:
+        """Read `nbytes` at random places for so long, or so many times."""
+        return run(
+            IoOptions(
+                self._path,
+                bs=nbytes,
+                iodepth=self._depth,
+                ioengine=self._ioengine,
+                runtime_s=seconds if reads is None else None,
+                reads=reads,
+                slat=False,
+                seed=next(self._seeds),
+                inflight_bytes=INFLIGHT_BYTES,
+            )
+        )
+
+    def point(self, nbytes: int, seconds: float, reads: int | None = None) -> tuple[int, float]:
+        """The same; `nbytes` and seconds a read."""
+        driven = self.read(nbytes, seconds, reads)
+        return nbytes, driven.runtime_s / max(driven.rows, 1)
+
+
+def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """(bytes of a read, the median of its seconds), by size."""
+    sizes = sorted({nbytes for nbytes, _ in points})
+    return [(size, median(t for nbytes, t in points if nbytes == size)) for size in sizes]
+
+
+def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """The line t = request_s + bytes x byte_s nearest to the sizes' medians, by relative error.
+
+    Args:
+        points: bytes of a read and seconds a read, at least two sizes.
+
+    Returns:
+        request_s and byte_s, neither negative: where the nearest line has a negative one, the
+        nearest without it.
+    """
+    nbytes, seconds = np.array(medians(points), float).T
+    terms = np.stack([np.ones_like(nbytes), nbytes]) / seconds
+    solved = np.linalg.lstsq((terms * _SCALE[:, None]).T, np.ones_like(seconds), rcond=None)[0]
+    request_s, byte_s = (solved * _SCALE).tolist()
+    if request_s < 0:
+        return 0.0, float(terms[1].sum() / (terms[1] ** 2).sum())
+    if byte_s < 0:
+        return float(terms[0].sum() / (terms[0] ** 2).sum()), 0.0
+    return request_s, byte_s
+
+
+_SCALE = np.array([1e-5, 1e-9])  # of the two unknowns, for the solver's sake
+
+
+def misfit(cost: DiskCost) -> float:
+    """How far the line is from the worst of the medians that it was fitted to, as a share."""
+    away = (abs(cost.seconds(1, size) / t - 1) for size, t in medians(cost.points) if t)
+    return max(away, default=0.0)

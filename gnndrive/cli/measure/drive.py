@@ -1,0 +1,181 @@
+"""Drive an engine at full depth: always two planned reads queued behind the one under way.
+
+What the benchmarks of this folder share. The engine is the loader's own, so what they measure is
+what the loader gets; Python sees a wake-up for thousands of reads and plans thousands more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from time import perf_counter
+
+from gnndrive.cli.measure.latency import Latency, merged
+from gnndrive.common.errors import ConfigError, ReadError
+from gnndrive.common.records import EngineSettings, Stretch
+from gnndrive.disk.engines._listener import Listener
+from gnndrive.disk.engines.threads import Threads
+from gnndrive.disk.engines.uring import Uring
+from gnndrive.disk.layouts.base import Reads
+
+QUEUED = 2  # planned reads that wait behind the one that is waited for
+ENGINES: dict[str, type[Uring] | type[Threads]] = {"uring": Uring, "threads": Threads}
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What was read and what it took.
+
+    Attributes:
+        rows: rows that landed, or raw reads.
+        requests, nbytes, retries: completions, bytes they brought, and requests asked again.
+        runtime_s: from the first request to the last completion, seconds.
+        usr_s, sys_s: CPU seconds of this process meanwhile, all its threads.
+        ctx: context switches of this process meanwhile.
+        majf, minf: page faults of this process meanwhile.
+        latency: of the requests, if it was measured; else `lat` of uring's alone.
+    """
+
+    rows: int
+    requests: int
+    nbytes: int
+    retries: int
+    runtime_s: float
+    usr_s: float
+    sys_s: float
+    ctx: int
+    majf: int
+    minf: int
+    latency: Latency
+
+    def __add__(self, other: Driven) -> Driven:
+        """Both, one after the other."""
+        names = (field.name for field in fields(Driven))
+        return Driven(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    @property
+    def iops(self) -> float:
+        """Requests a second."""
+        return self.requests / self.runtime_s
+
+    @property
+    def usr_cpu(self) -> float:
+        """Per cent of one core, as fio has it; `sys_cpu` likewise."""
+        return 100 * self.usr_s / self.runtime_s
+
+    @property
+    def sys_cpu(self) -> float:
+        """See `usr_cpu`."""
+        return 100 * self.sys_s / self.runtime_s
+
+
+def drive(
+    sources: list[Iterator[Reads]],
+    engine: str,
+    settings: EngineSettings,
+    runtime_s: float | None = None,
+) -> Driven:
+    """Carry out all reads of all sources, each source through an engine of its own.
+
+    Not for use inside a running event loop: it runs one.
+
+    Args:
+        sources: planned reads, taken when there is room for them. The memory that a source lands
+            rows in must do for `QUEUED + 1` of its reads at once.
+        engine: "uring" or "threads".
+        settings: of each engine.
+        runtime_s: stop after so many seconds; None: at the end of the sources.
+
+    Raises:
+        ConfigError: the engine cannot be had.
+        ReadError: a read failed.
+    """
+    if engine not in ENGINES:
+        raise ConfigError(f"ioengine={engine!r}: choose one of {', '.join(ENGINES)}")
+    return asyncio.run(_drive(sources, engine, settings, runtime_s))
+
+
+async def _drive(
+    sources: list[Iterator[Reads]], engine: str, settings: EngineSettings, runtime_s: float | None
+) -> Driven:
+    engines: list[Uring | Threads] = []
+    try:
+        for _ in sources:
+            engines.append(ENGINES[engine](settings))
+        jobs = [_Job(one, source) for one, source in zip(engines, sources, strict=True)]
+        before, started = resource.getrusage(resource.RUSAGE_SELF), perf_counter()
+        if runtime_s is not None:
+            for job in jobs:
+                asyncio.get_running_loop().call_later(runtime_s, job.stop)
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job.run())
+        elapsed = perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_SELF)
+    finally:
+        for one in engines:
+            await one.aclose()
+    for job in jobs:
+        if job.error is not None:
+            raise job.error
+    counted = [one.stats() for one in engines]
+    return Driven(
+        rows=sum(job.rows for job in jobs),
+        requests=sum(stats["requests"] for stats in counted),
+        nbytes=sum(stats["bytes"] for stats in counted),
+        retries=sum(stats["retries"] for stats in counted),
+        runtime_s=elapsed,
+        usr_s=after.ru_utime - before.ru_utime,
+        sys_s=after.ru_stime - before.ru_stime,
+        ctx=after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw,
+        majf=after.ru_majflt - before.ru_majflt,
+        minf=after.ru_minflt - before.ru_minflt,
+        latency=merged(one.latency() for one in engines),
+    )
+
+
+class _Job:
+    """One engine and what it has to read."""
+
+    def __init__(self, engine: Uring | Threads, source: Iterator[Reads]) -> None:
+        self._engine, self._source = engine, source
+        self._live: deque[Listener] = deque()
+        self._stopped = False
+        self.rows = 0
+        self.error: ReadError | None = None
+
+    def stop(self) -> None:
+        """Start no more requests; those in flight still end and count."""
+        self._stopped = True
+        for listener in self._live:
+            listener.reads.cancel()
+
+    async def run(self) -> None:
+        for reads in self._source:
+            if self._stopped:
+                break
+            self._live.append(self._engine.read(reads))
+            if len(self._live) > QUEUED:
+                await self._finish_oldest()
+        while self._live:
+            await self._finish_oldest()
+
+    async def _finish_oldest(self) -> None:
+        listener = self._live[0]
+        async for stretch in listener:
+            self.rows += len(stretch.slots)
+            if len(stretch.failures):
+                self._note_failure(listener.reads, stretch)
+        self._live.popleft()
+
+    def _note_failure(self, reads: Reads, stretch: Stretch) -> None:
+        failures = stretch.failures
+        broken = failures[failures["error"] != errno.ECANCELED]
+        if len(broken) and self.error is None:
+            first = broken[0]
+            self.error = ReadError(reads.path, int(first["offset"]), int(first["error"]))
+            self.stop()

@@ -1,0 +1,166 @@
+"""fio beside us: the same options handed to the fio binary, and what its JSON says.
+
+Ours and fio's runs alternate, so that what else the machine does meets both. fio never writes
+either: it runs with --readonly.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gnndrive.cli.measure.raw import IoOptions
+from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.disk.engines.threads import THREADS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class FioResult:
+    """What fio measured; latencies are 0 where fio does not say.
+
+    Attributes:
+        version: fio's.
+        iops: reads a second.
+        bw_bytes: bytes a second.
+        usr_cpu, sys_cpu: per cent of one core.
+        lat_ns_mean: mean latency.
+        clat_ns_p99: the 99th percentile of the completion latency.
+    """
+
+    version: str
+    iops: float
+    bw_bytes: float
+    usr_cpu: float
+    sys_cpu: float
+    lat_ns_mean: float
+    clat_ns_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Several runs of one figure.
+
+    Attributes:
+        median, least, most: of the runs.
+    """
+
+    median: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and range of at least one value."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def require_fio() -> str:
+    """Where fio is.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    found = shutil.which("fio")
+    if found is None:
+        raise ConfigError(
+            "fio is not installed, so there is nothing to run beside: apt install fio, or leave "
+            "out --against-fio"
+        )
+    return found
+
+
+def fio_command(fio: str, options: IoOptions) -> list[str]:
+    """The command line that has fio read what `raw.run(options)` reads.
+
+    The threads engine's counterpart is psync with a job a thread.
+    """
+    jobs, depth, engine = options.numjobs, options.iodepth, "io_uring"
+    if options.ioengine == "threads":
+        jobs, depth, engine = jobs * min(depth, THREADS_MAX), 1, "psync"
+    words = {
+        "name": "gnndrive",
+        "filename": options.filename.replace(":", "\\:"),
+        "rw": options.rw,
+        "bs": options.bs,
+        "iodepth": depth,
+        "numjobs": jobs,
+        "direct": int(options.direct),
+        "ioengine": engine,
+        "iodepth_batch_submit": options.submit_batch or None,
+        "iodepth_batch_complete_min": options.complete_min if options.complete_min > 1 else None,
+        "size": options.size,
+        "number_ios": options.reads,
+        "runtime": options.runtime_s and f"{round(options.runtime_s * 1000)}ms",
+        "time_based": 1 if options.runtime_s else None,
+        "disable_slat": None if options.slat else 1,
+        "output-format": "json",
+    }
+    flags = ["--readonly", "--thread", "--group_reporting", "--norandommap"]
+    given = [f"--{name}={value}" for name, value in words.items() if value is not None]
+    return [fio, *flags, *given]
+
+
+def run_fio(options: IoOptions) -> FioResult:
+    """Run fio once.
+
+    Raises:
+        ConfigError: it is not installed.
+        GNNDriveError: it failed; the message is its own.
+    """
+    command = fio_command(require_fio(), options)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        said = (ended.stderr.strip() or ended.stdout.strip() or "nothing").splitlines()
+        raise GNNDriveError(f"fio ended with code {ended.returncode} and said: {said[0]}")
+    return parse_fio(ended.stdout)
+
+
+def parse_fio(text: str) -> FioResult:
+    """What `fio --output-format=json --group_reporting` printed, notes before the JSON left out.
+
+    Raises:
+        GNNDriveError: it is not that.
+    """
+    try:
+        content: dict[str, Any] = json.loads(text[text.index("{") :])
+        job = content["jobs"][0]
+        read = job["read"]
+        percentiles = read.get("clat_ns", {}).get("percentile", {})
+        return FioResult(
+            version=str(content["fio version"]),
+            iops=float(read["iops"]),
+            bw_bytes=float(read["bw_bytes"]),
+            usr_cpu=float(job["usr_cpu"]),
+            sys_cpu=float(job["sys_cpu"]),
+            lat_ns_mean=float(read.get("lat_ns", {}).get("mean", 0)),
+            clat_ns_p99=float(percentiles.get("99.000000", 0)),
+        )
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise GNNDriveError(
+            f"what fio printed is no report of it ({type(error).__name__}: {error}): "
+            "run it by hand with --output-format=json"
+        ) from error
+
+
+Ours = TypeVar("Ours")
+
+
+def in_turn(
+    ours: Callable[[], Ours], theirs: Callable[[], FioResult], runs: int
+) -> tuple[list[Ours], list[FioResult]]:
+    """Run both `runs` times, one after the other, who is first taking turns."""
+    mine: list[Ours] = []
+    fios: list[FioResult] = []
+    for number in range(runs):
+        if number % 2:
+            fios.append(theirs())
+            mine.append(ours())
+        else:
+            mine.append(ours())
+            fios.append(theirs())
+    return mine, fios

@@ -1,0 +1,166 @@
+"""Raw reads of a file through a real engine, with fio's options: what `gnndrive bench io` runs.
+
+It answers "does the ring reach what the disk can do?", beside fio (`gnndrive/cli/measure/fio.py`),
+so a request here is a request there: one read of `bs` bytes, dropped when it has come. The file is
+only read. For what a store's rows cost use `gnndrive/cli/measure/rows.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnndrive.cli.measure.drive import Driven, drive
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EngineSettings, Int64Array, Landing, TableFile
+from gnndrive.disk.layouts.base import Reads
+from gnndrive.disk.layouts.table import Table
+
+READS_AT_ONCE = 4096  # planned as one: some 20 ms of a fast disk's work
+NOWHERE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IoOptions:
+    """What to read, in fio's words.
+
+    Attributes:
+        filename: the file or block device.
+        rw: "randread", blocks drawn with replacement, or "read", one after the other.
+        bs: bytes of a read; whole sectors if `direct`.
+        iodepth: reads in flight at once, of each job.
+        numjobs: jobs at once, each with an engine of its own.
+        direct: O_DIRECT, past the page cache.
+        runtime_s: seconds; None: until each job has read `size` bytes.
+        size: bytes of the file to use, from its start; None: all.
+        ioengine: "uring" or "threads".
+        submit_batch: requests prepared before they are handed over; 0: an eighth of `iodepth`, as
+            in the loader.
+        complete_min: completions to wait for at once.
+        slat: whether to tell slat and clat apart, which costs a system call more; else only lat is
+            measured, as in the loader.
+        reads: how many reads, of each job; None: `runtime_s` or `size` decides.
+        seed: of the random blocks.
+        inflight_bytes: uring begins no read while so many bytes are in flight; 0: as many as
+            `iodepth` says, as fio has it.
+    """
+
+    filename: str
+    rw: str = "randread"
+    bs: int = 4096
+    iodepth: int = 128
+    numjobs: int = 1
+    direct: bool = True
+    runtime_s: float | None = None
+    size: int | None = None
+    ioengine: str = "uring"
+    submit_batch: int = 0
+    complete_min: int = 1
+    slat: bool = True
+    reads: int | None = None
+    seed: int = 1
+    inflight_bytes: int = 0
+
+
+def run(options: IoOptions) -> Driven:
+    """Read and measure.
+
+    Raises:
+        ConfigError: an option cannot work.
+        StoreError: the file cannot be opened.
+        ReadError: a read failed.
+    """
+    blocks = block_count(options)
+    file = TableFile(options.filename, 0, blocks, options.bs, "uint8", (options.bs,))
+    table = Table(file, options.bs, direct=options.direct, separate=True)
+    try:
+        if table.direct and options.bs % table.sector_bytes:
+            raise ConfigError(
+                f"bs={options.bs} is no multiple of the {table.sector_bytes} bytes that direct "
+                f"reads of {options.filename} must be aligned to: choose one that is, or direct=0"
+            )
+        total = options.reads
+        if total is None and options.runtime_s is None:
+            total = blocks
+        sources = [
+            _planned(table, block_numbers(options, blocks, total, job))
+            for job in range(options.numjobs)
+        ]
+        settings = EngineSettings(
+            options.iodepth,
+            options.bs,
+            submit_batch=options.submit_batch,
+            complete_min=options.complete_min,
+            measure=options.slat,
+            inflight_bytes=options.inflight_bytes,
+        )
+        return drive(sources, options.ioengine, settings, options.runtime_s)
+    finally:
+        table.close()
+
+
+def block_count(options: IoOptions) -> int:
+    """How many whole blocks of `bs` bytes the file, or its first `size` bytes, has.
+
+    Raises:
+        ConfigError: an option cannot work, or there is none.
+    """
+    _check(options)
+    try:
+        with open(options.filename, "rb") as file:
+            if not stat.S_ISREG(mode := os.fstat(file.fileno()).st_mode) and not stat.S_ISBLK(mode):
+                raise ConfigError(f"{options.filename} is no file or block device to read from")
+            nbytes = file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise ConfigError(
+            f"{options.filename} cannot be read ({error.strerror}): give the file to read as "
+            "filename; it is never written to"
+        ) from error
+    blocks = min(nbytes, options.size or nbytes) // options.bs
+    if blocks < 1:
+        raise ConfigError(
+            f"{options.filename} has {nbytes:,} bytes and size={options.size or nbytes:,}: not one "
+            f"block of bs={options.bs:,}; choose a smaller bs or a larger file"
+        )
+    return blocks
+
+
+def _check(options: IoOptions) -> None:
+    if options.rw not in ("read", "randread"):
+        raise ConfigError(f"rw={options.rw!r}: choose read or randread; nothing is ever written")
+    if min(options.bs, options.iodepth, options.numjobs, options.complete_min) < 1:
+        raise ConfigError("bs, iodepth, numjobs and complete_min must be at least 1")
+    if options.submit_batch < 0 or (options.runtime_s is not None and options.runtime_s <= 0):
+        raise ConfigError("submit_batch must be at least 0 and runtime more than 0")
+
+
+def block_numbers(
+    options: IoOptions, blocks: int, total: int | None, job: int
+) -> Iterator[Int64Array]:
+    """Which blocks a job reads, int64 [up to READS_AT_ONCE] at a time.
+
+    Args:
+        options: rw, iodepth and the seed count.
+        blocks: how many blocks there are.
+        total: how many to read; None: without end.
+        job: the job's number.
+    """
+    random = np.random.default_rng([options.seed, job])
+    done, at_once = 0, max(READS_AT_ONCE, 2 * options.iodepth)
+    while total is None or done < total:
+        count = at_once if total is None else min(at_once, total - done)
+        if options.rw == "read":
+            yield np.arange(done, done + count, dtype=np.int64) % blocks
+        else:
+            yield random.integers(0, blocks, count)
+        done += count
+
+
+def _planned(table: Table, numbers: Iterator[Int64Array]) -> Iterator[Reads]:
+    nowhere = Landing(NOWHERE, table.file.row_bytes, direct=False)
+    for rows in numbers:
+        yield table.locate(rows, np.zeros(len(rows), np.int32), nowhere)

@@ -1,0 +1,191 @@
+"""The reads of real batches: rows out of a store at full depth, nothing reused between batches.
+
+It answers "how many rows a second does the planner get out of this disk?", beside one request a row
+and beside fio's IOPS at the row's size. A batch is what a sampler draws, or a share of all rows at
+random. Rows land in memory as in the loader; feature buffer, gather and training are left out.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gnndrive.cli.measure.calibrate import Disk, cost_of
+from gnndrive.cli.measure.drive import QUEUED, Driven, drive
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import DiskCost, EngineSettings, Int32Array, Int64Array, Landing
+from gnndrive.disk.layouts.base import Reads, block_bytes
+from gnndrive.disk.layouts.table import Table
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.mmap import Mmap
+from gnndrive.store.calibration import gap_bytes, load_calibration
+from gnndrive.store.reader import Store
+
+LANDING_BYTES = 64 << 20  # rows planned as one: a loader's part, of rows of 512 bytes
+ROWS_AT_ONCE_MIN = 256
+SECONDS_A_POINT = 0.1  # of a calibration in turn: less than it takes to read a stretch
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOptions:
+    """Which rows to read, and how.
+
+    Attributes:
+        features: the table, a per-node array's name.
+        share: of all rows, drawn at random for each batch; None: sample neighbourhoods.
+        batches: how many.
+        batch_size: seeds of a sampled batch, drawn from all nodes.
+        fanout: of a sampled batch.
+        gap: bytes between rows that are read over; None: the calibration's, else the default.
+        separate: one request a row, nothing merged: the naive ring.
+        iodepth, ioengine, submit_batch, complete_min, slat: as in `IoOptions`.
+        seed: of the rows.
+        recalibrate: measure the disk before each stretch of rows and predict by that. A disk that
+            others use too is not the same for two seconds, let alone since it was calibrated.
+    """
+
+    features: str = "x"
+    share: float | None = None
+    batches: int = 3
+    batch_size: int = 1000
+    fanout: tuple[int, ...] = (10, 10, 10)
+    gap: int | None = None
+    separate: bool = False
+    iodepth: int = 128
+    ioengine: str = "uring"
+    submit_batch: int = 0
+    complete_min: int = 1
+    slat: bool = False
+    seed: int = 1
+    recalibrate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RowsResult:
+    """What came of it.
+
+    Attributes:
+        driven: what was read and what it took.
+        row_bytes: bytes of one row.
+        gap_bytes: gaps that were read over.
+        predicted_s: how long the store's calibration, or the one in between, says that these
+            requests take; None: not calibrated.
+    """
+
+    driven: Driven
+    row_bytes: int
+    gap_bytes: int
+    predicted_s: float | None
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows landed a second."""
+        return self.driven.rows / self.driven.runtime_s
+
+
+def run(store: Store, options: RowsOptions) -> RowsResult:
+    """Draw the batches, then read and measure.
+
+    Raises:
+        ConfigError: an option cannot work.
+        StoreError: the store is damaged.
+        ReadError: a read failed.
+    """
+    file = store.table(options.features)
+    cost = load_calibration(store)
+    block = block_bytes(file.row_bytes)
+    gap = gap_bytes(cost, block) if options.gap is None else options.gap
+    batches = list(wanted_rows(store, options))
+    table = Table(file, block, gap, separate=options.separate)
+    try:
+        settings = EngineSettings(
+            options.iodepth,
+            block,
+            submit_batch=options.submit_batch,
+            complete_min=options.complete_min,
+            measure=options.slat,
+        )
+        plans = _Plans(table, batches)
+        if options.recalibrate:
+            driven, cost = _drive_in_turn(plans, store, options, settings)
+        else:
+            driven = drive([iter(plans)], options.ioengine, settings)
+    finally:
+        table.close()
+    predicted = None if cost is None else cost.seconds(plans.requests, plans.nbytes)
+    return RowsResult(driven, file.row_bytes, gap, predicted)
+
+
+def _drive_in_turn(
+    plans: _Plans, store: Store, options: RowsOptions, settings: EngineSettings
+) -> tuple[Driven, DiskCost | None]:
+    """Drive stretch by stretch, the disk measured before each; all of it, and what reading cost."""
+    depth, engine = options.iodepth, options.ioengine
+    disk = Disk(store, options.features, depth, engine)
+    driven, points = drive([iter(())], engine, settings), []
+    for reads in plans:
+        points += [disk.point(nbytes, SECONDS_A_POINT) for nbytes in disk.sizes]
+        driven += drive([iter((reads,))], engine, settings)
+    return driven, cost_of(points, store, depth, engine) if points else None
+
+
+def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
+    """The distinct rows of each batch, sorted, int64 [rows].
+
+    Raises:
+        ConfigError: an option cannot work.
+        StoreError: the graph is damaged.
+    """
+    if options.share is not None and not 0 < options.share <= 1:
+        raise ConfigError(f"share={options.share}: give a share of the rows above 0, at most 1")
+    if options.batches < 1 or options.batch_size < 1:
+        raise ConfigError("batches and batch_size must be at least 1")
+    random = np.random.default_rng(options.seed)
+    if options.share is not None:
+        count = store.table(options.features).row_count
+        for _ in range(options.batches):
+            yield np.flatnonzero(random.random(count, np.float32) < options.share)
+        return
+    topology = Mmap(store.index_pointers, store.indices, str(store.indices_path))
+    sampler = Uniform(options.fanout)
+    for batch in range(options.batches):
+        seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)
+        key = batch_key(options.seed, 0, batch)
+        yield np.unique(sampler.sample(seeds, key, topology).node)
+
+
+class _Plans:
+    """Plans batches as they are asked for, a stretch of rows at a time, into memory that is used
+    again once its stretch has landed. It has been touched before, as a loader's slots are after its
+    first batches: a page that is new would cost more than the row that lands in it."""
+
+    def __init__(self, table: Table, batches: list[Int64Array]) -> None:
+        stride = table.file.row_bytes
+        self._table, self._batches = table, batches
+        self._at_once = max(ROWS_AT_ONCE_MIN, LANDING_BYTES // stride)
+        self._at_once = min(self._at_once, max((len(rows) for rows in batches), default=1) or 1)
+        parts = QUEUED + 1  # `drive` asks for the next when at most QUEUED are under way
+        memory = np.frombuffer(private_map(parts * self._at_once * stride), np.uint8)
+        memory[:: mmap.PAGESIZE] = 0
+        self._landing = Landing(memory.ctypes.data, stride, direct=True, owner=memory)
+        slots = np.arange(parts * self._at_once, dtype=np.int32)
+        self._slots: list[Int32Array] = np.split(slots, parts)
+        self.requests = self.nbytes = 0
+
+    def __iter__(self) -> Iterator[Reads]:
+        stretches = (
+            rows[start : start + self._at_once]
+            for rows in self._batches
+            for start in range(0, len(rows), self._at_once)
+        )
+        for number, rows in enumerate(stretches):
+            slots = self._slots[number % len(self._slots)][: len(rows)]
+            reads = self._table.locate(rows, slots, self._landing)
+            self.requests += reads.requests
+            self.nbytes += reads.nbytes
+            yield reads

@@ -1,0 +1,312 @@
+"""Reports in fio's form: the text, and JSON with fio's keys, so that what reads fio's reads ours.
+
+Units are fio's: `bw` is KiB/s, `runtime` milliseconds, `usr_cpu` per cent of one core. CPU is the
+whole process's, so Python's share is in it. Jobs are reported as one, as with `--group_reporting`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from gnndrive.cli.measure.calibrate import medians, misfit
+from gnndrive.cli.measure.drive import Driven
+from gnndrive.cli.measure.fio import FioResult, Spread, spread
+from gnndrive.cli.measure.latency import PERCENTILES, Histogram
+from gnndrive.cli.measure.raw import IoOptions
+from gnndrive.cli.measure.rows import RowsResult
+from gnndrive.common.records import DiskCost
+
+_UP_TO = {
+    "latency_ns": (1, (2, 4, 10, 20, 50, 100, 250, 500, 750, 1000)),
+    "latency_us": (1000, (2, 4, 10, 20, 50, 100, 250, 500, 750, 1000)),
+    "latency_ms": (1000_000, (2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000)),
+}
+
+
+def kilo(number: float) -> str:
+    """A count as fio writes it: 950, 9521, 94.6k, 1234k."""
+    if number < 10_000:
+        return f"{number:.0f}"
+    return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1000:.0f}k"
+
+
+def _binary(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f}{unit}" if unit == "B" or count >= 1000 else f"{count:.1f}{unit}"
+
+
+def _decimal(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:.1f}{unit}"
+
+
+# ---- fio's text
+
+
+def io_report(options: IoOptions, driven: Driven) -> str:
+    """Raw reads, as fio reports them."""
+    head = (
+        f"gnndrive: (g=0): rw={options.rw}, bs={_binary(options.bs)}, "
+        f"ioengine={options.ioengine}, iodepth={options.iodepth}, numjobs={options.numjobs}, "
+        f"direct={int(options.direct)}"
+    )
+    return "\n".join([head, f"gnndrive-{version('gnndrive')}", *_read_lines(driven)])
+
+
+def _read_lines(driven: Driven) -> list[str]:
+    seconds, latency = driven.runtime_s, driven.latency
+    speed = driven.nbytes / seconds
+    lines = [
+        f"  read: IOPS={kilo(driven.iops)}, BW={_binary(speed)}/s "
+        f"({_decimal(speed)}/s)({_binary(driven.nbytes)}/{seconds * 1000:.0f}msec)"
+    ]
+    named = (("    slat", latency.slat), ("    clat", latency.clat), ("     lat", latency.lat))
+    lines += [_latency_line(name, times) for name, times in named if times.count]
+    name, times = ("clat", latency.clat) if latency.clat.count else ("lat", latency.lat)
+    if times.count:
+        lines += _percentile_lines(name, times)
+    lines.append(
+        f"  cpu          : usr={driven.usr_cpu:.2f}%, "
+        f"sys={driven.sys_cpu:.2f}%, ctx={driven.ctx}, majf={driven.majf}, "
+        f"minf={driven.minf}"
+    )
+    return lines
+
+
+def _unit(least_ns: float, most_ns: float) -> tuple[str, float]:
+    """The unit in which both ends are readable."""
+    if least_ns > 2e6 and most_ns > 99_999e3:
+        return "msec", 1e6
+    return ("usec", 1e3) if least_ns > 2e3 or most_ns > 99_999 else ("nsec", 1.0)
+
+
+def _latency_line(name: str, times: Histogram) -> str:
+    unit, scale = _unit(times.min_ns, times.max_ns)
+    return (
+        f"{name} ({unit}): min={times.min_ns / scale:.0f}, max={times.max_ns / scale:.0f}, "
+        f"avg={times.mean_ns / scale:.2f}, stdev={times.stddev_ns / scale:.2f}"
+    )
+
+
+def _percentile_lines(name: str, times: Histogram) -> list[str]:
+    unit, scale = _unit(times.min_ns, times.max_ns)
+    shown = [f"{p:5.2f}th=[{times.percentile_ns(p) / scale:5.0f}]" for p in PERCENTILES]
+    rows = [shown[start : start + 4] for start in range(0, len(shown), 4)]
+    return [f"    {name} percentiles ({unit}):", *(f"     | {', '.join(row)}" for row in rows)]
+
+
+# ---- fio's JSON
+
+
+def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
+    """Raw reads as fio's JSON has them; what does not apply is 0."""
+    now, words = time.time(), job_options(options)
+    nothing: dict[str, Any] = _section(0, 0, 0.0, {name: Histogram() for name in _TIMES})
+    latency = driven.latency
+    times = {"slat_ns": latency.slat, "clat_ns": latency.clat, "lat_ns": latency.lat}
+    job = {
+        "jobname": "gnndrive",
+        "groupid": 0,
+        "error": 0,
+        "eta": 0,
+        "elapsed": round(driven.runtime_s),
+        "job options": words,
+        "read": _section(driven.requests, driven.nbytes, driven.runtime_s, times),
+        "write": nothing,
+        "trim": nothing,
+        "job_runtime": round(driven.runtime_s * 1000),
+        "usr_cpu": driven.usr_cpu,
+        "sys_cpu": driven.sys_cpu,
+        "ctx": driven.ctx,
+        "majf": driven.majf,
+        "minf": driven.minf,
+        **_distribution(latency.lat),
+        "latency_depth": options.iodepth,
+    }
+    return {
+        "fio version": f"gnndrive-{version('gnndrive')}",
+        "timestamp": int(now),
+        "timestamp_ms": int(now * 1000),
+        "time": time.ctime(now),
+        "global options": {},
+        "jobs": [job],
+    }
+
+
+_TIMES = ("slat_ns", "clat_ns", "lat_ns")
+
+
+def job_options(options: IoOptions) -> dict[str, str]:
+    """The options under fio's names, as text, as fio gives them back."""
+    words = {
+        "name": "gnndrive",
+        "filename": options.filename,
+        "rw": options.rw,
+        "bs": options.bs,
+        "iodepth": options.iodepth,
+        "numjobs": options.numjobs,
+        "direct": int(options.direct),
+        "ioengine": options.ioengine,
+        "iodepth_batch_submit": options.submit_batch or None,
+        "iodepth_batch_complete_min": options.complete_min,
+        "size": options.size,
+        "runtime": options.runtime_s,
+    }
+    return {name: str(value) for name, value in words.items() if value is not None}
+
+
+def _section(
+    requests: int, nbytes: int, seconds: float, times: dict[str, Histogram]
+) -> dict[str, Any]:
+    speed = nbytes / seconds if seconds else 0.0
+    return {
+        "io_bytes": nbytes,
+        "io_kbytes": nbytes >> 10,
+        "bw_bytes": round(speed),
+        "bw": round(speed) >> 10,
+        "iops": requests / seconds if seconds else 0.0,
+        "runtime": round(seconds * 1000),
+        "total_ios": requests,
+        "short_ios": 0,
+        "drop_ios": 0,
+        **{name: _times(counted, name == "clat_ns") for name, counted in times.items()},
+    }
+
+
+def _times(times: Histogram, percentiles: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {
+        "min": times.min_ns,
+        "max": times.max_ns,
+        "mean": times.mean_ns,
+        "stddev": times.stddev_ns,
+        "N": times.count,
+    }
+    if percentiles and times.count:
+        said["percentile"] = {f"{p:.6f}": times.percentile_ns(p) for p in PERCENTILES}
+    return said
+
+
+def _distribution(times: Histogram) -> dict[str, dict[str, float]]:
+    """Per cent of the latencies up to each of fio's bounds, and above the one before."""
+    said: dict[str, dict[str, float]] = {}
+    below = 0.0
+    for name, (scale, bounds) in _UP_TO.items():
+        said[name] = {}
+        for bound in bounds:
+            share = 100 * times.share_below(bound * scale)
+            said[name][str(bound)] = share - below
+            below = share
+    said["latency_ms"][">=2000"] = (100 - below) if times.count else 0.0
+    return said
+
+
+# ---- rows, comparisons, the calibration
+
+
+def rows_report(result: RowsResult) -> str:
+    """Rows of batches: what one request a row would not have given."""
+    driven = result.driven
+    speed, wanted = driven.nbytes / driven.runtime_s, driven.rows * result.row_bytes
+    lines = [
+        f"gnndrive: {driven.rows:,} rows of {result.row_bytes:,} bytes in {driven.runtime_s:.2f} s:"
+        f" {kilo(result.rows_per_s)} rows/s",
+        f"  read      : IOPS={kilo(driven.iops)}, BW={_binary(speed)}/s; "
+        f"{_binary(driven.nbytes / max(driven.requests, 1))} a request",
+        f"  requests  : {driven.requests:,}, {driven.rows / max(driven.requests, 1):.2f} rows each "
+        "(one request a row: 1.00)",
+        f"  bytes     : {driven.nbytes / max(wanted, 1):.2f} read for each one wanted; gaps of up "
+        f"to {result.gap_bytes:,} bytes were read over",
+        f"  cpu       : usr={driven.usr_cpu:.2f}%, sys={driven.sys_cpu:.2f}%",
+    ]
+    if result.predicted_s is not None:
+        share = result.predicted_s / driven.runtime_s
+        lines.append(
+            f"  predicted : {result.predicted_s:.2f} s by the calibration; {share:.2f} of its speed"
+        )
+    return "\n".join(lines)
+
+
+def rows_json(result: RowsResult) -> dict[str, Any]:
+    """The same as a mapping."""
+    driven = result.driven
+    return {
+        "rows": driven.rows,
+        "row_bytes": result.row_bytes,
+        "requests": driven.requests,
+        "bytes_read": driven.nbytes,
+        "runtime_s": driven.runtime_s,
+        "rows_per_s": result.rows_per_s,
+        "iops": driven.iops,
+        "rows_per_request": driven.rows / max(driven.requests, 1),
+        "gap_bytes": result.gap_bytes,
+        "predicted_s": result.predicted_s,
+        "usr_cpu": driven.usr_cpu,
+        "sys_cpu": driven.sys_cpu,
+    }
+
+
+def ratios(what: str, ours: Sequence[float], fios: Sequence[FioResult]) -> dict[str, Any]:
+    """Our figure of each run beside fio's IOPS of the run next to it.
+
+    Args:
+        what: the figure's name, "IOPS" or "rows/s".
+        ours, fios: as many of each.
+    """
+    theirs = [one.iops for one in fios]
+    each = [mine / their for mine, their in zip(ours, theirs, strict=True)]
+    named = {"ours": spread(ours), "fio": spread(theirs), "ratio": spread(each)}
+    return {"what": what, "fio version": fios[0].version, **named}
+
+
+def against_report(
+    compared: dict[str, Any], ours: Sequence[float], fios: Sequence[FioResult]
+) -> str:
+    """A line a run, then medians and ranges."""
+    what, name = compared["what"], compared["fio version"]
+    lines = [
+        f"run {number}: {kilo(mine)} {what} beside {name}'s {kilo(their.iops)} IOPS: "
+        f"{mine / their.iops:.3f}"
+        for number, (mine, their) in enumerate(zip(ours, fios, strict=True), 1)
+    ]
+
+    def said(figure: Spread) -> str:
+        return f"{kilo(figure.median)} ({kilo(figure.least)} to {kilo(figure.most)})"
+
+    ratio = compared["ratio"]
+    lines.append(
+        f"median of {len(ours)} in turn: {said(compared['ours'])} {what} beside "
+        f"{said(compared['fio'])} IOPS: ratio {ratio.median:.3f} ({ratio.least:.3f} to "
+        f"{ratio.most:.3f})"
+    )
+    return "\n".join(lines)
+
+
+def costs(cost: DiskCost) -> str:
+    """A calibration in a line."""
+    speed = f" ({_decimal(1 / cost.byte_s)}/s)" if cost.byte_s else ""
+    return (
+        f"{cost.request_s * 1e6:.2f} µs a request and {cost.byte_s * 1e9:.3f} ns a byte{speed} at "
+        f"depth {cost.depth}, within {100 * misfit(cost):.0f} %, {cost.engine}, {cost.date[:10]}"
+    )
+
+
+def points_report(cost: DiskCost) -> str:
+    """What was measured, a line a size, beside what the two constants say."""
+    lines = []
+    for size, seconds in medians(cost.points):
+        each = [t for nbytes, t in cost.points if nbytes == size]
+        lines.append(
+            f"  {_binary(size):>8}: {seconds * 1e6:6.2f} µs a read ({min(each) * 1e6:.2f} to "
+            f"{max(each) * 1e6:.2f}), {kilo(1 / seconds)} IOPS, {_decimal(size / seconds)}/s; "
+            f"the line says {cost.seconds(1, size) * 1e6:.2f} µs"
+        )
+    return "\n".join(lines)

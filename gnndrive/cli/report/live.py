@@ -1,0 +1,132 @@
+"""The live line: where an epoch stands, on one line that is drawn over itself.
+
+It has no clock and no thread of its own: rates and the time left come from the stats' `elapsed_s`,
+and it is drawn when the training loop says `update`. Where the output is no terminal, a plain line
+is printed every so many batches, so that a log shows progress too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from gnndrive.cli.report.text import Stats, mib, percent, ratio, si
+
+WINDOW_S = 5.0  # rates are over about the last five seconds
+REDRAW_S = 0.1  # a terminal is drawn at most ten times a second
+_COUNTERS = ("elapsed_s", "rows", "rows_hit", "requests", "bytes_read")
+
+
+def _counters(stats: Stats) -> tuple[float, ...]:
+    return tuple(float(stats.get(name, 0)) for name in _COUNTERS)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss, or h:mm:ss from an hour on."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: nothing coloured, taken for markup or wrapped."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveLine:
+    """Shows one epoch's progress; a context manager.
+
+    Args:
+        batches: batches in the epoch.
+        label: what the line begins with, such as "epoch 1/3".
+        every: batches between lines where the output is no terminal.
+        since: the stats when the epoch began, where they count earlier epochs too.
+        console: where to draw; standard error where None, so that standard output stays clean.
+    """
+
+    def __init__(
+        self,
+        batches: int,
+        *,
+        label: str = "epoch",
+        every: int = 20,
+        since: Stats | None = None,
+        console: Console | None = None,
+    ) -> None:
+        self._batches = batches
+        self._label = label
+        self._every = max(every, 1)
+        self._console = console or Console(stderr=True)
+        self._live: Live | None = None
+        self._start = _counters(since or {})
+        self._window = deque([self._start])
+        self._drawn_s = self._start[0]
+
+    def __enter__(self) -> LiveLine:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.refresh()
+            self._live.stop()
+            self._live = None
+
+    def update(self, batch: int, stats: Stats, *, loss: float | None = None) -> None:
+        """Say that `batch` batches of the epoch are done.
+
+        Args:
+            batch: from 1 to `batches`.
+            stats: what `loader.stats()` returns now; counters only grow while a line lives.
+            loss: the last batch's loss, if it is known.
+        """
+        counters = _counters(stats)
+        now = counters[0]
+        self._window.append(counters)
+        while len(self._window) > 2 and now - self._window[1][0] >= WINDOW_S:
+            self._window.popleft()
+        last = batch >= self._batches
+        if self._live is not None:
+            due = last or now - self._drawn_s >= REDRAW_S
+            text = Text(self.line(batch, stats, loss), no_wrap=True, overflow="ellipsis")
+            self._live.update(text, refresh=due)
+            self._drawn_s = now if due else self._drawn_s
+        elif last or batch % self._every == 0:
+            say(self._console, self.line(batch, stats, loss))
+
+    def line(self, batch: int, stats: Stats, loss: float | None = None) -> str:
+        """The line's text after `update`.
+
+        Queues are batches now in each stage: s sampling, x extracting, t waiting for training.
+        """
+        oldest, newest = self._window[0], self._window[-1]
+        seconds, rows, hits, requests, read = (
+            new - old for old, new in zip(oldest, newest, strict=True)
+        )
+        sampling, extracting, training = (
+            stats.get(stage, 0) for stage in ("sampling", "extracting", "training")
+        )
+        parts = [
+            f"{self._label} {batch}/{self._batches}",
+            f"s{sampling} x{extracting} t{training}",
+            f"{si(ratio(rows, seconds))} rows/s",
+            f"{si(ratio(requests, seconds))} IOPS",
+            f"{mib(ratio(read, seconds))}/s",
+            f"hit {percent(hits, rows)}",
+        ]
+        if loss is not None:
+            parts.append(f"loss {loss:.3f}")
+        elapsed = newest[0] - self._start[0]
+        parts.append(f"ETA {clock(ratio(elapsed, batch) * max(self._batches - batch, 0))}")
+        return "  ".join(parts)

@@ -1,0 +1,370 @@
+"""Train a GraphSAGE, GCN or GAT on batches, wherever the batches come from.
+
+It knows no loader and no store: `train` takes a function that gives an epoch's batches, so that the
+same batches from disk and from memory train to the same bits. It is what `gnndrive train` runs.
+When not to use it: for any model or loop of your own; a batch of gnndrive is a batch of PyG.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch_geometric.nn.models import GAT, GCN, GraphSAGE
+
+from gnndrive.common.atomic_files import replace_file
+from gnndrive.common.errors import ConfigError
+
+MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
+CHECKPOINT_VERSION = 1
+NO_LABEL = -1
+
+Batches = Callable[[str, int], Iterable[Any]]
+"""batches(split, epoch): the PyG batches of a split in an epoch, which are numbered from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Which model.
+
+    Attributes:
+        in_features: columns of batch.x.
+        classes: classes of batch.y.
+        name: "sage", "gcn" or "gat".
+        layers: layers; one for each hop that was sampled.
+        hidden: units of each hidden layer.
+        dropout: share of hidden units that is dropped in training.
+    """
+
+    in_features: int
+    classes: int
+    name: str = "sage"
+    layers: int = 2
+    hidden: int = 128
+    dropout: float = 0.5
+
+    def build(self) -> torch.nn.Module:
+        """The model, its weights drawn from torch's random numbers.
+
+        Raises:
+            ConfigError: there is no such model; the message says what to give.
+        """
+        if self.name not in MODELS:
+            raise ConfigError(f"model={self.name!r}: give one of {', '.join(MODELS)}")
+        if self.classes < 2 or self.in_features < 1:
+            raise ConfigError(
+                f"{self.in_features} features and {self.classes} classes: training needs features "
+                "x and labels y of at least 2 classes; import the store with both"
+            )
+        if self.layers < 1 or self.hidden < 1 or not 0 <= self.dropout < 1:
+            raise ConfigError(
+                f"layers={self.layers}, hidden={self.hidden}, dropout={self.dropout}: give at "
+                "least 1, at least 1, and a share from 0 to below 1"
+            )
+        model: torch.nn.Module = MODELS[self.name](
+            self.in_features, self.hidden, self.layers, self.classes, dropout=self.dropout
+        )
+        return model
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    """How it is trained.
+
+    Attributes:
+        epochs: epochs in all, those of a resumed checkpoint counted.
+        lr, weight_decay: Adam's.
+        seed: of the weights and of dropout.
+        trim: compute in each layer only what the next ones need (PyG's `trim_to_layer`).
+        evaluate: splits whose accuracy is measured after each epoch.
+    """
+
+    epochs: int = 3
+    lr: float = 0.003
+    weight_decay: float = 5e-4
+    seed: int = 0
+    trim: bool = True
+    evaluate: tuple[str, ...] = ("val", "test")
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigError(f"epochs={self.epochs}: give at least 1")
+        if not self.lr > 0 or not self.weight_decay >= 0:
+            raise ConfigError(
+                f"lr={self.lr}, weight_decay={self.weight_decay}: give a positive rate and a decay "
+                "of at least 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """What one epoch gave.
+
+    Attributes:
+        epoch: its number, from 1.
+        losses: the loss of each batch that had a labelled seed, in order.
+        accuracy: the share of labelled seeds that are classified right, by split.
+        seconds: wall time, evaluation included.
+    """
+
+    epoch: int
+    losses: tuple[float, ...]
+    accuracy: dict[str, float]
+    seconds: float
+
+    @property
+    def loss(self) -> float:
+        """The mean of the losses."""
+        return math.fsum(self.losses) / len(self.losses)
+
+
+@dataclass(slots=True)
+class History:
+    """What training gave.
+
+    Attributes:
+        epochs: one result an epoch, those of a resumed checkpoint included.
+        model: the trained model.
+    """
+
+    model: torch.nn.Module
+    epochs: list[EpochResult] = field(default_factory=list)
+
+
+def train(
+    batches: Batches,
+    model_settings: ModelSettings,
+    settings: TrainSettings | None = None,
+    *,
+    on_loss: Callable[[float], None] | None = None,
+    on_epoch: Callable[[EpochResult], None] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+) -> History:
+    """Train a model on batches.
+
+    The same settings, batches and number of torch threads give the same losses, bit for bit, also
+    across a checkpoint.
+
+    Args:
+        batches: gives the "train" batches of each epoch and those of `settings.evaluate`. A batch
+            has x [nodes, in_features], edge_index, y (nan or a negative number: no label) and
+            batch_size; the first batch_size nodes are its seeds. A split may be empty.
+        model_settings: which model.
+        settings: how.
+        on_loss: called with the loss of each training batch.
+        on_epoch: called at the end of each epoch.
+        checkpoint: a file that is replaced, whole or not at all, after each epoch.
+        resume: a checkpoint to go on from.
+
+    Returns:
+        The losses, the accuracies and the model.
+
+    Raises:
+        ConfigError: settings that cannot work, labels that are no classes, a checkpoint that cannot
+            be read, written or that is of another model.
+    """
+    settings = settings or TrainSettings()
+    torch.manual_seed(settings.seed)
+    history = History(model_settings.build())
+    model = history.model
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
+    )
+    if resume is not None:
+        _load(Path(resume), history, optimizer, model_settings, settings)
+    for epoch in range(len(history.epochs), settings.epochs):
+        started = perf_counter()
+        losses = _train_epoch(batches("train", epoch), model, optimizer, settings.trim, on_loss)
+        if not losses:
+            raise ConfigError("no seed of the train split has a label: give y, or another split")
+        accuracy = {
+            split: share
+            for split in settings.evaluate
+            if (share := evaluate(batches(split, epoch), model, trim=settings.trim)) is not None
+        }
+        result = EpochResult(epoch + 1, losses, accuracy, perf_counter() - started)
+        history.epochs.append(result)
+        if checkpoint is not None:
+            _save(Path(checkpoint), history, optimizer, model_settings, settings)
+        if on_epoch is not None:
+            on_epoch(result)
+    return history
+
+
+def evaluate(batches: Iterable[Any], model: torch.nn.Module, *, trim: bool = True) -> float | None:
+    """The share of the batches' labelled seeds that the model classifies right.
+
+    Args:
+        batches: as for `train`.
+        model: called as PyG's models are.
+        trim: see `TrainSettings`.
+
+    Returns:
+        The share, or None where no seed has a label.
+    """
+    model.eval()
+    right = labelled = 0
+    with torch.no_grad():
+        for batch in batches:
+            y = seed_labels(batch)
+            known = y != NO_LABEL
+            answer = _forward(model, batch, trim).argmax(dim=-1)
+            right += int((answer[known] == y[known]).sum())
+            labelled += int(known.sum())
+    return right / labelled if labelled else None
+
+
+def seed_labels(batch: Any) -> torch.Tensor:
+    """The classes of a batch's seeds, int64 [batch_size]; -1: no label.
+
+    Raises:
+        ConfigError: y is not there, or has several columns.
+    """
+    y = getattr(batch, "y", None)
+    if y is None:
+        raise ConfigError("the batches have no labels y: import the store with labels")
+    y = y[: batch.batch_size]
+    if y.dim() == 2 and y.shape[1] == 1:
+        y = y.view(-1)
+    if y.dim() != 1:
+        raise ConfigError(
+            f"y has {y.shape[1]} columns: training here is for one class a node; use a loop of "
+            "your own for several"
+        )
+    if y.is_floating_point():
+        y = torch.where(torch.isnan(y), NO_LABEL, y)
+    return y.to(torch.int64).clamp(min=NO_LABEL)
+
+
+def _train_epoch(
+    batches: Iterable[Any],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    trim: bool,
+    on_loss: Callable[[float], None] | None,
+) -> tuple[float, ...]:
+    model.train()
+    losses = []
+    for batch in batches:
+        y = seed_labels(batch)
+        if not bool((y != NO_LABEL).any()):
+            continue
+        optimizer.zero_grad()
+        out = _forward(model, batch, trim)
+        loss = torch.nn.functional.cross_entropy(out, y, ignore_index=NO_LABEL)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+        if on_loss is not None:
+            on_loss(losses[-1])
+    return tuple(losses)
+
+
+def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:
+    """The model's answers for the seeds, float32 [batch_size, classes]."""
+    hops = {}
+    if trim:
+        hops["num_sampled_nodes_per_hop"] = batch.num_sampled_nodes
+        hops["num_sampled_edges_per_hop"] = batch.num_sampled_edges
+    out: torch.Tensor = model(batch.x.to(torch.float32), batch.edge_index, **hops)
+    return out[: batch.batch_size]
+
+
+# ---- checkpoints
+
+
+def _save(
+    path: Path,
+    history: History,
+    optimizer: torch.optim.Optimizer,
+    model_settings: ModelSettings,
+    settings: TrainSettings,
+) -> None:
+    content = {
+        "version": CHECKPOINT_VERSION,
+        "model_settings": asdict(model_settings),
+        "seed": settings.seed,
+        "epochs": [asdict(result) for result in history.epochs],
+        "model": history.model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, lambda file: torch.save(content, file))
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a folder "
+            "that can be written, on a disk with room"
+        ) from error
+
+
+def _load(
+    path: Path,
+    history: History,
+    optimizer: torch.optim.Optimizer,
+    model_settings: ModelSettings,
+    settings: TrainSettings,
+) -> None:
+    content = _read(path)
+    wanted, found = asdict(model_settings), content["model_settings"]
+    differing = [
+        f"{name} is {found.get(name)!r} there and {value!r} here"
+        for name, value in wanted.items()
+        if name != "dropout" and found.get(name) != value
+    ]
+    if differing:
+        raise ConfigError(
+            f"{path} is a checkpoint of another model: {'; '.join(differing)}; "
+            "give the settings that it was made with, or train anew"
+        )
+    epochs = [
+        EpochResult(e["epoch"], tuple(e["losses"]), dict(e["accuracy"]), e["seconds"])
+        for e in content["epochs"]
+    ]
+    if len(epochs) >= settings.epochs:
+        raise ConfigError(
+            f"{path} has {len(epochs)} epochs behind it already: give epochs={len(epochs) + 1} or "
+            "more, they are counted from the first"
+        )
+    history.epochs = epochs
+    history.model.load_state_dict(content["model"])
+    optimizer.load_state_dict(content["optimizer"])
+    for group in optimizer.param_groups:
+        group["lr"], group["weight_decay"] = settings.lr, settings.weight_decay
+    torch.set_rng_state(content["random"])
+
+
+_KEYS: Sequence[str] = ("model_settings", "epochs", "model", "optimizer", "random")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A checkpoint's content; nothing in it is executed."""
+    try:
+        content = torch.load(path, weights_only=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoint {path} cannot be read ({error.strerror}): give a file that is there"
+        ) from error
+    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise ConfigError(
+            f"{path} is no checkpoint of gnndrive: give a file that --checkpoint wrote"
+        ) from error
+    if (
+        not isinstance(content, dict)
+        or content.get("version") != CHECKPOINT_VERSION
+        or any(key not in content for key in _KEYS)
+    ):
+        raise ConfigError(
+            f"{path} is no checkpoint of this version of gnndrive: give a file that --checkpoint "
+            "wrote"
+        )
+    return content

@@ -1,0 +1,1 @@
+"""What all other folders use; it imports none of them."""

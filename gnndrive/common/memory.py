@@ -1,0 +1,100 @@
+"""Memory: sizes as people write them, "8GB" is 8·10⁹ bytes and "8GiB" 8·2³⁰, and how much memory
+this process may still use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from gnndrive.common.errors import ConfigError
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
+_UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+
+
+def parse_size(size: str | int | float, name: str) -> int:
+    """Bytes in `size`, a number of bytes or a text such as "288MB", "1.5 GiB".
+
+    Args:
+        size: what the user gave.
+        name: the argument's name, for the error.
+
+    Raises:
+        ConfigError: it is no size, or not positive.
+    """
+    if isinstance(size, bool) or not isinstance(size, str | int | float):
+        raise ConfigError(f'{name}={size!r} is no size: give bytes or a text such as "8GB"')
+    if not isinstance(size, str):
+        count = float(size)
+    else:
+        match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", size)
+        if not match or match[2].upper() not in _UNITS:
+            raise ConfigError(f'{name}={size!r} is no size: write it as "8GB", "512MiB" or bytes')
+        count = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= count < 2**63:
+        raise ConfigError(f"{name}={size!r} is not a positive number of bytes")
+    return int(count)
+
+
+def parse_block_size(size: str | int, name: str) -> int:
+    """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m".
+
+    Args:
+        size: what the user gave.
+        name: the argument's name, for the error.
+
+    Raises:
+        ConfigError: it is no such size, or 0.
+    """
+    match = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(size).strip().lower())
+    count = int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") if match else 0
+    if not 1 <= count < 2**63:
+        raise ConfigError(f"{name}={size!r} is no size as fio takes them: write 512, 4k, 1m or 2g")
+    return count
+
+
+def format_size(count: float) -> str:
+    """Bytes in the largest decimal unit that leaves at least one: "1.28 GB"."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def available_memory() -> int:
+    """Bytes that this process may still use: the machine's available memory or its cgroup's limit,
+    if less.
+    """
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            fields = dict(line.split(":", 1) for line in lines)
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    return min(available, _cgroup_limit())
+
+
+def _cgroup_limit() -> int:
+    limit = 2**63 - 1
+    try:
+        with open("/proc/self/cgroup", encoding="ascii") as lines:
+            groups = [line.rstrip("\n").split(":", 2) for line in lines]
+    except OSError:
+        return limit
+    for _, controllers, path in groups:
+        if controllers == "":
+            file = f"/sys/fs/cgroup{path}/memory.max"
+        elif "memory" in controllers.split(","):
+            file = f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"
+        else:
+            continue
+        try:
+            with open(file, encoding="ascii") as text:
+                limit = min(limit, int(text.read()))
+        except (OSError, ValueError):
+            continue  # no such file at the root, or "max"
+    return limit

@@ -1,0 +1,1 @@
+"""What reads from the disk: layouts, engines, tiers."""

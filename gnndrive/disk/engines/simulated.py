@@ -1,0 +1,310 @@
+"""The simulated engine, for tests: the same C state machine, a seed instead of a disk's whims.
+
+Completions come in a seeded order over turns of the event loop, never by the clock, and go wrong at
+the rates of `Faults`. Bytes are those of the file, read when the completion comes; memory that a
+request may still write holds poison until then, and again where a short or failed read left off, so
+that a row used too early or not wholly read shows. Not for training: it reads through the page
+cache, in Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import ffi, lib, quick
+from gnndrive.common.records import EngineSettings
+from gnndrive.disk.engines._listener import (
+    Listener,
+    Tally,
+    refuse_closed,
+    refuse_long_extents,
+    staging,
+)
+from gnndrive.disk.engines.base import Engine
+
+if TYPE_CHECKING:
+    from gnndrive.disk.layouts.base import Reads
+
+POISON = 0xA5
+_SECTOR_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What goes wrong, and how often; rates are per completion, from 0 to 1, their sum at most 1.
+
+    Attributes:
+        short: a completion with fewer bytes than asked for, half of them whole sectors.
+        eagain, eintr, eio: a completion with that error.
+        eio_offsets: byte ranges (start, stop) of the file; a read that touches one ends with EIO.
+        reorder: completions come in any order, else in the order of the requests.
+        delay_turns_max: turns of the event loop that a request takes at most, beside the first.
+    """
+
+    short: float = 0.0
+    eagain: float = 0.0
+    eintr: float = 0.0
+    eio: float = 0.0
+    eio_offsets: tuple[tuple[int, int], ...] = ()
+    reorder: bool = True
+    delay_turns_max: int = 0
+
+
+@dataclass(slots=True)
+class Request:
+    """Extent `extent` of `reads` in flight: bytes [offset, offset + length) of its file."""
+
+    reads: Reads
+    extent: int
+    offset: int
+    length: int
+    into: Any
+    block: Any
+    due: int
+
+
+class Simulated(Engine):
+    """Completes up to `settings.depth` requests in an order drawn from `settings.seed`.
+
+    Attributes:
+        paused: while True nothing completes but through `step`, `complete` and `aclose`.
+        inflight: the requests in flight.
+    """
+
+    name = "simulated"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        if settings.depth < 1 or settings.block_bytes < 1:
+            raise ConfigError("depth and block_bytes must be at least 1")
+        self._settings = settings
+        self._faults: Faults = settings.faults if settings.faults is not None else Faults()
+        self._thresholds = _thresholds(self._faults)
+        self._random = random.Random(settings.seed)
+        self._loop = asyncio.get_running_loop()
+        self._staging, self._blocks = staging(settings.depth, settings.block_bytes)
+        self._poison = bytes([POISON]) * settings.block_bytes
+        self._request = ffi.new("gd_request *")
+        self._jobs: deque[Listener] = deque()
+        self._active: dict[Reads, Listener] = {}
+        self._files: dict[tuple[int, int], int] = {}
+        self._fds: dict[Reads, int] = {}
+        self._tally = Tally()
+        self._turn_number = 0
+        self._scheduled = False
+        self._closing = False
+        self._paused = False
+        self.inflight: list[Request] = []
+        self._finish = weakref.finalize(self, _close_files, self._files)
+
+    # ---- the Engine interface ----
+    def read(self, reads: Reads) -> Listener:
+        """See `Engine.read`."""
+        refuse_closed(self._closing)
+        refuse_long_extents(reads, self._settings)
+        listener = Listener(reads)
+        self._fds[reads] = self._buffered(reads.fd)
+        self._active[reads] = listener
+        self._jobs.append(listener)
+        self._fill()
+        self._schedule()
+        return listener
+
+    async def aclose(self) -> None:
+        """See `Engine.aclose`; what is in flight ends as it would have, paused or not."""
+        self._closing = True
+        for reads in self._active:
+            reads.cancel()
+        while self._active:
+            self._turn()
+            await asyncio.sleep(0)
+        self._finish()
+
+    def stats(self) -> dict[str, int]:
+        """Requests, bytes and retries, of reads under way too."""
+        return self._tally.with_active(self._active)
+
+    # ---- by hand, for tests ----
+    @property
+    def paused(self) -> bool:
+        """Whether completions wait for `step` or `complete`."""
+        return self._paused
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self._paused = value
+        self._schedule()
+
+    def step(self, count: int = 1) -> int:
+        """Complete up to `count` requests now, as the seed has it; returns how many."""
+        steps = 0
+        while steps < count and self.inflight:
+            self._complete_at(self._choose(self.inflight))
+            steps += 1
+        self._settle()
+        return steps
+
+    def complete(self, request: Request, res: int | None = None) -> None:
+        """Complete this request now with `res`: -errno, or so many bytes; None: all there are."""
+        self._end(self.inflight.index(request), res)
+        self._settle()
+
+    # ---- the machine ----
+    def _buffered(self, fd: int) -> int:
+        """A descriptor of the same file without O_DIRECT, kept until the engine is closed."""
+        status = os.fstat(fd)
+        key = (status.st_dev, status.st_ino)
+        if key not in self._files:
+            self._files[key] = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        return self._files[key]
+
+    def _schedule(self) -> None:
+        if self._active and not self._scheduled and not self._paused:
+            self._scheduled = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._scheduled = False
+        if not self._paused:
+            self._turn()
+            self._schedule()
+
+    def _turn(self) -> None:
+        """Complete a random number of the requests that are due."""
+        self._turn_number += 1
+        count = 1 + int(self._random.random() * len(self.inflight))
+        if self._faults.delay_turns_max:
+            due = [request for request in self.inflight if request.due <= self._turn_number]
+            for _ in range(min(count, len(due))):
+                chosen = due.pop(self._choose(due))
+                self._complete_at(self.inflight.index(chosen))
+        else:
+            for _ in range(min(count, len(self.inflight))):
+                self._complete_at(self._choose(self.inflight))
+        self._settle()
+
+    def _choose(self, among: list[Request]) -> int:
+        return int(self._random.random() * len(among)) if self._faults.reorder else 0
+
+    def _fill(self) -> None:
+        """Start extents until `depth` are in flight, jobs first come first served."""
+        while self._blocks and self._jobs:
+            reads = self._jobs[0].reads
+            extent = lib.gd_reads_take(reads.handle)
+            if extent < 0:
+                self._jobs.popleft()
+            else:
+                self._submit(reads, extent, self._blocks.pop())
+
+    def _submit(self, reads: Reads, extent: int, block: Any) -> None:
+        asked = self._request
+        lib.gd_reads_request(reads.handle, extent, block, asked)
+        length, into, due = asked.length, asked.into, 0
+        self._spoil(into, length)
+        if self._faults.delay_turns_max:
+            span = self._faults.delay_turns_max + 1
+            due = self._turn_number + 1 + int(self._random.random() * span)
+        self.inflight.append(Request(reads, extent, asked.offset, length, into, block, due))
+
+    def _complete_at(self, index: int) -> None:
+        self._end(index, self._draw(self.inflight[index]))
+
+    def _draw(self, request: Request) -> int | None:
+        """The fate of a request, as `complete` takes it."""
+        faults = self._faults
+        start, stop = request.offset, request.offset + request.length
+        for bad_start, bad_stop in faults.eio_offsets:
+            if start < bad_stop and bad_start < stop:
+                return -errno.EIO
+        if not self._thresholds:
+            return None
+        drawn = self._random.random()
+        for threshold, code in self._thresholds:
+            if drawn < threshold:
+                return code or self._short(request.length)
+        return None
+
+    def _short(self, length: int) -> int:
+        """How many bytes a short read brings, half of the time whole sectors."""
+        drawn = self._random.randrange(1, length)
+        whole = drawn - drawn % _SECTOR_BYTES
+        return whole if whole and drawn & 1 else drawn
+
+    def _end(self, index: int, res: int | None) -> None:
+        """Request number `index` ends; the state machine may ask again."""
+        inflight = self.inflight
+        request = inflight[index]
+        if self._faults.reorder:
+            inflight[index] = inflight[-1]
+            inflight.pop()
+        else:
+            inflight.pop(index)
+        reads, block = request.reads, request.block
+        if res is None or res >= 0:
+            res = self._fetch(request, res)
+        if lib.gd_reads_complete(reads.handle, request.extent, res, block) == lib.GD_AGAIN:
+            self._submit(reads, request.extent, block)
+        else:
+            self._blocks.append(block)
+
+    def _fetch(self, request: Request, limit: int | None) -> int:
+        """Read the request's bytes from the file, at most `limit`; returns how many."""
+        fd = self._fds[request.reads]
+        into = ffi.buffer(request.into, request.length)
+        read = os.preadv(fd, [into], request.offset)
+        if limit is None or read <= limit:
+            return read
+        self._spoil(request.into + limit, request.length - limit)
+        return limit
+
+    def _spoil(self, into: Any, length: int) -> None:
+        if length > len(self._poison):
+            self._poison = bytes([POISON]) * length
+        ffi.memmove(into, self._poison, length)
+
+    def _settle(self) -> None:
+        """Refill, wake listeners, let go of reads that have ended."""
+        self._fill()
+        busy = {request.reads for request in self.inflight} if self.inflight else set()
+        for reads, listener in list(self._active.items()):
+            if reads not in busy and not self._waits(listener):
+                lib.gd_reads_let_go(reads.handle)
+                del self._active[reads], self._fds[reads]
+                self._tally.add(reads)
+            listener.poke()
+
+    def _waits(self, listener: Listener) -> bool:
+        """Whether some of its rows are still to be read."""
+        progress = quick.gd_reads_progress(listener.reads.handle)
+        return bool(progress.landed + progress.failed < listener.reads.rows)
+
+
+def _thresholds(faults: Faults) -> tuple[tuple[float, int], ...]:
+    """(cumulative rate, -errno or 0 for a short read), for the rates that are not 0."""
+    rates = (
+        (faults.short, 0),
+        (faults.eagain, -errno.EAGAIN),
+        (faults.eintr, -errno.EINTR),
+        (faults.eio, -errno.EIO),
+    )
+    if any(rate < 0 for rate, _ in rates) or sum(rate for rate, _ in rates) > 1:
+        raise ConfigError("fault rates are between 0 and 1 and their sum is at most 1")
+    thresholds, total = [], 0.0
+    for rate, code in rates:
+        total += rate
+        if rate > 0:
+            thresholds.append((total, code))
+    return tuple(thresholds)
+
+
+def _close_files(files: dict[tuple[int, int], int]) -> None:
+    for fd in files.values():
+        os.close(fd)
+    files.clear()

@@ -1,0 +1,161 @@
+"""The io_uring engine: one ring, kept full by a C thread without the GIL (GNNDrive §4.2).
+
+The event loop hears of finished stretches through an eventfd: one wake-up for thousands of rows,
+one look at each of the few reads under way. Use `threads` where io_uring is refused;
+`gnndrive.disk.engines.choose` finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import check, ffi, lib, quick
+from gnndrive.common.records import EngineSettings
+from gnndrive.disk.engines._listener import Listener, refuse_closed, refuse_long_extents
+from gnndrive.disk.engines.base import Engine
+
+if TYPE_CHECKING:
+    from gnndrive.disk.layouts.base import Reads
+
+REPORT_ROWS = 2048  # at most that many rows land before the event loop hears of them
+
+
+class Uring(Engine):
+    """Reads through one io_uring with `settings.depth` requests in flight.
+
+    Raises:
+        ConfigError: the kernel refuses; the message says what would allow it.
+    """
+
+    name = "uring"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._notify = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        error = ffi.new("int *")
+        traffic = ffi.NULL if settings.traffic is None else settings.traffic
+        options = ffi.new(
+            "gd_ring_options *",
+            (
+                settings.submit_batch, settings.complete_min, settings.measure,
+                settings.gives_way, traffic, settings.inflight_bytes,
+            ),
+        )  # fmt: skip
+        ring = lib.gd_ring_new(
+            settings.depth, settings.block_bytes, self._notify, REPORT_ROWS, options, error
+        )
+        if ring == ffi.NULL:
+            os.close(self._notify)
+            raise ConfigError(_refusal(settings, -error[0]))
+        self._ring = ring
+        self._closing = False
+        self._last_stats: dict[str, int] = {}
+        self._last_latency: Any = None
+        self._active: set[Listener] = set()
+        self._ended = asyncio.Event()
+        # The finalizer holds what the kernel may write until the ring has stopped, whatever becomes
+        # of this object; for the same reason the loop must not keep this object alive.
+        held = self._active, settings.traffic
+        self._finish = weakref.finalize(self, _finish, self._loop, ring, self._notify, *held)
+        self._loop.add_reader(self._notify, _wake, weakref.ref(self))
+
+    def read(self, reads: Reads) -> Listener:
+        """See `Engine.read`."""
+        refuse_closed(self._closing)
+        refuse_long_extents(reads, self._settings)
+        listener = Listener(reads)
+        self._active.add(listener)
+        code = quick.gd_ring_enqueue(self._ring, reads.handle, reads.fd)
+        if code < 0:
+            self._active.discard(listener)
+            check(code, "gd_ring_enqueue")
+        return listener
+
+    def _on_notify(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._notify)
+        for listener in [listener for listener in self._active if listener.poke()]:
+            self._active.discard(listener)
+        if not self._active:
+            self._ended.set()
+
+    async def aclose(self) -> None:
+        """See `Engine.aclose`; may be cancelled and called again."""
+        self._closing = True
+        if not self._finish.alive:
+            return
+        lib.gd_ring_halt(self._ring)
+        while self._active:
+            self._ended.clear()
+            await self._ended.wait()
+        self._last_stats = _stats(self._ring)
+        self._last_latency = self.latency()
+        self._finish()
+
+    def stats(self) -> dict[str, int]:
+        """The ring's counters (`gd_ring_stats`)."""
+        return _stats(self._ring) if self._finish.alive else dict(self._last_stats)
+
+    def latency(self) -> Any:
+        """A C `gd_latency *` of the requests so far; slat and clat only with `settings.measure`."""
+        if not self._finish.alive:
+            return self._last_latency
+        out = ffi.new("gd_latency *")
+        lib.gd_ring_get_latency(self._ring, out)
+        return out
+
+
+def _stats(ring: Any) -> dict[str, int]:
+    out = ffi.new("gd_ring_stats *")
+    lib.gd_ring_get_stats(ring, out)
+    return {name: int(getattr(out, name)) for name in dir(out)}
+
+
+def _wake(engine: weakref.ref[Uring]) -> None:
+    alive = engine()
+    if alive is not None:
+        alive._on_notify()
+
+
+def _finish(
+    loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[Listener], traffic: Any
+) -> None:
+    """Stop the ring, drain the kernel, wake who still listens, free everything; in any thread.
+
+    `traffic` is only held: the ring counts in it to its end.
+    """
+    lib.gd_ring_free(ring)
+
+    def unlisten() -> None:
+        for listener in active:
+            listener.poke()
+        active.clear()
+        if not loop.is_closed():
+            loop.remove_reader(notify)
+        os.close(notify)
+
+    if loop.is_running() and asyncio._get_running_loop() is not loop:
+        loop.call_soon_threadsafe(unlisten)
+    else:
+        unlisten()
+
+
+def _refusal(settings: EngineSettings, code: int) -> str:
+    from gnndrive.disk.engines import why_not_uring
+
+    reason = why_not_uring()
+    if reason is not None:
+        return f'{reason}. Or use engine="threads".'
+    name = errno.errorcode.get(code, str(code))
+    return (
+        f"a ring of depth {settings.depth} with staging blocks of {settings.block_bytes:,} bytes "
+        f"could not be made: {name} ({os.strerror(code)}); depth may be 1 to 4096, and "
+        "depth x block_bytes of memory must be free"
+    )

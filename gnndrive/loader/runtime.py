@@ -1,0 +1,323 @@
+"""What runs behind a loader: service, engine, adjacency, layouts and buffers, until its close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from gnndrive.buffer.devices.base import Device
+from gnndrive.common.array_pool import Blocks
+from gnndrive.common.errors import ClosedError
+from gnndrive.common.ffi import ffi
+from gnndrive.common.loop_thread import CLOSED, Service, close_anywhere
+from gnndrive.common.plugins import find
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.disk.engines import choose
+from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.layouts.base import Layout
+from gnndrive.loader.buffer_pool import Buffers
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.output_queue import References
+from gnndrive.pipeline.run import Running, run_epoch
+from gnndrive.pipeline.workers import ThreadWorkers, Workers
+from gnndrive.pyg.attributes import Attributes
+from gnndrive.sampling.graph import Adjacency
+from gnndrive.sampling.samplers.base import Sampler
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+
+
+class Runtime:
+    """Owns what outlives an epoch; made at the first iteration, ended by `close`.
+
+    Args:
+        store: what to load from.
+        settings: see `RuntimeSettings`.
+        workers: where blocking work runs; threads, unless a test wants otherwise.
+    """
+
+    def __init__(
+        self, store: Store, settings: RuntimeSettings, workers: Workers | None = None
+    ) -> None:
+        self.counters = Counters()
+        self.started = perf_counter()
+        parts = settings.strategy
+        assert settings.plan.topology is not None
+        self._adjacency = Adjacency(
+            store.all_edges(), settings.plan.topology, parts.layout, settings.gap_bytes_max
+        )
+        self.blocks = Blocks()
+        self.attributes = Attributes(
+            store,
+            {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
+            self._adjacency.read,
+        )
+        self._layouts: dict[str, Layout] = {}
+        # Tasks die in the service's thread: in the user's, asyncio would swallow a Ctrl-C.
+        self._running: dict[Running, asyncio.Task[None]] = {}
+        self._shutting: asyncio.Task[None] | None = None
+        self._closing = threading.Lock()
+        self._process = os.getpid()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._adjacency.close)
+            for table in settings.tables:
+                layout: Layout = find("layouts", parts.layout)(
+                    table.file,
+                    extent_bytes_max=settings.engine_settings.block_bytes,
+                    gap_bytes_max=settings.gap_bytes_max,
+                )
+                undo.callback(layout.close)
+                self._layouts[table.name] = layout
+            kind, where = settings.device
+            self.device: Device = find("devices", kind)(self.blocks.empty, where)
+            undo.callback(self.device.close)
+            self._workers = workers or ThreadWorkers(
+                settings.stages.samplers + 2, settings.worker_init
+            )
+            undo.callback(self._workers.close)
+            self.service = Service()
+            undo.callback(self.service.close)
+            self.engine: Engine = self.service.call(self._start_engine(settings))
+            self._buffers = Buffers(
+                settings, self._layouts, self.engine, self.device, self.blocks.empty
+            )
+            if self.warming_up:
+                self.device.watch()
+            undo.pop_all()
+
+    def _together(self) -> int:
+        """How many samples to draw in a round; while one is drawn the other half of the queue's
+        samples are extracted."""
+        stages = self.settings.stages
+        if not any(topology.fetches for topology in self._adjacency.topologies):
+            return 1
+        return min(stages.samplers, stages.extracting_queue // 2 + 1)
+
+    async def _start_engine(self, settings: RuntimeSettings) -> Engine:
+        kind = choose(settings.engine)
+        # A sample is three short sweeps, each waiting for the one before; rows are one long one.
+        own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
+        engine = kind(own)
+        try:
+            self._adjacency.start(kind, own)
+        except BaseException:
+            await engine.aclose()
+            raise
+        return engine
+
+    # ---- epochs ----
+
+    def begin(
+        self,
+        seeds: Iterator[Seeds],
+        seed: int,
+        number: int,
+        sampler: Sampler,
+        rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
+        collate: Callable[[Extracted, Callable[[], object]], tuple[Any, References]],
+        prepare: Callable[[], object],
+        first: int = 0,
+    ) -> Running:
+        """Start an epoch at batch `first`; its batches come out of the hand-over. The arguments are
+        `Epoch`'s.
+
+        Raises:
+            ConfigError: a second buffer does not fit into memory= or device_memory=, or there is no
+                memory for the first.
+            ClosedError: the runtime was closed.
+        """
+
+        async def start() -> Running:
+            await self._make_way()
+            epoch = Epoch(
+                number=number,
+                seed=seed,
+                seeds=seeds,
+                sampler=sampler,
+                topologies=self._adjacency.topologies,
+                rows_of=rows_of,
+                buffer=self._buffers.take(),
+                workers=self._workers,
+                collate=collate,
+                prepare=prepare,
+                stages=self.settings.stages,
+                counters=self.counters,
+                first=first,
+                together=self._together(),
+            )
+            running = Running(epoch)
+            task = asyncio.get_running_loop().create_task(run_epoch(epoch))
+            self._running[running] = task
+            task.add_done_callback(partial(self._ended, running))
+            return running
+
+        return self.service.call(start(), unwanted=self.drop)
+
+    async def _make_way(self) -> None:
+        """Wait for epochs that nobody wants any more: their buffer will be free at once."""
+        for earlier, task in list(self._running.items()):
+            if earlier.epoch.handover.ended:
+                await asyncio.wait([task])
+        if self._shutting is not None:  # perhaps meanwhile: its buffer admits nobody
+            raise ClosedError(CLOSED)
+
+    def _stop(self, running: Running, error: Exception | None = None) -> None:
+        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
+        ending = running.epoch.handover.abandon(error)
+        running.epoch.sampler.stop()
+        if not ending:  # else its task ends by itself, and winding up must not be cancelled
+            self._running[running].cancel()
+
+    def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
+        """The epoch's task is over, or was cancelled before its first step."""
+        self._running.pop(running, None)
+        running.epoch.handover.finish(None)
+        try:
+            self._buffers.give(running.epoch.buffer)
+            if not task.cancelled():
+                task.result()  # winding up never fails, or the loop's handler says so
+        finally:
+            running.ended.set()
+
+    def drop(self, running: Running) -> None:
+        """Have an epoch end, without waiting: a finalizer may run in any thread, also in one that
+        the epoch's end waits for."""
+        if os.getpid() == self._process:  # a forked child has no part in it
+            self.service.soon(partial(self._stop, running))
+
+    def end(self, running: Running) -> None:
+        """End an epoch, early if need be, and wait until nothing of it is under way."""
+        self.drop(running)
+        running.ended.wait()
+
+    @property
+    def settings(self) -> RuntimeSettings:
+        """What it is made of by now: others after a warm-up."""
+        return self._buffers.settings
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the buffer is the one to begin with, until it is known what training leaves."""
+        settings = self.settings
+        return settings.after_warm_up is not None and not settings.plan.holds_everything
+
+    def alone(self, running: Running) -> bool:
+        """Whether no other epoch runs."""
+        return list(self._running) == [running]
+
+    def grow(self) -> None:
+        """Between two epochs, see `Buffers.grow`.
+
+        Raises:
+            ClosedError: the runtime was closed.
+        """
+        self.service.call(self._buffers.grow())
+
+    # ---- numbers ----
+
+    def stats(self) -> dict[str, float | str]:
+        """Counters since the start; see `NeighborLoader.stats`."""
+        counters, (engine, topology, books) = self.counters, self._looked_at()
+        epochs = [running.epoch for running in list(self._running)]
+        return {
+            "batches": counters.batches,
+            "rows": counters.rows,
+            "edges": counters.edges,
+            "rows_hit": books["hits"] + books["repeats"],
+            "rows_waited": books["waits"],
+            "rows_loaded": books["loads"],
+            "evictions": books["evictions"],
+            "requests": engine["requests"],
+            "bytes_read": engine["bytes"],
+            "bytes_wanted": counters.bytes_wanted,
+            "retries": engine["retries"],
+            **topology,
+            "samples": counters.samples,
+            "sample_s": counters.sample_s,
+            "extract_s": counters.extract_s,
+            "gather_s": counters.gather_s,
+            "wait_s": counters.wait_s,
+            "elapsed_s": perf_counter() - self.started,
+            "sampling": sum(e.extracting.under_way - len(e.extracting) for e in epochs),
+            "extracting": sum(e.training.under_way - len(e.training) for e in epochs),
+            "training": sum(len(e.training) for e in epochs),
+            "buffer_slots": self.settings.plan.slots,
+            "buffer_bytes": self.settings.plan.buffer_bytes,
+            "engine": self.engine.name,
+        }
+
+    def _looked_at(self) -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+        """What the features' engine, the adjacency and the books counted: in the loop, where
+        buffers come and go."""
+
+        def look() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+            return self.engine.stats(), self._adjacency.stats(), self._buffers.stats()
+
+        async def ask() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+            return look()
+
+        if not self.service.inside:  # as a user's sampler that asks is
+            with contextlib.suppress(ClosedError):
+                return self.service.call(ask())
+        return look()
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """End all epochs, wait for the kernel, free everything; idempotent (rule 13)."""
+        with self._closing:
+            try:
+                self.service.call(self._shut())
+            except ClosedError:
+                return
+            except Exception:
+                self._end_threads()
+                raise
+            self._end_threads()  # not when interrupted: the next close waits for the same end
+
+    def close_anywhere(self) -> None:
+        """`close` for a finalizer."""
+        close_anywhere(self.close, self._process)
+
+    async def _shut(self) -> None:
+        # A task of its own, so that a close that was interrupted and called again waits for the
+        # same one.
+        if self._shutting is None:
+            self._shutting = asyncio.get_running_loop().create_task(self._free())
+        await asyncio.shield(self._shutting)
+
+    async def _free(self) -> None:
+        self._buffers.retire()
+        for running in list(self._running):
+            self._stop(running, ClosedError("the loader was closed in the middle of this epoch"))
+        while self._running:
+            await asyncio.wait(self._running.values())
+        try:
+            await self._buffers.drain()
+            await self.engine.aclose()
+            await self._buffers.close()
+        finally:
+            for layout in self._layouts.values():
+                layout.close()
+            self.blocks.close()
+            self.attributes.close()
+            try:
+                self._adjacency.close()
+            finally:
+                self.device.close()
+
+    def _end_threads(self) -> None:
+        self.service.close()
+        self._workers.close()

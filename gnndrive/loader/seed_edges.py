@@ -1,0 +1,132 @@
+"""A link loader's arguments: which edges are seeds, and how negative ones are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch_geometric.sampler import NegativeSampling
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey
+from gnndrive.sampling.schedules.base import InputEdges, digest
+from gnndrive.store.reader import Store
+from gnndrive.store.views import StoredEdges
+
+
+def checked_negatives(
+    neg_sampling: Any, ratio: float | None, label: torch.Tensor | None
+) -> NegativeSampling | None:
+    """PyG's negative sampling, of its arguments.
+
+    Raises:
+        ConfigError: triplets have no labels.
+        ValueError: PyG refuses the mode or the amount.
+    """
+    if ratio is not None and ratio != 0.0:
+        neg_sampling = NegativeSampling("binary", ratio)
+    negatives: NegativeSampling | None = NegativeSampling.cast(neg_sampling)
+    if negatives is not None and negatives.is_triplet() and label is not None:
+        raise ConfigError(
+            "edge_label= has no meaning for triplets: leave it out, and use the batch's src_index, "
+            "dst_pos_index and dst_neg_index"
+        )
+    return negatives
+
+
+def checked_input_edges(
+    store: Store,
+    edges: Any,
+    label: torch.Tensor | None,
+    time: torch.Tensor | None,
+    negatives: NegativeSampling | None,
+) -> InputEdges:
+    """The seed edges of a store's loader.
+
+    Args:
+        store: whose graph.
+        edges: int64 [2, edges], or None: all of the graph's; of a heterogeneous store an edge
+            type, or (edge type, one of them).
+        label: their labels, or None.
+        time: their times, or None.
+        negatives: how negative edges are drawn, whose label is 0, or None.
+
+    Raises:
+        ConfigError: an argument has another shape, or names what is not there.
+    """
+    type, edges = _typed(store, edges)
+    graph = store.edges(type)
+    count = graph.num_edges
+    if edges is not None:
+        edges = _checked_edges(torch.as_tensor(edges), graph)
+        count = edges.shape[1]
+    for name, value in (("edge_label", label), ("edge_label_time", time)):
+        if value is not None and len(value) != count:
+            raise ConfigError(f"{name} has {len(value)} entries for {count} edges: give one each")
+    if label is not None:
+        label = torch.as_tensor(label).cpu()
+        if negatives is not None and negatives.is_binary() and len(label) and label.min() == 0:
+            label = label + 1  # 0 is to say "negative", as in PyG
+    if time is not None:
+        time = torch.as_tensor(time)
+        if time.is_floating_point():
+            raise ConfigError(f"edge_label_time is {time.dtype}: give whole numbers")
+        time = time.to("cpu", torch.int64)
+    if edges is None:
+        return InputEdges(count, StoredEnds(graph), "all", label, time, type=type)
+    return InputEdges(count, GivenEnds(edges), digest(edges), label, time, edges.nbytes, type)
+
+
+def _typed(store: Store, edges: Any) -> tuple[EdgeKey, Any]:
+    """An edge type, and edges of it."""
+    if not store.is_hetero:
+        return None, edges
+    if isinstance(edges, tuple) and len(edges) == 3 and all(isinstance(e, str) for e in edges):
+        return edges, None
+    if isinstance(edges, tuple | list) and len(edges) == 2 and isinstance(edges[0], tuple):
+        return edges[0], edges[1]
+    raise ConfigError(
+        "this store is heterogeneous: give edge_label_index as an edge type, or as (type, edges); "
+        f"the types are {', '.join(map(str, store.edge_types))}"
+    )
+
+
+def _checked_edges(edges: torch.Tensor, graph: StoredEdges) -> torch.Tensor:
+    if edges.dim() != 2 or edges.shape[0] != 2 or edges.is_floating_point():
+        raise ConfigError(
+            f"edge_label_index is {edges.dtype} {list(edges.shape)}: give source and target of "
+            "each edge as integers, [2, edges]"
+        )
+    edges = edges.to("cpu", torch.int64, copy=True).contiguous()
+    for ends, nodes in zip(edges, (graph.source, graph.target), strict=True):
+        if ends.numel() and not (int(ends.min()) >= 0 and int(ends.max()) < nodes.num_nodes):
+            raise ConfigError(f"edge_label_index has ids outside 0 … {nodes.num_nodes - 1}")
+    return edges
+
+
+class GivenEnds:
+    """Ends of edges that were given, int64 [2, edges]."""
+
+    def __init__(self, edges: torch.Tensor) -> None:
+        self._edges = edges
+
+    def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Source, target and number of the edges at `position`."""
+        return self._edges[0, position], self._edges[1, position], position
+
+
+class StoredEnds:
+    """Ends of a graph's own edges, at CSC positions, read from the memory-mapped adjacency."""
+
+    def __init__(self, graph: StoredEdges) -> None:
+        self._graph = graph
+
+    def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Source, target and original number of the edges at `position`."""
+        at = position.numpy()
+        source = np.asarray(self._graph.indices[at], np.int64)
+        target = np.searchsorted(self._graph.index_pointers, at, side="right") - 1
+        edge_id = self._graph.edge_id
+        number = at if edge_id is None else np.asarray(edge_id[at], np.int64)
+        return torch.from_numpy(source), torch.from_numpy(target), torch.from_numpy(number)

@@ -1,0 +1,1 @@
+"""How much memory goes where, decided before the first read."""

@@ -1,0 +1,340 @@
+"""A sample and its rows become the `Data` or `HeteroData` that PyTorch Geometric's NeighborLoader
+would have yielded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import SamplerOutput
+
+from gnndrive.buffer.devices.base import Device
+from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
+from gnndrive.common.records import (
+    EdgeKey,
+    Int32Array,
+    Int64Array,
+    NodeKey,
+    Sample,
+    Seeds,
+    Subgraph,
+)
+from gnndrive.pyg import labels
+from gnndrive.pyg.attributes import Attributes
+from gnndrive.store.feature_tables import NODE_FEATURES, FeatureTable
+from gnndrive.store.format import torch_dtype
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+    from gnndrive.store.views import StoredEdges, StoredNodes
+
+Rows = Mapping[str, torch.Tensor]
+"""Rows of the feature buffer's tables, in the order of a batch's nodes or edges."""
+_NONE = np.empty(0, np.int64)
+BINARY = ("edge_label_index", "edge_label", "edge_label_time")
+TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
+"""What PyG's samplers of edges say of a batch behind its input_id, without and with triplets."""
+
+
+class Collate:
+    """Makes batches of one loader.
+
+    Args:
+        store: where attributes other than the features come from.
+        tables: what comes through the feature buffer.
+        transform: the user's, applied last.
+        pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
+        feature_dtype: what x is delivered in; None: as it is stored. Integers are multiplied by the
+            node attribute `x_scale`, a number or a row a node, if there is one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tables: Sequence[FeatureTable],
+        transform: Callable[[Any], Any] | None,
+        pin_memory: bool,
+        feature_dtype: torch.dtype | None = None,
+    ) -> None:
+        self._store, self.tables = store, tables
+        self._nodes = store.all_nodes()
+        self._edges = store.all_edges()
+        self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
+        self._transform = transform
+        self._pin_memory = pin_memory and torch.cuda.is_available()
+        self._feature_dtype = feature_dtype
+        self.attributes = Attributes(store)
+        self._labels = {each.name_of(labels.NAME): labels.Labels(each) for each in self._nodes}
+
+    def prepare(self) -> None:
+        """Read the labels, blocking, for the first batch need not wait for them. What is wrong with
+        them is for the batch that wants them."""
+        for each in self._labels.values():
+            with suppress(GNNDriveError, MemoryError, OSError):
+                each.read()
+
+    def rows_of(
+        self, sample: Sample | Subgraph, attributes: Attributes, empty: Allocate = np.empty
+    ) -> dict[str, Int64Array]:
+        """The rows of each table that a sample needs, int64 [n]; reads edges' numbers, blocking."""
+        rows = {}
+        for table in self.tables:
+            if table.of_edges:
+                numbers = self._edge_numbers(sample, cast(EdgeKey, table.type), attributes, empty)
+                rows[table.name] = _NONE if numbers is None else numbers
+            else:
+                rows[table.name] = _nodes_of(sample, cast(NodeKey, table.type))
+        return rows
+
+    def __call__(
+        self,
+        seeds: Seeds,
+        sample: Sample | Subgraph,
+        numbers: Mapping[str, Int64Array],
+        rows: Rows,
+        attributes: Attributes,
+        empty: Allocate = np.empty,
+        device: Device | None = None,
+        where: torch.device | None = None,
+    ) -> Any:
+        """The batch.
+
+        Args:
+            seeds: the batch's seeds.
+            sample: what was sampled around them.
+            numbers: what `rows_of` said of it.
+            rows: of the tables, [n, *row], on the device.
+            attributes: where all else comes from.
+            empty: where the batch's other arrays get their memory from.
+            device: delivers the batch; None: it stays where it is.
+            where: where it is moved if no device delivers it; None: nowhere.
+
+        Returns:
+            A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
+            e_id (int64), num_sampled_nodes, num_sampled_edges, input_id, batch_size, and what the
+            kind of sampling adds, or a HeteroData with all that by type; or what the transform
+            makes of it.
+        """
+        batch: Any = HeteroData() if self._store.is_hetero else Data()
+        for nodes in self._nodes:
+            storage = batch if nodes.type is None else batch[nodes.type]
+            node = _nodes_of(sample, nodes.type)
+            self._join(storage, nodes, node, rows, attributes, empty)
+            if not nodes.names:
+                storage.num_nodes = len(node)
+        for edges in self._edges:
+            storage = batch if edges.type is None else batch[edges.type]
+            storage.edge_index = _edge_index(sample, edges.type, empty)
+            if _has_edges(sample, edges.type):
+                number = numbers.get(self._edge_tables.get(edges.type, ""))
+                if number is None:
+                    number = self._edge_numbers(sample, edges.type, attributes, empty)
+                assert number is not None
+                self._join(storage, edges, number, rows, attributes, empty)
+        if isinstance(sample, Subgraph):
+            describe(batch, seeds, sample.output)
+        else:
+            batch.num_sampled_nodes = list(sample.num_sampled_nodes)
+            batch.num_sampled_edges = list(sample.num_sampled_edges)
+            batch.input_id = torch.from_numpy(seeds.input_id)
+            batch.batch_size = len(seeds.node)
+        return self._finished(batch, rows, device, where)
+
+    def _finished(
+        self, batch: Any, rows: Rows, device: Device | None, where: torch.device | None
+    ) -> Any:
+        """Bring the batch to where it shall be, in the element type it shall have."""
+        if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
+            batch = batch.pin_memory()
+        if device is not None:
+            batch = device.deliver(batch, list(rows.values()))
+        elif where is not None:
+            batch = batch.to(where)
+        if self._feature_dtype is None and self._transform is None:
+            return batch
+        with nullcontext() if device is None else device.computing():
+            for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
+                self._convert(storage)
+            return batch if self._transform is None else self._transform(batch)
+
+    def _join(
+        self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array, rows: Rows,
+        attributes: Attributes, empty: Allocate,
+    ) -> None:  # fmt: skip
+        """Attributes of the batch's nodes of a type, by id, or edges, by their original numbers."""
+        for name in view.names:
+            full = view.name_of(name)
+            given = rows.get(full)
+            if given is None and full in self._labels:
+                given = self._labels[full].pick(number, empty)
+            if given is None:
+                given = attributes.pick(full, number, empty)
+            storage[name] = given
+        if view.ids not in view:
+            storage[view.ids] = torch.from_numpy(number)
+
+    def _edge_numbers(
+        self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate
+    ) -> Int64Array | None:
+        """The original numbers of a sample's edges of a type; None: they are none of the graph's.
+
+        Raises:
+            ConfigError: the user's sampler names an edge that there is not.
+            StoreError: the store is damaged.
+        """
+        if isinstance(sample, Sample):
+            return _numbers(sample.edge, self._store.edges(type), attributes, empty)
+        edge, edges = sample.edge.get(type, _NONE), self._store.edges(type)
+        if edge is None:
+            return None
+        if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
+            raise ConfigError(
+                f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
+                f"{edge.max()}, and there are {edges.num_edges}"
+            )
+        return edge if sample.numbered else _numbers(edge, edges, attributes, empty)
+
+    def converted_bytes(self, table: FeatureTable) -> int:
+        """Bytes of a row of a table as it is delivered; 0: it is not converted."""
+        dtype, stored = self._feature_dtype, torch_dtype(table.file.dtype)
+        if dtype is None or dtype == stored or table.of_edges:
+            return 0
+        return dtype.itemsize * prod(table.file.row_shape)
+
+    def _convert(self, storage: Any) -> None:
+        """Give x the element type that it is delivered in."""
+        name, dtype = NODE_FEATURES, self._feature_dtype
+        if dtype is None or name not in storage or storage[name].dtype == dtype:
+            return
+        stored = storage[name]
+        storage[name] = stored.to(dtype)
+        scale = storage.get(f"{name}_scale")
+        if scale is not None and not stored.is_floating_point():
+            wide = [-1] + [1] * (stored.dim() - 1) if scale.dim() == 1 else scale.shape
+            storage[name] *= scale.to(dtype).view(*wide)
+
+    def from_map(
+        self, seeds: Seeds, sample: Sample | Subgraph, where: torch.device | None = None
+    ) -> Any:
+        """The batch with its features read through the memory map: for one batch, without a
+        pipeline.
+        """
+        numbers = self.rows_of(sample, self.attributes)
+        rows = {name: self.attributes.pick(name, ids) for name, ids in numbers.items()}
+        return self(seeds, sample, numbers, rows, self.attributes, where=where)
+
+    def close(self) -> None:
+        """Let go of memory maps and labels; they come back when they are wanted."""
+        self.attributes.close()
+        for each in self._labels.values():
+            each.close()
+
+
+def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
+    """A sample's nodes of a type, int64 [nodes]."""
+    return sample.node if isinstance(sample, Sample) else sample.node.get(type, _NONE)
+
+
+def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:
+    """Whether a sample's edges of a type are the graph's."""
+    return isinstance(sample, Sample) or sample.edge.get(type, _NONE) is not None
+
+
+def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> torch.Tensor:
+    """Both ends of a sample's edges of a type, int64 [2, edges]."""
+    if isinstance(sample, Sample):
+        edge_index = empty((2, sample.num_edges), np.int64)
+        edge_index[0], edge_index[1] = sample.row, sample.col
+        return torch.from_numpy(edge_index)
+    row, col = sample.output.row, sample.output.col
+    if type is not None:
+        none = torch.empty(0, dtype=torch.int64)
+        row, col = row.get(type, none), col.get(type, none)
+    return torch.stack([row, col]).to(torch.int64)
+
+
+def _numbers(
+    position: Int32Array | Int64Array, edges: StoredEdges, attributes: Attributes, empty: Allocate
+) -> Int64Array:
+    """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
+
+    Raises:
+        StoreError: the store is damaged; a wrong number must not wrap around to another edge.
+    """
+    position = _wide(position, empty)
+    if edges.edge_id_name is None:
+        return position
+    edge = _wide(attributes.pick(edges.edge_id_name, position, empty).numpy(), empty)
+    if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < edges.num_edges):
+        raise StoreError(
+            f"{edges.indices_path.parent}/edge_id.npy names an edge that is not there: run "
+            "`gnndrive verify` and import the store again"
+        )
+    return edge
+
+
+def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
+    """`numbers` as int64, in memory from `empty` if they are not."""
+    if numbers.dtype == np.int64:
+        return cast(Int64Array, numbers)
+    wide: Int64Array = empty(len(numbers), np.int64)
+    wide[:] = numbers
+    return wide
+
+
+def describe(batch: Any, seeds: Seeds, output: Any) -> None:
+    """Put into a batch what a sampler said of it.
+
+    Args:
+        batch: a Data or HeteroData.
+        seeds: the batch's seeds.
+        output: PyG's SamplerOutput or HeteroSamplerOutput.
+    """
+    of_graph = {
+        "batch": output.batch,
+        "num_sampled_nodes": output.num_sampled_nodes,
+        "num_sampled_edges": output.num_sampled_edges,
+    }
+    if isinstance(output, SamplerOutput):
+        if output.orig_row is not None and output.orig_col is not None:
+            batch._orig_edge_index = torch.stack([output.orig_row, output.orig_col])
+        _say(batch, of_graph | _of_seeds(seeds, output.metadata))
+        return
+    for name, by_type in of_graph.items():
+        batch.set_value_dict(name, by_type or {})
+    if output.orig_row is not None and output.orig_col is not None:
+        for type, row in output.orig_row.items():
+            batch[type]._orig_edge_index = torch.stack([row, output.orig_col[type]])
+    said = _of_seeds(seeds, output.metadata)
+    if "src_index" not in said:
+        _say(batch[seeds.type], said)
+        return
+    assert isinstance(seeds.type, tuple)
+    source, _, target = seeds.type
+    batch[seeds.type].input_id = said["input_id"]
+    _say(batch[source], {name: said[name] for name in ("src_index", "seed_time")})
+    of_target = ("dst_pos_index", "dst_neg_index", "seed_time")
+    _say(batch[target], {name: said[name] for name in of_target})
+
+
+def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
+    said = {"input_id": metadata[0]}
+    if not seeds.of_edges:
+        return said | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
+    names = BINARY if len(metadata) == len(BINARY) + 1 else TRIPLET
+    return said | dict(zip(names, metadata[1:], strict=True))
+
+
+def _say(storage: Data | Any, said: dict[str, Any]) -> None:
+    for name, value in said.items():
+        if value is not None:
+            storage[name] = value
+        elif name in storage:  # the store's attribute of that name is another thing
+            del storage[name]

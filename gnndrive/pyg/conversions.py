@@ -1,0 +1,111 @@
+"""Tensors of PyG's as the arrays that the C sampler reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch_geometric.sampler.base import DataType
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int64Array
+from gnndrive.sampling.samplers._native import InScratch
+from gnndrive.sampling.samplers.base import checked_fanout
+from gnndrive.sampling.topologies.mmap import Mmap
+
+
+def is_edge_level(data: Any, name: str) -> bool:
+    """Whether an attribute is edges' and no nodes', as PyG's sampler decides it."""
+    kind = DataType.from_data(data)
+    if kind == DataType.homogeneous:
+        return not data.is_node_attr(name) and bool(data.is_edge_attr(name))
+    if kind == DataType.heterogeneous:
+        of_nodes = any(name in store for store in data.node_stores)
+        return not of_nodes and any(name in store for store in data.edge_stores)
+    groups = [a.group_name for a in data[0].get_all_tensor_attrs() if a.attr_name == name]
+    if [edge.edge_type for edge in data[1].get_all_edge_attrs()] == [None]:
+        return name != "time" and len(groups) == 1
+    return bool(groups) and all(isinstance(group, tuple) for group in groups)
+
+
+def permuted(value: Any, perm: Tensor | None) -> Tensor:
+    """`value[perm]` on the CPU; None: as it is."""
+    tensor: Tensor = torch.as_tensor(value).cpu()
+    return tensor if perm is None else tensor[perm.cpu()]
+
+
+def as_topology(colptr: Tensor, row: Tensor, nodes: int, name: str) -> Mmap:
+    """CSC tensors of a graph whose edges go to `nodes` nodes, of which the last may be missing."""
+    pointers, indices = colptr.cpu().numpy(), row.cpu().numpy()
+    missing = nodes + 1 - len(pointers)
+    if missing > 0:
+        last = pointers[-1] if len(pointers) else 0
+        pointers = np.concatenate([pointers, np.full(missing, last, pointers.dtype)])
+    if pointers.dtype == np.int32:
+        pointers = pointers.view(np.uint32)
+    return Mmap(np.ascontiguousarray(pointers), np.ascontiguousarray(indices), name)
+
+
+def as_fanout(values: Sequence[int] | Mapping[Any, Any]) -> Int64Array:
+    """Neighbours for each hop, int64 [hops]."""
+    return np.array(checked_fanout(values), dtype=np.int64)
+
+
+def as_int64(value: Tensor) -> Int64Array:
+    """As int64, flat; no copy if it is that already."""
+    flat: Int64Array = value.detach().cpu().reshape(-1).to(torch.int64).contiguous().numpy()
+    return flat
+
+
+def as_times(value: Tensor) -> Int64Array:
+    """Times as int64, flat.
+
+    Raises:
+        ConfigError: they are no whole numbers.
+    """
+    if value.is_floating_point() or value.is_complex():
+        raise ConfigError(
+            f"times are {value.dtype}: give whole numbers, such as seconds, as torch.int64"
+        )
+    return as_int64(value)
+
+
+def as_weights(value: Tensor) -> npt.NDArray[Any]:
+    """Weights as float32 or float64, flat."""
+    value = value.detach().cpu().reshape(-1)
+    if value.dtype not in (torch.float32, torch.float64):
+        value = value.to(torch.float64)
+    return value.contiguous().numpy()
+
+
+def each_of(convert: Callable[[Tensor], npt.NDArray[Any]], values: Any) -> Any:
+    """A tensor, or tensors by type, converted and as tensors again; None stays."""
+    if values is None:
+        return None
+    if isinstance(values, Mapping):
+        return {key: torch.from_numpy(convert(value)) for key, value in values.items()}
+    return torch.from_numpy(convert(values))
+
+
+def as_array(value: Tensor | None) -> npt.NDArray[Any] | None:
+    """What was converted, as C reads it."""
+    return None if value is None else value.numpy()
+
+
+def coo(
+    sampled: InScratch, number: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    """Edges of a type as row, col and position [edges], and how many of each hop."""
+    row, colptr, edge, per_hop = sampled.edges(number)
+    col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
+    ends = [torch.from_numpy(each).to(dtype) for each in (row, col, edge)]
+    return ends[0], ends[1], ends[2], list(per_hop)
+
+
+def as_batch(tree: npt.NDArray[Any] | None) -> Tensor | None:
+    """PyG's `batch`: whose tree each node is in, int64 [nodes]."""
+    return None if tree is None else torch.from_numpy(tree).to(torch.int64)

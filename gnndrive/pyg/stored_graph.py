@@ -1,0 +1,156 @@
+"""A store's graph as a sampler wants it: topology, times and weights."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import IndexPointers
+from gnndrive.pyg.conversions import as_times, as_weights
+from gnndrive.sampling.graph import mapped
+from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.reader import Store
+from gnndrive.store.types import folder
+from gnndrive.store.views import StoredEdges, StoredNodes
+
+_STEP = 1 << 20  # numbers at once
+
+
+class StoredGraph:
+    """The graph of a store. Times and weights are read into memory when they are first wanted.
+
+    Args:
+        store: whose.
+        time_attr: the attribute of nodes or edges that is the time, or None.
+        weight_attr: the attribute of edges that is the weight, or None.
+
+    Attributes:
+        of_nodes: whether the times are nodes'.
+
+    Raises:
+        ConfigError: the store has no such attribute.
+    """
+
+    def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
+        self.store, self._time, self._weight = store, time_attr, weight_attr
+        self._read: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._nodes = store.all_nodes()
+        self._edges = store.all_edges()
+        of_nodes = {name for nodes in self._nodes for name in nodes.names}
+        of_edges = {name for edges in self._edges for name in edges.names}
+        self.of_nodes = time_attr in of_nodes
+        self._check("time_attr", time_attr, of_nodes | of_edges)
+        self._check("weight_attr", weight_attr, of_edges)
+
+    def _check(self, what: str, name: str | None, names: set[str]) -> None:
+        if name is not None and name not in names:
+            raise ConfigError(
+                f"{what}={name!r}: {self.store.path} has no such attribute, but "
+                f"{', '.join(sorted(names)) or 'none'}"
+            )
+
+    @property
+    def temporal(self) -> bool:
+        """Whether there are times."""
+        return self._time is not None
+
+    @property
+    def identity(self) -> str:
+        """Which attributes they are."""
+        return f"time={self._time} weight={self._weight}"
+
+    @property
+    def _timed(self) -> Sequence[StoredNodes | StoredEdges]:
+        """What has times."""
+        timed: Sequence[StoredNodes | StoredEdges] = self._nodes if self.of_nodes else self._edges
+        return [each for each in timed if self._time in each]
+
+    @property
+    def _weighted(self) -> list[StoredEdges]:
+        return [edges for edges in self._edges if self._weight in edges]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of times and weights in memory."""
+        return 8 * sum(each.table(str(self._time)).row_count for each in self._timed) + 8 * sum(
+            edges.num_edges for edges in self._weighted
+        )
+
+    def topologies(self) -> list[Topology]:
+        """The graph on mapped indices, for a sample here and there: one an edge type."""
+        return [mapped(edges) for edges in self._edges]
+
+    @property
+    def degree_max(self) -> int:
+        """The most in-edges of a node, all of which are looked at; 0: no list is."""
+        if self._time is None and self._weight is None:
+            return 0
+        return max((_degree_max(edges.index_pointers) for edges in self._edges), default=0)
+
+    def times(self) -> Any:
+        """Times of nodes, or of edges at CSC positions, int64; heterogeneous: of those that have
+        them, by node type, or by the name of the edge type's folder.
+
+        Raises:
+            ConfigError: they are no whole numbers.
+        """
+        return self._attributes("times", self._timed, self._time, as_times)
+
+    def weights(self) -> Any:
+        """Weights of edges at CSC positions, float32 or float64; heterogeneous: by the name of the
+        edge type's folder."""
+        return self._attributes("weights", self._weighted, self._weight, as_weights)
+
+    def _attributes(
+        self, what: str, given: Sequence[StoredNodes | StoredEdges], name: str | None,
+        convert: Callable[[Tensor], npt.NDArray[Any]],
+    ) -> Any:  # fmt: skip
+        """An attribute of all that have it, read once."""
+        with self._lock:
+            if name is not None and what not in self._read:
+                read = {folder(each.type): _in_memory(each, name, convert) for each in given}
+                self._read[what] = read if self.store.is_hetero else read[""]
+            return self._read.get(what)
+
+    def edge_ids(self) -> Any:
+        """The original number of the edge at each CSC position, memory-mapped; None: that is it;
+        heterogeneous: by edge type."""
+        numbers = {edges.type: edges.mapped_edge_id() for edges in self._edges}
+        return numbers if self.store.is_hetero else numbers[None]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_lock": None, "_read": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
+
+
+def _degree_max(pointers: IndexPointers) -> int:
+    steps = range(0, len(pointers) - 1, _STEP)
+    return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
+
+
+def _in_memory(
+    given: StoredNodes | StoredEdges, name: str, convert: Callable[[Tensor], npt.NDArray[Any]]
+) -> Tensor:
+    """An attribute of nodes, or of edges at CSC positions, converted a piece at a time."""
+    value = given.tensor(name)
+    edge_id = given.mapped_edge_id() if isinstance(given, StoredEdges) else None
+    whole = torch.from_numpy(np.empty(len(value), convert(value[:0]).dtype))
+    for at in range(0, len(value), _STEP):
+        piece = slice(at, at + _STEP)
+        found = value[piece] if edge_id is None else value[edge_id[piece].to(torch.int64)]
+        flat = torch.from_numpy(convert(found))
+        if flat.shape != whole[piece].shape:
+            raise ConfigError(f"{given.table(name).path}: give one number for each, not a row")
+        whole[piece] = flat
+    return whole

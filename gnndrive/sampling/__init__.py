@@ -1,0 +1,1 @@
+"""Seeds become samples: schedules, samplers, topologies."""

@@ -1,0 +1,73 @@
+"""What topologies share: arrays checked as far as that is cheap, and the C `gd_csc` over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.ffi import ffi
+from gnndrive.common.records import IndexPointers
+
+
+def check_indptr(indptr: IndexPointers, edges: int, path: str) -> None:
+    """Refuse index pointers of another form, or whose ends are not 0 and `edges`.
+
+    What lies between the ends is checked by the C samplers as they go.
+
+    Raises:
+        StoreError: they cannot be a CSC graph's.
+    """
+    check_form(indptr, (np.int64, np.uint32), f"{path}: indptr")
+    if indptr.size == 0 or indptr[0] != 0 or indptr[-1] != edges:
+        ends = "is empty" if indptr.size == 0 else f"runs from {indptr[0]} to {indptr[-1]}"
+        raise StoreError(
+            f"{path}: indptr {ends}, but there are {edges} indices; the graph is damaged: run "
+            "`gnndrive verify` and import it again"
+        )
+
+
+def check_form(array: npt.NDArray[Any], dtypes: tuple[type, ...], what: str) -> None:
+    """Refuse what C cannot read: another dtype, byte order, rank or stride.
+
+    Raises:
+        StoreError: it is one of these.
+    """
+    if array.ndim != 1 or array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
+        raise StoreError(
+            f"{what} is {array.dtype} {list(array.shape)}, not one-dimensional "
+            f"{' or '.join(dtype.__name__ for dtype in dtypes)}: convert it with numpy.astype, "
+            "or import the graph again"
+        )
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise StoreError(f"{what} is not contiguous and aligned: use numpy.ascontiguousarray")
+
+
+def make_csc(
+    indptr: IndexPointers,
+    edges: int,
+    indices: npt.NDArray[Any] | None,
+    width: int,
+    packed_bits: int = 0,
+) -> Any:
+    """A `gd_csc *`; whoever holds it keeps the arrays alive.
+
+    Args:
+        indptr: int64 or uint32 [nodes + 1].
+        edges: number of edges.
+        indices: [edges], or packed, or None: not in memory.
+        width: bytes of one index in the file, 4 or 8.
+        packed_bits: bits of one index in `indices`; 0: they are not packed.
+    """
+    fields = {
+        "indptr": ffi.cast("void *", indptr.ctypes.data),
+        "indptr_bytes": indptr.itemsize,
+        "indices": ffi.NULL if indices is None else ffi.cast("void *", indices.ctypes.data),
+        "index_bytes": width,
+        "nodes": indptr.size - 1,
+        "edges": edges,
+        "packed_bits": packed_bits,
+    }
+    return ffi.new("gd_csc *", fields)

@@ -1,0 +1,253 @@
+"""Index pointers in memory, indices on disk: what a hop wants of them is read in one planned sweep.
+
+For graphs whose adjacency does not fit beside the features: memory is of a fixed size that nothing
+contends for, and each hop is one sorted pass over the disk at the ring's full depth, where a
+sampler on mapped indices waits for page after page (GNNDrive §3 measures that as memory
+contention). Lists that are wanted most are kept in memory (Ginex's neighbour cache).
+
+A fetch plans single indices as rows of 4 or 8 bytes: the planner sorts them, reads what shares a
+sector once and bridges gaps, and each index is copied out of staging to its edge, so that no sector
+is kept. Where more is missing than is planned at once the file is gone through from its start to
+its end, part by part. One fetch goes on at a time: two at once would sweep the disk twice and need
+the memory twice. Samples that are drawn together (`Round`) share their fetches, for a pass over
+much of the file is little longer for four than for one. The draw never looks at indices, so samples
+are those of the other topologies, bit for bit. Do not use it where the indices fit in memory:
+`resident` never waits.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import IndexPointers, Int64Array, Landing, TableFile
+from gnndrive.disk.sequential_reader import ColumnStream
+from gnndrive.sampling.rounds import Round, Stop, Turns
+from gnndrive.sampling.topologies._csc import check_indptr, make_csc
+from gnndrive.sampling.topologies._neighbours import NeighbourCache
+from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
+
+if TYPE_CHECKING:
+    from gnndrive.disk.layouts.base import Layout, Reads
+
+_MISSING_BYTES = 34  # position and slot, and their place in the planned reads
+_RANGES_MAX = 1024  # of positions, in which missing ones are counted
+
+
+@dataclass(eq=False, slots=True)
+class _Wish:
+    """What a sampler waits for.
+
+    Attributes:
+        wanted: its `gd_wanted *`.
+        count: how many of the edges wanted it is given.
+        neighbours: of all that are served together, int32 or int64.
+        first: where its own start in them.
+        error: why it got none.
+    """
+
+    wanted: Any
+    count: int
+    neighbours: npt.NDArray[Any] | None = None
+    first: int = 0
+    error: ReadError | None = None
+
+
+class Direct(Topology):
+    """A CSC graph whose indices are read when they are wanted.
+
+    Args:
+        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
+            two ends are checked here, the rest by the C samplers as they go).
+        file: where the indices are.
+        layout: plans reads of that file; not closed by this object.
+        read: carries reads out and returns the failures; blocking.
+        cache_bytes: of the neighbour cache; 0: none. Making one reads the file.
+        bipartite: whether edges come from other nodes than they go to.
+        turns: whom to take turns with; None: its own samplers alone.
+
+    Attributes:
+        missing_max: indices that are planned at once, at most.
+        wanted_max: edges of a sampler that one fetch serves at most, from the cache or from disk.
+
+    Raises:
+        StoreError: the arrays cannot be a CSC graph, or the file is not there.
+        ReadError: the disk failed.
+    """
+
+    name = "direct"
+    missing_max = 1 << 19
+    wanted_max = 1 << 20
+
+    def __init__(
+        self,
+        indptr: IndexPointers,
+        file: TableFile,
+        layout: Layout,
+        read: Callable[[Reads], npt.NDArray[np.void]],
+        cache_bytes: int = 0,
+        bipartite: bool = False,
+        turns: Turns | None = None,
+    ) -> None:
+        check_indptr(indptr, file.row_count, file.path)
+        self.path = file.path
+        self.num_nodes = indptr.size - 1
+        self.num_edges = file.row_count
+        self._indptr = indptr
+        self._dtype = np.dtype(f"i{file.row_bytes}")
+        self._layout = layout
+        self._read = read
+        self._csc = make_csc(indptr, file.row_count, None, file.row_bytes)
+        self._cache: NeighbourCache | None = None
+        if cache_bytes:
+            with ColumnStream(file) as stream:
+                self._cache = NeighbourCache(self._csc, stream, cache_bytes, bipartite)
+        self.fetches = self._cache is None or self._cache.indices < self.num_edges
+        ranges = -(-max(self.num_edges, 1) // _RANGES_MAX)
+        self._range_shift = (ranges - 1).bit_length()
+        self._turns = turns or Turns()
+        self._round: Round[_Wish] = Round()  # without members: each is alone
+        self._counted: Counter[str] = Counter(neighbours_wanted=0, neighbours_cached=0)
+
+    @classmethod
+    def open(cls, source: Source) -> Direct:
+        """See `Topology.open`; with a neighbour cache, reads the indices twice at most."""
+        return cls(
+            source.indptr, source.file, source.layout(), source.read, source.cache_bytes,
+            source.sources is not None, source.turns,
+        )  # fmt: skip
+
+    @classmethod
+    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
+        """Bytes of neighbour caches, of the fetch under way, and of what samplers were given."""
+        # With replacement a list may be drawn from many times over, so that a graph of few edges
+        # does not make for small fetches.
+        widest = max((size.index_bytes for size in sizes), default=0)
+        given = samplers * cls.wanted_max * widest
+        return cache_bytes + cls.missing_max * _MISSING_BYTES + given
+
+    def csc(self) -> Any:
+        """The C `gd_csc *`, without indices, valid while this object lives."""
+        return self._csc
+
+    def resident_bytes(self) -> int:
+        """Bytes of the index pointers and the neighbour cache."""
+        return self._indptr.nbytes + (0 if self._cache is None else self._cache.nbytes)
+
+    def joining(self, round: Round[_Wish]) -> Direct:
+        """See `Topology.joining`: a copy that shares all but whom it waits for; itself if the cache
+        has all there is."""
+        if not self.fetches:
+            return self
+        other = copy.copy(self)
+        other._round = round
+        return other
+
+    def serve(self, sampler: Any, stop: Stop) -> int:
+        """See `Topology.serve`; waits for the others of its round, its turn, then for the disk."""
+        wanted = ffi.new("gd_wanted *")
+        lib.gd_sampler_wanted(sampler, wanted)
+        wish = _Wish(wanted, min(wanted.count, self.wanted_max))
+
+        def fetch(wishes: list[_Wish]) -> None:
+            with self._turns.turn(stop):
+                self._fetch(wishes, stop)
+
+        self._round.carried_out(self._csc, wish, stop, fetch)
+        try:
+            if wish.error is not None:
+                raise wish.error
+            return int(lib.gd_sample_resume(sampler, self._given(wish), wish.count))
+        finally:
+            del wish  # it knows the error, whose traceback knows this frame
+
+    def stats(self) -> dict[str, int]:
+        """See `Topology.stats`."""
+        return dict(self._counted)
+
+    def _fetch(self, wishes: list[_Wish], stop: Stop) -> None:
+        """Serve what is wanted, from the cache or from disk; or say in a wish why not."""
+        ends = np.cumsum([wish.count for wish in wishes])
+        neighbours = np.empty(ends[-1], self._dtype)
+        counts = np.zeros(_RANGES_MAX, np.int64)
+        cache = ffi.NULL if self._cache is None else self._cache.handle
+        for wish, end in zip(wishes, ends.tolist(), strict=True):
+            wish.neighbours, wish.first = neighbours, end - wish.count
+            missing = lib.gd_neighbours_serve(
+                cache, self._csc, wish.wanted, wish.count, self._given(wish), self._range_shift,
+                pointer(counts),
+            )  # fmt: skip
+            self._counted["neighbours_wanted"] += wish.count
+            self._counted["neighbours_cached"] += wish.count - missing
+        for first, last, most in _parts(counts, self.missing_max):
+            part = first << self._range_shift, last << self._range_shift
+            for reads in self._planned(wishes, part, most, neighbours):
+                self._carry_out(reads, wishes, stop)
+                del reads  # before the next are planned: there is memory for one plan
+
+    def _given(self, wish: _Wish) -> Any:
+        """Where a wish's own neighbours go, for C."""
+        assert wish.neighbours is not None
+        return ffi.from_buffer(wish.neighbours[wish.first : wish.first + wish.count])
+
+    def _planned(
+        self, wishes: list[_Wish], part: tuple[int, int], most: int, neighbours: npt.NDArray[Any]
+    ) -> Iterator[Reads]:
+        """Reads of what is missing at positions in `part`, of `most` of them at once."""
+        left = [wish for wish in wishes if wish.error is None]
+        landing = Landing(neighbours.ctypes.data, neighbours.itemsize, False, neighbours)
+        at = 0
+        while left:
+            missing, slots = np.empty(most, np.int64), np.empty(most, np.int32)
+            found = ffi.new("gd_misses *", [pointer(missing), pointer(slots), most, 0])
+            while left:
+                wish = left[0]
+                at = lib.gd_neighbours_missing(
+                    wish.wanted, at, wish.count, self._given(wish), neighbours.itemsize, *part,
+                    wish.first, found,
+                )  # fmt: skip
+                if at < wish.count:
+                    break
+                del left[0]
+                at = 0
+            if found.count:
+                reads = self._layout.locate(missing[: found.count], slots[: found.count], landing)
+                del missing, slots
+                yield reads
+                del reads
+
+    def _carry_out(self, reads: Reads, wishes: list[_Wish], stop: Stop) -> None:
+        with stop.calling(reads.cancel):
+            failures = self._read(reads)
+        if not len(failures):
+            return
+        if stop or (failures["error"] == errno.ECANCELED).any():
+            raise ClosedError("the loader or iterator was closed while this batch was sampled")
+        for wish in wishes:
+            place = failures["slot"] - wish.first
+            own = failures[(place >= 0) & (place < wish.count)]
+            if len(own) and wish.error is None:
+                first = own[np.argmin(own["offset"])]
+                wish.error = ReadError(self.path, int(first["offset"]), int(first["error"]))
+
+
+def _parts(counts: Int64Array, most: int) -> Iterator[tuple[int, int, int]]:
+    """Ranges that together count `most` or less, or one that counts more: its first, the first
+    behind it, and how many to plan at once."""
+    ends = np.cumsum(counts)
+    first = before = 0
+    while before < ends[-1]:
+        last = max(int(np.searchsorted(ends, before + most, "right")), first + 1)
+        count = int(ends[last - 1]) - before
+        if count:
+            yield first, last, min(count, most)
+        first, before = last, before + count

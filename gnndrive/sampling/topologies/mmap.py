@@ -1,0 +1,83 @@
+"""Index pointers in memory, indices memory-mapped: GNNDrive's topology (§4.1), and PyG+'s.
+
+Index pointers are 4 bytes a node and touched for every node, so they stay resident; indices are the
+bulk of a graph and only a few of their pages are wanted by one batch, so the page cache keeps what
+is hot. MADV_RANDOM turns the kernel's readahead off, which would bring 32 pages for each one
+wanted. Do not use it where features and adjacency compete for little memory (the page cache then
+holds neither, which is the paper's memory contention): `direct` has memory of a fixed size. Where
+the indices fit beside everything else, `resident` never waits.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.records import IndexPointers
+from gnndrive.sampling.topologies._csc import check_form, check_indptr, make_csc
+from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
+
+
+class Mmap(Topology):
+    """A CSC graph over two arrays.
+
+    Args:
+        indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to `len(indices)` (only the two
+            ends are checked here, the rest by the C samplers as they go). Copied into memory if it
+            is memory-mapped.
+        indices: int32 or int64 [edges], the in-neighbours of each node; an array or a memory map.
+        path: what to name in errors.
+
+    Raises:
+        StoreError: the arrays cannot be a CSC graph.
+    """
+
+    name = "mmap"
+
+    def __init__(
+        self, indptr: IndexPointers, indices: npt.NDArray[Any], path: str = "<memory>"
+    ) -> None:
+        self.path = path
+        check_form(indices, (np.int32, np.int64), f"{path}: indices")
+        check_indptr(indptr, indices.size, path)
+        self.num_nodes = indptr.size - 1
+        self.num_edges = indices.size
+        self._indptr = indptr if _memory_map(indptr) is None else indptr.copy()
+        self._indices = indices
+        mapped = _memory_map(indices)
+        self._indices_resident_bytes = indices.nbytes if mapped is None else 0
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_RANDOM)
+        self._csc = make_csc(self._indptr, indices.size, indices, indices.itemsize)
+
+    @classmethod
+    def open(cls, source: Source) -> Mmap:
+        """See `Topology.open`; nothing is read."""
+        return cls(source.indptr, source.indices(), source.file.path)
+
+    @classmethod
+    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
+        """None: the indices are in the page cache, which is not counted."""
+        return 0
+
+    def csc(self) -> Any:
+        """The C `gd_csc *`, valid while this object lives."""
+        return self._csc
+
+    def resident_bytes(self) -> int:
+        """Bytes of the index pointers, and of the indices if they are not memory-mapped."""
+        return self._indptr.nbytes + self._indices_resident_bytes
+
+
+def _memory_map(array: npt.NDArray[Any]) -> mmap.mmap | None:
+    """The map that the array lies in, or None if it lies in ordinary memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base if isinstance(base, mmap.mmap) else None

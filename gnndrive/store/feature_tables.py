@@ -1,0 +1,53 @@
+"""Which arrays of a store go through the feature buffer: the features of nodes, and of edges.
+
+`x` of every node type, and `edge_attr` of every edge type if a row is large enough for a place in
+the mapping table to be little beside it. All else is read through memory maps. A type without
+features has no table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnndrive.common.records import EdgeKey, NodeKey, TableFile
+from gnndrive.store.reader import Store
+from gnndrive.store.views import StoredEdges, StoredNodes
+
+NODE_FEATURES, EDGE_FEATURES = "x", "edge_attr"
+EDGE_ROW_BYTES_MIN = 64  # below it a mapping table of 4 bytes an edge is no bargain
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureTable:
+    """A table of the feature buffer.
+
+    Attributes:
+        name: the array's, in full: "nodes/x", "edges/author__writes__paper/edge_attr".
+        attribute: its own name, as a batch has it.
+        type: of the nodes or edges; None in a homogeneous store.
+        of_edges: whose they are.
+        file: where its rows lie.
+    """
+
+    name: str
+    attribute: str
+    type: NodeKey | EdgeKey
+    of_edges: bool
+    file: TableFile
+
+
+def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
+    """A store's tables, those of nodes first."""
+    found = []
+    for nodes in store.all_nodes():
+        if NODE_FEATURES in nodes:
+            found.append(_table(nodes, NODE_FEATURES, False))
+    for edges in store.all_edges():
+        if EDGE_FEATURES in edges and edges.table(EDGE_FEATURES).row_bytes >= EDGE_ROW_BYTES_MIN:
+            found.append(_table(edges, EDGE_FEATURES, True))
+    return tuple(table for table in found if table.file.row_count and table.file.row_bytes)
+
+
+def _table(view: StoredNodes | StoredEdges, attribute: str, of_edges: bool) -> FeatureTable:
+    file = view.table(attribute)
+    return FeatureTable(view.name_of(attribute), attribute, view.type, of_edges, file)

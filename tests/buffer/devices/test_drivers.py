@@ -1,0 +1,159 @@
+"""What every driver of a staged device must do; tests/gpu runs the same on the real one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.buffer.devices._staged import Driver, StagedMemory
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import ffi
+from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
+
+PLACES, SLOTS = 70, 50
+
+
+def pinned_moves(driver: Driver, places: np.ndarray, slots: np.ndarray, before: int = 0):
+    """Pinned places and slots behind `before` others, int32 [2, n]: no row of it is contiguous with
+    the next."""
+    whole = driver.pinned(2 * (before + len(places)) * 4).view(np.int32).reshape(2, -1)
+    whole[:, :before] = -1
+    moves = whole[:, before:]
+    moves[0], moves[1] = places, slots
+    return moves
+
+
+def staged(driver: Driver, rows: np.ndarray) -> np.ndarray:
+    """The rows in pinned memory."""
+    staging = driver.pinned(rows.size).reshape(rows.shape)
+    staging[:] = rows
+    return staging
+
+
+async def content(driver: Driver, into: torch.Tensor) -> np.ndarray:
+    """What is in all slots."""
+    out, event = driver.gather(into, np.arange(len(into), dtype=np.int32))
+    await driver.wait(event)
+    driver.hand_over([out])
+    return out.cpu().numpy()
+
+
+@pytest.mark.parametrize("row_bytes", ROW_BYTES)
+def test_a_scatter_moves_what_it_shall_and_nothing_else(driver: Driver, row_bytes: int) -> None:
+    async def main() -> None:
+        rows = some_rows(PLACES, row_bytes)
+        staging, expected = staged(driver, rows), some_rows(SLOTS, row_bytes, seed=1)
+        into = driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
+        every = np.arange(SLOTS, dtype=np.int32)
+        moves = pinned_moves(driver, every, every)
+        await driver.wait(driver.scatter(into, staged(driver, expected), moves))
+        assert np.array_equal(await content(driver, into), expected)
+        for count, before in ((1, 0), (17, 3), (SLOTS, 1)):
+            places, slots = shuffled(count, PLACES, seed=1), shuffled(count, SLOTS, seed=2)
+            moves = pinned_moves(driver, places, slots, before)
+            await driver.wait(driver.scatter(into, staging, moves))
+            expected[slots] = rows[places]
+            assert np.array_equal(await content(driver, into), expected), count
+
+    asyncio.run(main())
+
+
+def test_scatters_keep_their_order(driver: Driver) -> None:
+    """Of two that go to one slot the later one counts."""
+
+    async def main() -> None:
+        into = driver.allocate(4 * 256).view(4, 256)
+        every = np.arange(4, dtype=np.int32)
+        kept = [staged(driver, some_rows(4, 256, seed)) for seed in range(8)]
+        moves = pinned_moves(driver, every, every)
+        events = [driver.scatter(into, staging, moves) for staging in kept]
+        await driver.wait(events[-1])
+        await driver.wait(events[0])
+        assert np.array_equal(await content(driver, into), kept[-1])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("nbytes", [1, 4096, 5000, 1 << 20])
+def test_pinned_memory_is_aligned_to_a_page(driver: Driver, nbytes: int) -> None:
+    memory = driver.pinned(nbytes)
+    assert (memory.dtype, memory.shape) == (np.uint8, (nbytes,))
+    assert int(ffi.cast("uintptr_t", ffi.from_buffer(memory))) % 4096 == 0
+    memory[:] = 7
+    assert memory.flags.writeable
+
+
+def test_what_is_copied_may_be_changed_at_once(driver: Driver) -> None:
+    draw = torch.Generator().manual_seed(0)
+    sources = [
+        torch.randint(0, 1 << 40, (2, 70_000), generator=draw),
+        torch.rand(0, 3),
+        torch.rand(5, 40, generator=draw).t(),
+        torch.tensor(True),
+    ]
+    expected = [source.clone() for source in sources]
+    copies = driver.copy(sources)
+    for source in sources:
+        source.zero_()
+    driver.hand_over(copies)
+    for copy, value in zip(copies, expected, strict=True):
+        assert copy.dtype == value.dtype
+        assert torch.equal(copy.cpu(), value)
+
+
+def test_many_may_wait_and_some_may_give_up(driver: Driver) -> None:
+    async def main() -> None:
+        staging, every = staged(driver, some_rows(SLOTS, 512)), np.arange(SLOTS, dtype=np.int32)
+        into = driver.allocate(SLOTS * 512).view(SLOTS, 512)
+        moves = pinned_moves(driver, every, every)
+        events = [driver.scatter(into, staging, moves) for _ in range(20)]
+        waiting = [asyncio.ensure_future(driver.wait(event)) for event in events * 2]
+        await asyncio.sleep(0)
+        for task in waiting[::3]:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(end is None or isinstance(end, asyncio.CancelledError) for end in ended)
+        assert ended.count(None) >= len(waiting) * 2 // 3
+        assert np.array_equal(await content(driver, into), staging)
+
+    asyncio.run(main())
+
+
+def test_synchronize_leaves_nothing_under_way(driver: Driver) -> None:
+    staging, every = staged(driver, some_rows(SLOTS, 768)), np.arange(SLOTS, dtype=np.int32)
+    into = driver.allocate(SLOTS * 768).view(SLOTS, 768)
+    driver.scatter(into, staging, pinned_moves(driver, every, every))
+    driver.synchronize()
+    out, _ = driver.gather(into, every)
+    driver.synchronize()
+    assert np.array_equal(out.cpu().numpy(), staging)
+
+
+def test_a_memory_without_staging_gives_its_slots_back(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(nbytes: int) -> None:
+        raise MemoryError("none is left")
+
+    monkeypatch.setattr(driver, "pinned", refuse)
+    with pytest.raises(ConfigError, match="none is left"):
+        StagedMemory(driver, 10, 512, 2, 4)
+
+
+def test_staging_has_as_many_portions_as_asked_for(driver: Driver) -> None:
+    memory = StagedMemory(driver, 10, 512, portions=3, portion_rows=4)
+    slots = np.arange(4, dtype=np.int32)
+    taken = [memory.landing(slots) for _ in range(3)]
+    addresses = {landing.address for landing in taken if landing is not None}
+    assert len(addresses) == 3
+    assert all(address % 4096 == 0 for address in addresses)
+    assert memory.landing(slots) is None
+    assert taken[1] is not None
+    taken[1].leave()
+    again = memory.landing(slots)
+    assert again is not None
+    assert again.address == taken[1].address
+    memory.close()

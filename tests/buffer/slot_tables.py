@@ -1,0 +1,175 @@
+"""The C feature buffer as the tests of this folder call it: plain lists in, plain lists out.
+
+Every output array carries a guard behind its last entry, so that a write too far is caught here.
+Not for anything but tests: it copies each row in Python.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnndrive.common.ffi import ffi, lib
+
+FREE, LOADING, VALID, FAILED = lib.GD_FREE, lib.GD_LOADING, lib.GD_VALID, lib.GD_FAILED
+GUARD = -77
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What `probe` or `admit` said; the lists are empty unless a batch was admitted.
+
+    Attributes:
+        code: 0 or -errno.
+        alias: the slot of each id.
+        pending: the slots that were not valid yet.
+        loads: (row, slot) of what is this lease's to load.
+    """
+
+    code: int
+    hits: int
+    waits: int
+    load_count: int
+    pending_count: int
+    deficit: int
+    alias: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    loads: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def verdict(self) -> tuple[int, ...]:
+        """The numbers to compare; with an id out of range only the code means something."""
+        if self.code == -errno.ERANGE:
+            return (self.code,)
+        numbers = (self.hits, self.waits, self.load_count, self.pending_count, self.deficit)
+        return (self.code, *numbers)
+
+
+class Books:
+    """One gd_buffer over `rows` rows with `slots` slots."""
+
+    def __init__(self, rows: int, slots: int) -> None:
+        self.rows, self.slots = rows, slots
+        self.c = ffi.gc(lib.gd_buffer_new(rows, slots), lib.gd_buffer_free)
+        assert self.c != ffi.NULL
+
+    def probe(self, ids: Sequence[int]) -> Answer:
+        a = ffi.new("gd_admission *")
+        code = lib.gd_buffer_probe(self.c, ffi.new("int64_t[]", ids), len(ids), a)
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit)
+
+    def holds(self, ids: Sequence[int]) -> int:
+        return int(lib.gd_buffer_holds(self.c, ffi.new("int64_t[]", ids), len(ids)))
+
+    def hold(self, ids: Sequence[int]) -> Answer:
+        n, a = len(ids), ffi.new("gd_admission *")
+        alias, pending = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(2))
+        code = lib.gd_buffer_hold(self.c, ffi.NULL, ffi.new("int64_t[]", ids), n, alias, pending, a)
+        kept = []
+        for array, count in ((alias, n), (pending, a.pending)):
+            values = ffi.unpack(array, n + 1)
+            assert values[count if code == 0 else 0 :] == [GUARD] * (n + 1 - count * (code == 0))
+            kept.append(tuple(values[:count]) if code == 0 else ())
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1])
+
+    def admit(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
+        n, a = len(ids), ffi.new("gd_admission *")
+        alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))
+        rows = ffi.new("int64_t[]", [GUARD] * (n + 1))
+        window = ffi.NULL if keys is None else self.window(ids, keys)
+        code = lib.gd_buffer_admit(
+            self.c, window, ffi.new("int64_t[]", ids), n, alias, pending, rows, slots, a
+        )
+        done = n if code == 0 else 0
+        used = [(alias, done)]
+        used += [(pending, a.pending if done else 0)]
+        used += [(array, a.loads if done else 0) for array in (rows, slots)]
+        lists = [ffi.unpack(array, n + 1) for array, _ in used]
+        for values, (_, count) in zip(lists, used, strict=True):
+            assert values[count:] == [GUARD] * (n + 1 - count), "wrote more than it said"
+        kept = [tuple(v[:count]) for v, (_, count) in zip(lists, used, strict=True)]
+        loads = tuple(zip(kept[2], kept[3], strict=True))
+        return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
+
+    def window(self, ids: Sequence[int], keys: Sequence[int]) -> Any:
+        """A window that has these keys, the last of a row's, of which eight may differ: a batch of
+        the rows of each key."""
+        window: Any = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
+        wishes, key_of = lib.gd_window_wishes(window), dict(zip(ids, keys, strict=True))
+        for place, key in enumerate(sorted(set(key_of.values()))):
+            rows = [row for row, its in key_of.items() if its == key and 0 <= row < self.rows]
+            added = lib.gd_window_add(window, place, ffi.new("int64_t[]", rows), len(rows))
+            assert added == 0
+            wishes.key[1 << place] = key
+        return window
+
+    def commit(self, slots: Sequence[int]) -> int:
+        return int(lib.gd_buffer_commit(self.c, ffi.new("int32_t[]", slots), len(slots)))
+
+    def fail(self, slots: Sequence[int]) -> int:
+        return int(lib.gd_buffer_fail(self.c, ffi.new("int32_t[]", slots), len(slots)))
+
+    def release(self, alias: Sequence[int]) -> int:
+        return int(lib.gd_buffer_release(self.c, ffi.new("int32_t[]", alias), len(alias)))
+
+    def rekey(self, rows: Sequence[int], keys: Sequence[int]) -> int:
+        window = self.window(rows, keys)
+        return int(lib.gd_buffer_rekey(self.c, window, ffi.new("int64_t[]", rows), len(rows)))
+
+    def settled(self, pending: Sequence[int], position: int = 0) -> tuple[int, int]:
+        """(0 or 1, the position it advanced to)."""
+        at = ffi.new("int64_t *", position)
+        code = lib.gd_buffer_settled(self.c, ffi.new("int32_t[]", pending), len(pending), at)
+        return code, at[0]
+
+    def first_failed(self, alias: Sequence[int]) -> int:
+        return int(lib.gd_buffer_first_failed(self.c, ffi.new("int32_t[]", alias), len(alias)))
+
+    def available(self) -> int:
+        return int(lib.gd_buffer_room(self.c).available)
+
+    def slot_of(self, row: int) -> int:
+        return int(lib.gd_buffer_slot_of(self.c, row))
+
+    def state(self, slot: int) -> int:
+        return int(lib.gd_buffer_state_of(self.c, slot))
+
+    def references(self, slot: int) -> int:
+        return int(lib.gd_buffer_references(self.c, slot))
+
+    def verify(self) -> int:
+        return int(lib.gd_buffer_verify(self.c))
+
+    def stats(self) -> dict[str, int]:
+        out: Any = ffi.new("gd_buffer_stats *")
+        lib.gd_buffer_get_stats(self.c, out)
+        return {name: getattr(out, name) for name in STATS}
+
+    def observe(self) -> tuple[list[int], ...]:
+        """Everything that can be seen: slot of each row, row, state and references of each slot."""
+        c, slots = self.c, range(self.slots)
+        slot_of, row_of = lib.gd_buffer_slot_of, lib.gd_buffer_row_of
+        state, references = lib.gd_buffer_state_of, lib.gd_buffer_references
+        return (
+            [slot_of(c, row) for row in range(-1, self.rows + 1)],
+            [row_of(c, slot) for slot in slots],
+            [state(c, slot) for slot in slots],
+            [references(c, slot) for slot in slots],
+            [lib.gd_buffer_room(c).available],
+        )
+
+    def rows_held(self) -> set[int]:
+        """The rows that the mapping table knows."""
+        return {row for row in range(self.rows) if self.slot_of(row) >= 0}
+
+    def serve(self, ids: Sequence[int], keys: Sequence[int] | None = None) -> Answer:
+        """Admit and commit; the lease stays with the caller."""
+        answer = self.admit(ids, keys)
+        assert answer.code == 0
+        assert self.commit([slot for _, slot in answer.loads]) == 0
+        return answer
+
+
+STATS = [name for name, _ in ffi.typeof("gd_buffer_stats").fields]

@@ -1,0 +1,87 @@
+"""The calibration: a line through known points, and a small store measured for real."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnndrive.cli.measure import calibrate
+from gnndrive.cli.measure.calibrate import READ_BYTES, ROUNDS, fit, medians, misfit
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import DiskCost, DiskIdentity, EngineSettings
+from gnndrive.disk.layouts.base import block_bytes
+from gnndrive.store.calibration import disk_identity, load_calibration
+
+from .conftest import make_store
+
+
+@given(st.floats(1e-7, 1e-2), st.floats(1e-12, 1e-7))
+def test_points_on_a_line_give_the_line(request_s, byte_s):
+    points = [(size, request_s + size * byte_s) for size in READ_BYTES]
+    assert fit(points) == pytest.approx((request_s, byte_s), rel=1e-6)
+
+
+def test_the_median_counts():
+    line = [(size, 1e-5 + size * 1e-9) for size in READ_BYTES]
+    outlier = [(size, t * 50) for size, t in line]
+    assert fit(line * 2 + outlier) == pytest.approx((1e-5, 1e-9))
+    assert medians([(2, 5.0), (1, 1.0), (2, 7.0), (2, 90.0)]) == [(1, 1.0), (2, 7.0)]
+
+
+def test_the_line_goes_as_far_as_the_loaders_largest_read():
+    """A disk that is full at 64 KiB already: what a byte costs lies between both of its slopes."""
+    assert READ_BYTES[-1] == block_bytes(row_bytes=512)
+    dear = [(size, 5e-6 + max(size * 1e-10, size * 2e-10 - 6e-6)) for size in READ_BYTES]
+    assert 1.2e-10 < fit(dear)[1] < 2e-10
+
+
+def test_neither_constant_is_negative():
+    assert fit([(512, 2e-5), (4096, 1.5e-5), (65536, 1e-5)])[1] == 0
+    request_s, byte_s = fit([(512, 1e-9), (4096, 1e-5), (65536, 1e-3)])
+    assert request_s == 0
+    assert byte_s > 0
+    assert fit([(512, 1e-5), (4096, 1e-5)]) == pytest.approx((1e-5, 0), abs=1e-12)
+
+
+def test_how_far_off_the_line_is():
+    disk = DiskIdentity("8:1", "", "", "ext4")
+    points = ((512, 1e-5), (4096, 2e-5))
+    assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, points)) == pytest.approx(0.5)
+    assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, ())) == 0
+
+
+def test_as_many_bytes_are_in_flight_as_in_a_loader(store, monkeypatch):
+    asked = []
+    real = calibrate.run
+    monkeypatch.setattr(calibrate, "run", lambda given: asked.append(given) or real(given))
+    calibrate.calibrate(store, reads=1)
+    assert {each.inflight_bytes for each in asked} == {EngineSettings().inflight_bytes}
+
+
+@pytest.mark.parametrize("ioengine", ["uring", "threads"])
+def test_a_store_is_measured_and_remembers(store, ioengine):
+    assert load_calibration(store) is None
+    cost = calibrate.calibrate(store, depth=4, ioengine=ioengine, reads=40)
+    assert load_calibration(store) == cost
+    assert (cost.depth, cost.engine) == (4, ioengine)
+    assert cost.disk == disk_identity(store.path)
+    assert [size for size, _ in cost.points] == list(READ_BYTES) * ROUNDS
+    assert all(seconds > 0 for _, seconds in cost.points)
+    assert cost.request_s + cost.byte_s > 0
+    store.verify()  # disk.json is none of its business
+
+
+def test_a_store_too_small_to_measure(tmp_path):
+    tiny = make_store(tmp_path / "tiny.gnn", nodes=0)
+    with pytest.raises(ConfigError, match="needs no calibration"):
+        calibrate.calibrate(tiny, reads=1, features="x")
+
+
+def test_a_folder_that_cannot_be_written_to_is_not_even_measured(store, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr(calibrate, "run", None)
+    with pytest.raises(StoreError, match="make the store's folder writable"):
+        calibrate.calibrate(store)

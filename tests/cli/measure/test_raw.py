@@ -1,0 +1,121 @@
+"""Raw reads: how many, of what, by which engine; a fixed number of them, never a clock."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gnndrive.cli.measure import raw
+from gnndrive.cli.measure.raw import IoOptions, block_count, block_numbers
+from gnndrive.common.errors import ConfigError, ReadError
+
+
+@pytest.mark.parametrize("ioengine", ["uring", "threads"])
+@pytest.mark.parametrize("rw", ["read", "randread"])
+@pytest.mark.parametrize("numjobs", [1, 3])
+def test_a_number_of_reads(blocks, ioengine, rw, numjobs):
+    options = IoOptions(
+        str(blocks), rw=rw, iodepth=8, numjobs=numjobs, ioengine=ioengine, reads=10_000
+    )
+    driven = raw.run(options)
+    assert driven.rows == driven.requests == 10_000 * numjobs
+    assert driven.nbytes == 4096 * driven.requests
+    assert driven.retries == 0
+    assert driven.runtime_s > 0
+    latency = driven.latency
+    assert latency.lat.count == latency.clat.count == driven.requests
+    assert latency.slat.count == (driven.requests if ioengine == "uring" else 0)
+
+
+@pytest.mark.parametrize("inflight_bytes", [0, 8192])
+def test_as_many_bytes_in_flight_as_was_asked(blocks, monkeypatch, inflight_bytes):
+    """As fio has it: as many as `iodepth` says, unless there is a limit."""
+    asked = []
+    real = raw.drive
+    monkeypatch.setattr(raw, "drive", lambda *given: asked.append(given[2]) or real(*given))
+    options = IoOptions(str(blocks), iodepth=4, reads=10)
+    raw.run(replace(options, inflight_bytes=inflight_bytes) if inflight_bytes else options)
+    assert [settings.inflight_bytes for settings in asked] == [inflight_bytes]
+
+
+def test_without_runtime_or_number_size_is_read_once(blocks):
+    options = IoOptions(str(blocks), bs=512, iodepth=4, size=65536, direct=False, slat=False)
+    driven = raw.run(options)
+    assert driven.nbytes == 65536
+    assert driven.latency.slat.count == 0
+    assert driven.latency.lat.count == 128
+    assert raw.run(replace(options, size=None)).requests == (64 * 4096 + 100) // 512
+
+
+def test_a_runtime_ends_an_endless_source(blocks):
+    driven = raw.run(IoOptions(str(blocks), iodepth=4, runtime_s=1e-9))
+    assert driven.rows == driven.requests
+
+
+def test_batches_of_submission_and_completion(blocks):
+    options = IoOptions(str(blocks), iodepth=8, submit_batch=4, complete_min=4, reads=1000)
+    assert raw.run(options).rows == 1000
+
+
+def test_which_blocks():
+    options = IoOptions("x", rw="read", iodepth=4)
+    given = list(block_numbers(options, 100, 5000, 0))
+    assert [len(part) for part in given] == [4096, 904]
+    assert (np.concatenate(given) == np.arange(5000) % 100).all()
+    drawn = [
+        np.concatenate(list(block_numbers(replace(options, rw="randread"), 100, 5000, job)))
+        for job in (0, 0, 1)
+    ]
+    assert (drawn[0] == drawn[1]).all()
+    assert (drawn[0] != drawn[2]).any()
+    assert set(drawn[0].tolist()) == set(range(100))
+    endless = block_numbers(options, 7, None, 0)
+    assert [next(endless)[-1] for _ in range(3)] == [4095 % 7, 8191 % 7, 12287 % 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"rw": "randwrite"}, "nothing is ever written"),
+        ({"bs": 0}, "at least 1"),
+        ({"complete_min": 0}, "at least 1"),
+        ({"submit_batch": -1}, "submit_batch"),
+        ({"runtime_s": 0.0}, "runtime more than 0"),
+        ({"bs": 1 << 20}, "not one block of bs=1,048,576"),
+        ({"bs": 1000}, r"bs=1000 is no multiple of the \d+ bytes"),
+        ({"ioengine": "libaio"}, "choose one of uring, threads"),
+        ({"iodepth": 10**6}, "depth may be 1 to 4096"),
+    ],
+)
+def test_what_cannot_be_is_refused(blocks, change, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        raw.run(replace(IoOptions(str(blocks), reads=1), **change))
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="gone cannot be read"):
+        block_count(IoOptions(str(tmp_path / "gone")))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        block_count(IoOptions(str(tmp_path)))
+    with pytest.raises(ConfigError, match="no file or block device"):
+        block_count(IoOptions("/dev/zero"))
+
+
+def test_a_failed_read_is_an_error(blocks, monkeypatch):
+    """Blocks beyond the file's end: it was cut after it was looked at."""
+    real = raw.block_count
+    monkeypatch.setattr(raw, "block_count", lambda options: 2 * real(options))
+    options = IoOptions(str(blocks), rw="read", iodepth=4, reads=128)
+    with pytest.raises(ReadError, match="at byte 26") as caught:
+        raw.run(options)
+    assert caught.value.errno == errno.ENODATA
+
+
+def test_the_file_is_not_changed(blocks):
+    before = blocks.read_bytes()
+    blocks.chmod(0o400)
+    raw.run(IoOptions(str(blocks), reads=100))
+    assert blocks.read_bytes() == before

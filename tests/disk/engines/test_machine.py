@@ -1,0 +1,249 @@
+"""The state machine of native/reads.c, completion by completion, without I/O."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+
+from gnndrive.common.ffi import ffi, lib, pointer
+
+from .conftest import slot_memory
+
+SECTOR = 512
+DATA = np.random.default_rng(0).integers(0, 256, 1 << 17, np.uint8)
+AGAIN, WHOLE, BROKEN = lib.GD_AGAIN, lib.GD_WHOLE, lib.GD_BROKEN
+
+
+class Machine:
+    """Planned reads of rows of `DATA`, row i into slot i, and the staging of one extent."""
+
+    def __init__(self, rows, row_bytes, direct=False, extent_bytes_max=65536):
+        self.row_bytes = row_bytes
+        self.slots = slot_memory(max(rows) + 1, row_bytes)
+        self.slots[:] = 0xEE
+        self.block = ffi.new("uint8_t[]", 65536)
+        geometry = ffi.new(
+            "gd_geometry *",
+            {
+                "row_bytes": row_bytes,
+                "row_count": DATA.size // row_bytes,
+                "sector": SECTOR,
+                "extent_bytes_max": extent_bytes_max,
+                "slots": ffi.from_buffer("uint8_t[]", self.slots),
+                "slot_stride": row_bytes,
+                "land_direct": direct,
+            },
+        )
+        ids = np.array(rows, np.int64)
+        error = ffi.new("int *")
+        slots = ids.astype(np.int32)
+        handle = lib.gd_reads_plan(geometry, pointer(ids), pointer(slots), ids.size, error)
+        assert error[0] == 0
+        self.reads = ffi.gc(handle, lib.gd_reads_free)
+
+    def request(self, extent=0):
+        """(offset, length, where) of what extent wants now."""
+        out = ffi.new("gd_request *")
+        lib.gd_reads_request(self.reads, extent, self.block, out)
+        return out.offset, out.length, out.into
+
+    def complete(self, res, extent=0):
+        """End the present request with res; bytes come from DATA."""
+        offset, length, into = self.request(extent)
+        if res > 0:
+            assert res <= length
+            ffi.memmove(into, DATA[offset : offset + res].tobytes(), res)
+        return lib.gd_reads_complete(self.reads, extent, res, self.block)
+
+    def landed(self):
+        log = self.log()
+        return list(ffi.unpack(log.slots, log.landed)) if log.landed else []
+
+    def failures(self):
+        log = self.log()
+        found = [log.failures[i] for i in range(log.failed)]
+        return [(failure.slot, failure.error, failure.offset) for failure in found]
+
+    def log(self):
+        out = ffi.new("gd_log *")
+        lib.gd_reads_log(self.reads, out)
+        progress = lib.gd_reads_progress(self.reads)
+        assert (progress.landed, progress.failed) == (out.landed, out.failed)
+        return out
+
+    def stats(self):
+        out = ffi.new("gd_reads_stats *")
+        lib.gd_reads_get_stats(self.reads, out)
+        return out
+
+    def right(self):
+        """Whether every landed slot holds its row."""
+        size = self.row_bytes
+        return all(
+            (self.slots[slot] == DATA[slot * size : (slot + 1) * size]).all()
+            for slot in self.landed()
+        )
+
+
+def test_a_whole_completion_lands_each_row():
+    machine = Machine([3, 2, 4], 400)
+    assert lib.gd_reads_take(machine.reads) == 0
+    assert machine.request()[:2] == (512, 1536)
+    assert machine.complete(1536) == WHOLE
+    assert machine.landed() == [2, 3, 4]
+    assert machine.right()
+    assert lib.gd_reads_take(machine.reads) == -1
+    assert not machine.log().finished
+    lib.gd_reads_let_go(machine.reads)
+    assert machine.log().finished
+
+
+def test_the_bytes_behind_the_last_row_are_not_needed():
+    machine = Machine([0], 700)
+    lib.gd_reads_take(machine.reads)
+    assert machine.request()[1] == 1024
+    assert machine.complete(700) == WHOLE
+    assert machine.right()
+
+
+def test_a_short_read_asks_for_the_rest_from_a_sector():
+    machine = Machine([0], 1800)
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(700) == AGAIN
+    assert machine.request()[:2] == (512, 1536)
+    assert machine.complete(1024) == AGAIN
+    assert machine.request()[:2] == (1536, 512)
+    assert machine.landed() == []
+    assert machine.complete(264) == WHOLE
+    assert machine.right()
+    assert machine.stats().retries == 2
+
+
+@pytest.mark.parametrize("code", [errno.EAGAIN, errno.EINTR, errno.EBUSY])
+def test_transient_errors_are_tried_again_but_not_for_ever(code):
+    machine = Machine([0, 1], 600)
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(-code) == AGAIN
+    assert machine.complete(512) == AGAIN  # progress: the count starts anew
+    tries = 1
+    while machine.complete(-code) == AGAIN:
+        tries += 1
+    assert tries == 1000
+    expected = errno.EBUSY if code == errno.EAGAIN else code
+    assert machine.failures() == [(0, expected, 0), (1, expected, 0)]
+    assert machine.landed() == []
+
+
+def test_reads_that_bring_less_than_a_sector_end():
+    machine = Machine([0], 600)
+    lib.gd_reads_take(machine.reads)
+    results = {machine.complete(100) for _ in range(999)}
+    assert results == {AGAIN}
+    assert machine.complete(100) == BROKEN
+    assert machine.failures() == [(0, errno.ENODATA, 0)]
+
+
+def test_an_error_of_a_sector_fails_the_rows_that_touch_it():
+    machine = Machine([0, 1, 2, 3], 512)  # one extent; the sector of row 2 is bad
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(-errno.EIO) == AGAIN
+    ends = []
+    for _ in range(4):
+        offset, length, _ = machine.request()
+        assert length == 512
+        ends.append(machine.complete(-errno.EIO if offset == 1024 else length))
+    assert ends == [AGAIN, AGAIN, AGAIN, BROKEN]
+    assert machine.landed() == [0, 1, 3]
+    assert machine.right()
+    assert machine.failures() == [(2, errno.EIO, 1024)]
+
+
+def test_short_reads_and_errors_while_reading_row_by_row():
+    machine = Machine([0, 1], 900)
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(512) == AGAIN
+    assert machine.complete(-errno.EIO) == AGAIN
+    assert machine.request()[:2] == (0, 1024)
+    assert machine.complete(600) == AGAIN
+    assert machine.complete(-errno.EINTR) == AGAIN
+    assert machine.complete(512) == AGAIN
+    assert machine.landed() == [0]
+    assert machine.request()[:2] == (512, 1536)
+    assert machine.complete(1536) == WHOLE
+    assert machine.right()
+    assert machine.failures() == []
+
+
+def test_other_errors_fail_the_whole_extent():
+    machine = Machine([0, 1, 2], 300)
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(-errno.EBADF) == BROKEN
+    assert machine.failures() == [(slot, errno.EBADF, 0) for slot in range(3)]
+
+
+def test_the_end_of_the_file_before_the_row_does():
+    machine = Machine([5], 300)
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(0) == BROKEN
+    assert machine.failures() == [(5, errno.ENODATA, 1024)]
+
+
+def test_a_lone_row_of_whole_sectors_is_read_into_its_slot():
+    machine = Machine([0, 2, 3], 1024, direct=True)
+    assert lib.gd_reads_extents(machine.reads) == 2
+    assert lib.gd_reads_block_bytes(machine.reads) == 2048  # of the pair, which is staged
+    lib.gd_reads_take(machine.reads)
+    assert machine.request()[2] == ffi.from_buffer("uint8_t[]", machine.slots)
+    assert machine.complete(512) == AGAIN
+    assert machine.request()[2] == ffi.from_buffer("uint8_t[]", machine.slots) + 512
+    assert machine.complete(512) == WHOLE
+    assert lib.gd_reads_take(machine.reads) == 1
+    assert machine.request(1)[2] == machine.block
+    assert machine.complete(2048, 1) == WHOLE
+    assert machine.right()
+    lib.gd_reads_let_go(machine.reads)
+
+
+def test_a_row_off_its_sector_is_staged():
+    machine = Machine([1], 768, direct=True)
+    lib.gd_reads_take(machine.reads)
+    assert machine.request()[2] == machine.block
+
+
+def test_cancelling_fails_what_was_not_taken_and_what_would_be_tried_again():
+    machine = Machine([0, 10, 20, 30], 600)
+    assert lib.gd_reads_take(machine.reads) == 0
+    assert lib.gd_reads_take(machine.reads) == 1
+    lib.gd_reads_cancel(machine.reads)
+    lib.gd_reads_cancel(machine.reads)
+    assert lib.gd_reads_take(machine.reads) == -1
+    assert [slot for slot, _, _ in machine.failures()] == [20, 30]
+    assert machine.complete(1024, 0) == WHOLE
+    assert machine.complete(-errno.EAGAIN, 1) == BROKEN
+    assert machine.landed() == [0]
+    assert {code for _, code, _ in machine.failures()} == {errno.ECANCELED}
+    assert [slot for slot, _, _ in machine.failures()] == [20, 30, 10]
+    lib.gd_reads_let_go(machine.reads)
+    assert machine.log().finished
+
+
+def test_cancelling_while_rows_are_read_one_by_one():
+    machine = Machine([0, 1, 2], 512)
+    lib.gd_reads_take(machine.reads)
+    assert machine.complete(-errno.EIO) == AGAIN
+    assert machine.complete(512) == AGAIN
+    lib.gd_reads_cancel(machine.reads)
+    assert machine.complete(512) == BROKEN
+    assert machine.landed() == [0, 1]
+    assert machine.failures() == [(2, errno.ECANCELED, 1024)]
+
+
+def test_the_counters():
+    machine = Machine([0], 1000)
+    lib.gd_reads_take(machine.reads)
+    for res in (512, -errno.EINTR, 488):
+        machine.complete(res)
+    counted = machine.stats()
+    assert (counted.requests, counted.bytes, counted.retries) == (3, 1000, 2)

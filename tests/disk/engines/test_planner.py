@@ -1,0 +1,284 @@
+"""The read planner against brute force, and the table layout around it."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import Landing, TableFile
+from gnndrive.disk.layouts.table import Table
+
+
+def plan(rows, slots=None, slots_at=1 << 20, **geometry):
+    """(reads or NULL, error)."""
+    options = {
+        "row_bytes": 100,
+        "row_count": 1000,
+        "sector": 512,
+        "extent_bytes_max": 65536,
+        "slot_stride": 1 << 30,
+        "slots": ffi.cast("uint8_t *", slots_at),
+    } | geometry
+    ids = np.array(rows, np.int64)
+    slots = np.arange(ids.size, dtype=np.int32) if slots is None else np.array(slots, np.int32)
+    error = ffi.new("int *")
+    reads = lib.gd_reads_plan(
+        ffi.new("gd_geometry *", options), pointer(ids), pointer(slots), ids.size, error
+    )
+    return (ffi.gc(reads, lib.gd_reads_free) if reads else reads), error[0]
+
+
+def extents_of(reads):
+    """[(offset, length)], by asking for each extent's first request; the reads are then used up."""
+    out, found = ffi.new("gd_request *"), []
+    while (extent := lib.gd_reads_take(reads)) >= 0:
+        lib.gd_reads_request(reads, extent, ffi.NULL, out)
+        found.append((out.offset, out.length))
+        lib.gd_reads_complete(reads, extent, -errno.EBADF, ffi.NULL)
+    lib.gd_reads_let_go(reads)
+    return found
+
+
+def spans(rows, data_offset, row_bytes, sector):
+    """(start, stop) of each row in sorted order, rounded out to sectors."""
+    for row in sorted(rows):
+        start = (data_offset + row * row_bytes) // sector * sector
+        yield start, -(-(data_offset + (row + 1) * row_bytes) // sector) * sector
+
+
+def joined(extents, extent_bytes_max, gap_bytes_max):
+    """Each (start, stop) joined to the one before where gap and limit allow it."""
+    out = []
+    for start, stop in extents:
+        near = out and start - out[-1][1] <= gap_bytes_max
+        if near and stop - out[-1][0] <= extent_bytes_max:
+            out[-1] = (out[-1][0], stop)
+        else:
+            out.append((start, stop))
+    return out
+
+
+def brute_force(rows, data_offset, row_bytes, sector, extent_bytes_max, gap_bytes_max):
+    runs = joined(spans(rows, data_offset, row_bytes, sector), extent_bytes_max, 0)
+    return [(a, b - a) for a, b in joined(runs, extent_bytes_max, gap_bytes_max)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_extents_equal_brute_force(data):
+    row_count = data.draw(st.sampled_from([1, 50, 5000, 1 << 22, 1 << 40]))
+    base = data.draw(st.integers(0, row_count - 1))
+    near = st.integers(base, min(row_count - 1, base + 200))
+    rows = data.draw(st.lists(near | st.integers(0, row_count - 1), unique=True, max_size=80))
+    geometry = {
+        "data_offset": data.draw(st.sampled_from([0, 128, 4096, 5000])),
+        "row_bytes": data.draw(st.integers(1, 5000)),
+        "sector": data.draw(st.sampled_from([1, 512, 4096])),
+        "extent_bytes_max": data.draw(st.sampled_from([512, 4096, 65536])),
+        "gap_bytes_max": data.draw(st.sampled_from([0, 1, 512, 3000])),
+    }
+    expected = brute_force(rows, **geometry)
+    reads, error = plan(rows, row_count=row_count, **geometry)
+    assert error == 0
+    assert lib.gd_reads_rows(reads) == len(rows)
+    assert lib.gd_reads_bytes(reads) == sum(length for _, length in expected)
+    assert lib.gd_reads_block_bytes(reads) == max([length for _, length in expected], default=0)
+    found = extents_of(reads)
+    assert found == expected
+    for offset, length in found:
+        assert offset % geometry["sector"] == length % geometry["sector"] == 0
+    other, _ = plan(sorted(rows), row_count=row_count, **geometry)
+    assert extents_of(other) == expected
+
+
+def cost(extents, request):
+    """With a byte's cost as the unit: so much a request, and the bytes."""
+    return sum(request + length for _, length in extents)
+
+
+def least_cost(rows, request, **geometry):
+    """The cheapest of all ways to cut the sorted rows into reads."""
+    each, best = list(spans(rows, **geometry)), float("inf")
+    for cuts in itertools.product([False, True], repeat=len(each) - 1):
+        extents, start = [], 0
+        for i, cut in enumerate([*cuts, True]):
+            if cut:
+                extents.append((each[start][0], each[i][1] - each[start][0]))
+                start = i + 1
+        best = min(best, cost(extents, request))
+    return best
+
+
+few_rows = st.lists(st.integers(0, 120), unique=True, min_size=1, max_size=9)
+geometries = st.fixed_dictionaries(
+    {
+        "data_offset": st.sampled_from([0, 128, 4096]),
+        "row_bytes": st.sampled_from([1, 100, 512, 700, 2048]),
+        "sector": st.sampled_from([1, 512, 4096]),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(few_rows, geometries, st.integers(0, 20_000))
+def test_bridging_is_the_cheapest_plan_there_is(rows, geometry, request_bytes):
+    """request_bytes: how many bytes cost as much as a request, which is the gap to bridge."""
+    limits = {"extent_bytes_max": 1 << 30, "gap_bytes_max": request_bytes}
+    found = extents_of(plan(rows, **geometry, **limits)[0])
+    assert cost(found, request_bytes) == least_cost(rows, request_bytes, **geometry)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(0, 300), unique=True, min_size=1, max_size=80),
+    geometries,
+    st.integers(1, 20_000),
+    st.sampled_from([512, 1024, 4096, 16384]),
+)
+def test_bridging_under_a_limit_costs_no_more_than_none(rows, geometry, request_bytes, limit):
+    geometry |= {"extent_bytes_max": limit}
+    bridged = extents_of(plan(rows, **geometry, gap_bytes_max=request_bytes)[0])
+    plain = extents_of(plan(rows, **geometry, gap_bytes_max=0)[0])
+    assert cost(bridged, request_bytes) <= cost(plain, request_bytes)
+    assert all(length <= max(limit, 2048 + 2 * 4096) for _, length in bridged)
+
+
+def test_a_run_is_bridged_to_whole_or_not_at_all():
+    rows = {"row_bytes": 512, "extent_bytes_max": 4 * 512, "gap_bytes_max": 512}
+    assert extents_of(plan([0, 1, 3], **rows)[0]) == [(0, 2048)]
+    assert extents_of(plan([0, 1, 3, 4], **rows)[0]) == [(0, 1024), (1536, 1024)]
+
+
+def test_a_long_run_is_split_at_the_largest_read():
+    found = extents_of(plan(range(100), row_bytes=512, extent_bytes_max=16384)[0])
+    assert found == [(0, 16384), (16384, 16384), (32768, 16384), (49152, 2048)]
+
+
+@given(st.permutations(range(0, 400, 7)))
+def test_the_callers_order_does_not_matter(rows):
+    options = {"gap_bytes_max": 1024, "extent_bytes_max": 8192}
+    expected = extents_of(plan(sorted(rows), **options)[0])
+    assert extents_of(plan(rows, **options)[0]) == expected
+
+
+def test_separate_rows_are_read_one_by_one_in_the_callers_order():
+    options = {"row_bytes": 512, "separate": 1, "gap_bytes_max": 4096}
+    assert extents_of(plan([5, 3, 3, 4], **options)[0]) == [
+        (2560, 512), (1536, 512), (1536, 512), (2048, 512),
+    ]  # fmt: skip
+    assert extents_of(plan([1, 0], **options | {"row_bytes": 100})[0]) == [(0, 512), (0, 512)]
+    for rows, code in (([1000], errno.ERANGE), ([-1], errno.ERANGE)):
+        assert plan(rows, **options) == (ffi.NULL, -code)
+    assert plan([1], [-1], **options) == (ffi.NULL, -errno.EINVAL)
+
+
+def test_rows_that_land_nowhere_are_separate_ones():
+    assert plan([1], slots_at=0) == (ffi.NULL, -errno.EINVAL)
+    reads, error = plan([1], slots_at=0, separate=1, land_direct=1, row_bytes=512)
+    assert error == 0
+    assert lib.gd_reads_block_bytes(reads) == 512  # through staging
+
+
+@given(st.lists(st.integers(0, 10**12), unique=True, min_size=1, max_size=200))
+def test_each_row_keeps_its_slot(rows):
+    slots = np.random.default_rng(len(rows)).permutation(len(rows))
+    reads, _ = plan(rows, slots, row_count=10**12 + 1, row_bytes=512, slot_stride=512)
+    order = []
+    while (extent := lib.gd_reads_take(reads)) >= 0:
+        lib.gd_reads_complete(reads, extent, -errno.EBADF, ffi.NULL)
+    lib.gd_reads_let_go(reads)
+    log = ffi.new("gd_log *")
+    lib.gd_reads_log(reads, log)
+    order += [log.failures[i].slot for i in range(log.failed)]
+    assert order == [slots[i] for i in np.argsort(rows)]
+
+
+def test_what_touches_is_read_as_one():
+    assert extents_of(plan([0, 1, 2])[0]) == [(0, 512)]  # share a sector
+    assert extents_of(plan([0, 1], row_bytes=512)[0]) == [(0, 1024)]  # touch
+    assert extents_of(plan([0, 9])[0]) == [(0, 1024)]  # their sectors touch
+    assert extents_of(plan([0, 2], row_bytes=512)[0]) == [(0, 512), (1024, 512)]
+    assert extents_of(plan([0, 2], row_bytes=512, gap_bytes_max=512)[0]) == [(0, 1536)]
+
+
+def test_a_row_longer_than_the_limit_has_an_extent_of_its_own():
+    found = extents_of(plan([0, 1, 2], row_bytes=5000, extent_bytes_max=4096)[0])
+    assert found == [(0, 5120), (4608, 5632), (9728, 5632)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "geometry", "error"),
+    [
+        ([1000], {}, errno.ERANGE),
+        ([-1], {}, errno.ERANGE),
+        ([5, 3, 5], {}, errno.EINVAL),
+        ([3, 5, 5], {}, errno.EINVAL),
+        ([1], {"sector": 500}, errno.EINVAL),
+        ([1], {"sector": 0}, errno.EINVAL),
+        ([1], {"row_bytes": 0}, errno.EINVAL),
+        ([1], {"row_bytes": 2**40}, errno.EINVAL),
+        ([1], {"row_count": 2**62, "row_bytes": 8}, errno.EINVAL),
+        ([1], {"extent_bytes_max": 0}, errno.EINVAL),
+        ([1], {"slot_stride": 99}, errno.EINVAL),
+        ([1], {"data_offset": -1}, errno.EINVAL),
+    ],
+)
+def test_what_cannot_be_is_refused(rows, geometry, error):
+    assert plan(rows, **geometry) == (ffi.NULL, -error)
+
+
+def test_a_negative_slot_is_refused():
+    assert plan([1, 2], [0, -1]) == (ffi.NULL, -errno.EINVAL)
+
+
+def test_the_table_names_what_is_wrong(tmp_path):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(1000))
+    file = TableFile(str(path), 0, 10, 100, "uint8", (100,))
+    landing = Landing(4096, 100, True)
+    table = Table(file)
+    slots = np.arange(2, dtype=np.int32)
+    with pytest.raises(ValueError, match=r"row 10 of .*x\.bin, which has 10 rows"):
+        table.locate(np.array([3, 10]), slots, landing)
+    with pytest.raises(ValueError, match="a row twice"):
+        table.locate(np.array([3, 3]), slots, landing)
+    with pytest.raises(ValueError, match=r"must be \[n\] both"):
+        table.locate(np.array([3]), slots, landing)
+    table.close()
+    table.close()
+    with pytest.raises(ValueError, match="closed"):
+        table.locate(np.array([3, 4]), slots, landing)
+    with pytest.raises(StoreError, match="gone"):
+        Table(TableFile(str(tmp_path / "gone"), 0, 1, 1, "uint8", (1,)))
+    with pytest.raises(ConfigError, match="extent_bytes_max"):
+        Table(file, extent_bytes_max=0)
+
+
+def test_a_file_system_without_direct_io_is_read_buffered_with_a_warning(tmp_path, monkeypatch):
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(1000))
+    file = TableFile(str(path), 0, 10, 100, "uint8", (100,))
+    real_open = os.open
+
+    def refuse(name, flags, *rest):
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(name, flags, *rest)
+
+    monkeypatch.setattr("gnndrive.disk.layouts.table.os.open", refuse)
+    with pytest.warns(RuntimeWarning, match="page cache"):
+        table = Table(file)
+    assert not table.direct
+    table.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Table(file, direct=False).close()

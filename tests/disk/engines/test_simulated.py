@@ -1,0 +1,151 @@
+"""The simulated engine: noise changes nothing over a thousand seeds, errors fail what they must."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+import numpy as np
+import pytest
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.testing.faults import NOISE, POISON, Faults, Simulated, simulated
+
+from .conftest import drain
+
+SEEDS = 1000
+
+
+def picks(seed, rows, count):
+    generator = np.random.default_rng(seed)
+    picked = generator.choice(len(rows.content), count, replace=False)
+    return picked, generator.permutation(len(rows.memory))[:count].astype(np.int32)
+
+
+async def one_run(rows, seed, faults, count=48):
+    engine = Simulated(simulated(seed, faults, depth=8))
+    rows.memory[:] = POISON
+    picked, slots = picks(seed, rows, count)
+    half = count // 2
+    first = engine.read(rows.table.locate(picked[:half], slots[:half], rows.landing))
+    landed, failures = await drain(
+        engine, rows.table.locate(picked[half:], slots[half:], rows.landing)
+    )
+    landed = landed.tolist()
+    async for stretch in first:
+        landed += stretch.slots.tolist()
+        failures += stretch.failures.tolist()
+    await engine.aclose()
+    return picked, slots, landed, failures, engine
+
+
+async def test_noise_changes_no_byte(rows_of):
+    tables = [rows_of(row_bytes, 400) for row_bytes in (3, 100, 512, 800, 1536)]
+    orders = set()
+    for seed in range(SEEDS):
+        rows = tables[seed % len(tables)]
+        picked, slots, landed, failures, _ = await one_run(rows, seed, NOISE)
+        assert not failures
+        assert sorted(landed) == sorted(slots)
+        assert rows.wrong(picked, slots) == 0
+        orders.add(tuple(landed))
+    assert len(orders) > SEEDS * 0.99
+
+
+async def test_a_seed_repeats(rows_of):
+    rows = rows_of(800, 400)
+    runs = [await one_run(rows, 7, NOISE) for _ in range(2)]
+    assert runs[0][2] == runs[1][2]
+    assert runs[0][4].stats() == runs[1][4].stats()
+
+
+async def test_in_order_when_told_so(rows_of):
+    rows = rows_of(512, 400)
+    engine = Simulated(simulated(3, Faults(reorder=False), depth=8))
+    picked, slots = np.arange(0, 400, 2), np.arange(200, dtype=np.int32)
+    landed, _ = await drain(engine, rows.table.locate(picked, slots, rows.landing))
+    assert landed.tolist() == slots.tolist()
+    await engine.aclose()
+
+
+async def test_random_errors_never_pass_for_rows(rows_of):
+    faults = Faults(short=0.1, eagain=0.1, eio=0.1, delay_turns_max=2)
+    tables = [rows_of(row_bytes, 400) for row_bytes in (100, 512, 800)]
+    seen = 0
+    for seed in range(SEEDS // 2):
+        rows = tables[seed % len(tables)]
+        picked, slots, landed, failures, _ = await one_run(rows, seed, faults)
+        failed = [slot for slot, _, _ in failures]
+        assert sorted(landed + failed) == sorted(slots)
+        assert {code for _, code, _ in failures} <= {errno.EIO}
+        row_of_slot = np.zeros(len(rows.memory), np.int64)
+        row_of_slot[slots] = picked
+        assert rows.wrong(row_of_slot[landed], np.array(landed)) == 0
+        seen += len(failed)
+    assert seen > 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_bad_sector_fails_the_rows_that_touch_it(rows_of, seed):
+    rows = rows_of(300, 200)
+    bad = (4096 + 30 * 512, 4096 + 31 * 512)
+    faults = Faults(short=0.2, eintr=0.1, eio_offsets=(bad,))
+    picked, slots, landed, failures, _ = await one_run(rows, seed, faults, count=200)
+    first, last = 30 * 512 // 300, (31 * 512 - 1) // 300
+    touching = set()
+    for row in range(200):  # a row read alone takes its whole sectors along
+        start, stop = 4096 + row * 300, 4096 + (row + 1) * 300
+        if start // 512 * 512 < bad[1] and -(-stop // 512) * 512 > bad[0]:
+            touching.add(row)
+    assert set(range(first, last + 1)) <= touching
+    row_of_slot = dict(zip(slots.tolist(), picked.tolist(), strict=True))
+    assert {row_of_slot[slot] for slot, _, _ in failures} == touching
+    assert {code for _, code, _ in failures} == {errno.EIO}
+    assert all(bad[0] - 512 <= offset < bad[1] for _, _, offset in failures)
+    assert len(landed) == 200 - len(touching)
+
+
+async def test_by_hand(rows_of):
+    rows = rows_of(1024, 100)
+    engine = Simulated(simulated(0, depth=4))
+    engine.paused = True
+    picked, slots = np.arange(0, 20, 2), np.arange(10, dtype=np.int32)
+    iterator = engine.read(rows.table.locate(picked, slots, rows.landing))
+    assert [request.extent for request in engine.inflight] == [0, 1, 2, 3]
+    assert (rows.memory[:4] == POISON).all()  # what may still be written is not what it was
+    third = engine.inflight[2]
+    engine.complete(third, 600)
+    assert (engine.inflight[-1].offset, engine.inflight[-1].length) == (third.offset + 512, 512)
+    engine.complete(engine.inflight[-1])
+    assert (await anext(iterator)).slots.tolist() == [2]
+    assert rows.wrong([4], [2]) == 0
+    engine.complete(next(r for r in engine.inflight if r.extent == 0), -errno.EIO)
+    stretch = await anext(iterator)
+    assert stretch.failures.tolist() == [(0, errno.EIO, 4096)]
+    assert (rows.memory[0] == POISON).all()
+    assert engine.step(2) == 2
+    engine.paused = False
+    rest = [slot async for stretch in iterator for slot in stretch.slots.tolist()]
+    assert sorted(rest) == [1, 3, 4, 5, 6, 7, 8, 9]
+    await engine.aclose()
+
+
+async def test_closing_a_paused_engine_ends_its_reads(rows_of):
+    rows = rows_of(1024, 100)
+    engine = Simulated(simulated(0, depth=4))
+    engine.paused = True
+    picked, slots = np.arange(0, 20, 2), np.arange(10, dtype=np.int32)
+    iterator = engine.read(rows.table.locate(picked, slots, rows.landing))
+    await engine.aclose()
+    stretches = [stretch async for stretch in iterator]
+    assert sum(len(stretch.slots) for stretch in stretches) == 4
+    assert sum(len(stretch.failures) for stretch in stretches) == 6
+
+
+def test_rates_must_be_rates():
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        asyncio.run(_make(Faults(short=0.7, eio=0.7)))
+
+
+async def _make(faults):
+    return Simulated(simulated(0, faults))

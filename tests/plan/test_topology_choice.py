@@ -1,0 +1,123 @@
+"""Which topology, by the memory there is, and what the plan says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.plan.plan import MAPPING_BYTES, make_plan, rest_bytes, slot_bytes
+from gnndrive.plan.requirements import Demand, TableDemand
+from gnndrive.sampling.graph import IO_DEPTH, choose_topology
+from gnndrive.sampling.topologies import _neighbours
+from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.sampling.topologies.direct import Direct
+
+SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
+INDICES = SIZE.packed_bytes  # 24 bits each
+ROWS = 1_000_000
+DEMAND = Demand(
+    tables=(TableDemand("nodes/x", SIZE.nodes, 512, ROWS),),
+    batch_nodes_max=ROWS,
+    batch_edges_max=1_110_000,
+    attribute_bytes=8 * ROWS,
+    position_bytes=8,
+    batches_queued=10,
+    batches_extracted=4,
+    samplers=4,
+    seed_bytes=80_000_000,
+    staging_bytes=128 * 65536,
+    index_pointer_bytes=SIZE.index_pointer_bytes,
+)
+FEATURES = int(1.5 * ROWS) * slot_bytes(DEMAND)[0]
+LEAST = rest_bytes(DEMAND) + FEATURES
+ONE_BATCH = rest_bytes(DEMAND) + ROWS * slot_bytes(DEMAND)[0]
+FETCH = Direct.planned_bytes([SIZE], 0, DEMAND.samplers) + IO_DEPTH * 262144
+
+
+@pytest.fixture(autouse=True)
+def _eight_gigabytes_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("adjacency", "budget"):
+        monkeypatch.setattr(f"gnndrive.{module}.available_memory", lambda: 8 * 10**9)
+
+
+def chosen(memory: int | None, buffer: int | None = None, size: GraphSize = SIZE) -> str:
+    return choose_topology("auto", None, [size], DEMAND, memory, buffer).name
+
+
+def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() -> None:
+    assert chosen(LEAST + INDICES) == "resident"
+    assert chosen(LEAST + INDICES - 1) == "direct"
+    asked = 400_000 * 512
+    least = rest_bytes(DEMAND) + 400_000 * slot_bytes(DEMAND)[0]
+    assert chosen(least + INDICES, asked) == "resident"
+    assert chosen(least + INDICES - 1, asked) == "direct"
+    whole_table = SIZE.nodes * slot_bytes(DEMAND)[0]
+    assert chosen(rest_bytes(DEMAND) + whole_table + INDICES, 10**12) == "resident"
+
+
+def test_auto_without_a_budget_is_resident_or_mmap() -> None:
+    assert chosen(None) == "resident"
+    assert chosen(None, buffer=10**9) == "resident"
+    assert chosen(None, size=replace(SIZE, edges=666_000_000)) == "resident"
+    assert chosen(None, size=replace(SIZE, edges=667_000_000)) == "mmap"
+
+
+def test_the_plan_says_which_and_why() -> None:
+    for memory, name in ((LEAST + INDICES, "resident"), (LEAST + 10**8, "direct")):
+        choice = choose_topology("auto", None, [SIZE], DEMAND, memory, None)
+        plan = make_plan(DEMAND, memory, None, choice)
+        (line,) = [line for line in plan.lines if line.what == "topology"]
+        assert line.why == choice.why
+        assert choice.why.startswith(f"{name}, for ")
+        assert line.nbytes == choice.nbytes
+        assert plan.total_bytes <= memory
+        assert plan.slots >= (1.5 if name == "resident" else 1) * ROWS
+        assert plan.topology is choice
+
+
+@pytest.mark.parametrize("name", ["resident", "mmap", "direct"])
+def test_what_is_asked_for_is_taken(name: str) -> None:
+    for memory in (None, LEAST, 10**10):
+        assert choose_topology(name, None, [SIZE], DEMAND, memory, None).name == name
+
+
+def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
+    def cache(memory: int | None, asked: str | int | None = None) -> int:
+        return choose_topology("direct", asked, [SIZE], DEMAND, memory, None).cache_bytes
+
+    assert cache(None) == 200_000_000
+    assert cache(ONE_BATCH + FETCH + 10**9) == (ONE_BATCH + FETCH + 10**9) // 10
+    assert cache(ONE_BATCH + FETCH + 50_000_000) == 50_000_000
+    assert cache(ONE_BATCH + FETCH + _neighbours.least_bytes(SIZE)) == cache(ONE_BATCH) == 0
+    assert cache(10**12) == _neighbours.most_bytes(SIZE)
+    assert cache(LEAST, "100MB") == cache(None, 100_000_000) == 100_000_000
+    assert cache(LEAST, 0) == cache(LEAST, "0") == 0
+
+
+def test_making_a_cache_takes_no_more_than_the_plan_has_for_later() -> None:
+    """Out-degrees are there before the mapping table is, and go before it comes."""
+    for edges in (1, 10**6, 10**9):
+        for nodes in (1, 10**6, 10**9):
+            size = GraphSize(nodes, edges, 4)
+            choice = choose_topology("direct", "100GB", [size], DEMAND, None, None)
+            need = _neighbours.build_bytes(size)
+            assert choice.nbytes + MAPPING_BYTES * nodes >= need
+            assert choice.nbytes >= choice.cache_bytes + FETCH
+
+
+@pytest.mark.parametrize("name", ["resident", "mmap"])
+def test_a_cache_that_would_have_no_use_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="neighbour_cache='1GB' is for topology='direct'"):
+        choose_topology(name, "1GB", [SIZE], DEMAND, None, None)
+    assert choose_topology("auto", "1GB", [SIZE], DEMAND, None, None).name == "resident"
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="direct, mmap, resident"):
+        choose_topology("mapped", None, [SIZE], DEMAND, None, None)
+    with pytest.raises(ConfigError, match=r"address table alone takes 1\.88 MB; give more"):
+        choose_topology("direct", "1MB", [SIZE], DEMAND, None, None)
+    with pytest.raises(ConfigError, match="neighbour_cache='much' is no size"):
+        choose_topology("direct", "much", [SIZE], DEMAND, None, None)

@@ -1,0 +1,182 @@
+"""What is not in the buffer is mapped where memory has room for it, and read where it has not: the
+same batches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader, ReadError, Store
+from gnndrive.plan import request as planning
+from gnndrive.pyg import attributes
+from tests.loader.batches import check
+from tests.loader.conftest import Make
+from tests.loader.hetero.graph import check as check_types
+from tests.loader.hetero.graph import make_data
+
+EVERYTHING = {"nodes/train_mask", "edges/edge_attr", "graph/edge_id"}
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory has room for no file."""
+    monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(planning, "ROOM", 1 << 40)
+
+
+def same(one: Data, other: Data) -> bool:
+    names = set(one.keys())
+    assert names == set(other.keys())
+    return all(
+        torch.equal(one[name], other[name]) for name in names if isinstance(one[name], torch.Tensor)
+    )
+
+
+@pytest.mark.parametrize("engine", ["uring", "threads"])
+@pytest.mark.parametrize("topology", ["resident", "direct"])
+@pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
+def test_the_same_batches(
+    make: Make, data: Data, request: pytest.FixtureRequest, engine: str, topology: str, device: str
+) -> None:
+    mapped = list(make(seed=1))
+    request.getfixturevalue("no_room")
+    loader = make(seed=1, engine=engine, topology=topology, device=device)
+    assert set(loader.plan().fetched) == EVERYTHING
+    assert "attributes" in {line.what for line in loader.plan().lines}
+    for batch, expected in zip(loader, mapped, strict=True):
+        check(batch, data)
+        assert same(batch, expected)
+    assert int(loader.stats()["topology_requests"]) > 0
+
+
+@pytest.mark.usefixtures("no_room")
+def test_of_several_types(tmp_path: Path) -> None:
+    data = make_data()
+    store = gnndrive.from_data(data, tmp_path / "types.gnn")
+    with NeighborLoader(
+        store, [4, 3], "paper", batch_size=16, buffer="100KB", io_depth=16
+    ) as loader:
+        fetched = set(loader.plan().fetched)
+        assert {"nodes/paper/year", "edges/paper__cites__paper/weight"} <= fetched
+        assert "graph/author__writes__paper/edge_id" in fetched
+        assert not {table.name for table in loader.plan().tables} & fetched
+        for batch in loader:
+            check_types(batch, data)
+
+
+@pytest.mark.parametrize(("topology", "ring"), [("resident", 64 * 262144), ("direct", 0)])
+def test_the_least_that_reading_them_takes_is_counted(
+    make: Make, monkeypatch: pytest.MonkeyPatch, topology: str, ring: int
+) -> None:
+    """Both read through one ring: that of an adjacency on disk is counted with it."""
+    arguments = {"buffer": "40KB", "topology": topology}
+    mapped = make(**arguments).plan()
+    monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(planning, "ROOM", 1 << 40)
+    fetched = make(**arguments).plan()
+    largest = planning.wanted(make(**arguments)).demand.batch_edges_max
+    assert fetched.total_bytes - mapped.total_bytes == 34 * largest + ring
+    assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + ring
+    monkeypatch.setattr(planning, "PASS_ROWS", 10)
+    assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + ring
+
+
+def test_what_is_little_beside_memory_is_mapped_and_counted(
+    make: Make, store: Store, no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffer would take all that is left, and then there would be room for nothing."""
+    least = make(memory="1GB", buffer="40KB", topology="mmap").plan().total_bytes
+    plan = make(memory=least + 40_000, buffer=None, topology="mmap").plan()
+    sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
+    assert sum(sizes.values()) * planning.MAPPED_SHARE < plan.total_bytes
+    assert plan.fetched == ()
+    (line,) = [line for line in plan.lines if line.what == "mapped files"]
+    assert line.nbytes == sum(sizes.values())
+    monkeypatch.setattr(planning, "MAPPED_SHARE", least // sizes["nodes/train_mask"])
+    plan = make(memory=least + 40_000, buffer=None, topology="mmap").plan()
+    assert set(plan.fetched) == EVERYTHING - {"nodes/train_mask"}
+
+
+def test_rows_that_come_twice(make: Make, data: Data, no_room: None) -> None:
+    twice = 0
+    for batch in make(disjoint=True):
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.train_mask, data.train_mask[batch.n_id])
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        twice += len(batch.n_id) - len(batch.n_id.unique())
+    assert twice > 0
+
+
+def test_in_several_passes(
+    make: Make, data: Data, no_room: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attributes, "PASS_ROWS", 7)
+    for batch in make():
+        check(batch, data)
+        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+
+
+def test_a_warm_up_changes_not_what_is_open(make: Make, data: Data, no_room: None) -> None:
+    loader = make(device="simulated-cuda", buffer=None)
+    first = loader.plan().fetched
+    assert set(first) == EVERYTHING
+    for batch in loader:
+        check(batch, data)
+    assert loader.plan().fetched == first
+
+
+def test_what_memory_has_room_for_is_mapped(make: Make, store: Store) -> None:
+    sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
+    whole = make(buffer=None, memory="40MB", topology="resident").plan()
+    assert whole.fetched == ()
+    planned = whole.total_bytes
+    largest = max(sizes, key=lambda name: sizes[name])
+    for room, fetched in (
+        (2 * sum(sizes.values()), ()),
+        (2 * sum(sizes.values()) - 1, (largest,)),
+    ):
+        wanted = planning.wanted(make(buffer=None, memory="40MB", topology="resident"))
+        budget = planning.Wanted(
+            wanted.demand, planned + room, None, wanted.topology, False, wanted.attributes
+        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(planning, "MAPPED_BYTES", 0)
+            plan = planning.make_plan(wanted.demand, planned + room, None, wanted.topology)
+            assert budget._fetched(plan) == fetched
+
+
+@pytest.mark.usefixtures("no_room")
+def test_a_file_that_became_shorter(tmp_path: Path, data: Data) -> None:
+    store = gnndrive.from_data(data, tmp_path / "short.gnn")
+    with NeighborLoader(store, [4, 3], batch_size=16, buffer="40KB") as loader:
+        batches = iter(loader)
+        next(batches)
+        os.truncate(store.path / "edges" / "edge_attr.npy", 8192)
+        with pytest.raises(ReadError, match=r"edge_attr\.npy"):
+            list(batches)
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+@pytest.mark.usefixtures("no_room")
+@pytest.mark.parametrize("batches", [0, 1, 3])
+def test_closing_in_the_middle(make: Make, batches: int) -> None:
+    loader = make()
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    loader.close()
+    with pytest.raises(gnndrive.ClosedError):
+        next(iterator)
+
+
+@pytest.mark.usefixtures("no_room")
+def test_no_memory_for_reading_them(make: Make) -> None:
+    least = make(buffer="40KB", memory="1GB", topology="mmap").plan().total_bytes
+    with pytest.raises(ConfigError, match="is less than this loader can need"):
+        make(buffer="40KB", memory=least - 1, topology="mmap").plan()

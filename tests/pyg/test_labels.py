@@ -1,0 +1,129 @@
+"""Labels are kept narrow, and come out as the store has them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import gnndrive
+from gnndrive.common.errors import StoreError
+from gnndrive.pipeline.workers import ThreadWorkers
+from gnndrive.pyg.collate import Collate
+from gnndrive.pyg.labels import Labels, kept_bytes, kept_dtype
+
+NODES = 3000
+Write = Callable[..., gnndrive.Store]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(y: np.ndarray) -> gnndrive.Store:
+        return gnndrive.write_store(
+            tmp_path / "labelled.gnn", indptr=np.arange(NODES + 1),
+            indices=np.arange(NODES)[::-1].copy(), made_by="test",
+            nodes={"x": np.zeros((NODES, 4), np.float32), "y": y},
+        )  # fmt: skip
+
+    return write
+
+
+def labels_of(classes: int, dtype: type, least: int = 0) -> np.ndarray:
+    y = np.random.default_rng(classes).integers(least, classes, NODES).astype(dtype)
+    y[7] = classes - 1
+    return y
+
+
+@pytest.mark.parametrize(
+    ("y", "kept"),
+    [
+        (labels_of(50, np.int64), np.int8),
+        (labels_of(128, np.int64, -128), np.int8),
+        (labels_of(129, np.int64), np.int16),
+        (labels_of(40_000, np.int64, -1), np.int32),
+        (labels_of(40_000, np.int32), None),  # no narrower than they are
+        (labels_of(1 << 40, np.int64), None),
+        (labels_of(50, np.int16), np.int8),
+        (labels_of(50, np.int8), None),
+        (labels_of(2, np.float32), None),
+        (labels_of(50, np.int64).reshape(-1, 1), None),
+    ],
+)
+def test_a_batch_has_the_stores_labels(
+    write: Write, y: np.ndarray, kept: type | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnndrive.disk.sequential_reader.STRETCH_BYTES", 4096)  # several of them
+    store = write(y)
+    assert kept_dtype(store.nodes()) == kept
+    assert kept_bytes(store.nodes()) == (0 if kept is None else np.dtype(kept).itemsize * NODES)
+    with gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB", shuffle=True) as loader:
+        for batch in loader:
+            torch.testing.assert_close(batch.y, torch.from_numpy(y)[batch.n_id], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("odd", [-129, -100_000])
+def test_a_label_that_is_no_class_leaves_them_mapped(write: Write, odd: int) -> None:
+    y = labels_of(50, np.int64)
+    y[-1] = odd
+    store = write(y)
+    assert Labels(store.nodes()).pick(np.array([0]), np.empty) is None
+    with gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB") as loader:
+        batches = list(loader)
+    for batch in batches:
+        torch.testing.assert_close(batch.y, torch.from_numpy(y)[batch.n_id], rtol=0, atol=0)
+
+
+def test_a_file_that_became_shorter_is_an_error_at_the_batch(write: Write) -> None:
+    store = write(labels_of(50, np.int64))
+    with open(store.table("y").path, "r+b") as file:
+        file.truncate(4096 + 8 * 100)
+    loader = gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB")
+    with loader, pytest.raises(StoreError, match="became shorter"):
+        list(loader)
+
+
+def test_they_are_asked_for_before_the_first_sample(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, begun, run = write(labels_of(50, np.int64)), [], ThreadWorkers.run
+
+    def noted(self: ThreadWorkers, function: Callable[..., object], *arguments: object) -> object:
+        begun.append(getattr(function, "__name__", ""))
+        return run(self, function, *arguments)
+
+    monkeypatch.setattr(ThreadWorkers, "run", noted)
+    with gnndrive.NeighborLoader(store, [2], batch_size=500, buffer="1MB") as loader:
+        next(iter(loader))
+    assert begun[:2] == ["prepare", "_sample"]
+
+
+def test_preparing_reads_what_picking_then_finds(write: Write) -> None:
+    y = labels_of(50, np.int64)
+    store = write(y)
+    collate = Collate(store, (), None, False)
+    collate.prepare()
+    with open(store.table("y").path, "r+b") as file:
+        file.truncate(4096)
+    (labels,) = collate._labels.values()
+    picked = labels.pick(np.array([7]), np.empty)
+    assert picked is not None
+    assert picked.tolist() == [49]
+    labels.close()
+    collate.prepare()  # which leaves it to the batch to say what is wrong
+    with pytest.raises(StoreError, match="became shorter"):
+        labels.pick(np.array([7]), np.empty)
+
+
+def test_they_come_back_after_close_and_in_a_copy(write: Write) -> None:
+    y = labels_of(50, np.int64)
+    labels = Labels(write(y).nodes())
+    node = np.array([5, 7, 5])
+    for these in (labels, pickle.loads(pickle.dumps(labels)), labels):
+        picked = these.pick(node, np.empty)
+        assert picked is not None
+        assert picked.tolist() == y[node].tolist()
+        these.close()

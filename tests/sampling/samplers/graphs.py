@@ -1,0 +1,151 @@
+"""Graphs for the sampler's tests, and the contract spelled out in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import Int64Array, Sample
+from gnndrive.sampling.topologies.mmap import Mmap
+
+Index = npt.NDArray[Any]
+
+
+def graph_of_degrees(
+    degrees: Sequence[int], seed: int = 0, dtype: type = np.int64
+) -> tuple[Int64Array, Index]:
+    """A CSC graph whose node i has `degrees[i]` in-neighbours drawn at random (multi-edges too)."""
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    random = np.random.default_rng(seed)
+    return indptr, random.integers(0, max(len(degrees), 1), indptr[-1]).astype(dtype)
+
+
+def random_graph(
+    nodes: int, mean_degree: float, seed: int = 0, dtype: type = np.int64
+) -> tuple[Int64Array, Index]:
+    """A CSC graph with some hubs and some nodes without in-neighbours."""
+    random = np.random.default_rng(seed)
+    degrees = (random.pareto(1.5, nodes) * mean_degree / 2).astype(np.int64)
+    return graph_of_degrees(np.minimum(degrees, nodes).tolist(), seed, dtype)
+
+
+def star(degree: int, dtype: type = np.int64) -> Mmap:
+    """Node 0 has the in-neighbours 1 … degree, in order, so that position p holds node p + 1."""
+    indptr = np.full(degree + 2, degree, np.int64)
+    indptr[0] = 0
+    return Mmap(indptr, np.arange(1, degree + 1, dtype=dtype), "star")
+
+
+class Scratch:
+    """The C sampler by itself, for one node and one edge type."""
+
+    def __init__(self) -> None:
+        self.handle = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
+
+    def sample(
+        self, csc: Any, seeds: Sequence[int], fanout: Sequence[int], key: int = 0, **more: int
+    ) -> int:
+        """What `gd_sample` returns; `more` are fields of `gd_sampling`, or `count` of seeds."""
+        self._arrays = [np.array(values, np.int64) for values in (seeds, fanout, [csc.nodes])]
+        seeding, hops, nodes = map(pointer, self._arrays)
+        count = more.pop("count", len(seeds))
+        self._edge_types = ffi.new("gd_edge_type[1]", [{"csc": csc, "fanout": hops}])
+        self._seeds = ffi.new("gd_seeds[1]", [{"node": seeding, "count": count}])
+        job = {"edge_types": self._edge_types, "nodes": nodes, "seeds": self._seeds, "key": key}
+        counts = {"edge_type_count": 1, "node_type_count": 1, "seeds_count": 1}
+        self._job = ffi.new("gd_sampling *", {**job, **counts, "hops": len(fanout), **more})
+        return int(lib.gd_sample(self.handle, self._job))
+
+    def sources(self) -> Int64Array:
+        """The source of each edge, global ids, int64 [edges]."""
+        node = np.empty(lib.gd_sampler_nodes(self.handle, 0), np.int64)
+        row = np.empty(lib.gd_sampler_edges(self.handle, 0), np.int32)
+        null = ffi.NULL
+        lib.gd_sampler_found(self.handle, 0, pointer(node), null, null)
+        lib.gd_sampler_drawn(self.handle, 0, pointer(row), null, null, 8, null)
+        return node[row]
+
+
+def assert_contract(
+    sample: Sample,
+    indptr: Int64Array,
+    indices: Index,
+    seeds: Sequence[int],
+    fanout: Sequence[int],
+    replace: bool,
+) -> None:
+    """Hold a sample against all that PyG's users rely on."""
+    node, row, col, edge = sample.node, sample.row, sample.col, sample.edge
+    assert (node.dtype, row.dtype, col.dtype) == (np.int64, np.int32, np.int32)
+    assert edge.dtype == np.int32  # a position among few edges
+    assert len(sample.num_sampled_nodes) == len(fanout) + 1
+    assert len(sample.num_sampled_edges) == len(fanout)
+    assert sum(sample.num_sampled_nodes) == len(node)
+    assert sum(sample.num_sampled_edges) == len(row) == len(col) == len(edge)
+    assert node[: len(seeds)].tolist() == list(seeds)
+    later = node[len(seeds) :].tolist()
+    assert len(set(later)) == len(later)
+    assert not set(later) & set(seeds)
+    first_place: dict[int, int] = {}
+    for place, value in enumerate(node.tolist()):
+        first_place.setdefault(value, place)
+    assert row.tolist() == [first_place[value] for value in indices[edge].tolist()]
+    first, drawn = 0, 0
+    known = set(seeds)
+    for hop, count in enumerate(fanout):
+        last = first + sample.num_sampled_nodes[hop]
+        expected_col: list[int] = []
+        for place in range(first, last):
+            begin, degree = indptr[node[place]], indptr[node[place] + 1] - indptr[node[place]]
+            all_of_them = count < 0 or (not replace and degree <= count)
+            times = int(degree) if all_of_them or degree == 0 else count
+            mine = edge[drawn + len(expected_col) : drawn + len(expected_col) + times]
+            assert ((mine >= begin) & (mine < begin + degree)).all()
+            if all_of_them:
+                assert mine.tolist() == list(range(begin, begin + degree))
+            elif not replace:
+                assert len(set(mine.tolist())) == times
+            expected_col += [place] * times
+        end = drawn + sample.num_sampled_edges[hop]
+        assert col[drawn:end].tolist() == expected_col
+        found = list(dict.fromkeys(indices[edge[drawn:end]].tolist()))
+        fresh = [value for value in found if value not in known]
+        assert node[last : last + sample.num_sampled_nodes[hop + 1]].tolist() == fresh
+        known |= set(fresh)
+        first, drawn = last, end
+
+
+def reference_sample(
+    indptr: Int64Array,
+    indices: Index,
+    seeds: Sequence[int],
+    fanout: Sequence[int],
+    replace: bool,
+    random: np.random.Generator,
+) -> tuple[list[int], list[int]]:
+    """The same sampling in plain numpy, from other random numbers: (nodes, edges)."""
+    nodes, edges, known = list(seeds), [], set(seeds)
+    frontier = list(seeds)
+    for count in fanout:
+        found: list[int] = []
+        for node in frontier:
+            begin, degree = int(indptr[node]), int(indptr[node + 1] - indptr[node])
+            if count < 0 or (not replace and degree <= count) or degree == 0:
+                drawn = np.arange(degree)
+            elif replace:
+                drawn = random.integers(0, degree, count)
+            else:
+                drawn = random.permutation(degree)[:count]
+            for position in (begin + drawn).tolist():
+                edges.append(position)
+                neighbour = int(indices[position])
+                if neighbour not in known:
+                    known.add(neighbour)
+                    found.append(neighbour)
+        nodes += found
+        frontier = found
+    return nodes, edges

@@ -1,0 +1,356 @@
+"""Sampling over several node and edge types, in trees, by time and by weight, and all edges between
+what was found: held against a plain reading of what each means."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.sampling.samplers._native import How, Native, Planted, Relation
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.mmap import Mmap
+from tests.sampling.samplers.graphs import graph_of_degrees, random_graph, star
+
+
+@dataclass
+class Edges:
+    """The edges of one type, as lists of (position, source) by target."""
+
+    source: int
+    target: int
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_time: np.ndarray | None = None
+    node_time: np.ndarray | None = None
+    weight: np.ndarray | None = None
+
+    def relation(self, fanout: list[int]) -> Relation:
+        """For the sampler."""
+        topology = Mmap(self.indptr, self.indices, "graph")
+        return Relation(
+            topology, np.array(fanout), self.source, self.target, self.node_time, self.edge_time,
+            self.weight,
+        )  # fmt: skip
+
+    def existing(self, node: int, time: int | None) -> list[int]:
+        """Positions of the in-edges of a node that are there at `time`."""
+        positions = range(self.indptr[node], self.indptr[node + 1])
+        return [p for p in positions if time is None or self.since(p) <= time]
+
+    def since(self, position: int) -> int:
+        """Since when an edge is there."""
+        if self.edge_time is not None:
+            return int(self.edge_time[position])
+        if self.node_time is not None:
+            return int(self.node_time[self.indices[position]])
+        return -(1 << 62)
+
+
+def edges_between(
+    random: np.random.Generator, counts: list[int], source: int, target: int
+) -> Edges:
+    """Random edges, with multiple ones, from `source` to `target`."""
+    degrees = random.integers(0, 9, counts[target]) * (counts[source] > 0)
+    indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
+    dtype = [np.int32, np.int64][int(random.integers(2))]
+    indices = random.integers(0, max(counts[source], 1), indptr[-1]).astype(dtype)
+    return Edges(source, target, indptr, indices)
+
+
+@dataclass
+class Case:
+    """A graph, and what is asked of it."""
+
+    counts: list[int]
+    edges: list[Edges]
+    fanouts: list[list[int]]
+    seeds: list[Planted]
+    how: How
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    counts = draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    kind = st.integers(0, len(counts) - 1)
+    ends = draw(st.lists(st.tuples(kind, kind), max_size=4))
+    edges = [edges_between(random, counts, source, target) for source, target in ends]
+    times = draw(st.sampled_from(["none", "node", "edge"]))
+    node_time = [random.integers(0, 6, count) for count in counts]
+    for each in edges:
+        if times == "node":
+            each.node_time = node_time[each.source]
+        elif times == "edge":
+            each.edge_time = random.integers(0, 6, len(each.indices))
+    disjoint = times != "none" or draw(st.booleans())
+    hops = draw(st.integers(0, 3))
+    fanout = st.lists(st.integers(-1, 4), min_size=hops, max_size=hops)
+    seeds = []
+    for number, count in enumerate(counts):
+        node = np.array(draw(st.lists(st.integers(0, count - 1), max_size=4)), np.int64)
+        time = random.integers(0, 7, len(node)) if times != "none" else None
+        seeds.append(Planted(node, number, time))
+    how = How(draw(st.integers(0, 2**64 - 1)), draw(st.booleans()), disjoint, draw(st.booleans()))
+    return Case(counts, edges, [draw(fanout) for _ in edges], seeds, how)
+
+
+@dataclass
+class Found:
+    """A sample in plain words: nodes as (tree, id) by type; edges as (source, target, position)
+    by edge type, the ends as places among the nodes; and how many in each hop."""
+
+    nodes: list[list[tuple[int, int]]]
+    nodes_per_hop: list[tuple[int, ...]]
+    edges: list[list[tuple[int, int, int]]]
+    edges_per_hop: list[tuple[int, ...]]
+
+
+def sampled(case: Case, native: Native | None = None) -> Found:
+    relations = [e.relation(f) for e, f in zip(case.edges, case.fanouts, strict=True)]
+    found = Found([], [], [], [])
+    with (native or Native()).sampled(relations, case.counts, case.seeds, case.how) as result:
+        for kind in range(len(case.counts)):
+            node, tree, per_hop = result.nodes(kind)
+            trees = [0] * len(node) if tree is None else tree.tolist()
+            found.nodes.append(list(zip(trees, node.tolist(), strict=True)))
+            found.nodes_per_hop.append(per_hop)
+        for number in range(len(relations)):
+            row, colptr, edge, per_hop = result.edges(number)
+            col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
+            found.edges.append(list(zip(row.tolist(), col.tolist(), edge.tolist(), strict=True)))
+            found.edges_per_hop.append(per_hop)
+    return found
+
+
+def check(case: Case, found: Found) -> None:
+    """Hold a sample against what was asked for, hop by hop."""
+    times = [t for s in case.seeds for t in ([None] * len(s.node) if s.time is None else s.time)]
+    expanded = [0] * len(case.counts)
+    reached = [len(group.node) for group in case.seeds]
+    tree = 0
+    for kind, group in enumerate(case.seeds):
+        trees = range(tree, tree + len(group.node)) if case.how.disjoint else [0] * len(group.node)
+        assert found.nodes[kind][: reached[kind]] == list(
+            zip(trees, group.node.tolist(), strict=True)
+        )
+        later = found.nodes[kind][reached[kind] :]
+        assert len(set(later)) == len(later)
+        assert not set(later) & set(found.nodes[kind][: reached[kind]])
+        assert sum(found.nodes_per_hop[kind]) == len(found.nodes[kind])
+        tree += len(group.node)
+    used = [0] * len(case.edges)
+    hops = len(case.fanouts[0]) if case.fanouts else 0
+    for hop in range(hops):
+        ends = list(reached)
+        for number, edges in enumerate(case.edges):
+            first, used[number] = used[number], used[number] + found.edges_per_hop[number][hop]
+            drawn = defaultdict(list)
+            for row, col, position in found.edges[number][first : used[number]]:
+                assert expanded[edges.target] <= col < reached[edges.target]
+                source, target = found.nodes[edges.source][row], found.nodes[edges.target][col]
+                assert source == (target[0], int(edges.indices[position]))
+                drawn[col].append(position)
+            for col in range(expanded[edges.target], reached[edges.target]):
+                of_tree, node = found.nodes[edges.target][col]
+                time = times[of_tree] if case.how.disjoint and times else None
+                check_draw(
+                    edges, node, time, case.fanouts[number][hop], case.how, sorted(drawn[col])
+                )
+        for kind in range(len(case.counts)):
+            ends[kind] += found.nodes_per_hop[kind][hop + 1]
+        expanded, reached = reached, ends
+    assert used == [len(edges) for edges in found.edges]
+
+
+def check_draw(edges: Edges, node: int, time: Any, fanout: int, how: How, drawn: list[int]) -> None:
+    """Hold the edges that one node drew against those there are."""
+    there = edges.existing(node, time)
+    timed = edges.edge_time is not None or edges.node_time is not None
+    if how.latest and timed and 0 <= fanout < len(there):
+        there = sorted(there, key=lambda p: (edges.since(p), p))[len(there) - fanout :]
+    assert set(drawn) <= set(there)
+    if fanout < 0 or (not how.replace and len(there) <= fanout):
+        assert drawn == sorted(there)
+    else:
+        assert len(drawn) == (fanout if there else 0)
+        assert how.replace or len(set(drawn)) == len(drawn)
+
+
+@settings(derandomize=True, deadline=None, max_examples=600)
+@given(cases())
+def test_a_sample_is_what_was_asked_for(case: Case) -> None:
+    check(case, sampled(case))
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(cases(), cases())
+def test_scratch_serves_one_job_after_another(one: Case, other: Case) -> None:
+    native = Native()
+    for case in (one, other, one):
+        assert sampled(case, native) == sampled(case)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_one_type_of_each_is_uniform_sampling(replace: bool) -> None:
+    indptr, indices = random_graph(500, 12, seed=4)
+    seeds, fanout = np.arange(40), [5, -1, 40]
+    plain = Uniform(fanout, replace).sample(seeds, 9, Mmap(indptr, indices, "graph"))
+    case = Case([500], [Edges(0, 0, indptr, indices)], [fanout], [Planted(seeds)], How(9, replace))
+    found = sampled(case)
+    assert [node for _, node in found.nodes[0]] == plain.node.tolist()
+    assert [row for row, _, _ in found.edges[0]] == plain.row.tolist()
+    assert [edge for _, _, edge in found.edges[0]] == plain.edge.tolist()
+
+
+def test_what_a_node_draws_hangs_on_key_edge_type_node_and_tree_alone() -> None:
+    indptr, indices = graph_of_degrees([40] * 6, seed=1)
+
+    def drawn(seeds: list[int], key: int = 1, types: int = 1, disjoint: bool = False) -> Any:
+        edges = [Edges(0, 0, indptr, indices)] * types
+        how = How(key, disjoint=disjoint)
+        found = sampled(Case([6], edges, [[5]] * types, [Planted(np.array(seeds))], how))
+        return [
+            [[e for _, col, e in each if col == place] for place in range(len(seeds))]
+            for each in found.edges
+        ]
+
+    (alone,) = drawn([3])
+    assert drawn([1, 3])[0][1] == alone[0]
+    assert drawn([3], types=2)[0] == alone
+    assert drawn([3], types=2)[1] != alone
+    assert drawn([3], key=2)[0] != alone
+    (twice,) = drawn([3, 3], disjoint=True)
+    assert twice[0] != twice[1]
+    assert drawn([3, 1], disjoint=True)[0][0] == twice[0]
+
+
+# ---- weights
+
+
+def weighted(weight: Any, k: int, key: int, replace: bool = False) -> list[int]:
+    topology = star(len(weight))
+    relation = Relation(topology, np.array([k]), weight=np.asarray(weight))
+    counts, seeds = [len(weight) + 1], [Planted(np.array([0]))]
+    with Native().sampled([relation], counts, seeds, How(key, replace)) as result:
+        edges: list[int] = result.edges(0)[2].tolist()
+    return edges
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("replace", [False, True])
+def test_neighbours_come_by_weight(dtype: type, replace: bool) -> None:
+    weight = np.array([1, 0, 2, 5], dtype)
+    drawn = Counter(edge for key in range(8000) for edge in weighted(weight, 1, key, replace))
+    assert set(drawn) == {0, 2, 3}
+    for edge, share in ((0, 1 / 8), (2, 2 / 8), (3, 5 / 8)):
+        assert drawn[edge] / 8000 == pytest.approx(share, abs=0.02)
+
+
+def test_without_replacement_it_is_one_after_the_other() -> None:
+    weight = np.array([1.0, 2.0, 5.0])
+    pairs = Counter(tuple(weighted(weight, 2, key)) for key in range(8000))
+    for first in range(3):
+        for second in set(range(3)) - {first}:
+            share = weight[first] / 8 * weight[second] / (8 - weight[first])
+            assert pairs[first, second] / 8000 == pytest.approx(share, abs=0.02)
+
+
+def test_what_weighs_nothing_comes_only_with_all() -> None:
+    assert sorted(weighted([0.0, 1, 0, 1], 3, 5)) == [1, 3]
+    assert sorted(weighted([0.0, 1, 0, 1], 4, 5)) == [0, 1, 2, 3]
+    assert sorted(weighted([0.0, 1, 0, 1], -1, 5)) == [0, 1, 2, 3]
+    assert weighted([0.0, 0, 0], 2, 5, replace=True) == []
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_a_weight_that_is_none(bad: float) -> None:
+    with pytest.raises(ConfigError, match=r"position 2 is negative, infinite or no number"):
+        weighted([1.0, 1, bad, 1], 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("weight", np.ones(3)), ("edge_time", np.ones(5, int)),
+                        ("node_time", np.ones(4, int))],
+)  # fmt: skip
+def test_attributes_of_another_size(name: str, wrong: Any) -> None:
+    relation = Relation(star(4), np.array([1]), **{name: wrong})
+    with (
+        pytest.raises(ConfigError, match="a number for each"),
+        Native().sampled([relation], [5], [Planted(np.array([0]))], How(0, disjoint=True)),
+    ):
+        pass
+
+
+# ---- all edges between what was found
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(cases())
+def test_induced_edges_are_all_between_the_nodes(case: Case) -> None:
+    for edges in case.edges:
+        edges.edge_time = edges.node_time = None
+    how = How(case.how.key, case.how.replace)
+    seeds = [Planted(np.unique(group.node), group.type) for group in case.seeds]
+    plain = sampled(Case(case.counts, case.edges, case.fanouts, seeds, how))
+    found = sampled(
+        Case(case.counts, case.edges, case.fanouts, seeds, How(how.key, how.replace, induced=True))
+    )
+    assert found.nodes == plain.nodes
+    for number, edges in enumerate(case.edges):
+        place = {node: at for at, (_, node) in enumerate(found.nodes[edges.source])}
+        expected = [
+            (place[source], at, position)
+            for at, (_, node) in enumerate(found.nodes[edges.target])
+            for position in edges.existing(node, None)
+            if (source := int(edges.indices[position])) in place
+        ]
+        assert found.edges[number] == expected
+
+
+# ---- what cannot be
+
+
+def test_different_numbers_of_hops() -> None:
+    relations = [Relation(star(3), np.array([1])), Relation(star(3), np.array([1, 2]))]
+    with (
+        pytest.raises(ConfigError, match="give all as many"),
+        Native().sampled(relations, [4], [], How(0)),
+    ):
+        pass
+
+
+def test_the_edge_type_at_fault_is_named() -> None:
+    bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "author__writes__paper")
+    relations = [Relation(star(3), np.array([1])), Relation(bad, np.array([1]), 1, 1)]
+    with (
+        pytest.raises(StoreError, match=r"author__writes__paper: a neighbour is node 7.*0 to 0"),
+        Native().sampled(relations, [4, 1], [Planted(np.array([0]), 1)], How(0)),
+    ):
+        pass
+
+
+def test_more_trees_times_nodes_than_can_be_counted() -> None:
+    topology = Mmap(np.array([0, 0]), np.array([], np.int32), "graph")
+    topology.csc().nodes = 1 << 62
+    relation = Relation(topology, np.array([1]))
+    seeds = Planted(np.zeros(4, np.int64))
+    with (
+        pytest.raises(ConfigError, match="lower batch_size"),
+        Native().sampled([relation], [1 << 62], [seeds], How(0, disjoint=True)),
+    ):
+        pass
+
+
+def test_results_are_in_the_order_of_hops() -> None:
+    indptr, indices = random_graph(200, 8, seed=2)
+    case = Case([200], [Edges(0, 0, indptr, indices)], [[3, 3]], [Planted(np.arange(5))], How(1))
+    columns = [col for _, col, _ in sampled(case).edges[0]]
+    assert all(before <= after for before, after in pairwise(columns))

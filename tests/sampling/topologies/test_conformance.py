@@ -1,0 +1,297 @@
+"""What every topology must do: the same samples from the same graph, wherever that lies."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.common import plugins
+from gnndrive.common.errors import ConfigError, ReadError, StoreError
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import Sample, TableFile
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies import resident
+from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.sampling.topologies.direct import Direct
+from gnndrive.sampling.topologies.mmap import Mmap
+from gnndrive.testing.faults import NOISE
+from tests.sampling.samplers.graphs import Scratch, assert_contract, graph_of_degrees, random_graph
+
+from .conftest import DATA_OFFSET, Graph, Opened
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mmap": {"name": "mmap"},
+    "resident": {"name": "resident"},
+    "direct": {},
+    "direct, cache": {"cache_bytes": 6_000},
+    "direct, all cached": {"cache_bytes": 10**9},
+    "direct, small fetches": {"cache_bytes": 3_000},
+    "direct, io_uring": {"engine": "uring"},
+    "direct, noise": {"engine": "simulated", "faults": NOISE, "gap": 0},
+}
+Open = Callable[[Graph], Opened]
+OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
+
+
+def test_every_topology_is_here() -> None:
+    assert {way.get("name", "direct") for way in WAYS.values()} == {*plugins.names("topologies")}
+
+
+@pytest.fixture(params=WAYS)
+def way(
+    request: pytest.FixtureRequest, opened: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> Open:
+    """Opens a graph as one of the topologies."""
+    if "small" in request.param:
+        monkeypatch.setattr(Direct, "missing_max", 97)
+        monkeypatch.setattr(Direct, "wanted_max", 301)
+    return lambda graph: opened(graph, **WAYS[request.param])
+
+
+def assert_same(a: Sample, b: Sample) -> None:
+    for name in ("node", "row", "col", "edge", "num_sampled_nodes", "num_sampled_edges"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+GRAPHS = {
+    "no nodes": [],
+    "a node": [0],
+    "no edges": [0] * 70,
+    "a loop": [1],
+    "isolated nodes": [0, 3, 0, 0, 5, 0],
+    "one hub": [0, 20_000, 1],
+    "hubs": [3, 5_000, 0, 4_000, *[2] * 300],
+    "a power law": [int(500 / (k + 1)) for k in range(700)],
+    "lists over sector borders": [100, 27, 1, 129, 128, 127, 3, *[125] * 40],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("degrees", GRAPHS.values(), ids=GRAPHS)
+def test_the_same_samples(way: Open, on_disk: OnDisk, degrees: list[int], dtype: type) -> None:
+    indptr, indices = graph_of_degrees(degrees, 1, dtype)
+    if not degrees:
+        indices = indices[:0]
+    memory, topology = Mmap(indptr, indices), way(on_disk(indptr, indices)).topology
+    assert (topology.num_nodes, topology.num_edges) == (len(degrees), len(indices))
+    seeds = np.arange(len(degrees))[:40]
+    for fanout, replace in (([3, 2], False), ([-1, 2], False), ([4, 3], True), ([40], False)):
+        sample = Uniform(fanout, replace).sample(seeds, 5, topology)
+        assert_same(sample, Uniform(fanout, replace).sample(seeds, 5, memory))
+        assert_contract(sample, indptr, indices, seeds.tolist(), fanout, replace)
+
+
+def test_seeds_given_twice(way: Open, on_disk: OnDisk) -> None:
+    indptr, indices = random_graph(500, 30, seed=1)
+    topology, seeds = way(on_disk(indptr, indices)).topology, [7, 7, 3, 7, 3]
+    sample = Uniform([5, 5]).sample(np.array(seeds), 1, topology)
+    assert_contract(sample, indptr, indices, seeds, [5, 5], False)
+
+
+def test_no_seeds_no_hops_no_fanout(way: Open, on_disk: OnDisk) -> None:
+    topology = way(on_disk(*random_graph(50, 5))).topology
+    assert len(Uniform([3]).sample(np.zeros(0, np.int64), 0, topology).node) == 0
+    assert len(Uniform([]).sample(np.array([4]), 0, topology).node) == 1
+    assert len(Uniform([0, 3]).sample(np.array([4]), 0, topology).node) == 1
+
+
+def test_threads_change_nothing(way: Open, on_disk: OnDisk) -> None:
+    indptr, indices = random_graph(3000, 15, seed=2, dtype=np.int32)
+    topology, memory = way(on_disk(indptr, indices)).topology, Mmap(indptr, indices)
+    sampler = Uniform([5, 5])
+
+    def sample(batch: int, topology: Any = topology) -> Sample:
+        seeds = np.arange(batch * 10, batch * 10 + 10 * (batch % 7))
+        return sampler.sample(seeds, batch_key(1, 0, batch), topology)
+
+    with ThreadPoolExecutor(4) as pool:
+        for batch, got in enumerate(pool.map(sample, range(40))):
+            assert_same(got, sample(batch, memory))
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"), [("mmap", 0), ("resident", 0), ("direct", 0), ("direct", 9_000)]
+)
+def test_what_it_holds_is_what_was_planned(
+    opened: Callable[..., Opened], on_disk: OnDisk, name: str, cache: int
+) -> None:
+    graph = on_disk(*random_graph(3000, 15, seed=2, dtype=np.int32))
+    topology = opened(graph, name, cache).topology
+    size = GraphSize(3000, len(graph.indices), 4)
+    beside = topology.resident_bytes() - size.index_pointer_bytes
+    assert cache - 500 < beside <= type(topology).planned_bytes([size], cache, 1)
+
+
+@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 255, 256, 257, 70_000])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_packed_indices_of_any_width(
+    opened: Callable[..., Opened], on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch,
+    nodes: int, dtype: type, halved: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(resident, "HALVED_EDGES", 5000 if halved else 5001)
+    random = np.random.default_rng(nodes)
+    indices = random.integers(0, nodes, 5000).astype(dtype)
+    indices[[0, 7, 2499, 2500, -1]] = nodes - 1
+    indptr = np.full(nodes + 1, len(indices), np.int64)
+    indptr[0] = 0  # all edges are node 0's
+    topology = opened(on_disk(indptr, indices), "resident").topology
+    sample = Uniform([-1]).sample(np.array([0]), 0, topology)
+    np.testing.assert_array_equal(sample.node[sample.row], indices)
+    bits = max(nodes - 1, 1).bit_length()
+    assert topology.resident_bytes() - 4 * len(indptr) == -(-5000 * bits // 8) + 8
+
+
+@pytest.mark.parametrize("bad", [0, 2371, 2372, 2500, 4999])
+def test_a_bad_index_in_either_half(
+    opened: Callable[..., Opened], on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch, bad: int
+) -> None:
+    """Or between them: nothing is packed then, and samplers find where it is."""
+    monkeypatch.setattr(resident, "HALVED_EDGES", 5000)
+    indices = np.zeros(5000, np.int32)
+    indices[bad] = 5000
+    topology = opened(on_disk(np.arange(5001), indices), "resident").topology
+    sampler = Uniform([-1])
+    assert len(sampler.sample(np.array([bad - 1]) % 5000, 0, topology).node) == 2
+    with pytest.raises(StoreError, match="node 5000"):
+        sampler.sample(np.array([bad]), 0, topology)
+
+
+@pytest.mark.parametrize("bits", [1, 7, 24, 31, 33, 56])
+def test_what_c_packs_it_reads(bits: int) -> None:
+    random = np.random.default_rng(bits)
+    nodes = 1 << bits
+    indices = random.integers(0, nodes, 900)
+    indices[[0, -1]] = nodes - 1
+    packed = np.zeros(-(-900 * bits // 8) + 8, np.uint8)
+    indptr = np.array([0, 900])
+    for first, last in ((0, 311), (602, 900), (311, 602)):  # as the halves come, the middle last
+        some = indices[first:last].copy()
+        arguments = (8, first, len(some), nodes, bits, pointer(packed))
+        assert lib.gd_pack_indices(pointer(some), *arguments) == 0
+    csc = ffi.new("gd_csc *", [pointer(indptr), pointer(packed), 8, 8, nodes, 900, bits])
+    scratch = Scratch()
+    assert scratch.sample(csc, [0], [-1]) == 0
+    np.testing.assert_array_equal(scratch.sources(), indices)
+
+
+def test_c_packs_no_index_that_needs_more_bits() -> None:
+    indices, packed = np.array([1, 2, 3]), np.zeros(100, np.uint8)
+    for nodes, bits, code in (
+        (4, 2, 0), (3, 2, -errno.ERANGE), (5, 2, -errno.EINVAL), (4, 0, -errno.EINVAL),
+        (4, 57, -errno.EINVAL),
+    ):  # fmt: skip
+        arguments = (8, 0, 3, nodes, bits, pointer(packed))
+        assert lib.gd_pack_indices(pointer(indices), *arguments) == code
+
+
+# ---- a graph from a stranger
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("bad", [-1, -(2**31), 6, 2**31 - 1])
+def test_a_neighbour_out_of_range(way: Open, on_disk: OnDisk, dtype: type, bad: int) -> None:
+    graph = on_disk(np.array([0, 5, 5, 5, 5, 5, 5]), np.array([1, 2, bad, 4, 5], dtype))
+    topology = way(graph).topology
+    sampler = Uniform([-1])
+    for _ in range(2):
+        with pytest.raises(StoreError, match=rf"indices.*npy.*node {bad},.*gnndrive verify"):
+            sampler.sample(np.array([0]), 0, topology)
+    assert len(sampler.sample(np.array([5]), 0, topology).node) == 1  # not looked at: no error
+
+
+@pytest.mark.parametrize("bad", [-(2**63), -1, 3, 8, 2**32, 2**63 - 1])
+def test_index_pointers_that_cannot_be(way: Open, on_disk: OnDisk, bad: int) -> None:
+    """Either what the pointers say is within the edges, or it is an error."""
+    indptr = np.array([0, 2, 4, 7])
+    indptr[1] = bad
+    topology = way(on_disk(indptr, np.array([1, 2, 0, 1, 2, 0, 1], np.int32))).topology
+    for node in range(3):
+        begin, end = indptr[node], indptr[node + 1]
+        if 0 <= begin <= end <= 7:
+            sample = Uniform([-1]).sample(np.array([node]), 0, topology)
+            assert sample.edge.tolist() == list(range(begin, end))
+        else:
+            with pytest.raises(StoreError, match=f"of node {node} .*gnndrive verify"):
+                Uniform([-1]).sample(np.array([node]), 0, topology)
+
+
+def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> None:
+    """Graphs with random numbers written over them are the same graphs to all topologies."""
+    outcomes = {"sample": 0, "error": 0}
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        indptr, indices = random_graph(30, 6, seed, [np.int32, np.int64][seed % 2])
+        for array, odds in ((indptr[1:-1], 0.5), (indices, 0.7)):
+            if len(array) and random.random() < odds:
+                limits, at = np.iinfo(array.dtype), random.integers(0, len(array))
+                low, high = [(-3, len(indices) + 3), (limits.min, limits.max)][seed // 2 % 2]
+                array[at] = random.integers(low, high, endpoint=True)
+        seeds, fanout = random.integers(0, 30, 4), random.choice([-1, 2, 40], 3).tolist()
+        graph, found = on_disk(indptr, indices), []
+        for name, cache in (("mmap", 0), ("resident", 0), ("direct", 1_500), ("direct", 10**6)):
+            topology = opened(graph, name, cache).topology
+            try:
+                found.append(Uniform(fanout).sample(seeds, seed, topology))
+            except StoreError as error:
+                found.append(str(error))
+        outcomes["error" if isinstance(found[0], str) else "sample"] += 1
+        for other in found[1:]:
+            if isinstance(other, str):
+                assert other == found[0]
+            else:
+                assert_same(other, found[0])
+    assert min(outcomes.values()) > 10
+
+
+@pytest.mark.parametrize("name", ["mmap", "resident", "direct"])
+@pytest.mark.parametrize("ends", [[0, 3], [1, 2], []])
+def test_what_is_no_csc_graph_is_refused(
+    opened: Callable[..., Opened], on_disk: OnDisk, name: str, ends: list[int]
+) -> None:
+    graph = on_disk(np.array(ends, np.int64), np.zeros(2, np.int32))
+    with pytest.raises(StoreError, match="gnndrive verify"):
+        opened(graph, name)
+
+
+@pytest.mark.parametrize(("name", "cache"), [("resident", 0), ("direct", 10_000)])
+def test_a_file_that_became_shorter(
+    opened: Callable[..., Opened], on_disk: OnDisk, name: str, cache: int
+) -> None:
+    class Cut(Graph):
+        @property
+        def indices_file(self) -> TableFile:
+            return TableFile(str(self.path), DATA_OFFSET, 5000, 4, "int32", ())
+
+    graph = on_disk(np.array([0, 5000]), np.zeros(4000, np.int32))
+    with pytest.raises(StoreError, match="became shorter"):
+        opened(Cut(graph.indptr, graph.path, graph.dtype), name, cache)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        opened(Cut(graph.indptr, graph.path / "none", graph.dtype), name, cache)
+
+
+def test_a_seed_out_of_range(way: Open, on_disk: OnDisk) -> None:
+    topology = way(on_disk(*random_graph(50, 5))).topology
+    with pytest.raises(ConfigError, match=r"seed 50 .*from 0 to 49"):
+        Uniform([2]).sample(np.array([0, 50]), 0, topology)
+
+
+def test_a_disk_that_fails_at_the_start(
+    opened: Callable[..., Opened], on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> int:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr("os.preadv", fail)
+    graph = on_disk(*random_graph(50, 5))
+    for name, cache in (("resident", 0), ("direct", 10_000)):
+        with pytest.raises(ReadError) as caught:
+            opened(graph, name, cache)
+        assert (caught.value.path, caught.value.errno) == (str(graph.path), errno.EIO)
+        assert caught.value.offset == DATA_OFFSET

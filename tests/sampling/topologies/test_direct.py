@@ -1,0 +1,383 @@
+"""Neighbours read when they are wanted: what is kept, what goes wrong, how it ends."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from gnndrive.common.errors import ClosedError, GNNDriveError, ReadError
+from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.records import Sample
+from gnndrive.disk.sequential_reader import ColumnStream
+from gnndrive.sampling.rounds import Member, Round, Stop
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies import _neighbours
+from gnndrive.sampling.topologies._csc import make_csc
+from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.sampling.topologies.direct import Direct
+from gnndrive.sampling.topologies.mmap import Mmap
+from gnndrive.testing.faults import NOISE, Faults
+from tests.sampling.samplers.graphs import Scratch, graph_of_degrees, random_graph
+
+from .conftest import DATA_OFFSET, Graph, Opened
+
+Result = TypeVar("Result")
+Open = Callable[..., Opened]
+OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
+LOOKS = 1_000_000
+
+
+# ---- the neighbour cache
+
+
+def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
+    """Which nodes' lists are in the cache, found by asking for the first index of each."""
+    nodes = len(graph.indptr) - 1
+    degrees = np.diff(graph.indptr)
+    inside = np.zeros(nodes, bool)
+    neighbours, counts = np.empty(1, graph.dtype), np.zeros(len(graph.indices), np.int64)
+    until = np.ones(1, np.int32)
+    for at in np.flatnonzero(degrees):
+        node, edge = np.array([at]), graph.indptr[at : at + 1].copy()
+        wanted = ffi.new("gd_wanted *", [pointer(edge), pointer(node), pointer(until), 0, 1])
+        missing = lib.gd_neighbours_serve(
+            cache.handle, cache._csc, wanted, 1, ffi.from_buffer(neighbours), 0, pointer(counts)
+        )
+        assert counts[edge[0]] == missing
+        inside[at] = missing == 0
+        if inside[at]:
+            assert neighbours[0] == graph.indices[edge[0]]
+    return inside
+
+
+def make_cache(graph: Graph, nbytes: int) -> _neighbours.NeighbourCache:
+    csc = make_csc(graph.indptr, len(graph.indices), None, graph.dtype.itemsize)
+    with ColumnStream(graph.indices_file) as stream:
+        return _neighbours.NeighbourCache(csc, stream, nbytes)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("nbytes", [1_600, 5_000, 20_000, 10**6])
+def test_the_lists_most_wanted_for_their_length_are_kept(
+    on_disk: OnDisk, nbytes: int, dtype: type
+) -> None:
+    indptr, indices = random_graph(500, 12, seed=3, dtype=dtype)
+    graph = on_disk(indptr, indices)
+    cache = make_cache(graph, nbytes)
+    degrees = np.diff(indptr)
+    inside = kept(cache, graph)
+    assert inside.sum() == cache.nodes
+    size = GraphSize(500, len(indices), indices.itemsize)
+    lists = (degrees[inside] * size.index_bytes + 8).sum()
+    assert lists < cache.nbytes <= min(nbytes, _neighbours.most_bytes(size))
+    assert nbytes - cache.nbytes < 2_000 or inside[degrees > 0].all()
+    ratio = np.bincount(indices, minlength=500)[degrees > 0] / degrees[degrees > 0]
+    of_kept, of_others = ratio[inside[degrees > 0]], ratio[~inside[degrees > 0]]
+    if of_kept.size and of_others.size:  # but for the last seven bits
+        assert of_kept.min() * (1 + 2**-6) >= of_others.max()
+
+
+def test_a_cache_smaller_than_its_address_table_is_refused(on_disk: OnDisk) -> None:
+    graph = on_disk(*random_graph(10_000, 2))
+    with pytest.raises(OSError, match="ENOSPC"):
+        make_cache(graph, 1_500)
+    assert make_cache(graph, _neighbours.least_bytes(GraphSize(10_000, 1, 8))).nodes < 200
+
+
+def test_lists_are_filled_over_stretches(on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnndrive.disk.sequential_reader.STRETCH_BYTES", 4096)
+    indptr, indices = graph_of_degrees([5_000, 3, 2_000, 0, 1, 700], 2, np.int32)
+    assert kept(make_cache(on_disk(indptr, indices), 10**6), on_disk(indptr, indices)).sum() == 5
+
+
+def test_out_degrees_leave_out_what_is_no_node() -> None:
+    for dtype in (np.int32, np.int64):
+        indices = np.array([0, 3, -1, 3, 4, np.iinfo(dtype).max, np.iinfo(dtype).min] * 20, dtype)
+        counts = np.zeros(4, np.uint32)
+        lib.gd_count_out_degrees(
+            ffi.from_buffer(indices), indices.itemsize, len(indices), 4,
+            ffi.from_buffer("uint32_t[]", counts),
+        )  # fmt: skip
+        assert counts.tolist() == [20, 0, 0, 40]
+
+
+def test_what_the_cache_serves_is_not_read(opened: Open, on_disk: OnDisk) -> None:
+    graph = on_disk(*random_graph(2000, 20, seed=1, dtype=np.int32))
+    read = []
+    for cache in (0, 60_000, 10**6):
+        direct = opened(graph, cache_bytes=cache, gap=0)
+        sample = Uniform([10, 10]).sample(np.arange(100), 1, direct.topology)
+        stats = direct.stats
+        assert stats["neighbours_wanted"] == len(sample.edge)
+        assert (stats["neighbours_cached"] > 0) == (cache > 0)
+        read.append(stats["topology_bytes_read"])
+    assert read[0] > read[1] > read[2] == 0
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bad_sector_is_a_read_error(opened: Open, on_disk: OnDisk, seed: int) -> None:
+    """Only whose list touches it; others are sampled as ever."""
+    indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
+    sector = int(indptr[210]) // 128
+    bad = DATA_OFFSET + 512 * sector
+    faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2, eagain=0.1, delay_turns_max=seed)
+    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
+    topology = opened(graph, engine="simulated", faults=faults, seed=seed).topology
+    sampler, failed = Uniform([-1]), 0
+    for node in range(0, 400, 7):
+        touched = indptr[node] < 128 * (sector + 1) and indptr[node + 1] > 128 * sector
+        if touched:
+            failed += 1
+            with pytest.raises(ReadError) as caught:
+                sampler.sample(np.array([node, 0]), 0, topology)
+            assert (caught.value.path, caught.value.errno) == (str(graph.path), errno.EIO)
+            assert bad - 512 < caught.value.offset <= bad
+        else:
+            got = sampler.sample(np.array([node]), 0, topology)
+            expected = sampler.sample(np.array([node]), 0, memory)
+            np.testing.assert_array_equal(got.node, expected.node)
+    assert failed
+
+
+def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
+    sampler = Scratch()
+    scratch = sampler.handle
+    indptr = np.array([0, 2, 2])
+    csc = make_csc(indptr, 2, None, 8)
+    given = np.array([1, 1, 1])
+    wanted = ffi.new("gd_wanted *")
+
+    def resume(count: int) -> int:
+        return int(lib.gd_sample_resume(scratch, ffi.from_buffer(given), count))
+
+    lib.gd_sampler_wanted(scratch, wanted)
+    assert (resume(0), wanted.count) == (-errno.EINVAL, 0)
+    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
+    lib.gd_sampler_wanted(scratch, wanted)
+    assert (wanted.count, wanted.edge[0], wanted.edge[1]) == (2, 0, 1)
+    assert (wanted.first, wanted.node[0], wanted.until[0]) == (0, 0, 2)
+    assert (resume(3), resume(-1)) == (-errno.EINVAL, -errno.EINVAL)
+    assert (resume(1), resume(1), resume(0)) == (lib.GD_WANTS, 0, -errno.EINVAL)
+    assert (lib.gd_sampler_nodes(scratch, 0), lib.gd_sampler_edges(scratch, 0)) == (2, 2)
+    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS  # left in the middle, begun anew
+    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
+    given[0] = 2
+    assert (resume(2), resume(0)) == (-errno.ERANGE, -errno.EINVAL)
+    assert lib.gd_sampler_culprit(scratch, ffi.NULL) == 2
+
+
+# ---- together
+
+
+def drawn_together(
+    topology: Any, seeds: list[np.ndarray], sampler: Uniform
+) -> list[Sample | BaseException]:
+    """A sample of each of `seeds`, or what went wrong with it, drawn in one round."""
+    round: Round[Any] = Round()
+    members = [round.enter() for _ in seeds]
+
+    def draw(node: np.ndarray, member: Member) -> Sample | BaseException:
+        try:
+            return sampler.sample(node, 7, topology.joining(round))
+        except GNNDriveError as error:
+            return error
+        finally:
+            member.leave()
+
+    with ThreadPoolExecutor(len(seeds)) as threads:
+        return list(threads.map(draw, seeds, members))
+
+
+@pytest.mark.parametrize("cache", [0, 30_000])
+@pytest.mark.parametrize("small", [False, True])
+def test_samples_drawn_together_are_those_drawn_alone_and_read_less(
+    opened: Open, on_disk: OnDisk, cache: int, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small:
+        monkeypatch.setattr(Direct, "missing_max", 97)
+        monkeypatch.setattr(Direct, "wanted_max", 301)
+    indptr, indices = random_graph(2000, 20, seed=1, dtype=np.int32)
+    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
+    seeds = [np.arange(100 * n, 100 * n + 20 * n) for n in range(5)]
+    sampler = Uniform([4, 4])
+    alone, together = (opened(graph, cache_bytes=cache, gap=0) for _ in range(2))
+    for node, got in zip(seeds, drawn_together(together.topology, seeds, sampler), strict=True):
+        expected = sampler.sample(node, 7, memory)
+        assert isinstance(got, Sample)
+        np.testing.assert_array_equal(got.node, expected.node)
+        np.testing.assert_array_equal(got.row, expected.row)
+        sampler.sample(node, 7, alone.topology)
+    for name in ("neighbours_wanted", "neighbours_cached"):
+        assert alone.stats[name] == together.stats[name]
+    assert 0 < together.stats["topology_bytes_read"] < alone.stats["topology_bytes_read"]
+
+
+def test_a_bad_sector_is_the_error_of_who_wants_it(opened: Open, on_disk: OnDisk) -> None:
+    indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
+    sector = int(indptr[210]) // 128
+    bad = DATA_OFFSET + 512 * sector
+    graph, memory = on_disk(indptr, indices), Mmap(indptr, indices)
+    faults = Faults(eio_offsets=((bad, bad + 512),), short=0.2)
+    topology = opened(graph, engine="simulated", faults=faults).topology
+    seeds = [np.array([node]) for node in range(200, 222, 3)]
+    outcomes = drawn_together(topology, seeds, Uniform([-1]))
+    failed = 0
+    for node, got in zip(range(200, 222, 3), outcomes, strict=True):
+        if indptr[node] < 128 * (sector + 1) and indptr[node + 1] > 128 * sector:
+            failed += 1
+            assert isinstance(got, ReadError)
+            assert (got.path, got.errno) == (str(graph.path), errno.EIO)
+        else:
+            assert isinstance(got, Sample)
+            expected = Uniform([-1]).sample(np.array([node]), 7, memory)
+            np.testing.assert_array_equal(got.node, expected.node)
+    assert 0 < failed < len(outcomes)
+
+
+def test_stopping_a_round(opened: Open, on_disk: OnDisk) -> None:
+    one = opened(on_disk(*random_graph(3000, 20, seed=1)), engine="simulated", faults=NOISE)
+    set_paused(one, True)
+    sampler, outcomes = Uniform([5, 5]), []
+    seeds = [np.arange(0, 3000, 10) + n for n in range(4)]
+    whole = threading.Thread(
+        target=lambda: outcomes.extend(drawn_together(one.topology, seeds, sampler)), daemon=True
+    )
+    whole.start()
+    assert any(reading(one) for _ in range(LOOKS))
+    sampler.stop()
+    set_paused(one, False)
+    whole.join(60)
+    assert [type(outcome) for outcome in outcomes] == [ClosedError] * 4
+
+
+def test_what_is_all_in_the_cache_needs_no_round(opened: Open, on_disk: OnDisk) -> None:
+    graph = on_disk(*random_graph(500, 20, seed=1))
+    assert opened(graph, cache_bytes=0).topology.fetches
+    assert opened(graph, cache_bytes=30_000).topology.fetches
+    assert not opened(graph, cache_bytes=10**6).topology.fetches
+
+
+# ---- how it ends
+
+
+class Thread(threading.Thread):
+    """Samples, and keeps what came of it."""
+
+    def __init__(self, sampler: Uniform, topology: Any) -> None:
+        super().__init__(daemon=True)
+        self.sampler, self.topology = sampler, topology
+        self.outcome: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.outcome = self.sampler.sample(np.arange(0, 3000, 10), 0, self.topology)
+        except GNNDriveError as error:
+            self.outcome = error
+
+    def ended(self) -> Any:
+        self.join(60)
+        assert not self.is_alive(), "it waits for ever"
+        return self.outcome
+
+
+def in_its_loop(one: Opened, doing: Coroutine[Any, Any, Result]) -> Result:
+    assert one.adjacency._service is not None
+    return one.adjacency._service.call(doing)
+
+
+def set_paused(one: Opened, paused: bool) -> None:
+    async def act() -> None:
+        assert one.adjacency._engine is not None
+        one.adjacency._engine.paused = paused  # type: ignore[attr-defined]
+
+    in_its_loop(one, act())
+
+
+def reading(one: Opened) -> bool:
+    async def ask() -> bool:
+        return bool(one.adjacency._engine.inflight)  # type: ignore[union-attr]
+
+    return in_its_loop(one, ask())
+
+
+def test_stopping_ends_who_reads_and_who_waits_for_a_turn(opened: Open, on_disk: OnDisk) -> None:
+    """On a disk that answers nothing: whoever waits for a turn ends at once, whoever reads when
+    what the kernel holds has ended."""
+    indptr, indices = random_graph(3000, 20, seed=1)
+    one = opened(on_disk(indptr, indices), engine="simulated", faults=NOISE)
+    set_paused(one, True)
+    stopped, other = Uniform([5, 5]), Uniform([5, 5])
+    first = Thread(stopped, one.topology)
+    assert any(reading(one) for _ in range(LOOKS))
+    waiting = [Thread(stopped, one.topology) for _ in range(3)]
+    unharmed = Thread(other, one.topology)
+    stopped.stop()
+    for thread in waiting:
+        assert isinstance(thread.ended(), ClosedError)
+    assert first.is_alive(), "law 3: the kernel may still write"
+    set_paused(one, False)
+    assert isinstance(first.ended(), ClosedError)
+    expected = Uniform([5, 5]).sample(np.arange(0, 3000, 10), 0, Mmap(indptr, indices))
+    np.testing.assert_array_equal(unharmed.ended().node, expected.node)
+
+
+def test_closing_ends_who_reads(opened: Open, on_disk: OnDisk) -> None:
+    graph = on_disk(*random_graph(3000, 20, seed=1))
+    one = opened(graph, engine="simulated", faults=NOISE, gap=0)
+    set_paused(one, True)
+    thread = Thread(Uniform([5]), one.topology)
+    assert any(reading(one) for _ in range(LOOKS))
+    one.close()
+    assert isinstance(thread.ended(), ClosedError)
+
+
+def test_a_stop_calls_what_waits_now_and_later() -> None:
+    stop, calls = Stop(), []
+    with stop.calling(lambda: calls.append("left")):
+        assert not stop
+    with stop.calling(lambda: calls.append("within")):
+        stop.set()
+        assert calls == ["within"]
+    with stop.calling(lambda: calls.append("late")):
+        assert calls == ["within", "late"]
+    assert stop
+    assert stop.flag[0] == 1
+
+
+def test_a_fetch_goes_through_the_file_by_parts(
+    opened: Open, on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Direct, "missing_max", 100)
+    sizes, ranges = [], []
+    plans: weakref.WeakSet[Any] = weakref.WeakSet()
+    locate = type(opened(on_disk(*random_graph(10, 1))).adjacency._layouts[0]).locate
+
+    def measured(self: Any, rows: np.ndarray, *rest: Any) -> Any:
+        sizes.append(len(rows))
+        ranges.append((rows.min(), rows.max()))
+        assert not plans, "there is memory for one plan"
+        reads = locate(self, rows, *rest)
+        plans.add(reads)
+        return reads
+
+    monkeypatch.setattr("gnndrive.disk.layouts.table.Table.locate", measured)
+    graph = on_disk(*random_graph(1000, 20, seed=1))
+    # The others' threads may keep a plan for a moment longer than it takes to hear of its end.
+    topology = opened(graph, engine="simulated").topology
+    sample = Uniform([-1]).sample(np.arange(300), 0, topology)
+    assert sum(sizes) == len(sample.edge)
+    assert 90 < max(sizes) <= 100
+    assert len(sizes) < len(sample.edge) / 80
+    assert all(before[1] < after[0] for before, after in pairwise(ranges)), "one pass, by parts"

@@ -1,0 +1,166 @@
+"""disk.json: written whole, believed only if it is sound and of this disk, ignored by the rest."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import DiskCost, DiskIdentity
+from gnndrive.store.calibration import (
+    DEFAULT_GAP_BYTES,
+    DISK_JSON,
+    disk_identity,
+    gap_bytes,
+    load_calibration,
+    save_calibration,
+)
+from gnndrive.store.reader import open as open_store
+
+DISK = DiskIdentity("8:1", "model", "serial", "ext4")
+COST = DiskCost(1e-5, 5e-10, 128, "uring", "2026-01-01T00:00:00+00:00", DISK, ((512, 1e-5),))
+
+
+@pytest.fixture
+def cost(store):
+    return replace(COST, disk=disk_identity(store.path))
+
+
+def test_what_was_saved_is_loaded(store, cost, synced):
+    assert load_calibration(store) is None
+    path = save_calibration(store, cost)
+    assert path == store.path / DISK_JSON
+    assert load_calibration(store) == cost
+    assert str(store.path) in synced
+    assert any(DISK_JSON in name for name in synced)
+    later = replace(cost, request_s=2e-5)
+    save_calibration(store, later)
+    assert load_calibration(store) == later
+    assert sorted(p.name for p in store.path.iterdir() if "disk" in p.name) == [DISK_JSON]
+    open_store(store.path).verify()
+
+
+def test_another_disk_counts_as_not_calibrated(store, cost):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("model", "serial", "file_system"):
+            save_calibration(store, replace(cost, disk=replace(cost.disk, **{name: "another"})))
+            assert load_calibration(store) is None
+
+
+def test_which_disks_are_one():
+    assert DISK.same_as(DISK)
+    assert DISK.same_as(replace(DISK, number="8:17"))  # after another boot
+    assert not DISK.same_as(replace(DISK, serial="other"))
+    nameless = replace(DISK, serial="")
+    assert nameless.same_as(nameless)
+    assert not nameless.same_as(replace(nameless, number="8:17"))
+
+
+def test_this_disk(tmp_path):
+    disk = disk_identity(tmp_path)
+    device = os.stat(tmp_path).st_dev
+    assert disk.number == f"{os.major(device)}:{os.minor(device)}"
+    assert disk.file_system
+    assert disk_identity(tmp_path) == disk
+
+
+def broken(change):
+    content = {"format": 1, **json.loads(json.dumps(COST, default=_fields))}
+    change(content)
+    return json.dumps(content)
+
+
+def _fields(record):
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "\xff",
+        "[" * 60_000,
+        " " * 70_000,
+        broken(lambda c: c.update(format=2)),
+        broken(lambda c: c.pop("request_s")),
+        broken(lambda c: c.update(request_s=-1)),
+        broken(lambda c: c.update(request_s="1e-5")),
+        broken(lambda c: c.update(byte_s=float("nan"))),
+        broken(lambda c: c.update(byte_s=1e999)),
+        broken(lambda c: c.update(byte_s=True)),
+        broken(lambda c: c.update(byte_s=10**400)),
+        broken(lambda c: c.update(depth="deep")),
+        broken(lambda c: c.update(date="\x1b[2J")),
+        broken(lambda c: c.update(disk=None)),
+        broken(lambda c: c["disk"].update(serial=3)),
+        broken(lambda c: c.update(points=[1, 2])),
+        broken(lambda c: c.update(points=[[512]])),
+    ],
+)
+def test_a_damaged_file_warns_and_counts_as_not_there(store, content):
+    (store.path / DISK_JSON).write_text(content)
+    with pytest.warns(RuntimeWarning, match="run `gnndrive bench disk"):
+        assert load_calibration(store) is None
+    open_store(store.path).verify()
+
+
+def test_a_link_or_a_pipe_is_not_followed(store, tmp_path):
+    (store.path / DISK_JSON).symlink_to(tmp_path / "elsewhere")
+    with pytest.warns(RuntimeWarning, match="bench disk"):
+        assert load_calibration(store) is None
+    (store.path / DISK_JSON).unlink()
+    os.mkfifo(store.path / DISK_JSON)
+    with pytest.warns(RuntimeWarning, match="no plain file"):
+        assert load_calibration(store) is None
+
+
+def test_a_folder_that_cannot_be_written_to(store, cost, monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("gnndrive.common.atomic_files.tempfile.mkstemp", refuse)
+    with pytest.raises(StoreError, match=r"Read-only file system.*give gap= to the loader"):
+        save_calibration(store, cost)
+
+
+def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
+    save_calibration(store, cost)
+
+    def refuse(fd):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gnndrive.common.atomic_files.os.fsync", refuse)
+    with pytest.raises(StoreError, match="No space left"):
+        save_calibration(store, replace(cost, request_s=1.0))
+    assert load_calibration(store) == cost
+    assert [p.name for p in store.path.iterdir() if "disk" in p.name] == [DISK_JSON]
+
+
+@pytest.mark.parametrize(
+    ("request_s", "byte_s", "gap"),
+    [
+        (1e-5, 1e-9, 9728),
+        (1.024e-5, 1e-8, 1024),
+        (1e-5, 1e-7, 0),
+        (1e-5, 1e-10, 24576),
+        (1e-5, 0.0, 24576),
+        (0.0, 1e-9, 0),
+        (0.0, 0.0, 24576),
+    ],
+)
+def test_the_gap_that_follows(request_s, byte_s, gap):
+    assert gap_bytes(replace(COST, request_s=request_s, byte_s=byte_s), 65536) == gap
+
+
+def test_the_gap_without_a_calibration():
+    assert gap_bytes(None, 65536) == DEFAULT_GAP_BYTES
+    assert gap_bytes(None, 4096) == 4096

@@ -1,1 +1,0 @@
-"""Tests of where the adjacency is: gnndrive/topologies and gnndrive/adjacency.py."""
