@@ -29,10 +29,10 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.records import EngineSettings, Landing, Sample
 from gnndrive.disk.engines import choose
 from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES, Reads
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.loader.arguments import checked_gap
 from gnndrive.sampling.graph import Adjacency, mapped
-from gnndrive.sampling.rounds import Round
+from gnndrive.sampling.rounds import CombinedFetch
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.schedules.base import InputNodes
@@ -114,7 +114,7 @@ def run_naive(options: argparse.Namespace) -> dict[str, Any]:
     """
     store, meter = gnndrive.open(options.store), Meter("naive")
     file = store.table("x")
-    table = Table(file, BLOCK_BYTES, 0, separate=True)
+    table = TableLayout(file, BLOCK_BYTES, 0, separate=True)
     with opened(store, options) as graph:
         drawn = samples(store, options, graph, meter, AHEAD)
         settings = EngineSettings(options.io_depth, BLOCK_BYTES)
@@ -126,7 +126,7 @@ def run_naive(options: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def naive_reads(table: Table, drawn: Iterator[Sample], meter: Meter) -> Iterator[Reads]:
+def naive_reads(table: TableLayout, drawn: Iterator[Sample], meter: Meter) -> Iterator[Reads]:
     """A plan for each batch, into memory that is used again when its batch has landed."""
     stride, parts = table.file.row_bytes, QUEUED + 1
     memory: list[Any] = [None] * parts
@@ -271,7 +271,7 @@ def samples(
     with ThreadPoolExecutor(ahead) as threads:
         waiting: deque[Future[Sample]] = deque()
         while drawn := list(islice(batches, together)):
-            round: Round[Any] = Round()
+            round: CombinedFetch[Any] = CombinedFetch()
             members = [round.enter() for _ in drawn]
             for seeds, member in zip(drawn, members, strict=True):
                 waiting.append(threads.submit(draw, seeds, graph.joining(round)))

@@ -135,7 +135,7 @@ class TimedCore:
     """The C core's functions, their CPU time added up where the event loop's thread calls them.
 
     Args:
-        core: `lib` or `quick` of the package.
+        core: `lib` or `holding_gil` of the package.
         other: counts as well.
     """
 
@@ -168,15 +168,15 @@ class TimedCore:
     @classmethod
     def install(cls) -> TimedCore:
         """Have the whole package call the core through one of these."""
-        lib, quick = gnndrive.common.ffi.lib, gnndrive.common.ffi.quick
-        timed_quick = cls(quick)
+        lib, holding_gil = gnndrive.common.ffi.lib, gnndrive.common.ffi.holding_gil
+        timed_quick = cls(holding_gil)
         timed = cls(lib, timed_quick)
         for name, module in list(sys.modules.items()):
             if name.startswith("gnndrive."):
                 if getattr(module, "lib", None) is lib:
                     module.lib = timed
-                if getattr(module, "quick", None) is quick:
-                    module.quick = timed_quick
+                if getattr(module, "quick", None) is holding_gil:
+                    module.holding_gil = timed_quick
         return timed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gnndrive.pipeline.finalizer_event import called_in_c
+from gnndrive.pipeline.finalizer_event import c_only_call
 
 _raise = ctypes.CDLL(None)["raise"]
 
@@ -19,7 +19,7 @@ def drop_and_interrupt(only: list[Any]) -> None:
     it who watches it already, and is an exception here."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # The reference made last is called first.
-    watch = weakref.ref(only[0], called_in_c(_raise, int(signal.SIGINT)))
+    watch = weakref.ref(only[0], c_only_call(_raise, int(signal.SIGINT)))
 
     def drop() -> None:
         only.clear()

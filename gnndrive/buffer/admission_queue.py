@@ -57,7 +57,7 @@ class Ticket:
     arrived: bool = False
 
 
-class Line:
+class AdmissionQueue:
     """First come, first served."""
 
     def __init__(self) -> None:

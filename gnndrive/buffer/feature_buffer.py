@@ -19,11 +19,11 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from gnndrive.buffer.admission_queue import Line, Sweep, Ticket
-from gnndrive.buffer.fetch_queue import Loads
+from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
+from gnndrive.buffer.fetch_queue import FetchQueue
 from gnndrive.buffer.lease import Lease
-from gnndrive.buffer.partial_admission import Admission
-from gnndrive.buffer.slot_table import Share, Table
+from gnndrive.buffer.partial_admission import PartialAdmission
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, lib
 from gnndrive.common.records import Int64Array
@@ -47,13 +47,15 @@ class FeatureBuffer:
         retired: see `retire`.
     """
 
-    def __init__(self, tables: Mapping[str, Table], part_rows: int = PART_ROWS) -> None:
+    def __init__(self, tables: Mapping[str, SlotTable], part_rows: int = PART_ROWS) -> None:
         self.tables = dict(tables)
         self._part_rows = part_rows
-        self._line = Line()
-        self._begun: tuple[list[Ticket], Admission] | None = None  # the head of the line, in part
+        self._queue = AdmissionQueue()
+        self._begun: tuple[list[Ticket], PartialAdmission] | None = (
+            None  # the head of the line, in part
+        )
         self._watchers: dict[Lease, None] = {}
-        self._loads = Loads(self._rows_settled, self.fail)
+        self._fetches = FetchQueue(self._rows_settled, self.fail)
         self._broken: BaseException | None = None
         self.retired = False
         self._missing = 0  # rows that were loaded for the sweep at the head of the line
@@ -61,19 +63,19 @@ class FeatureBuffer:
 
     # ---- what is known of batches to come ----
 
-    def foresee(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Batch `index` is sampled and will ask for `rows`: a policy that looks ahead keeps them
-        longer. Whoever says so joins the line with that index, or takes it back with `forget`."""
+        longer. Whoever says so joins the line with that index, or takes it back with `withdraw`."""
         for name, ids in rows.items():
-            self.tables[name].foresee(index, ids)
+            self.tables[name].announce(index, ids)
 
-    def forget(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Batch `index`, which was foreseen, will not come."""
         if self.retired:
             return
         for name, ids in rows.items():
-            self.tables[name].forget(index, ids)
-            self.tables[name].disappoint(ids)
+            self.tables[name].withdraw(index, ids)
+            self.tables[name].rekey(ids)
 
     def retire(self) -> None:
         """No batch will come but those that have their rows: nobody is admitted any more, and what
@@ -95,15 +97,15 @@ class FeatureBuffer:
             A ticket each, for `granted` or `leave`.
         """
         self.raise_if_broken()
-        tickets = self._line.join(batches)
+        tickets = self._queue.join(batches)
         self.advance()
         return tickets
 
-    def holds(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
         """Whether the buffer, with nobody else in it, can hold these batches, (index, table name →
         row ids) each, together."""
         return all(
-            table.holds([(index, rows[name]) for index, rows in batches if name in rows])
+            table.fits_together([(index, rows[name]) for index, rows in batches if name in rows])
             for name, table in self.tables.items()
         )
 
@@ -133,8 +135,8 @@ class FeatureBuffer:
             if all(one.granted.done() for one in self._begun[0]):
                 self._break_off()
                 self.advance()
-        elif ticket in self._line:
-            self._line.remove(ticket)
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
             self._will_not_come(ticket)
             self.advance()  # the next in line may fit where this one did not
         elif ticket.granted.cancelled():
@@ -146,7 +148,7 @@ class FeatureBuffer:
         """Try the head of the line again: called at every gain of a slot (rule 4)."""
         if self.retired:
             return
-        while tickets := self._begun[0] if self._begun is not None else self._line.head():
+        while tickets := self._begun[0] if self._begun is not None else self._queue.head():
             try:
                 leases = self._admit(tickets)
             except Exception as error:
@@ -154,12 +156,12 @@ class FeatureBuffer:
                 # Too large together, or one of them is at fault: fewer are tried next.
                 tickets[0].sweep.try_anew(together=max(len(tickets) - 1, 1))
                 if len(tickets) == 1 and not tickets[0].granted.done():
-                    self._will_not_come(self._line.pop())
+                    self._will_not_come(self._queue.pop())
                     tickets[0].granted.set_exception(error)
                 continue
             if leases is None:
                 return
-            for ticket, lease in [(self._line.pop(), lease) for lease in leases]:
+            for ticket, lease in [(self._queue.pop(), lease) for lease in leases]:
                 if ticket.granted.done():  # it went away when a part was admitted
                     lease.release()
                 else:
@@ -186,46 +188,48 @@ class FeatureBuffer:
             fits = [self._fits(sweep, name, *one) for name, one in found.items()]
             if not all(fits):
                 return None
-        shares: dict[str, Share] = {}
+        holds: dict[str, SlotHold] = {}
         try:
             for name, rows in sweep.rows.items():
-                code, found, share = self.tables[name].admit(rows)
+                code, found, hold = self.tables[name].admit(rows)
                 if not self._fits(sweep, name, code, found):
-                    assert not shares, "of several tables each has been looked at"
+                    assert not holds, "of several tables each has been looked at"
                     return None
-                assert share is not None
-                shares[name] = share
+                assert hold is not None
+                holds[name] = hold
             sweep.try_anew()  # for what is left of it
-            for share in shares.values():
-                self._load(share)
-            return self._granted(tickets, shares)
+            for hold in holds.values():
+                self._load(hold)
+            return self._granted(tickets, holds)
         except Exception:
-            for share in shares.values():
-                share.fail_unasked()
-                share.table.release(share.alias)
+            for hold in holds.values():
+                hold.fail_unasked()
+                hold.table.release(hold.alias)
             raise
 
     def _begin(self, tickets: list[Ticket]) -> list[Lease] | None:
         """Admit by parts what is more than one."""
         sweep = tickets[0].sweep
         assert sweep.rows is not None
-        admission = Admission(self.tables, sweep.rows, self._part_rows, self._refuse)
+        admission = PartialAdmission(self.tables, sweep.rows, self._part_rows, self._refuse)
         self._begun = tickets, admission
         sweep.try_anew()
         return self._admit_parts(tickets, admission)
 
-    def _admit_parts(self, tickets: list[Ticket], admission: Admission) -> list[Lease] | None:
+    def _admit_parts(
+        self, tickets: list[Ticket], admission: PartialAdmission
+    ) -> list[Lease] | None:
         """Admit and load part after part as long as there are slots."""
         while admission.left:
-            share = admission.admit()
-            if share is None:
+            hold = admission.admit()
+            if hold is None:
                 return None
             try:
-                self._load(share)
+                self._load(hold)
             except Exception:
-                share.fail_unasked()
+                hold.fail_unasked()
                 raise
-        leases = self._granted(tickets, admission.shares())
+        leases = self._granted(tickets, admission.holds())
         self._begun = None
         return leases
 
@@ -239,29 +243,29 @@ class FeatureBuffer:
         admission.give_back()
         for ticket in tickets:
             if ticket.granted.done():
-                self._line.remove(ticket)
+                self._queue.remove(ticket)
 
     def _will_not_come(self, ticket: Ticket) -> None:
         """A batch that was foreseen leaves without its rows having been held, which would have set
         their keys: what it wants is kept no longer."""
         if ticket.index is not None:
-            self.forget(ticket.index, ticket.rows)
+            self.withdraw(ticket.index, ticket.rows)
 
     def _arrive(self, tickets: list[Ticket]) -> None:
         """From now on what they want is what other batches are compared with, not a forecast."""
         for ticket in tickets:
             if ticket.index is not None and not ticket.arrived:
                 for name, ids in ticket.rows.items():
-                    self.tables[name].forget(ticket.index, ids)
+                    self.tables[name].withdraw(ticket.index, ids)
             ticket.arrived = True
 
-    def _granted(self, tickets: list[Ticket], shares: dict[str, Share]) -> list[Lease]:
+    def _granted(self, tickets: list[Ticket], holds: dict[str, SlotHold]) -> list[Lease]:
         """A lease for each, of what they hold together."""
         asked = sum(len(ids) for ticket in tickets for ids in ticket.rows.values())
         self.missing_share, self._missing = self._missing / max(asked, 1), 0
         split = {
-            name: share.split([len(ticket.rows[name]) for ticket in tickets])
-            for name, share in shares.items()
+            name: hold.split([len(ticket.rows[name]) for ticket in tickets])
+            for name, hold in holds.items()
         }
         return [
             Lease(self, {name: parts[place] for name, parts in split.items()})
@@ -301,10 +305,10 @@ class FeatureBuffer:
 
     # ---- loads ----
 
-    def _load(self, share: Share) -> None:
-        assert share.loads is not None
-        self._missing += len(share.loads[0])
-        self._loads.begin(share)
+    def _load(self, hold: SlotHold) -> None:
+        assert hold.loads is not None
+        self._missing += len(hold.loads[0])
+        self._fetches.begin(hold)
 
     def _rows_settled(self) -> None:
         for lease in list(self._watchers):
@@ -319,7 +323,7 @@ class FeatureBuffer:
         for lease in list(self._watchers):
             lease.wake()
         self._break_off()
-        self._line.fail(error)
+        self._queue.fail(error)
 
     def raise_if_broken(self) -> None:
         """Raise what broke the buffer, if anything did."""
@@ -338,12 +342,12 @@ class FeatureBuffer:
 
     async def drain(self) -> None:
         """Wait until no read is under way; those not yet started fail with ECANCELED."""
-        await self._loads.drain()
+        await self._fetches.drain()
 
     @property
     def loading(self) -> bool:
         """Whether reads are under way."""
-        return bool(self._loads)
+        return bool(self._fetches)
 
     @property
     def in_parts(self) -> bool:
@@ -353,10 +357,10 @@ class FeatureBuffer:
     @property
     def idle(self) -> bool:
         """Whether nothing is loading, waited for or in line; ready leases may be held."""
-        return not self._loads and not self._line and not self._watchers
+        return not self._fetches and not self._queue and not self._watchers
 
     def stats(self) -> Counter[str]:
-        """What the books of all tables counted together, see `Table.stats`."""
+        """What the books of all tables counted together, see `SlotTable.stats`."""
         counted: Counter[str] = Counter()
         for table in self.tables.values():
             counted.update(table.stats())
@@ -369,7 +373,7 @@ class FeatureBuffer:
             AssertionError: one is broken; its number is in native/verify.c.
         """
         for name, table in self.tables.items():
-            code = lib.gd_buffer_verify(table.books)
+            code = lib.gd_buffer_verify(table.handle)
             if code:
                 raise AssertionError(
                     f"the feature buffer's books of {name!r} break invariant {code}"
@@ -381,7 +385,7 @@ class FeatureBuffer:
         Raises:
             RuntimeError: reads are still under way.
         """
-        if self._loads:
+        if self._fetches:
             raise RuntimeError("drain the feature buffer before closing it")
         for table in self.tables.values():
             table.memory.close()

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gnndrive.buffer.slot_table import Share, Table
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.tiers.base import Fetch
@@ -26,7 +26,7 @@ Part: TypeAlias = tuple[Int64Array, Int32Array]
 """Rows, int64 [n], and their slots, int32 [n]."""
 
 
-class Loads:
+class FetchQueue:
     """The loads of one feature buffer.
 
     Args:
@@ -39,23 +39,23 @@ class Loads:
     ) -> None:
         self._settled, self._broken = settled, broken
         self._fetches: dict[asyncio.Task[None], Fetch] = {}
-        self._waiting: deque[tuple[Table, Part]] = deque()
+        self._waiting: deque[tuple[SlotTable, Part]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._fetches or self._waiting)
 
-    def begin(self, share: Share) -> None:
+    def begin(self, hold: SlotHold) -> None:
         """Ask for a share's missing rows, now or as soon as there is staging for them.
 
         Raises:
             Exception: what the device or the tier raised; what was not asked for yet is left in
-                `share.loads`.
+                `hold.loads`.
         """
-        assert share.loads is not None
-        table, most = share.table, share.table.memory.landing_rows_max
+        assert hold.loads is not None
+        table, most = hold.table, hold.table.memory.landing_rows_max
         if most is not None:
-            share.loads = _in_file_order(*share.loads)
-        rows, slots = share.loads
+            hold.loads = _in_file_order(*hold.loads)
+        rows, slots = hold.loads
         most = most or max(len(rows), 1)
         while len(rows):
             landing = None if self._waiting else table.memory.landing(slots[:most])
@@ -64,10 +64,10 @@ class Loads:
                 self._waiting.extend([(table, (rows[part], slots[part])) for part in parts])
                 break
             self._ask(table, landing, (rows[:most], slots[:most]))
-            share.loads = rows, slots = rows[most:], slots[most:]
-        share.loads = None
+            hold.loads = rows, slots = rows[most:], slots[most:]
+        hold.loads = None
 
-    def _ask(self, table: Table, landing: Landing, part: Part) -> None:
+    def _ask(self, table: SlotTable, landing: Landing, part: Part) -> None:
         rows, slots = part
         places = slots if landing.places is None else landing.places
         try:
@@ -96,7 +96,7 @@ class Loads:
             except Exception as error:
                 self._broken(error)
 
-    async def _land(self, table: Table, landing: Landing, fetch: Fetch) -> None:
+    async def _land(self, table: SlotTable, landing: Landing, fetch: Fetch) -> None:
         error: Exception | None = None
         async for stretch in fetch:  # to its end whatever happens: the kernel may still write
             if error is not None:
@@ -128,7 +128,7 @@ class Loads:
         for fetch in self._fetches.values():
             fetch.cancel()
 
-    def _give_up(self, table: Table, slots: Int32Array, error: int) -> None:
+    def _give_up(self, table: SlotTable, slots: Int32Array, error: int) -> None:
         failures = np.zeros(len(slots), FAILURE)
         failures["slot"], failures["error"] = slots, error
         table.commit(Stretch(np.empty(0, np.int32), failures))

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.devices.base import Fence
-from gnndrive.buffer.slot_table import Share
+from gnndrive.buffer.slot_table import SlotHold
 from gnndrive.common.records import Int32Array
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class Lease:
     Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is, until it is gathered.
     """
 
-    def __init__(self, buffer: FeatureBuffer, shares: dict[str, Share]) -> None:
+    def __init__(self, buffer: FeatureBuffer, holds: dict[str, SlotHold]) -> None:
         self._buffer = buffer
-        self._shares = shares
-        self._held = {name: len(share.alias) for name, share in shares.items()}
+        self._holds = holds
+        self._held = {name: len(hold.alias) for name, hold in holds.items()}
         self._gathered: set[str] = set()
         self._loop = asyncio.get_running_loop()
         self._settled: asyncio.Future[None] | None = None
@@ -39,7 +39,7 @@ class Lease:
 
     def alias(self, table: str) -> Int32Array:
         """The slots of the table's rows, in the order they were asked for, int32 [n]."""
-        return self._shares[table].alias
+        return self._holds[table].alias
 
     async def ready(self) -> None:
         """Wait until each row is valid.
@@ -57,8 +57,8 @@ class Lease:
             finally:
                 self._settled = None
                 self._buffer.unwatch(self)
-        for share in self._shares.values():
-            if error := share.error():
+        for hold in self._holds.values():
+            if error := hold.error():
                 raise error
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
@@ -70,8 +70,8 @@ class Lease:
 
         assert table not in self._gathered, "slots may be others' by now"
         self._gathered.add(table)
-        share = self._shares[table]
-        rows, fence = share.table.memory.gather(share.alias, dtype, row_shape, behind)
+        hold = self._holds[table]
+        rows, fence = hold.table.memory.gather(hold.alias, dtype, row_shape, behind)
         self._fences.append(fence)
         return rows
 
@@ -79,10 +79,10 @@ class Lease:
         """In the loop: give up a table's slots from `begin` on, as far as they are still held."""
         if self.released or self._buffer.retired:
             return
-        share, end = self._shares[table], self._held[table]
+        hold, end = self._holds[table], self._held[table]
         self._held[table] = begin
         try:
-            share.table.release(share.alias[begin:end])
+            hold.table.release(hold.alias[begin:end])
             self._buffer.advance()
         except Exception as error:  # nobody awaits this
             self._buffer.fail(error)
@@ -105,9 +105,9 @@ class Lease:
             return
         steps = RELEASE_STEPS if self._buffer.in_parts else 1
         left = [
-            (share.table, slots)
-            for name, share in self._shares.items()
-            for slots in np.array_split(share.alias[: self._held[name]], steps)
+            (hold.table, slots)
+            for name, hold in self._holds.items()
+            for slots in np.array_split(hold.alias[: self._held[name]], steps)
         ]
         try:
             # The last first: the first are the batch's hubs, which other batches share.
@@ -121,7 +121,7 @@ class Lease:
             self._buffer.advance()
 
     def _check(self) -> bool:
-        return all(share.settled() for share in self._shares.values())
+        return all(hold.settled() for hold in self._holds.values())
 
     def wake_if_settled(self) -> None:
         """Called by the buffer after each commit: wake `ready` when nothing is pending any more."""

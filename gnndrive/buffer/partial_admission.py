@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.buffer.slot_table import Share, Table
-from gnndrive.common.ffi import check, ffi, lib, pointer, quick
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
+from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array
 
 
-class Admission:
+class PartialAdmission:
     """A sweep's rows on their way into their tables.
 
     Args:
@@ -35,19 +35,19 @@ class Admission:
 
     def __init__(
         self,
-        tables: Mapping[str, Table],
+        tables: Mapping[str, SlotTable],
         rows: Mapping[str, Int64Array],
         part_rows: int,
         refuse: Callable[[str, int, Any], None],
     ) -> None:
-        self._ways: dict[str, _Way] = {}
+        self._ways: dict[str, _TableAdmission] = {}
         try:
             for name, ids in rows.items():
-                code, found, held = tables[name].hold(ids)
+                code, found, held = tables[name].hold_present(ids)
                 if held is None:
                     refuse(name, code, found)
                     raise AssertionError("it was not refused")
-                self._ways[name] = way = _Way(held, ids)
+                self._ways[name] = way = _TableAdmission(held, ids)
                 way.divide(part_rows)
         except BaseException:
             self.give_back()
@@ -58,13 +58,13 @@ class Admission:
         """Whether a part is yet to be admitted."""
         return any(way.left for way in self._ways.values())
 
-    def admit(self) -> Share | None:
+    def admit(self) -> SlotHold | None:
         """The next part's share; None: there are too few slots for it now."""
         return next(way for way in self._ways.values() if way.left).admit()
 
-    def shares(self) -> dict[str, Share]:
+    def holds(self) -> dict[str, SlotHold]:
         """What is held, after the last part."""
-        return {name: way.share() for name, way in self._ways.items()}
+        return {name: way.hold() for name, way in self._ways.items()}
 
     def give_back(self) -> None:
         """Give up what is held so far; nothing more is admitted."""
@@ -72,7 +72,7 @@ class Admission:
             way.give_back()
 
 
-class _Way:
+class _TableAdmission:
     """The way of a sweep's rows into one table; what is there is held from the start.
 
     A part's rows are taken from their places, and its aliases put back there, as it is admitted: in
@@ -80,7 +80,7 @@ class _Way:
     does nothing else.
     """
 
-    def __init__(self, held: Share, rows: Int64Array) -> None:
+    def __init__(self, held: SlotHold, rows: Int64Array) -> None:
         self._table, self._rows = held.table, rows
         self._alias, self._pending = held.alias, [held.pending]
         self._order: Int32Array = np.empty(0, np.int32)  # places of what is missing, by parts
@@ -102,25 +102,27 @@ class _Way:
     def left(self) -> bool:
         return bool(self._parts)
 
-    def admit(self) -> Share | None:
+    def admit(self) -> SlotHold | None:
         end, slots = self._parts[0]
         if self._table.available < slots:
             return None
         order = self._order[self._start : end]
         rows = self._table.empty(len(order), np.int64)
-        quick.gd_part_take(pointer(self._rows), pointer(order), len(order), pointer(rows))
-        code, _, share = self._table.admit(rows)
+        holding_gil.gd_part_take(pointer(self._rows), pointer(order), len(order), pointer(rows))
+        code, _, hold = self._table.admit(rows)
         check(code, "admission of a part")
-        assert share is not None
-        quick.gd_part_put(pointer(share.alias), pointer(order), len(order), pointer(self._alias))
-        self._pending.append(share.pending)
+        assert hold is not None
+        holding_gil.gd_part_put(
+            pointer(hold.alias), pointer(order), len(order), pointer(self._alias)
+        )
+        self._pending.append(hold.pending)
         self._start = end
         del self._parts[0]
-        return share
+        return hold
 
-    def share(self) -> Share:
+    def hold(self) -> SlotHold:
         assert not self._parts
-        return Share(self._table, self._alias, np.concatenate(self._pending))
+        return SlotHold(self._table, self._alias, np.concatenate(self._pending))
 
     def give_back(self) -> None:
         self._parts.clear()

@@ -68,7 +68,7 @@ class _Loan(weakref.ref[Any]):
     block: mmap.mmap
 
 
-class Blocks:
+class ArrayPool:
     """Gives out arrays over blocks, and takes a block back when the last array over it is gone.
 
     Thread-safe. A block comes back in any thread, in the middle of anything, mostly in the user's;

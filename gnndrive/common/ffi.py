@@ -1,4 +1,4 @@
-"""The one importer of the C core: `ffi`, `lib` and `quick`, and how a numpy array becomes a C
+"""The one importer of the C core: `ffi`, `lib` and `holding_gil`, and how a numpy array becomes a C
 pointer.
 
 Everything else says `from gnndrive.common.ffi import ffi, lib, pointer`. The core is built by
@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover - only in a tree that was never
         f"the loader said: {error}"
     ) from error
 
-__all__ = ["check", "ffi", "lib", "pointer", "quick"]
+__all__ = ["check", "ffi", "holding_gil", "lib", "pointer"]
 
 _C_NAMES = {
     np.dtype(np.int64): "int64_t *",
@@ -40,7 +40,7 @@ def pointer(array: np.ndarray[Any, Any]) -> Any:
     return ffi.cast(_C_NAMES[array.dtype], array.ctypes.data)
 
 
-class Quick:
+class HoldingGil:
     """The core's functions, called without letting the GIL go: for those that take microseconds, a
     millisecond at most.
 
@@ -86,7 +86,7 @@ def _c_type(kind: Any) -> Any:
     }[kind.cname]  # fmt: skip
 
 
-quick: Any = Quick(lib)
+holding_gil: Any = HoldingGil(lib)
 
 
 def check(code: int, what: str) -> int:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 CLOSED = "this loader was closed; make a new one"
 
 
-class Service:
+class LoopThread:
     """An event loop in a daemon thread; `close` ends both."""
 
     def __init__(self, name: str = "gnndrive") -> None:
@@ -68,7 +68,7 @@ class Service:
     def call(
         self,
         coroutine: Coroutine[Any, Any, Result],
-        unwanted: Callable[[Result], object] | None = None,
+        discard: Callable[[Result], object] | None = None,
     ) -> Result:
         """Run a coroutine in the service's loop and wait for its result.
 
@@ -83,8 +83,8 @@ class Service:
         future = self.start(coroutine)
 
         def pass_on(ended: Future[Result]) -> None:
-            if unwanted and not ended.cancelled() and ended.exception() is None:
-                unwanted(ended.result())
+            if discard and not ended.cancelled() and ended.exception() is None:
+                discard(ended.result())
 
         try:
             return future.result()
@@ -94,7 +94,7 @@ class Service:
             future.add_done_callback(pass_on)
             raise
 
-    def soon(self, function: Callable[[], object]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Run a function in the service's loop, soon; nothing if it is closed.
 
         Takes no lock and never waits: a finalizer may call it, in any thread, in the middle of
@@ -114,21 +114,21 @@ class Service:
             self._thread.join()
 
 
-def served(make: Callable[[], Result], name: str = "gnndrive") -> tuple[Service, Result]:
+def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[LoopThread, Result]:
     """A service, and what `make` made in its loop; if that raises, the service is ended."""
 
     async def made() -> Result:
         return make()
 
-    service = Service(name)
+    loop_thread = LoopThread(name)
     try:
-        return service, service.call(made())
+        return loop_thread, loop_thread.call(made())
     except BaseException:
-        service.close()
+        loop_thread.close()
         raise
 
 
-def close_anywhere(close: Callable[[], object], process: int) -> None:
+def close_from_finalizer(close: Callable[[], object], process: int) -> None:
     """`close`, for a finalizer, which may run in a forked child of `process`, where the threads are
     the parent's, or in a thread that `close` waits for, where waiting would never end."""
     if os.getpid() != process:

@@ -19,16 +19,16 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
-from gnndrive.common.loop_thread import CLOSED, close_anywhere, served
+from gnndrive.common.loop_thread import CLOSED, close_from_finalizer, in_loop_thread
 from gnndrive.common.records import EngineSettings, Int64Array, Landing
 from gnndrive.disk.engines import choose
 from gnndrive.disk.layouts.base import Layout, block_bytes
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.loader.arguments import checked_gap
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 
-Wanted = tuple[str, Int64Array]
+RowRequest = tuple[str, Int64Array]
 _PARENTS: list[_Parts | None] = []  # kept, for their ends would free what is not there
 
 
@@ -57,7 +57,7 @@ class RowReader:
         self._starting, self._process = threading.Lock(), os.getpid()
         self._parts: _Parts | None = None
 
-    def read(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
+    def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
         """Rows of several arrays, all read at once; blocking.
 
         Args:
@@ -73,13 +73,13 @@ class RowReader:
             ClosedError: this was closed.
         """
         parts = self._start()
-        return parts.service.call(parts.read([self._planned(*each) for each in wanted]))
+        return parts.loop_thread.call(parts.read([self._planned(*each) for each in requests]))
 
-    async def aread(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
+    async def aread(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
         """The same, awaited in the caller's event loop."""
         parts = await asyncio.to_thread(self._start)
-        work = parts.read([self._planned(*each) for each in wanted])
-        return await asyncio.wrap_future(parts.service.start(work))
+        work = parts.read([self._planned(*each) for each in requests])
+        return await asyncio.wrap_future(parts.loop_thread.start(work))
 
     def close(self) -> None:
         """Wait for reads under way and free everything; idempotent."""
@@ -109,7 +109,7 @@ class RowReader:
                 raise ClosedError(CLOSED)
             if self._parts is None:
                 self._parts = _Parts(self._store, self._kind, self._depth, self._gap)
-                weakref.finalize(self, close_anywhere, self._parts.close, self._process)
+                weakref.finalize(self, close_from_finalizer, self._parts.close, self._process)
             return self._parts
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,17 +134,19 @@ class _Parts:
         widest = max((each.row_bytes for each in rows), default=1)
         self._block = block_bytes(widest)
         settings = EngineSettings(depth, self._block)
-        self.service, self._engine = served(lambda: choose(kind)(settings))
+        self.loop_thread, self._engine = in_loop_thread(lambda: choose(kind)(settings))
 
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:
             gap = checked_gap(self._gap, self._store, self._block)
-            self._layouts[name] = Table(self._store.table(name), self._block, gap, repeats=True)
+            self._layouts[name] = TableLayout(
+                self._store.table(name), self._block, gap, repeats=True
+            )
         return self._layouts[name]
 
-    async def read(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
+    async def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
         """In the service's loop."""
-        return list(await asyncio.gather(*(self._read(*each) for each in wanted)))
+        return list(await asyncio.gather(*(self._read(*each) for each in requests)))
 
     async def _read(self, name: str, rows: Int64Array) -> torch.Tensor:
         file, layout = self._store.table(name), self._layout(name)
@@ -167,5 +169,5 @@ class _Parts:
                 layout.close()
 
         with contextlib.suppress(ClosedError):
-            self.service.call(end())
-            self.service.close()
+            self.loop_thread.call(end())
+            self.loop_thread.close()

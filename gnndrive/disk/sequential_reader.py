@@ -24,7 +24,7 @@ STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
 PAGE_BYTES = 4096  # no device asks for more alignment
 
 
-class ColumnStream:
+class SequentialReader:
     """An open file of numbers.
 
     Args:
@@ -51,7 +51,7 @@ class ColumnStream:
         except OSError as error:
             raise StoreError(f"{file.path} cannot be opened: {error.strerror}") from error
 
-    def __enter__(self) -> ColumnStream:
+    def __enter__(self) -> SequentialReader:
         return self
 
     def __exit__(

@@ -14,17 +14,17 @@ from functools import partial
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.slot_table import Table
+from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.plan.plan import Held, second_buffer
+from gnndrive.plan.plan import TablePlan, second_buffer
 
 
-class Buffers:
+class BufferPool:
     """Makes feature buffers, lends them to epochs and ends them.
 
     Args:
@@ -123,15 +123,15 @@ class Buffers:
         self._ended.update(buffer.stats())
         buffer.close()
 
-    def _make(self, held: Sequence[Held]) -> FeatureBuffer:
-        tables: dict[str, Table] = {}
+    def _make(self, held: Sequence[TablePlan]) -> FeatureBuffer:
+        tables: dict[str, SlotTable] = {}
         try:
             for one in held:
                 make = find("tiers", self.settings.strategy.tier)
                 tier = make(self._layouts[one.name], self._engine)
                 slots = max(one.slots, 1)  # one that no batch needs is there all the same
                 memory = self._device.allocate(slots, one.row_bytes)
-                tables[one.name] = Table(
+                tables[one.name] = SlotTable(
                     one.rows, slots, one.row_bytes, memory, tier,
                     find("policies", self.settings.policy)(), one.batch_rows_max, self._empty,
                 )  # fmt: skip

@@ -18,7 +18,7 @@ VERSION = 2  # another where the same seed no longer gives the same batches
 
 
 @dataclass(slots=True)
-class Standing:
+class EpochState:
     """Where an epoch stands.
 
     Attributes:
@@ -37,7 +37,7 @@ class Standing:
     sampler_epoch: int | None = None
 
 
-def as_state(standing: Standing, store: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_state_dict(state: EpochState, store: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What `state_dict` returns: nothing but what JSON knows.
 
     Args:
@@ -46,9 +46,9 @@ def as_state(standing: Standing, store: str, settings: Mapping[str, Any]) -> dic
         settings: what batches depend on beside the seed and the store.
     """
     return {
-        "version": VERSION, "store": store, "settings": dict(settings), "epoch": standing.epoch,
-        "seed": standing.seed, "batches": standing.batches, "finished": standing.finished,
-        "sampler_epoch": standing.sampler_epoch,
+        "version": VERSION, "store": store, "settings": dict(settings), "epoch": state.epoch,
+        "seed": state.seed, "batches": state.batches, "finished": state.finished,
+        "sampler_epoch": state.sampler_epoch,
     }  # fmt: skip
 
 
@@ -59,8 +59,8 @@ def by_name(fanout: Any) -> Any:
     return {", ".join(type): list(each) for type, each in fanout.items()}
 
 
-def from_state(state: Any, store: str, settings: Mapping[str, Any]) -> Standing:
-    """Where the epoch stood whose `as_state` this is.
+def from_state_dict(state: Any, store: str, settings: Mapping[str, Any]) -> EpochState:
+    """Where the epoch stood whose `to_state_dict` this is.
 
     Raises:
         ConfigError: it is no state, or that of another store or of other settings.
@@ -93,4 +93,4 @@ def from_state(state: Any, store: str, settings: Mapping[str, Any]) -> Standing:
     whole = whole and all(number is None or type(number) is int for number in maybe)
     if not (whole and type(state.get("finished")) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
-    return Standing(state["epoch"], maybe[0], state["batches"], state["finished"], maybe[1])
+    return EpochState(state["epoch"], maybe[0], state["batches"], state["finished"], maybe[1])

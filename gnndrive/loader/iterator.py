@@ -12,15 +12,15 @@ from typing import Any, Self
 
 from gnndrive.common.errors import LateError
 from gnndrive.common.records import Seeds
-from gnndrive.loader.epoch_state import Standing
+from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.runtime import Runtime
-from gnndrive.pipeline.output_queue import LATE, HandoverEnded
-from gnndrive.pipeline.run import Running
+from gnndrive.pipeline.output_queue import LATE, OutputEnded
+from gnndrive.pipeline.run import EpochRun
 
 WARM_UP = 3  # batches, after which training takes what it will take of a device's memory
 
 
-class Closing(ABC):
+class Closeable(ABC):
     """`with` and `async with` close it."""
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Closing(ABC):
         self.close()
 
 
-class Remembered(Iterator[Seeds]):
+class ReplayableSeeds(Iterator[Seeds]):
     """Seeds of the batches of a warm-up, which may be drawn and not delivered when it ends."""
 
     def __init__(self, seeds: Iterator[Seeds]) -> None:
@@ -55,7 +55,7 @@ class Remembered(Iterator[Seeds]):
             raise
         return self._drawn[-1]
 
-    def rest(self, first: int) -> Iterator[Seeds]:
+    def replay(self, first: int) -> Iterator[Seeds]:
         """Those from batch `first` on."""
         yield from (seeds for seeds in self._drawn if seeds.index >= first)
         if self._error is not None and not isinstance(self._error, StopIteration):
@@ -77,24 +77,24 @@ class BatchIterator(Iterator[Any]):
     def __init__(
         self,
         runtime: Runtime,
-        start: Callable[[Iterator[Seeds], int], Running],
+        start: Callable[[Iterator[Seeds], int], EpochRun],
         seeds: Iterator[Seeds],
-        standing: Standing,
+        state: EpochState,
         timeout: float = 0,
     ) -> None:
-        self._runtime, self._standing = runtime, standing
+        self._runtime, self._state = runtime, state
         # It keeps the loader: `for batch in NeighborLoader(…)` holds nothing but this iterator.
         self._start = start
-        self._warm = standing.batches + WARM_UP
+        self._warm = state.batches + WARM_UP
         self._timeout = timeout or None
         self._growing: asyncio.Future[None] | None = None
         self._changing, self._closed = threading.Lock(), False
-        self._seeds = Remembered(seeds) if runtime.warming_up else None
+        self._seeds = ReplayableSeeds(seeds) if runtime.warming_up else None
         self._begin(self._seeds or seeds)
 
     def _begin(self, seeds: Iterator[Seeds]) -> None:
-        self._running = self._start(seeds, self._standing.batches)
-        self._handover = self._running.epoch.handover
+        self._running = self._start(seeds, self._state.batches)
+        self._output = self._running.epoch.output
         self._dropped = weakref.finalize(self, self._runtime.drop, self._running)
 
     def __iter__(self) -> BatchIterator:
@@ -103,10 +103,10 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         started = perf_counter()
         try:
-            if self._standing.batches == self._warm and self._seeds is not None:
+            if self._state.batches == self._warm and self._seeds is not None:
                 self._grow()
-            return self._give(self._handover.get(self._timeout))
-        except HandoverEnded:
+            return self._give(self._output.get(self._timeout))
+        except OutputEnded:
             self._finish()
             raise StopIteration from None
         except LateError:
@@ -118,7 +118,7 @@ class BatchIterator(Iterator[Any]):
             self._runtime.counters.wait_s += perf_counter() - started
 
     def _give(self, batch: Any) -> Any:
-        self._standing.batches += 1
+        self._state.batches += 1
         self._runtime.device.hand_over(batch)
         return batch
 
@@ -126,15 +126,15 @@ class BatchIterator(Iterator[Any]):
         """At the end of the warm-up: the rest of the epoch through a feature buffer in all that
         training leaves. What a batch holds depends on its index alone, so none is different."""
         with self._changing:
-            remembered = self._seeds
+            replayable = self._seeds
             try:
-                over = self._closed or self._handover.ended
-                if remembered is None or over or not self._runtime.alone(self._running):
+                over = self._closed or self._output.ended
+                if replayable is None or over or not self._runtime.alone(self._running):
                     return
                 self._dropped.detach()
                 self._runtime.end(self._running)
                 self._runtime.grow()
-                self._begin(remembered.rest(self._standing.batches))
+                self._begin(replayable.replay(self._state.batches))
             finally:
                 self._seeds = None
 
@@ -144,19 +144,19 @@ class BatchIterator(Iterator[Any]):
     async def __anext__(self) -> Any:
         started, waiting = perf_counter(), asyncio.timeout(self._timeout)
         try:
-            if self._standing.batches == self._warm and self._seeds is not None:
+            if self._state.batches == self._warm and self._seeds is not None:
                 # Whoever is cancelled meanwhile finds it under way, or done, the next time.
                 if self._growing is None:
                     self._growing = asyncio.ensure_future(asyncio.to_thread(self._grow))
                 await asyncio.shield(self._growing)
             async with waiting:
-                batch = await self._handover.aget()
+                batch = await self._output.aget()
             return self._give(batch)
         except TimeoutError:
             if not waiting.expired():  # it is the batch's own
                 raise
             raise LateError(LATE.format(self._timeout)) from None
-        except HandoverEnded:
+        except OutputEnded:
             self._finish()
             raise StopAsyncIteration from None
         finally:
@@ -164,7 +164,7 @@ class BatchIterator(Iterator[Any]):
 
     def _finish(self) -> None:
         if not self._closed:  # by the user, in the middle
-            self._standing.finished = True
+            self._state.finished = True
         self.close()
 
     def close(self) -> None:

@@ -26,13 +26,13 @@ from gnndrive.loader.arguments import (
     refuse_own,
 )
 from gnndrive.loader.seed_edges import checked_input_edges, checked_negatives
-from gnndrive.loader.store_loader import Stored
+from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.pyg.subgraph_sampler import Drawing
+from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.store.reader import Store
 
 
-class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
+class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
     """Samples neighbourhoods around nodes, of a graph on disk or in memory.
 
     The arguments up to `directed` and those in `kwargs` are PyG's and torch's; those that are not
@@ -153,14 +153,16 @@ class NeighborLoader(Stored, PyGNeighborLoader):  # type: ignore[misc]
         self.num_neighbors, self.replace = checked_neighbors(data, num_neighbors), replace
         self.transform = transform
         inputs = checked_input_nodes(data, input_nodes, input_time)
-        drawing = None
+        subgraphs = None
         if data.is_hetero or not is_plain(given):
             named["num_neighbors"] = self.num_neighbors
-            drawing = Drawing(neighbor_sampler or _sampler(named), transform_sampler_output)
-        self._open_store(data, inputs, drawing, own, kwargs)
+            subgraphs = SubgraphSampling(
+                neighbor_sampler or _sampler(named), transform_sampler_output
+            )
+        self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
-class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
+class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[misc]
     """Samples neighbourhoods around edges, of a graph on disk or in memory.
 
     Args:
@@ -249,8 +251,8 @@ class LinkNeighborLoader(Stored, PyGLinkNeighborLoader):  # type: ignore[misc]
         self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
         inputs = checked_input_edges(data, *labelled, self.neg_sampling)
         sampler = neighbor_sampler or _sampler(named)
-        drawing = Drawing(sampler, transform_sampler_output, self.neg_sampling)
-        self._open_store(data, inputs, drawing, own, kwargs)
+        subgraphs = SubgraphSampling(sampler, transform_sampler_output, self.neg_sampling)
+        self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
 def _sampler(named: dict[str, Any]) -> NeighborSampler:

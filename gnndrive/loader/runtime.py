@@ -14,22 +14,22 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from gnndrive.buffer.devices.base import Device
-from gnndrive.common.array_pool import Blocks
+from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi
-from gnndrive.common.loop_thread import CLOSED, Service, close_anywhere
+from gnndrive.common.loop_thread import CLOSED, LoopThread, close_from_finalizer
 from gnndrive.common.plugins import find
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
-from gnndrive.loader.buffer_pool import Buffers
+from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.output_queue import References
-from gnndrive.pipeline.run import Running, run_epoch
+from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
@@ -58,7 +58,7 @@ class Runtime:
         self._adjacency = Adjacency(
             store.all_edges(), settings.plan.topology, parts.layout, settings.gap_bytes_max
         )
-        self.blocks = Blocks()
+        self.array_pool = ArrayPool()
         self.attributes = Attributes(
             store,
             {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
@@ -66,7 +66,7 @@ class Runtime:
         )
         self._layouts: dict[str, Layout] = {}
         # Tasks die in the service's thread: in the user's, asyncio would swallow a Ctrl-C.
-        self._running: dict[Running, asyncio.Task[None]] = {}
+        self._running: dict[EpochRun, asyncio.Task[None]] = {}
         self._shutting: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
         self._process = os.getpid()
@@ -81,17 +81,17 @@ class Runtime:
                 undo.callback(layout.close)
                 self._layouts[table.name] = layout
             kind, where = settings.device
-            self.device: Device = find("devices", kind)(self.blocks.empty, where)
+            self.device: Device = find("devices", kind)(self.array_pool.empty, where)
             undo.callback(self.device.close)
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init
             )
             undo.callback(self._workers.close)
-            self.service = Service()
-            undo.callback(self.service.close)
-            self.engine: Engine = self.service.call(self._start_engine(settings))
-            self._buffers = Buffers(
-                settings, self._layouts, self.engine, self.device, self.blocks.empty
+            self.loop_thread = LoopThread()
+            undo.callback(self.loop_thread.close)
+            self.engine: Engine = self.loop_thread.call(self._start_engine(settings))
+            self._buffers = BufferPool(
+                settings, self._layouts, self.engine, self.device, self.array_pool.empty
             )
             if self.warming_up:
                 self.device.watch()
@@ -129,7 +129,7 @@ class Runtime:
         collate: Callable[[Extracted, Callable[[], object]], tuple[Any, References]],
         prepare: Callable[[], object],
         first: int = 0,
-    ) -> Running:
+    ) -> EpochRun:
         """Start an epoch at batch `first`; its batches come out of the hand-over. The arguments are
         `Epoch`'s.
 
@@ -139,7 +139,7 @@ class Runtime:
             ClosedError: the runtime was closed.
         """
 
-        async def start() -> Running:
+        async def start() -> EpochRun:
             await self._make_way()
             epoch = Epoch(
                 number=number,
@@ -157,33 +157,33 @@ class Runtime:
                 first=first,
                 together=self._together(),
             )
-            running = Running(epoch)
+            running = EpochRun(epoch)
             task = asyncio.get_running_loop().create_task(run_epoch(epoch))
             self._running[running] = task
             task.add_done_callback(partial(self._ended, running))
             return running
 
-        return self.service.call(start(), unwanted=self.drop)
+        return self.loop_thread.call(start(), discard=self.drop)
 
     async def _make_way(self) -> None:
         """Wait for epochs that nobody wants any more: their buffer will be free at once."""
         for earlier, task in list(self._running.items()):
-            if earlier.epoch.handover.ended:
+            if earlier.epoch.output.ended:
                 await asyncio.wait([task])
         if self._shutting is not None:  # perhaps meanwhile: its buffer admits nobody
             raise ClosedError(CLOSED)
 
-    def _stop(self, running: Running, error: Exception | None = None) -> None:
+    def _stop(self, running: EpochRun, error: Exception | None = None) -> None:
         """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
-        ending = running.epoch.handover.abandon(error)
+        ending = running.epoch.output.abandon(error)
         running.epoch.sampler.stop()
         if not ending:  # else its task ends by itself, and winding up must not be cancelled
             self._running[running].cancel()
 
-    def _ended(self, running: Running, task: asyncio.Task[None]) -> None:
+    def _ended(self, running: EpochRun, task: asyncio.Task[None]) -> None:
         """The epoch's task is over, or was cancelled before its first step."""
         self._running.pop(running, None)
-        running.epoch.handover.finish(None)
+        running.epoch.output.finish(None)
         try:
             self._buffers.give(running.epoch.buffer)
             if not task.cancelled():
@@ -191,13 +191,13 @@ class Runtime:
         finally:
             running.ended.set()
 
-    def drop(self, running: Running) -> None:
+    def drop(self, running: EpochRun) -> None:
         """Have an epoch end, without waiting: a finalizer may run in any thread, also in one that
         the epoch's end waits for."""
         if os.getpid() == self._process:  # a forked child has no part in it
-            self.service.soon(partial(self._stop, running))
+            self.loop_thread.call_soon(partial(self._stop, running))
 
-    def end(self, running: Running) -> None:
+    def end(self, running: EpochRun) -> None:
         """End an epoch, early if need be, and wait until nothing of it is under way."""
         self.drop(running)
         running.ended.wait()
@@ -213,32 +213,32 @@ class Runtime:
         settings = self.settings
         return settings.after_warm_up is not None and not settings.plan.holds_everything
 
-    def alone(self, running: Running) -> bool:
+    def alone(self, running: EpochRun) -> bool:
         """Whether no other epoch runs."""
         return list(self._running) == [running]
 
     def grow(self) -> None:
-        """Between two epochs, see `Buffers.grow`.
+        """Between two epochs, see `BufferPool.grow`.
 
         Raises:
             ClosedError: the runtime was closed.
         """
-        self.service.call(self._buffers.grow())
+        self.loop_thread.call(self._buffers.grow())
 
     # ---- numbers ----
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        counters, (engine, topology, books) = self.counters, self._looked_at()
+        counters, (engine, topology, slots) = self.counters, self._looked_at()
         epochs = [running.epoch for running in list(self._running)]
         return {
             "batches": counters.batches,
             "rows": counters.rows,
             "edges": counters.edges,
-            "rows_hit": books["hits"] + books["repeats"],
-            "rows_waited": books["waits"],
-            "rows_loaded": books["loads"],
-            "evictions": books["evictions"],
+            "rows_hit": slots["hits"] + slots["repeats"],
+            "rows_waited": slots["waits"],
+            "rows_loaded": slots["loads"],
+            "evictions": slots["evictions"],
             "requests": engine["requests"],
             "bytes_read": engine["bytes"],
             "bytes_wanted": counters.bytes_wanted,
@@ -268,9 +268,9 @@ class Runtime:
         async def ask() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
             return look()
 
-        if not self.service.inside:  # as a user's sampler that asks is
+        if not self.loop_thread.inside:  # as a user's sampler that asks is
             with contextlib.suppress(ClosedError):
-                return self.service.call(ask())
+                return self.loop_thread.call(ask())
         return look()
 
     # ---- the end ----
@@ -279,7 +279,7 @@ class Runtime:
         """End all epochs, wait for the kernel, free everything; idempotent (rule 13)."""
         with self._closing:
             try:
-                self.service.call(self._shut())
+                self.loop_thread.call(self._shut())
             except ClosedError:
                 return
             except Exception:
@@ -287,9 +287,9 @@ class Runtime:
                 raise
             self._end_threads()  # not when interrupted: the next close waits for the same end
 
-    def close_anywhere(self) -> None:
+    def close_from_finalizer(self) -> None:
         """`close` for a finalizer."""
-        close_anywhere(self.close, self._process)
+        close_from_finalizer(self.close, self._process)
 
     async def _shut(self) -> None:
         # A task of its own, so that a close that was interrupted and called again waits for the
@@ -311,7 +311,7 @@ class Runtime:
         finally:
             for layout in self._layouts.values():
                 layout.close()
-            self.blocks.close()
+            self.array_pool.close()
             self.attributes.close()
             try:
                 self._adjacency.close()
@@ -319,5 +319,5 @@ class Runtime:
                 self.device.close()
 
     def _end_threads(self) -> None:
-        self.service.close()
+        self.loop_thread.close()
         self._workers.close()

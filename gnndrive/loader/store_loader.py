@@ -1,4 +1,4 @@
-"""`Stored`: what a loader does if its data is a store on disk.
+"""`StoreLoader`: what a loader does if its data is a store on disk.
 
 It is a `torch.utils.data.DataLoader` that starts no worker processes: iterating runs GNNDrive's
 pipeline (`gnndrive/pipeline/`) in a thread of its own. Making one is cheap: rings, buffers and
@@ -32,18 +32,18 @@ from gnndrive.loader.arguments import (
     checked_gap,
     checked_own,
 )
-from gnndrive.loader.epoch_state import Standing, as_state, by_name, from_state
-from gnndrive.loader.iterator import BatchIterator, Closing, in_thread
+from gnndrive.loader.epoch_state import EpochState, by_name, from_state_dict, to_state_dict
+from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.output_queue import References
-from gnndrive.pipeline.run import Running
+from gnndrive.pipeline.run import EpochRun
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.request import wanted
+from gnndrive.plan.request import plan_request
 from gnndrive.pyg.collate import Collate
-from gnndrive.pyg.subgraph_sampler import Drawing, Drawn
+from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import Sampler, batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
@@ -54,7 +54,7 @@ from gnndrive.store.reader import Store
 from gnndrive.strategies import strategy as find_strategy
 
 
-class Stored(Closing, torch.utils.data.DataLoader[Any]):
+class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     """A loader whose data may be a store; with other data it leaves all to the class behind it,
     PyTorch Geometric's.
 
@@ -84,11 +84,11 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
     _runtime: Runtime | None = None
     _closer: weakref.finalize[Any, Any] | None = None
     _closed = False
-    _standing: Standing | None = None  # of the newest epoch
-    _resumed: Standing | None = None  # of the next, if it is one that was begun before
+    _state: EpochState | None = None  # of the newest epoch
+    _resumed: EpochState | None = None  # of the next, if it is one that was begun before
     _stored = False
     _inputs: InputNodes | InputEdges
-    _drawing: Drawing | None = None  # None: plain neighbour sampling
+    _subgraphs: SubgraphSampling | None = None  # None: plain neighbour sampling
     num_neighbors: Any
     replace: bool
     transform: Callable[[Any], Any] | None
@@ -98,13 +98,13 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         self,
         data: Store,
         inputs: InputNodes | InputEdges,
-        drawing: Drawing | None,
+        subgraphs: SubgraphSampling | None,
         own: dict[str, Any],
         kwargs: dict[str, Any],
     ) -> None:
-        """Be a loader of `inputs` from a store, drawn with `drawing` or plainly; `own` are the
+        """Be a loader of `inputs` from a store, drawn with `subgraphs` or plainly; `own` are the
         arguments of `OWN_ARGUMENTS`, and `kwargs` torch's."""
-        self._stored, self._inputs, self._drawing = True, inputs, drawing
+        self._stored, self._inputs, self._subgraphs = True, inputs, subgraphs
         self.data, self.epoch, self._starting = data, 0, threading.RLock()
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
@@ -139,7 +139,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             raise ConfigError("there is nothing to plan: the data is in memory already")
         if self._runtime is not None:
             return self._runtime.settings.plan  # after a warm-up another than before it
-        return wanted(self).plan()
+        return plan_request(self).plan()
 
     def stats(self) -> dict[str, float | str]:
         """What happened since the first `iter`, before which it is empty, and what goes on now.
@@ -178,8 +178,8 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             ConfigError: batches come in no order (in_order=False), or the data is in memory.
         """
         self._refuse_resuming()
-        standing = self._resumed or self._standing or Standing(self.epoch, self.seed)
-        return as_state(standing, self.data.identity, self._batch_settings())
+        state = self._resumed or self._state or EpochState(self.epoch, self.seed)
+        return to_state_dict(state, self.data.identity, self._batch_settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next `iter` yield exactly the batches that were left; after the last batch of an
@@ -192,13 +192,13 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             ConfigError: the state is of another store or of other settings; or see `state_dict`.
         """
         self._refuse_resuming()
-        standing = from_state(state, self.data.identity, self._batch_settings())
+        resumed = from_state_dict(state, self.data.identity, self._batch_settings())
         sampler = self._with("set_epoch")
-        if sampler is not None and standing.sampler_epoch is not None:
-            sampler.set_epoch(standing.sampler_epoch)
-        self._resumed = standing
-        if standing.finished:
-            self._resumed, self.epoch = None, standing.epoch + 1
+        if sampler is not None and resumed.sampler_epoch is not None:
+            sampler.set_epoch(resumed.sampler_epoch)
+        self._resumed = resumed
+        if resumed.finished:
+            self._resumed, self.epoch = None, resumed.epoch + 1
 
     def set_epoch(self, epoch: int) -> None:
         """Number the next epoch, and tell a sampler that has a `set_epoch`, such as torch's
@@ -233,7 +233,7 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self.strategy,
             "num_neighbors": by_name(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
-            "drawing": None if self._drawing is None else self._drawing.identity,
+            "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip
 
     # ---- iterating ----
@@ -247,21 +247,21 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         return self._begin() if self._stored else in_thread(super().__iter__())
 
     def _begin(self) -> BatchIterator:
-        runtime, standing = self._start(), self._resumed or Standing(self.epoch, self.seed)
-        self._resumed, self._standing, self.epoch = None, standing, standing.epoch + 1
-        if standing.seed is None:  # as torch's loaders draw their base seed, which manual_seed sets
+        runtime, state = self._start(), self._resumed or EpochState(self.epoch, self.seed)
+        self._resumed, self._state, self.epoch = None, state, state.epoch + 1
+        if state.seed is None:  # as torch's loaders draw their base seed, which manual_seed sets
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            standing.seed = int(drawn.item())
-        standing.sampler_epoch = getattr(self._with("set_epoch"), "epoch", None)
-        seed, number = standing.seed, 0 if self.seed is None else standing.epoch
+            state.seed = int(drawn.item())
+        state.sampler_epoch = getattr(self._with("set_epoch"), "epoch", None)
+        seed, number = state.seed, 0 if self.seed is None else state.epoch
         windows = self._schedule(seed).windows(number)
         seeds: Iterator[Seeds] = (batch for window in windows for batch in window)
-        seeds = islice(seeds, standing.batches, None)
+        seeds = islice(seeds, state.batches, None)
         if not self._own_batches:
             # torch's samplers draw from the global generator at their first batch. In the
             # pipeline's thread that would come in between whatever the user draws.
             seeds = chain(list(islice(seeds, 1)), seeds)
-        empty, collate = runtime.blocks.empty, self._collate
+        empty, collate = runtime.array_pool.empty, self._collate
         rows_of = partial(collate.rows_of, attributes=runtime.attributes, empty=empty)
         files = {table.name: table.file for table in collate.tables}
 
@@ -271,15 +271,15 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
                 for name, file in files.items()
             }
             gathered()
-            memory = runtime.blocks.references(each.data_ptr() for each in rows.values())
+            memory = runtime.array_pool.references(each.data_ptr() for each in rows.values())
             sampled = item.seeds, item.sample, item.rows
             return collate(*sampled, rows, runtime.attributes, empty, runtime.device), memory
 
-        def start(left: Iterator[Seeds], first: int) -> Running:
+        def start(left: Iterator[Seeds], first: int) -> EpochRun:
             sampler, prepare = self._make_sampler(empty), collate.prepare
             return runtime.begin(left, seed, number, sampler, rows_of, finish, prepare, first)
 
-        return BatchIterator(runtime, start, seeds, standing, self.timeout)
+        return BatchIterator(runtime, start, seeds, state, self.timeout)
 
     def _start(self) -> Runtime:
         with self._starting:
@@ -291,11 +291,11 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
                     runtime.close()
                     raise ClosedError(CLOSED)
                 self._runtime = runtime
-                self._closer = weakref.finalize(self, runtime.close_anywhere)
+                self._closer = weakref.finalize(self, runtime.close_from_finalizer)
             return self._runtime
 
     def _runtime_settings(self) -> RuntimeSettings:
-        found, sweep = wanted(self), None if self.sweep == "auto" else int(self.sweep)
+        found, sweep = plan_request(self), None if self.sweep == "auto" else int(self.sweep)
         in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
         stages = Stages(
             self.samplers, self.extractors, self.extracting_queue, self.training_queue, in_order,
@@ -338,8 +338,10 @@ class Stored(Closing, torch.utils.data.DataLoader[Any]):
         return schedule
 
     def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
-        if self._drawing is not None:
-            return Drawn(self._drawing, isinstance(self._inputs, InputEdges), self._inputs.type)
+        if self._subgraphs is not None:
+            return SubgraphSampler(
+                self._subgraphs, isinstance(self._inputs, InputEdges), self._inputs.type
+            )
         kind = find("samplers", self._strategy.sampler)
         sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
         return sampler

@@ -19,7 +19,7 @@ from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.output_queue import Handover, References
+from gnndrive.pipeline.output_queue import OutputQueue, References
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.topologies.base import Topology
@@ -60,7 +60,7 @@ class Epoch:
         buffer: this epoch's alone while it runs.
         workers: threads for sampling and gathering.
         collate: makes the user's batch from an extracted one, calls its second argument behind the
-            gather, and refers to what holds the rows' memory, see `Handover.put`; blocking.
+            gather, and refers to what holds the rows' memory, see `OutputQueue.put`; blocking.
         counters: what happened so far.
         prepare: brings what the first batch would wait for, beside its sample; blocking, and the
             epoch's end waits for it; does not fail; None: there is nothing.
@@ -83,7 +83,7 @@ class Epoch:
     prepare: Callable[[], object] | None = None
     first: int = 0
     together: int = 1
-    handover: Handover = field(default_factory=Handover)
+    output: OutputQueue = field(default_factory=OutputQueue)
 
     def __post_init__(self) -> None:
         stages, self.seeds_drawn = self.stages, self.first

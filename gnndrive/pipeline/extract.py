@@ -67,7 +67,7 @@ async def _sweep(epoch: Epoch) -> int:
     while True:
         ready = extracting.peek(most)
         while held < len(ready) and not full:
-            full = not epoch.buffer.holds([_wanted(item) for item in ready[: held + 1]])
+            full = not epoch.buffer.fits_together([_wanted(item) for item in ready[: held + 1]])
             held += not full
         # A round of samples begins when there are places for all of it, so more may not come.
         more = extracting.room if extracting.room >= epoch.together else 0

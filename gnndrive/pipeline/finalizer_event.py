@@ -25,22 +25,20 @@ from typing import Any
 _libc = ctypes.PyDLL(None)
 
 
-def called_in_c(function: Callable[..., Any], *arguments: Any) -> Callable[[object], object]:
+def c_only_call(function: Callable[..., Any], *arguments: Any) -> Callable[[object], object]:
     """What calls `function(*arguments)` whatever it is called with itself, without any Python if
     `function` is C: `next` takes what it is given as its default."""
     return partial(next, map(function, *map(repeat, arguments)))
 
 
 @contextmanager
-def told_when_gone(
-    things: Iterable[weakref.ref[Any]], tell: Callable[[], object]
-) -> Iterator[None]:
+def on_finalized(things: Iterable[weakref.ref[Any]], tell: Callable[[], object]) -> Iterator[None]:
     """Meanwhile `tell` is called in the running event loop, maybe more than once, when one of
     `things` is gone, or if one is already."""
     loop = asyncio.get_running_loop()
     bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     number = ctypes.c_int(bell)
-    strike = called_in_c(_libc.eventfd_write, number, ctypes.c_uint64(1))
+    strike = c_only_call(_libc.eventfd_write, number, ctypes.c_uint64(1))
     watches: list[weakref.ref[Any]] = []
     try:
         loop.add_reader(bell, tell)

@@ -17,18 +17,18 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from gnndrive.common.errors import LateError
-from gnndrive.pipeline.finalizer_event import told_when_gone
+from gnndrive.pipeline.finalizer_event import on_finalized
 
 References: TypeAlias = tuple[weakref.ref[Any], ...]
 
 LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
 
 
-class HandoverEnded(Exception):
+class OutputEnded(Exception):
     """The epoch is over: no further batch."""
 
 
-class Handover:
+class OutputQueue:
     """Finished batches on their way from the pipeline to the user's thread. Any thread may put
     them; who waits for room is in the pipeline's event loop.
 
@@ -62,7 +62,7 @@ class Handover:
             if full:
                 await listener
             else:
-                with told_when_gone(held, partial(_wake, listener)):
+                with on_finalized(held, partial(_wake, listener)):
                     await listener
 
     def put(self, batch: Any, memory: References = ()) -> None:
@@ -139,7 +139,7 @@ class Handover:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        raise HandoverEnded
+        raise OutputEnded
 
     def _is_there(self) -> bool:
         """Whether a batch or the end is; if not, whoever asks has come back with nothing ready. He

@@ -19,11 +19,11 @@ from gnndrive.pipeline.sample import sample_stage
 from gnndrive.pipeline.train import EpochFailed, train_stage
 
 
-class Running:
+class EpochRun:
     """A running epoch, as its iterator sees it.
 
     Attributes:
-        epoch: its stages; `epoch.handover` is where batches come from.
+        epoch: its stages; `epoch.output` is where batches come from.
         ended: set when nothing of the epoch is under way any more.
     """
 
@@ -55,7 +55,7 @@ async def run_epoch(epoch: Epoch) -> None:
     finally:
         # First, because whoever hears of the end need not cancel this task, which must not happen
         # while it winds up.
-        epoch.handover.finish(error)
+        epoch.output.finish(error)
         await _wind_up(epoch)
 
 
@@ -78,5 +78,5 @@ async def _wind_up(epoch: Epoch) -> None:
             item.lease.release()
     for sampled in epoch.extracting.drain():
         if isinstance(sampled, Sampled):
-            epoch.buffer.forget(sampled.seeds.index, sampled.rows)
+            epoch.buffer.withdraw(sampled.seeds.index, sampled.rows)
     await epoch.buffer.drain()

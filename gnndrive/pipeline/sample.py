@@ -15,7 +15,7 @@ from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
-from gnndrive.sampling.rounds import Member, Round
+from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key
 
 
@@ -60,15 +60,15 @@ async def _round(epoch: Epoch, drawn: list[Seeds]) -> None:
     between: so of several rounds, each of which waits for all of its own, the oldest is always at
     work as a whole.
     """
-    round: Round[Any] = Round()
-    members = [round.enter() for _ in drawn]
+    round: CombinedFetch[Any] = CombinedFetch()
+    members = [round.join() for _ in drawn]
     async with asyncio.TaskGroup() as group:
         for seeds, member in zip(drawn, members, strict=True):
             task = group.create_task(_one(epoch, seeds, round, member))
             task.add_done_callback(member.leave)  # if it never began
 
 
-async def _one(epoch: Epoch, seeds: Seeds, round: Round[Any], member: Member) -> None:
+async def _one(epoch: Epoch, seeds: Seeds, round: CombinedFetch[Any], member: Participant) -> None:
     """Sample a batch and put it, or its error, into its place."""
     try:
         sampled, seconds = await epoch.workers.run(_sample, epoch, seeds, round, member)
@@ -77,11 +77,13 @@ async def _one(epoch: Epoch, seeds: Seeds, round: Round[Any], member: Member) ->
     else:
         epoch.counters.samples += 1
         epoch.counters.sample_s += seconds
-        epoch.buffer.foresee(seeds.index, sampled.rows)
+        epoch.buffer.announce(seeds.index, sampled.rows)
         epoch.extracting.put(seeds.index, sampled)
 
 
-def _sample(epoch: Epoch, seeds: Seeds, round: Round[Any], member: Member) -> tuple[Sampled, float]:
+def _sample(
+    epoch: Epoch, seeds: Seeds, round: CombinedFetch[Any], member: Participant
+) -> tuple[Sampled, float]:
     """In a worker thread: the sample, and how many seconds it took."""
     started = perf_counter()
     key = batch_key(epoch.seed, epoch.number, seeds.index)

@@ -33,19 +33,19 @@ async def train_stage(epoch: Epoch) -> None:
         except ChannelEnded:
             break
         if isinstance(item, Failed):
-            epoch.handover.finish(item.error)
+            epoch.output.finish(item.error)
             epoch.sampler.stop()  # its threads are waited for, and may be waiting for the disk
             raise EpochFailed
         leave = _leaving(epoch, handed_over, item.lease)
         try:
-            await epoch.handover.room()
+            await epoch.output.room()
             await epoch.workers.run(_hand_over, epoch, item, partial(call_soon, leave))
         finally:
             leave()  # the gather has ended or never began, also when this was cancelled
         del item  # the user alone keeps what is of his batch alive
         handed_over += 1
     epoch.releasing.end(handed_over)
-    epoch.handover.finish(None)
+    epoch.output.finish(None)
 
 
 def _hand_over(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) -> None:
@@ -53,9 +53,9 @@ def _hand_over(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) ->
     a tenth of a second, and whoever waits for the batch need not wait for that."""
     started = perf_counter()
     batch, memory = epoch.collate(item, gathered)
-    if not epoch.handover.ended:  # nobody would take it
+    if not epoch.output.ended:  # nobody would take it
         epoch.count_batch(item, perf_counter() - started)
-        epoch.handover.put(batch, memory)
+        epoch.output.put(batch, memory)
 
 
 def _leaving(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:

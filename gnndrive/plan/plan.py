@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.requirements import Demand, TableDemand
-from gnndrive.plan.slot_split import shared
+from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.slot_split import split_slots
 
-SLOT_BOOKS_BYTES = 38  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
+SLOT_TABLE_BYTES = 38  # native/buffer.c, standby.c; buckets are one a distinct key, few under LRU
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
 SCRATCH_EDGE_BYTES = 24  # and for an edge: position and row, room to grow
@@ -43,7 +43,7 @@ DEFAULT_SHARE = 0.25  # of the memory available, when the user names no budget
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlanItem:
     """One use of memory.
 
     Attributes:
@@ -58,7 +58,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TablePlan:
     """What the feature buffer holds of one table.
 
     Attributes:
@@ -91,11 +91,11 @@ class Plan:
             for their files.
     """
 
-    lines: tuple[Line, ...]
-    tables: tuple[Held, ...]
+    lines: tuple[PlanItem, ...]
+    tables: tuple[TablePlan, ...]
     memory: int | None
     topology: TopologyChoice | None = None
-    device_lines: tuple[Line, ...] = ()
+    device_lines: tuple[PlanItem, ...] = ()
     device_memory: int | None = None
     fetched: tuple[str, ...] = ()
 
@@ -148,7 +148,7 @@ class Plan:
         return f"{host}\non the device\n{device}"
 
 
-def _said(lines: tuple[Line, ...], budget: int | None, name: str) -> str:
+def _said(lines: tuple[PlanItem, ...], budget: int | None, name: str) -> str:
     wide = max(len(line.what) for line in lines)
     rows = [f"{x.what:<{wide}}  {format_size(x.nbytes):>8}  {x.why}" for x in lines]
     total = f"{'total':<{wide}}  {format_size(sum(line.nbytes for line in lines)):>8}"
@@ -158,7 +158,7 @@ def _said(lines: tuple[Line, ...], budget: int | None, name: str) -> str:
 
 
 def make_plan(
-    demand: Demand,
+    requirements: Requirements,
     memory: int | None,
     buffer: int | None,
     topology: TopologyChoice | None = None,
@@ -176,12 +176,12 @@ def make_plan(
         ConfigError: the budget cannot hold the rest, or the buffer not a single row; names the
             least.
     """
-    rest = _rest(demand, topology)
-    live = Line("live batches", 2 * demand.batch_bytes, "one with you, one ready")
-    slots, why = _slots(demand, memory, buffer, rest, live.nbytes)
+    rest = _rest(requirements, topology)
+    live = PlanItem("live batches", 2 * requirements.batch_bytes, "one with you, one ready")
+    slots, why = _slots(requirements, memory, buffer, rest, live.nbytes)
     tables = tuple(
-        Held(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
-        for table, count in zip(demand.tables, slots, strict=True)
+        TablePlan(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
+        for table, count in zip(requirements.tables, slots, strict=True)
     )
     plan = Plan((), tables, memory)
     if plan.holds_everything:
@@ -190,21 +190,24 @@ def make_plan(
     if len(tables) != 1:
         parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
         said = f"{', '.join(parts) or 'no rows'}: {why}"
-    held = Line("feature buffer", plan.buffer_bytes, said)
-    books = Line(
-        "slot books", plan.slots * SLOT_BOOKS_BYTES, "reverse map, ref counts, standby list"
+    held = PlanItem("feature buffer", plan.buffer_bytes, said)
+    slot_tables = PlanItem(
+        "slot tables", plan.slots * SLOT_TABLE_BYTES, "reverse map, ref counts, standby list"
     )
-    on_device = demand.device_memory is not None
+    on_device = requirements.device_memory is not None
     plan = Plan(
-        (books, *rest) if on_device else (held, books, *rest),
+        (slot_tables, *rest) if on_device else (held, slot_tables, *rest),
         tables, memory, topology,
         (held, live) if on_device else (),
-        demand.device_memory if demand.device_given else None,
+        requirements.device_memory if requirements.device_given else None,
     )  # fmt: skip
-    if demand.device_memory is not None and held.nbytes + live.nbytes > demand.device_memory:
+    if (
+        requirements.device_memory is not None
+        and held.nbytes + live.nbytes > requirements.device_memory
+    ):
         raise ConfigError(
-            f"device_memory={format_size(demand.device_memory)} is less than this loader can need, "
-            f"{format_size(held.nbytes + live.nbytes)}; give that much or a smaller buffer=\n{plan}"
+            f"device_memory={format_size(requirements.device_memory)} is less than this loader can "
+            f"need, {format_size(held.nbytes + live.nbytes)}; give that much or a smaller buffer=\n{plan}"
         )
     if memory is not None and plan.total_bytes > memory:
         raise ConfigError(
@@ -215,49 +218,56 @@ def make_plan(
 
 
 def _slots(
-    demand: Demand, memory: int | None, buffer: int | None, rest: tuple[Line, ...], live_bytes: int
+    requirements: Requirements,
+    memory: int | None,
+    buffer: int | None,
+    rest: tuple[PlanItem, ...],
+    live_bytes: int,
 ) -> tuple[list[int], str]:
     """How many slots of each table, and why."""
-    needed, per_slot = sum(line.nbytes for line in rest), slot_bytes(demand)
-    row_bytes = [table.row_bytes for table in demand.tables]
+    needed, per_slot = sum(line.nbytes for line in rest), slot_bytes(requirements)
+    row_bytes = [table.row_bytes for table in requirements.tables]
     if buffer is not None:
-        slots, why = shared(buffer, demand.tables, row_bytes), "as asked for with buffer="
-    elif demand.device_memory is not None:
-        slots = shared(demand.device_memory - live_bytes, demand.tables, row_bytes)
-        why = demand.device_why
-        books = [SLOT_BOOKS_BYTES] * len(demand.tables)
-        if memory is not None and (memory - needed) < SLOT_BOOKS_BYTES * sum(slots):
-            slots = shared(memory - needed, demand.tables, books)
+        slots, why = (
+            split_slots(buffer, requirements.tables, row_bytes),
+            "as asked for with buffer=",
+        )
+    elif requirements.device_memory is not None:
+        slots = split_slots(requirements.device_memory - live_bytes, requirements.tables, row_bytes)
+        why = requirements.device_why
+        slot_tables = [SLOT_TABLE_BYTES] * len(requirements.tables)
+        if memory is not None and (memory - needed) < SLOT_TABLE_BYTES * sum(slots):
+            slots = split_slots(memory - needed, requirements.tables, slot_tables)
             why = "whose books memory= has room for"
     elif memory is not None:
-        slots = shared(memory - needed, demand.tables, per_slot)
+        slots = split_slots(memory - needed, requirements.tables, per_slot)
         why = "what the rest leaves of memory="
     else:
-        slots = shared(int(DEFAULT_SHARE * available_memory()), demand.tables, per_slot)
+        slots = split_slots(int(DEFAULT_SHARE * available_memory()), requirements.tables, per_slot)
         why = "a quarter of the memory available; set memory= or buffer="
-    none = [one for one, count in zip(demand.tables, slots, strict=True) if count < 1]
+    none = [one for one, count in zip(requirements.tables, slots, strict=True) if count < 1]
     none = [one for one in none if one.batch_rows_max > 0]
     if none:
         short = memory is not None and memory - needed < max(per_slot)
-        raise ConfigError(_no_room(demand, none[0], memory, buffer, rest, live_bytes, short))
+        raise ConfigError(_no_room(requirements, none[0], memory, buffer, rest, live_bytes, short))
     return slots, why
 
 
 def _no_room(
-    demand: Demand, table: TableDemand, memory: int | None, buffer: int | None,
-    rest: tuple[Line, ...], live_bytes: int, short: bool,
+    requirements: Requirements, table: TableRequirements, memory: int | None, buffer: int | None,
+    rest: tuple[PlanItem, ...], live_bytes: int, short: bool,
 ) -> str:  # fmt: skip
     """Why a table has no slot, and what to give."""
     needed = sum(line.nbytes for line in rest)
-    row = f"one row of {table.name} is" if len(demand.tables) > 1 else "one row is"
+    row = f"one row of {table.name} is" if len(requirements.tables) > 1 else "one row is"
     if buffer is not None:
         return (
             f"buffer={format_size(buffer)} holds no row: {row} {table.row_bytes:,} bytes, "
             f"and a batch has up to {table.batch_rows_max:,}"
         )
-    if demand.device_memory is not None and not short:
-        budget = format_size(demand.device_memory)
-        said = f"device_memory={budget} leaves" if demand.device_given else f"{budget} leave"
+    if requirements.device_memory is not None and not short:
+        budget = format_size(requirements.device_memory)
+        said = f"device_memory={budget} leaves" if requirements.device_given else f"{budget} leave"
         return (
             f"{said} no room for a feature buffer on the device: two live batches take up to "
             f"{format_size(live_bytes)}; give more with device_memory=, free some of the device's "
@@ -276,11 +286,11 @@ def _no_room(
     )
 
 
-def _if_any(what: str, nbytes: int, why: str) -> list[Line]:
-    return [Line(what, nbytes, why)] if nbytes else []
+def _if_any(what: str, nbytes: int, why: str) -> list[PlanItem]:
+    return [PlanItem(what, nbytes, why)] if nbytes else []
 
 
-def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[Held]:
+def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[TablePlan]:
     """What the feature buffer of another live iterator holds: a largest batch.
 
     Args:
@@ -293,8 +303,8 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     """
     held = [replace(one, slots=max(min(one.slots, one.batch_rows_max), 1)) for one in plan.tables]
     rows = sum(one.slots * one.row_bytes for one in held)
-    books = SLOT_BOOKS_BYTES * sum(one.slots for one in held)
-    host = books + plan.epoch_bytes + (0 if plan.device_lines else rows)
+    slot_tables = SLOT_TABLE_BYTES * sum(one.slots for one in held)
+    host = slot_tables + plan.epoch_bytes + (0 if plan.device_lines else rows)
     if plan.memory is not None:
         left = plan.memory - plan.total_bytes - others * host
         _refuse_more(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
@@ -320,47 +330,61 @@ def _refuse_more(more: int, left: int, budget: str, how: str, name: str) -> None
         )
 
 
-def slot_bytes(demand: Demand) -> list[int]:
+def slot_bytes(requirements: Requirements) -> list[int]:
     """Bytes of host memory of a slot of the feature buffer and its books, of each table."""
-    on_host = demand.device_memory is None
-    return [SLOT_BOOKS_BYTES + max(table.row_bytes, 1) * on_host for table in demand.tables]
+    on_host = requirements.device_memory is None
+    return [SLOT_TABLE_BYTES + max(table.row_bytes, 1) * on_host for table in requirements.tables]
 
 
-def rest_bytes(demand: Demand) -> int:
+def rest_bytes(requirements: Requirements) -> int:
     """Bytes of everything but the feature buffer, its slots' books and the topology."""
-    return sum(line.nbytes for line in _rest(demand, None))
+    return sum(line.nbytes for line in _rest(requirements, None))
 
 
-def _rest(demand: Demand, topology: TopologyChoice | None) -> tuple[Line, ...]:
-    nodes, edges = demand.batch_nodes_max, demand.batch_edges_max
-    on_device = demand.device_memory is not None
-    live = demand.batch_bytes - (demand.features_bytes if on_device else 0)
+def _rest(requirements: Requirements, topology: TopologyChoice | None) -> tuple[PlanItem, ...]:
+    nodes, edges = requirements.batch_nodes_max, requirements.batch_edges_max
+    on_device = requirements.device_memory is not None
+    live = requirements.batch_bytes - (requirements.features_bytes if on_device else 0)
     why_live = "one with you, one ready"
     if on_device:
         why_live = "without features: made here, pinned and copied"
-    scratch = SCRATCH_NODE_BYTES * nodes + SCRATCH_EDGE_BYTES * edges + demand.candidate_bytes
-    wanted = (max(table.batch_entries_max, table.batch_rows_max) for table in demand.tables)
-    leases = LEASE_BYTES * sum(wanted) * demand.batches_extracted
-    look_ahead = demand.looks_ahead * WINDOW_BYTES * demand.table_rows
+    scratch = SCRATCH_NODE_BYTES * nodes + SCRATCH_EDGE_BYTES * edges + requirements.candidate_bytes
+    wanted = (max(table.batch_entries_max, table.batch_rows_max) for table in requirements.tables)
+    leases = LEASE_BYTES * sum(wanted) * requirements.batches_extracted
+    look_ahead = requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows
     largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
     return (
-        Line("mapping table", MAPPING_BYTES * demand.table_rows, f"{demand.table_rows:,} rows"),
-        Line("index pointers", demand.index_pointer_bytes, "the graph's, in memory"),
-        *_if_any("times, weights", demand.graph_bytes, "in memory"),
-        *([] if topology is None else [Line("topology", topology.nbytes, topology.why)]),
-        *_if_any("attributes", demand.fetch_bytes, "that are read as they are wanted"),
-        *_if_any("mapped files", demand.mapped_bytes, "attributes that are little beside memory="),
-        Line("input nodes", demand.seed_bytes, "their ids and order"),
-        Line("labels", demand.label_bytes, "of all nodes, in as few bytes as they need"),
-        Line("staging", demand.staging_bytes, "reads in flight"),
-        *([Line("pinned staging", demand.pinned_bytes, "rows on the way")] if on_device else []),
-        Line(
-            "queued samples",
-            demand.sample_bytes * demand.batches_queued,
-            f"{demand.batches_queued}; {largest}",
+        PlanItem(
+            "mapping table",
+            MAPPING_BYTES * requirements.table_rows,
+            f"{requirements.table_rows:,} rows",
         ),
-        Line("sampler scratch", scratch * demand.samplers, f"{demand.samplers} samplers"),
-        Line("leases", leases, f"aliases and reads of {demand.batches_extracted} batches"),
-        Line("live batches", 2 * live, why_live),
-        Line("look-ahead", look_ahead, "which queued samples want a node"),
+        PlanItem("index pointers", requirements.index_pointer_bytes, "the graph's, in memory"),
+        *_if_any("times, weights", requirements.graph_bytes, "in memory"),
+        *([] if topology is None else [PlanItem("topology", topology.nbytes, topology.why)]),
+        *_if_any("attributes", requirements.fetch_bytes, "that are read as they are wanted"),
+        *_if_any(
+            "mapped files", requirements.mapped_bytes, "attributes that are little beside memory="
+        ),
+        PlanItem("input nodes", requirements.seed_bytes, "their ids and order"),
+        PlanItem("labels", requirements.label_bytes, "of all nodes, in as few bytes as they need"),
+        PlanItem("staging", requirements.staging_bytes, "reads in flight"),
+        *(
+            [PlanItem("pinned staging", requirements.pinned_bytes, "rows on the way")]
+            if on_device
+            else []
+        ),
+        PlanItem(
+            "queued samples",
+            requirements.sample_bytes * requirements.batches_queued,
+            f"{requirements.batches_queued}; {largest}",
+        ),
+        PlanItem(
+            "sampler scratch", scratch * requirements.samplers, f"{requirements.samplers} samplers"
+        ),
+        PlanItem(
+            "leases", leases, f"aliases and reads of {requirements.batches_extracted} batches"
+        ),
+        PlanItem("live batches", 2 * live, why_live),
+        PlanItem("look-ahead", look_ahead, "which queued samples want a node"),
     )

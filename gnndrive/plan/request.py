@@ -18,7 +18,7 @@ from gnndrive.common.memory import available_memory, parse_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import Plan, make_plan
-from gnndrive.plan.requirements import Demand, TableDemand
+from gnndrive.plan.requirements import Requirements, TableRequirements
 from gnndrive.pyg.attributes import PASS_ROWS
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import RING_BYTES, choose_topology, graph_sizes
@@ -28,7 +28,7 @@ from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 if TYPE_CHECKING:
-    from gnndrive.loader.store_loader import Stored
+    from gnndrive.loader.store_loader import StoreLoader
 
 LEFT = "what training leaves"
 MAPPED_BYTES = 1 << 20  # a file of so many bytes is always mapped
@@ -40,7 +40,7 @@ WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the w
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PlanRequest:
     """What `make_plan` is asked; it holds nothing of the loader, which shall be free to go.
 
     Attributes:
@@ -49,7 +49,7 @@ class Wanted:
         attributes: arrays that no table of the buffer has, and bytes of their files.
     """
 
-    demand: Demand
+    requirements: Requirements
     memory: int | None
     buffer: int | None
     topology: TopologyChoice
@@ -71,8 +71,8 @@ class Wanted:
         if not fetched:
             return plan
         of_nodes = all(name.startswith("nodes/") for name in fetched)
-        rows = self.demand.batch_nodes_max if of_nodes else self.demand.batch_edges_max
-        readers = 1 + self.demand.samplers * (self.demand.edge_number_bytes > 0)
+        rows = self.requirements.batch_nodes_max if of_nodes else self.requirements.batch_edges_max
+        readers = 1 + self.requirements.samplers * (self.requirements.edge_number_bytes > 0)
         nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers
         if self.topology.name != "direct":  # which has counted the ring already
             nbytes += RING_BYTES
@@ -80,8 +80,8 @@ class Wanted:
         return replace(self._make(mapped_bytes=kept, fetch_bytes=nbytes), fetched=fetched)
 
     def _make(self, **more: int) -> Plan:
-        demand = replace(self.demand, **more)  # type: ignore[arg-type]
-        return make_plan(demand, self.memory, self.buffer, self.topology)
+        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
+        return make_plan(requirements, self.memory, self.buffer, self.topology)
 
     def _small(self) -> dict[str, int]:
         """Arrays that are little beside `memory=`, which the buffer would take all of: they are
@@ -114,11 +114,11 @@ class Wanted:
         Raises:
             ConfigError: see `make_plan`.
         """
-        demand = replace(self.demand, device_memory=nbytes, device_why=LEFT)
-        return replace(self, demand=demand).plan()
+        requirements = replace(self.requirements, device_memory=nbytes, device_why=LEFT)
+        return replace(self, requirements=requirements).plan()
 
 
-def wanted(loader: Stored) -> Wanted:
+def plan_request(loader: StoreLoader) -> PlanRequest:
     """What a loader's plan is asked.
 
     Raises:
@@ -127,13 +127,13 @@ def wanted(loader: Stored) -> Wanted:
     data, sizes = loader.data, graph_sizes(loader.data)
     memory = None if loader.memory is None else parse_size(loader.memory, "memory")
     buffer = None if loader.buffer is None else parse_size(loader.buffer, "buffer")
-    sampler, seeds, drawing = loader._make_sampler(), seeds_max(loader), loader._drawing
+    sampler, seeds, subgraphs = loader._make_sampler(), seeds_max(loader), loader._subgraphs
     types = data.info.types
     counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
     bounds = sampler.bounds(seeds, counts, types.edges)
-    tables = tuple(_demanded(loader, table, bounds) for table in loader._tables)
+    tables = tuple(_table_requirements(loader, table, bounds) for table in loader._tables)
     device = find("devices", loader._device[0])
-    demand = Demand(
+    requirements = Requirements(
         tables=tables,
         batch_nodes_max=sum(bounds.entries.values()),
         batch_edges_max=sum(bounds.edges.values()),
@@ -149,39 +149,43 @@ def wanted(loader: Stored) -> Wanted:
         label_bytes=sum(map(kept_bytes, data.all_nodes())),
         looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
-        subgraphs=drawing is not None,
-        graph_bytes=0 if drawing is None else drawing.graph_bytes,
-        candidate_bytes=0 if drawing is None else drawing.candidate_bytes,
+        subgraphs=subgraphs is not None,
+        graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
+        candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
     )
-    device_memory, warm_up = _device_memory(loader, demand)
+    device_memory, warm_up = _device_memory(loader, requirements)
     given = loader.device_memory is not None
     why = "what live batches leave of device_memory=" if given else "half of what is free"
     if warm_up:
         why = "until it is known what training leaves"
-    demand = replace(demand, device_memory=device_memory, device_given=given, device_why=why)
+    requirements = replace(
+        requirements, device_memory=device_memory, device_given=given, device_why=why
+    )
     kind = loader._strategy.topology if loader.topology == "auto" else loader.topology
-    needed = None if drawing is None else drawing.needs_indices
+    needed = None if subgraphs is None else subgraphs.needs_indices
     if kind == "direct" and needed is not None:
         raise ConfigError(f'topology="direct" cannot serve this loader: {needed}; say "mmap"')
-    topology = choose_topology(kind, loader.neighbour_cache, sizes, demand, memory, buffer)
+    topology = choose_topology(kind, loader.neighbour_cache, sizes, requirements, memory, buffer)
     if topology.name == "direct" and needed is not None:
-        topology = choose_topology("mmap", None, sizes, demand, memory, buffer)
-    return Wanted(demand, memory, buffer, topology, warm_up, _attributes(loader))
+        topology = choose_topology("mmap", None, sizes, requirements, memory, buffer)
+    return PlanRequest(requirements, memory, buffer, topology, warm_up, _attributes(loader))
 
 
-def _demanded(loader: Stored, table: FeatureTable, bounds: Bounds) -> TableDemand:
+def _table_requirements(
+    loader: StoreLoader, table: FeatureTable, bounds: Bounds
+) -> TableRequirements:
     """What a table of the feature buffer wants."""
     file, most, entries = table.file, bounds.nodes, bounds.entries
     if table.of_edges:
         most = entries = bounds.edges  # type: ignore[assignment]
     key: Any = table.type
-    return TableDemand(
+    return TableRequirements(
         table.name, file.row_count, file.row_bytes, min(most[key], file.row_count), entries[key],
         loader._collate.converted_bytes(table),
     )  # fmt: skip
 
 
-def _attribute_bytes(loader: Stored, bounds: Bounds) -> int:
+def _attribute_bytes(loader: StoreLoader, bounds: Bounds) -> int:
     """Bytes of what the largest batch has beside the rows of tables and ids."""
     data, total = loader.data, 0
     buffered = {table.name for table in loader._tables}
@@ -195,7 +199,7 @@ def _attribute_bytes(loader: Stored, bounds: Bounds) -> int:
     return total
 
 
-def _attributes(loader: Stored) -> tuple[tuple[str, int], ...]:
+def _attributes(loader: StoreLoader) -> tuple[tuple[str, int], ...]:
     """Arrays that batches have rows of and no table of the buffer has, and their bytes."""
     data, buffered = loader.data, {table.name for table in loader._tables}
     nodes, edges = data.all_nodes(), data.all_edges()
@@ -210,7 +214,7 @@ def _attributes(loader: Stored) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:
+def _device_memory(loader: StoreLoader, requirements: Requirements) -> tuple[int | None, bool]:
     """Bytes of the device for loading, None where it has none but the host's; whether that is for a
     warm-up only."""
     name, where = loader._device
@@ -221,20 +225,21 @@ def _device_memory(loader: Stored, demand: Demand) -> tuple[int | None, bool]:
         return free, False
     if not getattr(loader, "in_order", True):  # an epoch cannot go on where it was left
         return free // 2, False
-    little = 2 * demand.batch_bytes + sum(
-        ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes for table in demand.tables
+    little = 2 * requirements.batch_bytes + sum(
+        ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes
+        for table in requirements.tables
     )
     return min(free // 2, little), True
 
 
-def seeds_max(loader: Stored) -> int:
+def seeds_max(loader: StoreLoader) -> int:
     """Seeds of a batch at most."""
     count = len(loader._inputs)
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     return min(size or count, max(count, 1))
 
 
-def _order_bytes(loader: Stored) -> int:
+def _order_bytes(loader: StoreLoader) -> int:
     """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
     count = len(loader._inputs)
     if loader._own_batches:

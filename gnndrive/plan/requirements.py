@@ -12,7 +12,7 @@ BATCH_EDGE_BYTES = 44  # edge_index, e_id, and making them: col, positions, orig
 
 
 @dataclass(frozen=True, slots=True)
-class TableDemand:
+class TableRequirements:
     """What the plan depends on of one table of the feature buffer.
 
     Attributes:
@@ -39,7 +39,7 @@ class TableDemand:
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Requirements:
     """What the plan depends on.
 
     Attributes:
@@ -69,7 +69,7 @@ class Demand:
         pinned_bytes: staging before the device.
     """
 
-    tables: tuple[TableDemand, ...]
+    tables: tuple[TableRequirements, ...]
     batch_nodes_max: int
     batch_edges_max: int
     position_bytes: int

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gnndrive.plan.requirements import TableDemand
+from gnndrive.plan.requirements import TableRequirements
 
 SMALL_SHARE = 16  # a table is small if its largest batch takes no more than 1/16 of the memory
 SMALL_TABLES = 2  # and all of those together no more than half of it
 
 
-def shared(nbytes: int, tables: Sequence[TableDemand], costs: Sequence[int]) -> list[int]:
+def split_slots(
+    nbytes: int, tables: Sequence[TableRequirements], costs: Sequence[int]
+) -> list[int]:
     """Divide memory among tables: slots for as many largest batches of each, and none more than it
     has rows. Those whose largest batch is little beside the others' hold it whole in any case: how
     many rows a batch has of a small type is known, of a large one it is a worst case.

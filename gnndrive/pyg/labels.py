@@ -16,7 +16,7 @@ import torch
 
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.records import Int64Array
-from gnndrive.disk.sequential_reader import ColumnStream
+from gnndrive.disk.sequential_reader import SequentialReader
 
 if TYPE_CHECKING:
     from gnndrive.store.views import StoredNodes
@@ -99,7 +99,7 @@ def _read(nodes: StoredNodes) -> torch.Tensor | None:
         return None
     limits = np.iinfo(dtype)
     kept = np.empty(nodes.num_nodes, dtype)
-    with ColumnStream(nodes.table(NAME)) as stream:
+    with SequentialReader(nodes.table(NAME)) as stream:
         for first, labels in stream.stretches():
             if labels.min() < limits.min or labels.max() > limits.max:
                 return None

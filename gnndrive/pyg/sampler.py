@@ -38,7 +38,13 @@ from gnndrive.pyg.conversions import (
     permuted,
 )
 from gnndrive.pyg.stored_graph import StoredGraph
-from gnndrive.sampling.samplers._native import How, InScratch, Native, Planted, Relation
+from gnndrive.sampling.samplers._native import (
+    InScratch,
+    Native,
+    Relation,
+    SamplingOptions,
+    SeedGroup,
+)
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 from gnndrive.store.types import folder
@@ -308,22 +314,24 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         key = self._key
         if key is None:
             key = int(torch.empty((), dtype=torch.int64).random_().item())
-        how = How(key, self.replace, self.disjoint, self.temporal_strategy == "last", induced)
+        options = SamplingOptions(
+            key, self.replace, self.disjoint, self.temporal_strategy == "last", induced
+        )
         relations, nodes = self._relations(isinstance(seed, dict))
         if isinstance(seed, dict):
             node_types, _ = self._hetero_types
-            planted = [
-                Planted(
+            groups = [
+                SeedGroup(
                     as_int64(each), node_types.index(name),
                     self._seed_time(each, (seed_time or {}).get(name),
                                     (self.node_time or {}).get(name)),
                 )
                 for name, each in seed.items()
             ]  # fmt: skip
-            with self._native.sampled(relations, nodes, planted, how) as sampled:
+            with self._native.sampled(relations, nodes, groups, options) as sampled:
                 return self._hetero_output(sampled, induced)
-        planted = [Planted(as_int64(seed), 0, self._seed_time(seed, seed_time, self.node_time))]
-        with self._native.sampled(relations, nodes, planted, how) as sampled:
+        groups = [SeedGroup(as_int64(seed), 0, self._seed_time(seed, seed_time, self.node_time))]
+        with self._native.sampled(relations, nodes, groups, options) as sampled:
             return self._output(sampled, induced)
 
     def _seed_time(

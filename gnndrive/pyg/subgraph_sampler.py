@@ -31,7 +31,7 @@ from gnndrive.sampling.topologies.base import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class SubgraphSampling:
     """What samples are drawn with, for all epochs of a loader.
 
     Attributes:
@@ -93,8 +93,8 @@ class Drawing:
         return seeds
 
 
-class Drawn(Sampler):
-    """Draws one epoch's samples; see `Drawing`.
+class SubgraphSampler(Sampler):
+    """Draws one epoch's samples; see `SubgraphSampling`.
 
     Args:
         drawing: with what.
@@ -105,25 +105,25 @@ class Drawn(Sampler):
     name = "pyg"
 
     def __init__(
-        self, drawing: Drawing, of_edges: bool = False, type: NodeKey | EdgeKey = None
+        self, subgraphs: SubgraphSampling, of_edges: bool = False, type: NodeKey | EdgeKey = None
     ) -> None:
-        self._drawing, self._of_edges, self._type = drawing, of_edges, type
-        self._ours = None if drawing.ours is None else drawing.ours.for_an_epoch()
+        self._subgraphs, self._of_edges, self._type = subgraphs, of_edges, type
+        self._ours = None if subgraphs.ours is None else subgraphs.ours.for_an_epoch()
 
     def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
         """Sample around seeds; see `Sampler.draw`. A sampler of the user's is to be thread-safe."""
-        sampler, given = self._drawing.sampler, seeds.given
+        sampler, given = self._subgraphs.sampler, seeds.given
         assert given is not None, "its inputs say all that there is to say"
         if self._ours is not None:
             sampler = self._ours.keyed(key, topologies)
         if self._of_edges:
-            negatives = self._drawing.negatives
+            negatives = self._subgraphs.negatives
             keyed = None if negatives is None else KeyedNegatives(negatives, key)
             out = sampler.sample_from_edges(given(), neg_sampling=keyed)
         else:
             out = sampler.sample_from_nodes(given())
-        if self._drawing.transform is not None:
-            out = self._drawing.transform(out)
+        if self._subgraphs.transform is not None:
+            out = self._subgraphs.transform(out)
         expected = SamplerOutput if self._type is None else HeteroSamplerOutput
         if not isinstance(out, expected):
             raise ConfigError(
@@ -162,7 +162,7 @@ class Drawn(Sampler):
             return Bounds(nodes, edges, nodes)
         seeds: dict[NodeKey, int] = {self._type: batch_size}  # type: ignore[dict-item]
         if self._of_edges:
-            seeds = self._drawing.seeds(batch_size, self._type)  # type: ignore[arg-type]
+            seeds = self._subgraphs.seeds(batch_size, self._type)  # type: ignore[arg-type]
         fanouts = ours.fanouts
         found = most(seeds, fanouts, nodes, edges, ours.replace)
         drawn, entries = dict(found.edges), found.nodes

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ClosedError, ConfigError
-from gnndrive.common.loop_thread import CLOSED, Service, served
+from gnndrive.common.loop_thread import CLOSED, LoopThread, in_loop_thread
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import FAILURE, EngineSettings, TableFile, TopologyChoice
@@ -27,9 +27,9 @@ from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout, Reads
 from gnndrive.loader.arguments import size_or_none
 from gnndrive.plan.plan import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
-from gnndrive.plan.requirements import Demand
-from gnndrive.plan.slot_split import shared
-from gnndrive.sampling.rounds import Turns
+from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.slot_split import split_slots
+from gnndrive.sampling.rounds import CancellableLock
 from gnndrive.sampling.topologies._neighbours import build_bytes, least_bytes, most_bytes
 from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
 from gnndrive.sampling.topologies.mmap import Mmap
@@ -58,7 +58,7 @@ def choose_topology(
     name: str,
     neighbour_cache: str | int | None,
     sizes: Sequence[GraphSize],
-    demand: Demand,
+    requirements: Requirements,
     memory: int | None,
     buffer: int | None,
 ) -> TopologyChoice:
@@ -82,38 +82,44 @@ def choose_topology(
     """
     reason = "as asked for"
     if name == "auto":
-        name, reason = _by_memory(sizes, _room(demand, memory, buffer, BUFFER_BATCHES), memory)
+        name, reason = _by_memory(
+            sizes, _room(requirements, memory, buffer, BUFFER_BATCHES), memory
+        )
     elif name != "direct" and neighbour_cache is not None:
         raise ConfigError(
             f"neighbour_cache={neighbour_cache!r} is for topology='direct', which reads the "
             f"adjacency from disk; topology={name!r} has no use for it: leave it out"
         )
     kind: type[Topology] = find("topologies", name)
-    nbytes = kind.planned_bytes(sizes, 0, demand.samplers)
+    nbytes = kind.planned_bytes(sizes, 0, requirements.samplers)
     if name != "direct":
         return TopologyChoice(name, f"{name}, {reason}", nbytes)
     nbytes += RING_BYTES
     given = memory if memory is not None else DEFAULT_SHARE * available_memory()
-    room = _room(demand, memory, buffer, CACHE_BATCHES) - nbytes
+    room = _room(requirements, memory, buffer, CACHE_BATCHES) - nbytes
     cache = _cache_bytes(neighbour_cache, sizes, min(int(CACHE_SHARE * given), room))
     # Making a cache needs out-degrees for a moment, before there is a mapping table.
-    mapping = MAPPING_BYTES * demand.table_rows
+    mapping = MAPPING_BYTES * requirements.table_rows
     making = max(build_bytes(size) for size in sizes) - mapping if cache else 0
     parts = f"neighbour cache {format_size(cache)}, fetches {format_size(nbytes)}"
     why = f"direct, {reason}; {parts}"
     return TopologyChoice(name, why, max(cache + nbytes, making), cache)
 
 
-def _room(demand: Demand, memory: int | None, buffer: int | None, batches: float) -> int:
+def _room(
+    requirements: Requirements, memory: int | None, buffer: int | None, batches: float
+) -> int:
     """What the adjacency may take beside a buffer of `buffer` or so many batches, in bytes; less
     than 0 if there is too little without it."""
     if memory is None:
         return int(DEFAULT_SHARE * available_memory())
-    slots = [min(int(batches * table.batch_rows_max), table.rows) for table in demand.tables]
+    slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
     if buffer is not None:
-        slots = shared(buffer, demand.tables, [table.row_bytes for table in demand.tables])
-    held: int = sum(map(mul, slots, slot_bytes(demand)))
-    return memory - rest_bytes(demand) - held
+        slots = split_slots(
+            buffer, requirements.tables, [table.row_bytes for table in requirements.tables]
+        )
+    held: int = sum(map(mul, slots, slot_bytes(requirements)))
+    return memory - rest_bytes(requirements) - held
 
 
 def _by_memory(sizes: Sequence[GraphSize], room: int, memory: int | None) -> tuple[str, str]:
@@ -176,21 +182,21 @@ class Adjacency:
         self, edges: Sequence[StoredEdges], choice: TopologyChoice, layout: str, gap_bytes_max: int
     ) -> None:
         self._layouts: list[Layout] = []
-        self._service: Service | None = None
+        self._loop_thread: LoopThread | None = None
         self._engine: Engine | None = None
         kind: type[Topology] = find("topologies", choice.name)
         self._name, self._last_stats = choice.name, Counter[str]()
         self._layout, self._gap_bytes_max = layout, gap_bytes_max
         sizes = [_size(each) for each in edges]
         self.topologies: list[Topology] = []
-        turns = Turns()
+        lock = CancellableLock()
         try:
             caches = _divided(choice.cache_bytes, sizes)
             for each, size, cache in zip(edges, sizes, caches, strict=True):
                 file = each.indices_file
                 source = Source(
                     each.index_pointers, partial(getattr, each, "indices"), file,
-                    partial(self.layout, file), self.read, cache, size.sources, turns,
+                    partial(self.layout, file), self.read, cache, size.sources, lock,
                 )  # fmt: skip
                 self.topologies.append(kind.open(source))
         except BaseException:
@@ -215,7 +221,7 @@ class Adjacency:
         if not self._layouts:
             return
         own = replace(settings, depth=IO_DEPTH, block_bytes=SWEEP_BLOCK_BYTES, gives_way=False)
-        self._service, self._engine = served(partial(engine, own), "gnndrive-adjacency")
+        self._loop_thread, self._engine = in_loop_thread(partial(engine, own), "gnndrive-adjacency")
 
     def read(self, reads: Reads) -> npt.NDArray[np.void]:
         """Carry reads out and return the failures, `FAILURE` [n]; blocking, for a worker thread.
@@ -223,10 +229,10 @@ class Adjacency:
         Raises:
             ClosedError: the loader was closed.
         """
-        service = self._service
-        if service is None:
+        loop_thread = self._loop_thread
+        if loop_thread is None:
             raise ClosedError(CLOSED)
-        return service.call(self._read(reads))
+        return loop_thread.call(self._read(reads))
 
     async def _read(self, reads: Reads) -> npt.NDArray[np.void]:
         assert self._engine is not None
@@ -244,16 +250,16 @@ class Adjacency:
         }
 
     def _engine_stats(self) -> dict[str, int]:
-        engine, service = self._engine, self._service
+        engine, loop_thread = self._engine, self._loop_thread
         if engine is None:
             return {}
 
         async def ask() -> dict[str, int]:
             return engine.stats()
 
-        if service is not None:
+        if loop_thread is not None:
             with contextlib.suppress(ClosedError):
-                return service.call(ask())
+                return loop_thread.call(ask())
         return engine.stats()
 
     def _counted(self) -> Counter[str]:
@@ -264,13 +270,13 @@ class Adjacency:
 
     def close(self) -> None:
         """Wait for the kernel, close files, let go of the graph; no sampler may be at work."""
-        service, self._service = self._service, None
+        loop_thread, self._loop_thread = self._loop_thread, None
         try:
-            if service is not None and self._engine is not None:
-                service.call(self._engine.aclose())
+            if loop_thread is not None and self._engine is not None:
+                loop_thread.call(self._engine.aclose())
         finally:
-            if service is not None:
-                service.close()
+            if loop_thread is not None:
+                loop_thread.close()
             if self.topologies:
                 self._last_stats = self._counted()
                 self.topologies = []

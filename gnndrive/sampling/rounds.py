@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi
 
-Wish = TypeVar("Wish")
+Request = TypeVar("Request")
 STOPPED = "the sampler was stopped: its loader or iterator was closed"
 
 
-class Stop:
+class StopToken:
     """Said once, that nobody wants the rest: C looks at `flag`, Python waits under `calling`."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Stop:
                 del self._calls[key]
 
 
-class Turns:
+class CancellableLock:
     """Who fetches now: one sampler at a time, whichever edge type it is at."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Turns:
         self._taken = False
 
     @contextmanager
-    def turn(self, stop: Stop) -> Iterator[None]:
+    def held(self, stop: StopToken) -> Iterator[None]:
         """Wait until no other sampler fetches.
 
         Raises:
@@ -83,7 +83,7 @@ class Turns:
 
 
 @dataclass(eq=False, slots=True)
-class _Waiter(Generic[Wish]):
+class _Waiter(Generic[Request]):
     """A thread in a round.
 
     Attributes:
@@ -94,16 +94,16 @@ class _Waiter(Generic[Wish]):
     """
 
     what: object
-    wish: Wish
+    request: Request
     taken: bool = False
     done: bool = False
     error: BaseException | None = None
 
 
-class Member:
+class Participant:
     """A sample's place in its round."""
 
-    def __init__(self, leave: Callable[[Member], object]) -> None:
+    def __init__(self, leave: Callable[[Participant], object]) -> None:
         self._leave = leave
 
     def leave(self, *_: object) -> None:
@@ -112,7 +112,7 @@ class Member:
         self._leave(self)
 
 
-class Round(Generic[Wish]):
+class CombinedFetch(Generic[Request]):
     """Samples that are drawn side by side and fetch together.
 
     A sorted pass over a file costs little more for four samples than for one, if each wants some of
@@ -125,25 +125,29 @@ class Round(Generic[Wish]):
 
     def __init__(self) -> None:
         self._change = threading.Condition()
-        self._members: set[Member] = set()
-        self._waiting: list[_Waiter[Wish]] = []
+        self._members: set[Participant] = set()
+        self._waiting: list[_Waiter[Request]] = []
 
-    def enter(self) -> Member:
+    def join(self) -> Participant:
         """A new member; others wait for it until it leaves."""
-        member = Member(self._leave)
+        member = Participant(self._leave)
         with self._change:
             self._members.add(member)
         return member
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: Participant) -> None:
         with self._change:
             self._members.discard(member)
             self._change.notify_all()
 
-    def carried_out(
-        self, what: object, wish: Wish, stop: Stop, carry_out: Callable[[list[Wish]], object]
+    def fetch(
+        self,
+        what: object,
+        request: Request,
+        stop: StopToken,
+        carry_out: Callable[[list[Request]], object],
     ) -> None:
-        """Return when `wish` has been carried out, by this thread or another member's.
+        """Return when `request` has been carried out, by this thread or another member's.
 
         Args:
             what: compared by identity: wishes of the same go together.
@@ -154,7 +158,7 @@ class Round(Generic[Wish]):
         Raises:
             ClosedError: `stop` was set.
         """
-        me = _Waiter(what, wish)
+        me = _Waiter(what, request)
         with stop.calling(self._look_again):
             group = self._wait(me, stop)
             if group:
@@ -166,7 +170,7 @@ class Round(Generic[Wish]):
         finally:
             del error  # its traceback knows this frame, and so the wish
 
-    def _wait(self, me: _Waiter[Wish], stop: Stop) -> list[_Waiter[Wish]]:
+    def _wait(self, me: _Waiter[Request], stop: StopToken) -> list[_Waiter[Request]]:
         """Those whose wishes this thread is to carry out; none: its own was, by another."""
         with self._change:
             self._waiting.append(me)
@@ -189,16 +193,16 @@ class Round(Generic[Wish]):
                 waiter.taken = True
             return group
 
-    def _leads(self, me: _Waiter[Wish]) -> bool:
+    def _leads(self, me: _Waiter[Request]) -> bool:
         """Whether all members are here, `me` first: then those at work have nothing to add."""
         return len(self._waiting) >= len(self._members) and self._waiting[0] is me
 
     def _carry_out(
-        self, group: list[_Waiter[Wish]], carry_out: Callable[[list[Wish]], object]
+        self, group: list[_Waiter[Request]], carry_out: Callable[[list[Request]], object]
     ) -> None:
         error: BaseException | None = None
         try:
-            carry_out([waiter.wish for waiter in group])
+            carry_out([waiter.request for waiter in group])
         except BaseException as raised:
             error = raised
         with self._change:

@@ -27,7 +27,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU
-from gnndrive.buffer.slot_table import Table
+from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.records import (
     EdgeKey,
     EngineSettings,
@@ -39,12 +39,12 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.disk.engines.simulated import Simulated
-from gnndrive.disk.layouts.table import Table as TableLayout
+from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.tiers.disk import Disk
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, Stages
-from gnndrive.pipeline.output_queue import HandoverEnded, References
+from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Bounds, Sampler
@@ -55,7 +55,7 @@ Result = TypeVar("Result")
 DEFAULT_DEVICE = "host"
 
 
-def told_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
+def numbered_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
     """The content of rows that tell their number: uint8 [n, row_bytes]."""
     place = np.arange(row_bytes, dtype=np.uint64)
     mixed = (rows.astype(np.uint64)[:, None] + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -63,9 +63,9 @@ def told_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
     return (mixed >> np.uint64(40)).astype(np.uint8)
 
 
-def write_told_rows(path: Path, count: int, row_bytes: int) -> TableFile:
+def write_numbered_rows(path: Path, count: int, row_bytes: int) -> TableFile:
     """A file of `count` rows that tell their number."""
-    path.write_bytes(told_rows(np.arange(count), row_bytes).tobytes())
+    path.write_bytes(numbered_rows(np.arange(count), row_bytes).tobytes())
     return TableFile(str(path), 0, count, row_bytes, "uint8", (row_bytes,))
 
 
@@ -191,7 +191,7 @@ class Simulation:
         slots = scenario.slots or scenario.batch_size + scenario.extra_max
         memory = self.device.allocate(slots, file.row_bytes)
         tier = Disk(self.layout, self.engine)
-        self.table = Table(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
+        self.table = SlotTable(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
         part_rows = scenario.part_rows or (4, 1, 1 << 17)[seed % 3]
         self.buffer = FeatureBuffer({"x": self.table}, part_rows)
         self.counters = Counters()
@@ -239,8 +239,8 @@ class Simulation:
         delivered: list[Delivered] = []
         while limit is None or len(delivered) < limit:
             try:
-                batch: Delivered = await epoch.handover.aget()
-            except HandoverEnded:
+                batch: Delivered = await epoch.output.aget()
+            except OutputEnded:
                 break
             self.check(batch)
             delivered.append(batch)
@@ -251,7 +251,7 @@ class Simulation:
     def check(self, batch: Delivered) -> None:
         """Raise AssertionError if a row is not its node's."""
         self.device.hand_over(batch)
-        expected = told_rows(batch.node, self.scenario.file.row_bytes)
+        expected = numbered_rows(batch.node, self.scenario.file.row_bytes)
         wrong = np.flatnonzero((batch.rows.numpy() != expected).any(axis=1))
         assert not len(wrong), f"batch {batch.index}: wrong rows for nodes {batch.node[wrong]}"
 
@@ -261,7 +261,7 @@ class Simulation:
         stats = self.table.stats()
         assert self.buffer.idle, "the buffer still has waiters or loads"
         assert stats["free"] + stats["standby"] == stats["slots"], f"slots are missing: {stats}"
-        assert self.table.foreseen == 0, "a batch is still expected that will not come"
+        assert self.table.announced == 0, "a batch is still expected that will not come"
 
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .books import FAILED, FREE, LOADING, VALID, Answer
+from .table import FAILED, FREE, LOADING, VALID, Answer
 
 
 @dataclass
@@ -146,7 +146,7 @@ class Model:
                 self.retire(slot, key)
 
     def observe(self) -> tuple[list[int], ...]:
-        """The same as `Books.observe`."""
+        """The same as `CoreTable.observe`."""
         slots = range(self.slots)
         return (
             [self.slot_of.get(row, -1) for row in range(-1, self.rows + 1)],
@@ -157,7 +157,7 @@ class Model:
         )
 
     def stats(self) -> dict[str, int]:
-        """The same as `Books.stats`."""
+        """The same as `CoreTable.stats`."""
         return {
             "rows": self.rows,
             "slots": self.slots,

@@ -47,7 +47,7 @@ class Answer:
         return (self.code, *numbers)
 
 
-class Books:
+class CoreTable:
     """One gd_buffer over `rows` rows with `slots` slots."""
 
     def __init__(self, rows: int, slots: int) -> None:

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from .books import FAILED, LOADING, VALID, Books
 from .model import Lease, Model
+from .table import FAILED, LOADING, VALID, CoreTable
 
 ROWS = 20
 LEASES_MAX = 6
@@ -62,7 +62,7 @@ class FeatureBuffer(RuleBasedStateMachine):
 
     @initialize(slots=st.sampled_from([8, 12, 5, 3, 1]))
     def create(self, slots: int) -> None:
-        self.books, self.model = Books(ROWS, slots), Model(ROWS, slots)
+        self.table, self.model = CoreTable(ROWS, slots), Model(ROWS, slots)
         self.leases: list[Lease] = []
         steps["create"] += 1
 
@@ -71,8 +71,8 @@ class FeatureBuffer(RuleBasedStateMachine):
         expected = model.judge(rows)
         own = model.present(rows, VALID) & model.standby.keys()
         orphan = any(not model.references[slot] for slot in model.present(rows, LOADING))
-        evictions, usable = model.counts["evictions"], self.books.available()
-        answer = self.books.admit(rows, keys)
+        evictions, usable = model.counts["evictions"], self.table.available()
+        answer = self.table.admit(rows, keys)
         assert answer.verdict == expected.verdict
         happened[errno.errorcode.get(-answer.code, "granted")] += 1
         if answer.code:
@@ -101,11 +101,11 @@ class FeatureBuffer(RuleBasedStateMachine):
     @rule(ids=IDS)
     def probe(self, ids: bytes) -> None:
         steps["probe"] += 1
-        before = self.books.observe(), self.books.stats()
-        assert self.books.probe(rows_of(ids)).verdict == self.model.judge(rows_of(ids)).verdict
+        before = self.table.observe(), self.table.stats()
+        assert self.table.probe(rows_of(ids)).verdict == self.model.judge(rows_of(ids)).verdict
         too_many = len(set(rows_of(ids))) > self.model.slots
-        assert self.books.holds(rows_of(ids)) == (-errno.ENOSPC if too_many else 0)
-        assert (self.books.observe(), self.books.stats()) == before
+        assert self.table.holds(rows_of(ids)) == (-errno.ENOSPC if too_many else 0)
+        assert (self.table.observe(), self.table.stats()) == before
 
     @precondition(lambda self: self.model.slots_in(LOADING))
     @rule(choice=CHOICE)
@@ -113,7 +113,7 @@ class FeatureBuffer(RuleBasedStateMachine):
         steps["commit"] += 1
         slots = pick(self.model.slots_in(LOADING), choice)
         happened["commit of an orphan"] += any(not self.model.references[s] for s in slots)
-        assert self.books.commit(slots) == 0
+        assert self.table.commit(slots) == 0
         self.model.commit(slots)
 
     @precondition(lambda self: self.model.slots_in(LOADING))
@@ -123,7 +123,7 @@ class FeatureBuffer(RuleBasedStateMachine):
         slots = pick(self.model.slots_in(LOADING), choice)
         happened["failure of an orphan"] += any(not self.model.references[s] for s in slots)
         happened["failure of a shared row"] += any(self.model.references[s] > 1 for s in slots)
-        assert self.books.fail(slots) == 0
+        assert self.table.fail(slots) == 0
         self.model.fail(slots)
 
     @precondition(lambda self: self.model.slots_in(LOADING))
@@ -131,7 +131,7 @@ class FeatureBuffer(RuleBasedStateMachine):
     def commit_all(self) -> None:
         steps["commit"] += 1
         slots = sorted(self.model.slots_in(LOADING))
-        assert self.books.commit(slots) == 0
+        assert self.table.commit(slots) == 0
         self.model.commit(slots)
 
     @precondition(lambda self: self.leases)
@@ -149,7 +149,7 @@ class FeatureBuffer(RuleBasedStateMachine):
         alias = self.leases.pop(which % len(self.leases)).alias
         happened["release while loading"] += any(self.model.state[s] == LOADING for s in alias)
         happened["release of a failed row"] += any(self.model.state[s] == FAILED for s in alias)
-        assert self.books.release(alias) == 0
+        assert self.table.release(alias) == 0
         self.model.release(alias)
 
     @rule(ids=IDS)
@@ -159,7 +159,7 @@ class FeatureBuffer(RuleBasedStateMachine):
         happened["rekey in standby"] += any(
             self.model.slot_of.get(row) in self.model.standby for row in rows
         )
-        assert self.books.rekey(rows, keys) == 0
+        assert self.table.rekey(rows, keys) == 0
         self.model.rekey(rows, keys)
 
     def known_first(self, rows: list[int]) -> int:
@@ -180,30 +180,30 @@ class FeatureBuffer(RuleBasedStateMachine):
         steps["misuse"] += 1
         rows = rows_of(ids)
         rows.insert(byte % 10, OUT_OF_RANGE[byte % len(OUT_OF_RANGE)])
-        assert self.books.probe(rows).code == -errno.ERANGE
-        assert self.books.holds(rows) == self.known_first(rows)
+        assert self.table.probe(rows).code == -errno.ERANGE
+        assert self.table.holds(rows) == self.known_first(rows)
         self.try_admit(rows, None)
         slot = (-1, self.model.slots, *range(self.model.slots))[byte % (self.model.slots + 2)]
         if self.model.state.get(slot) != LOADING:
-            assert self.books.commit([slot]) == self.books.fail([slot]) == -errno.EINVAL
+            assert self.table.commit([slot]) == self.table.fail([slot]) == -errno.EINVAL
             self.model.tick += 1
         if not self.model.references.get(slot):
-            assert self.books.release([slot]) == -errno.EINVAL
+            assert self.table.release([slot]) == -errno.EINVAL
             self.model.tick += 1
             self.model.counts["releases"] += 1
 
     @invariant()
     def same_as_the_model(self) -> None:
-        books, model = self.books, self.model
-        assert books.verify() == 0
-        assert books.observe() == model.observe()
-        assert books.stats() == model.stats()
+        table, model = self.table, self.model
+        assert table.verify() == 0
+        assert table.observe() == model.observe()
+        assert table.stats() == model.stats()
         for lease in self.leases:
             states = [model.state[slot] for slot in lease.alias]
             first = states.index(FAILED) if FAILED in states else -1
-            assert books.first_failed(lease.alias) == first
+            assert table.first_failed(lease.alias) == first
             waiting = [i for i, slot in enumerate(lease.pending) if model.state[slot] == LOADING]
-            settled, position = books.settled(lease.pending, lease.position)
+            settled, position = table.settled(lease.pending, lease.position)
             assert settled == (not waiting)
             assert position == (waiting[0] if waiting else len(lease.pending))
             lease.position = position

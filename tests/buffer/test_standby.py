@@ -12,7 +12,7 @@ import pytest
 
 from gnndrive.common.ffi import ffi, lib
 
-from .books import Books
+from .table import CoreTable
 
 NEVER = 2**62  # the next use of a row that no later batch uses
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -148,85 +148,85 @@ def test_a_bucket_used_again_for_another_key_is_not_mistaken() -> None:
 # ---- through the feature buffer ----
 
 
-def serve(books: Books, rows: Sequence[int]) -> list[int]:
+def serve(table: CoreTable, rows: Sequence[int]) -> list[int]:
     """One batch, admitted, loaded and released; the rows it evicted."""
-    before = books.rows_held()
-    assert books.release(books.serve(rows).alias) == 0
-    return sorted(before - books.rows_held())
+    before = table.rows_held()
+    assert table.release(table.serve(rows).alias) == 0
+    return sorted(before - table.rows_held())
 
 
 def test_lru_gives_up_what_was_released_longest_ago() -> None:
-    books = Books(rows=10, slots=3)
+    table = CoreTable(rows=10, slots=3)
     # Three slots fill; each miss then drops the row released longest ago.
     trace = [(1, []), (2, []), (3, []), (1, []), (4, [2]), (5, [3]), (1, []), (6, [4]), (2, [5])]
-    assert [serve(books, [row]) for row, _ in trace] == [evicted for _, evicted in trace]
-    assert books.rows_held() == {1, 2, 6}
+    assert [serve(table, [row]) for row, _ in trace] == [evicted for _, evicted in trace]
+    assert table.rows_held() == {1, 2, 6}
 
 
 def test_what_one_release_lets_go_of_leaves_in_the_order_of_slots() -> None:
-    books = Books(rows=18000, slots=9000)
-    lease = books.serve(list(range(9000)))
+    table = CoreTable(rows=18000, slots=9000)
+    lease = table.serve(list(range(9000)))
     shuffled = Random(1).sample(lease.alias, 9000)
-    assert books.release(shuffled[:4500]) == 0
-    assert books.release(shuffled[4500:]) == 0
+    assert table.release(shuffled[:4500]) == 0
+    assert table.release(shuffled[4500:]) == 0
     expected = sorted(shuffled[:4500]) + sorted(shuffled[4500:])
-    assert (books.available(), books.verify()) == (9000, 0)
-    assert [slot for _, slot in books.admit(list(range(9000, 18000))).loads] == expected
+    assert (table.available(), table.verify()) == (9000, 0)
+    assert [slot for _, slot in table.admit(list(range(9000, 18000))).loads] == expected
 
 
 def test_a_release_that_is_refused_midway_has_let_go_of_what_came_before() -> None:
-    books = Books(rows=10, slots=4)
-    held = books.serve([1, 2, 3])
-    assert books.release([held.alias[0], held.alias[1], -1, held.alias[2]]) == -errno.EINVAL
-    assert (books.available(), books.verify()) == (3, 0)
+    table = CoreTable(rows=10, slots=4)
+    held = table.serve([1, 2, 3])
+    assert table.release([held.alias[0], held.alias[1], -1, held.alias[2]]) == -errno.EINVAL
+    assert (table.available(), table.verify()) == (3, 0)
 
 
 def test_lru_counts_from_the_release_not_the_admission() -> None:
-    books = Books(rows=10, slots=2)
-    early, late = books.serve([1]), books.serve([2])
-    books.release(late.alias)
-    books.release(early.alias)
-    assert serve(books, [3]) == [2]
+    table = CoreTable(rows=10, slots=2)
+    early, late = table.serve([1]), table.serve([2])
+    table.release(late.alias)
+    table.release(early.alias)
+    assert serve(table, [3]) == [2]
 
 
 def test_lru_counts_from_the_last_release_of_a_shared_row() -> None:
-    books = Books(rows=10, slots=3)
-    first = books.serve([1, 2])
-    second = books.serve([1])
-    books.release(first.alias)
-    serve(books, [3])
-    books.release(second.alias)
-    assert [serve(books, [row]) for row in (4, 5, 6)] == [[2], [3], [1]]
+    table = CoreTable(rows=10, slots=3)
+    first = table.serve([1, 2])
+    second = table.serve([1])
+    table.release(first.alias)
+    serve(table, [3])
+    table.release(second.alias)
+    assert [serve(table, [row]) for row in (4, 5, 6)] == [[2], [3], [1]]
 
 
 def test_lru_of_a_row_that_nobody_waits_for_counts_from_its_commit() -> None:
-    books = Books(rows=10, slots=2)
-    orphan = books.admit([1])
-    books.release(orphan.alias)
-    serve(books, [2])
-    books.commit([slot for _, slot in orphan.loads])
-    assert [serve(books, [row]) for row in (3, 4)] == [[2], [1]]
+    table = CoreTable(rows=10, slots=2)
+    orphan = table.admit([1])
+    table.release(orphan.alias)
+    serve(table, [2])
+    table.commit([slot for _, slot in orphan.loads])
+    assert [serve(table, [row]) for row in (3, 4)] == [[2], [1]]
 
 
 def test_rekey_moves_a_row_on_standby_and_one_still_held() -> None:
-    books = Books(rows=10, slots=3)
+    table = CoreTable(rows=10, slots=3)
     for row, key in ((1, -30), (2, -20)):
-        books.release(books.serve([row], [key]).alias)
-    held = books.serve([3], [-10])
-    assert books.rekey([1, 9, 3], [-15, 0, -40]) == 0  # row 9 is not there: passed over
-    books.release(held.alias)
-    assert books.serve([4, 5, 6]).code == 0
-    assert books.stats()["evictions"] == 3
-    assert [lib.gd_buffer_row_of(books.c, slot) for slot in (2, 1, 0)] == [4, 5, 6]
+        table.release(table.serve([row], [key]).alias)
+    held = table.serve([3], [-10])
+    assert table.rekey([1, 9, 3], [-15, 0, -40]) == 0  # row 9 is not there: passed over
+    table.release(held.alias)
+    assert table.serve([4, 5, 6]).code == 0
+    assert table.stats()["evictions"] == 3
+    assert [lib.gd_buffer_row_of(table.c, slot) for slot in (2, 1, 0)] == [4, 5, 6]
 
 
 def test_a_given_key_of_the_smallest_int64_is_a_key() -> None:
     """It must leave first, and not be taken for "no key: the tick of the release"."""
-    books = Books(rows=10, slots=2)
-    books.release(books.serve([1], [INT64_MIN]).alias)
-    books.release(books.serve([2], [-5]).alias)
-    books.release(books.serve([3], [-5]).alias)
-    assert books.rows_held() == {2, 3}
+    table = CoreTable(rows=10, slots=2)
+    table.release(table.serve([1], [INT64_MIN]).alias)
+    table.release(table.serve([2], [-5]).alias)
+    table.release(table.serve([3], [-5]).alias)
+    assert table.rows_held() == {2, 3}
 
 
 # ---- look-ahead: keys are minus the next use by a batch not yet admitted ----
@@ -239,14 +239,14 @@ def look_ahead_keys(batches: Sequence[Sequence[int]], i: int) -> list[int]:
 
 def loads_of(batches: Sequence[Sequence[int]], slots: int, live: int, look_ahead: bool) -> int:
     """Loads through the feature buffer with at most `live` batches held at once."""
-    books, held = Books(rows=16, slots=slots), list[tuple[int, ...]]()
+    table, held = CoreTable(rows=16, slots=slots), list[tuple[int, ...]]()
     for i, rows in enumerate(batches):
         if len(held) == live:
-            books.release(held.pop(0))
+            table.release(held.pop(0))
         keys = look_ahead_keys(batches, i) if look_ahead else None
-        held.append(books.serve(rows, keys).alias)
-        assert books.verify() == 0
-    return books.stats()["loads"]
+        held.append(table.serve(rows, keys).alias)
+        assert table.verify() == 0
+    return table.stats()["loads"]
 
 
 def fewest_loads(batches: Sequence[Sequence[int]], slots: int, live: int) -> int:

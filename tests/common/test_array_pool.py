@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.common.array_pool import SMALL_BYTES, Blocks, empty_tensor
+from gnndrive.common.array_pool import SMALL_BYTES, ArrayPool, empty_tensor
 from tests.interrupted import drop_and_interrupt
 
 LARGE = 1 << 20
@@ -22,36 +22,36 @@ def address(array: Any) -> int:
 
 
 def test_a_block_is_used_again_when_its_array_is_gone() -> None:
-    blocks = Blocks()
-    array = blocks.empty(LARGE, np.uint8)
+    pool = ArrayPool()
+    array = pool.empty(LARGE, np.uint8)
     first = address(array)
-    assert blocks.spare_bytes == 0
+    assert pool.spare_bytes == 0
     del array
-    assert blocks.spare_bytes >= LARGE
-    assert address(blocks.empty((LARGE // 8 - 100,), np.int64)) == first
+    assert pool.spare_bytes >= LARGE
+    assert address(pool.empty((LARGE // 8 - 100,), np.int64)) == first
 
 
 def test_a_view_or_a_tensor_keeps_it() -> None:
-    blocks = Blocks()
-    array = blocks.empty((1000, 256), np.float32)
+    pool = ArrayPool()
+    array = pool.empty((1000, 256), np.float32)
     view, tensor = array[10:20, 3], torch.from_numpy(array)[5]
     view[:], tensor[:] = 1, 2
     del array
-    others = [blocks.empty((1000, 256), np.float32) for _ in range(3)]
+    others = [pool.empty((1000, 256), np.float32) for _ in range(3)]
     for other in others:
         other[:] = 3
     assert (view == 1).all()
     assert (tensor == 2).all()
     del view
-    assert blocks.spare_bytes == 0
+    assert pool.spare_bytes == 0
     del tensor
-    assert blocks.spare_bytes > 0
+    assert pool.spare_bytes > 0
 
 
 def test_live_arrays_share_nothing() -> None:
-    blocks = Blocks()
+    pool = ArrayPool()
     for _ in range(3):
-        arrays = [blocks.empty(LARGE + 5000 * i, np.uint8) for i in range(6)]
+        arrays = [pool.empty(LARGE + 5000 * i, np.uint8) for i in range(6)]
         for number, array in enumerate(arrays):
             array[:] = number
         for number, array in enumerate(arrays):
@@ -59,38 +59,38 @@ def test_live_arrays_share_nothing() -> None:
 
 
 def test_batches_of_about_one_size_make_no_new_blocks() -> None:
-    blocks, sizes = Blocks(), np.random.default_rng(0).integers(9 * LARGE, 10 * LARGE, 200)
+    pool, sizes = ArrayPool(), np.random.default_rng(0).integers(9 * LARGE, 10 * LARGE, 200)
     live: list[Any] = []
     most = 0
     for size in sizes:
-        live = [*live[-1:], blocks.empty(int(size), np.uint8)]  # two are alive at once
-        most = max(most, blocks.spare_bytes + sum(array.nbytes for array in live))
+        live = [*live[-1:], pool.empty(int(size), np.uint8)]  # two are alive at once
+        most = max(most, pool.spare_bytes + sum(array.nbytes for array in live))
     assert most <= 3 * 12 * LARGE
 
 
 def test_an_outgrown_block_makes_room() -> None:
-    blocks = Blocks()
+    pool = ArrayPool()
     for size in range(LARGE, 4 * LARGE, LARGE // 4):
-        del_me = blocks.empty(size, np.uint8)
+        del_me = pool.empty(size, np.uint8)
         del del_me
-        assert blocks.spare_bytes <= size * 9 / 8 + 4096
+        assert pool.spare_bytes <= size * 9 / 8 + 4096
 
 
 @pytest.mark.parametrize("shape", [0, (0, 3), 10, (2, 5), (3, 0, 2)])
 @pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float16])
 def test_small_and_empty_arrays(shape: Any, dtype: Any) -> None:
-    blocks = Blocks()
-    array = blocks.empty(shape, dtype)
+    pool = ArrayPool()
+    array = pool.empty(shape, dtype)
     assert array.shape == np.empty(shape).shape
     assert array.dtype == dtype
     assert array.nbytes < SMALL_BYTES
-    assert blocks.spare_bytes == 0
+    assert pool.spare_bytes == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.float64, torch.uint8])
 def test_tensors_of_any_dtype(dtype: torch.dtype) -> None:
     for shape in ((0,), (4, 0), (3, 2), (600_000, 1)):
-        tensor = empty_tensor(Blocks().empty, shape, dtype)
+        tensor = empty_tensor(ArrayPool().empty, shape, dtype)
         assert tensor.dtype == dtype
         assert tensor.shape == shape
         assert tensor.is_contiguous()
@@ -98,24 +98,24 @@ def test_tensors_of_any_dtype(dtype: torch.dtype) -> None:
 
 
 def test_closing_frees_what_is_spare_and_what_comes_back() -> None:
-    blocks = Blocks()
-    kept, dropped = blocks.empty(LARGE, np.uint8), blocks.empty(LARGE, np.uint8)
+    pool = ArrayPool()
+    kept, dropped = pool.empty(LARGE, np.uint8), pool.empty(LARGE, np.uint8)
     del dropped
-    blocks.close()
-    assert blocks.spare_bytes == 0
+    pool.close()
+    assert pool.spare_bytes == 0
     kept[:] = 7
     assert (kept == 7).all()
     del kept
-    assert blocks.spare_bytes == 0
-    assert blocks.empty(LARGE, np.uint8).nbytes == LARGE
+    assert pool.spare_bytes == 0
+    assert pool.empty(LARGE, np.uint8).nbytes == LARGE
 
 
 def test_threads_may_take_and_give_at_once() -> None:
-    blocks, wrong = Blocks(), []
+    pool, wrong = ArrayPool(), []
 
     def work(number: int) -> None:
         for turn in range(200):
-            array = blocks.empty(LARGE // 2 + 4096 * (turn % 7), np.uint8)
+            array = pool.empty(LARGE // 2 + 4096 * (turn % 7), np.uint8)
             array[::4096] = number
             if not (array[::4096] == number).all():
                 wrong.append(number)
@@ -129,43 +129,43 @@ def test_threads_may_take_and_give_at_once() -> None:
 
 
 def test_a_cycle_gives_its_block_back_at_its_collection() -> None:
-    blocks = Blocks()
-    cycle: list[Any] = [blocks.empty(LARGE, np.uint8)]
+    pool = ArrayPool()
+    cycle: list[Any] = [pool.empty(LARGE, np.uint8)]
     cycle.append(cycle)
     del cycle
     gc.collect()
-    assert blocks.spare_bytes >= LARGE
+    assert pool.spare_bytes >= LARGE
 
 
 def test_what_refers_to_a_block_knows_when_it_is_back() -> None:
-    blocks = Blocks()
-    large, small = blocks.empty((1000, 256), np.float32), blocks.empty(1000, np.uint8)
+    pool = ArrayPool()
+    large, small = pool.empty((1000, 256), np.float32), pool.empty(1000, np.uint8)
     view = torch.from_numpy(large)[1:]
-    (reference,) = blocks.references([address(large), address(small)])
+    (reference,) = pool.references([address(large), address(small)])
     del large
     assert reference() is not None
     del view
     assert reference() is None
-    assert blocks.spare_bytes > 0
+    assert pool.spare_bytes > 0
 
 
 def test_what_refers_to_a_block_keeps_none_after_the_end() -> None:
-    blocks = Blocks()
-    array = blocks.empty(LARGE, np.uint8)
-    (reference,), block = blocks.references([address(array)]), weakref.ref(array.base.base.obj)
-    blocks.close()
-    assert blocks.references([address(array)]) == ()
+    pool = ArrayPool()
+    array = pool.empty(LARGE, np.uint8)
+    (reference,), block = pool.references([address(array)]), weakref.ref(array.base.base.obj)
+    pool.close()
+    assert pool.references([address(array)]) == ()
     del array
     assert reference() is None
     assert block() is None
 
 
 def test_a_block_that_comes_back_swallows_no_ctrl_c() -> None:
-    blocks = Blocks()
-    drop_and_interrupt([blocks.empty(LARGE, np.uint8).base])
-    assert blocks.spare_bytes >= LARGE
+    pool = ArrayPool()
+    drop_and_interrupt([pool.empty(LARGE, np.uint8).base])
+    assert pool.spare_bytes >= LARGE
 
 
 def test_no_memory_is_an_error() -> None:
     with pytest.raises(MemoryError, match="no memory for"):
-        Blocks().empty(1 << 60, np.uint8)
+        ArrayPool().empty(1 << 60, np.uint8)

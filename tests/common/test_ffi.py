@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from gnndrive.common.ffi import ffi, lib, pointer, quick
+from gnndrive.common.ffi import ffi, holding_gil, lib, pointer
 
 
 @pytest.fixture
@@ -20,27 +20,27 @@ def window():
 
 
 def test_quick_functions_take_and_return_what_the_librarys_do(window):
-    assert quick.gd_window_count(window) == lib.gd_window_count(window) == 1
+    assert holding_gil.gd_window_count(window) == lib.gd_window_count(window) == 1
     rows = np.arange(3)
-    assert quick.gd_window_drop(window, 7, pointer(rows), len(rows)) == 0
-    assert quick.gd_window_count(window) == 0
+    assert holding_gil.gd_window_drop(window, 7, pointer(rows), len(rows)) == 0
+    assert holding_gil.gd_window_count(window) == 0
     buffer = ffi.gc(lib.gd_buffer_new(10, 4), lib.gd_buffer_free)
     alias, position = np.zeros(2, np.int32), ffi.new("int64_t *")
-    assert quick.gd_buffer_settled(buffer, pointer(alias), 2, position) == 1
+    assert holding_gil.gd_buffer_settled(buffer, pointer(alias), 2, position) == 1
     assert position[0] == 2
-    room = quick.gd_buffer_room(buffer)
+    room = holding_gil.gd_buffer_room(buffer)
     assert (ffi.typeof(room), room) == (ffi.typeof(lib.gd_buffer_room(buffer)), room)
     assert room.available == 4
-    assert quick.gd_window_new(-1) == ffi.NULL
+    assert holding_gil.gd_window_new(-1) == ffi.NULL
 
 
 def test_quick_functions_refuse_other_pointers(window):
     with pytest.raises(TypeError, match=r"argument 0 is .*, not a struct gd_window"):
-        quick.gd_window_count(ffi.new("int32_t *"))
+        holding_gil.gd_window_count(ffi.new("int32_t *"))
     slots = np.zeros(2, np.int64)
     buffer = ffi.gc(lib.gd_buffer_new(10, 4), lib.gd_buffer_free)
     with pytest.raises(TypeError, match="not a int32_t"):
-        quick.gd_buffer_commit(buffer, pointer(slots), 2)
+        holding_gil.gd_buffer_commit(buffer, pointer(slots), 2)
 
 
 def test_quick_functions_keep_the_gil(window):
@@ -70,6 +70,6 @@ def test_quick_functions_keep_the_gil(window):
     sys.setswitchinterval(1e6)
     try:
         needed = calls_until_it_runs(lib, 10**9)
-        assert calls_until_it_runs(quick, max(10 * needed, 100_000)) is None
+        assert calls_until_it_runs(holding_gil, max(10 * needed, 100_000)) is None
     finally:
         sys.setswitchinterval(interval)

@@ -19,11 +19,11 @@ import gnndrive
 from gnndrive import ClosedError, ConfigError, NeighborLoader, Store
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
-from gnndrive.common import array_pool as blocks
-from gnndrive.common.loop_thread import Service
+from gnndrive.common import array_pool
+from gnndrive.common.loop_thread import LoopThread
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.output_queue import Handover, References
+from gnndrive.pipeline.output_queue import OutputQueue, References
 from tests.interrupted import drop_and_interrupt
 from tests.loader.conftest import NODES, Make
 
@@ -291,16 +291,16 @@ def test_an_interrupt_behind_the_start(
     make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both engines are there by then, each in a thread of its own."""
-    call = Service.call
+    call = LoopThread.call
 
-    def interrupted(service: Service, doing: Any, unwanted: Any = None) -> Any:
-        done = call(service, doing, unwanted)
+    def interrupted(loop_thread: LoopThread, doing: Any, discard: Any = None) -> Any:
+        done = call(loop_thread, doing, discard)
         if doing.__name__ == "_start_engine":
             monkeypatch.undo()
             raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(Service, "call", interrupted)
+    monkeypatch.setattr(LoopThread, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):
         iter(make(topology="direct"))
 
@@ -368,14 +368,14 @@ def test_an_iterator_may_move_between_threads(make: Make) -> None:
 def test_the_hand_over_is_told_what_holds_a_batchs_rows(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "SMALL_BYTES", 1)
-    told, put = list[References](), Handover.put
+    monkeypatch.setattr(array_pool, "SMALL_BYTES", 1)
+    told, put = list[References](), OutputQueue.put
 
-    def spy(handover: Handover, batch: Data, memory: References = ()) -> None:
+    def spy(output: OutputQueue, batch: Data, memory: References = ()) -> None:
         told.append(memory)
-        put(handover, batch, memory)
+        put(output, batch, memory)
 
-    monkeypatch.setattr(Handover, "put", spy)
+    monkeypatch.setattr(OutputQueue, "put", spy)
     with make() as loader:
         batches = iter(loader)
         x = next(batches).x

@@ -15,7 +15,7 @@ import torch
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.runtime import Runtime
-from gnndrive.plan.plan import SLOT_BOOKS_BYTES
+from gnndrive.plan.plan import SLOT_TABLE_BYTES
 from tests.loader.batches import assert_same
 from tests.loader.conftest import NODES, Make
 from tests.loader.test_device import DEVICES, ROW_BYTES
@@ -46,7 +46,7 @@ def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "topology": "resident"}
     plan = make([2, 2], **given).plan()
-    loader = make([2, 2], memory=plan.total_bytes + SLOT_BOOKS_BYTES * 20, **given)
+    loader = make([2, 2], memory=plan.total_bytes + SLOT_TABLE_BYTES * 20, **given)
     assert len(list(loader)) == NODES // 8
     assert loader.plan().slots == plan.slots + 20
     assert loader.plan().total_bytes <= loader.memory

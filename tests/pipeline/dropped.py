@@ -8,12 +8,12 @@ import pytest
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
-from gnndrive.buffer.slot_table import Share, Table
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Stretch
 from gnndrive.disk.engines.simulated import Simulated
 from gnndrive.pipeline import extract
-from gnndrive.pipeline import run as conduct
+from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
@@ -49,7 +49,7 @@ def drop_ticket_in_the_same_step(patch: Patch) -> None:
             for waiting in extract._join(epoch, [item]):
                 await extract._bring(epoch, *waiting)
 
-    patch.setattr(conduct, "extract_stage", slowly)
+    patch.setattr(epoch_run, "extract_stage", slowly)
 
 
 def drop_windows(patch: Patch) -> None:
@@ -108,9 +108,9 @@ def drop_all_or_none(patch: Patch) -> None:
     async def both(buffer: FeatureBuffer, ticket: Any) -> Any:
         first = await granted(buffer, ticket)
         second = await granted(buffer, join(buffer, [(None, rest[ticket])])[0])
-        share, more = first._shares["x"], second._shares["x"]
-        share.alias = np.concatenate([share.alias, more.alias])
-        share.pending = np.concatenate([share.pending, more.pending])
+        hold, more = first._holds["x"], second._holds["x"]
+        hold.alias = np.concatenate([hold.alias, more.alias])
+        hold.pending = np.concatenate([hold.pending, more.pending])
         return first
 
     patch.setattr(FeatureBuffer, "join", halves)
@@ -148,9 +148,9 @@ def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
     begun: list[Any] = []  # for the sweep at the head of the line
     fetches: dict[Lease, list[Any]] = {}
 
-    def loading(buffer: FeatureBuffer, share: Share) -> None:
+    def loading(buffer: FeatureBuffer, hold: SlotHold) -> None:
         before = set(buffer._loads._fetches.values())
-        load(buffer, share)
+        load(buffer, hold)
         now = buffer._loads._fetches.values()
         begun.extend(fetch for fetch in now if fetch not in before)
 
@@ -172,61 +172,61 @@ def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
 
 def drop_orphans_wait(patch: Patch) -> None:
     """6: a loading slot that nobody wants any more is free at once."""
-    release, commit = Table.release, Table.commit
+    release, commit = SlotTable.release, SlotTable.commit
 
-    def freeing(table: Table, alias: Any) -> None:
+    def freeing(table: SlotTable, alias: Any) -> None:
         release(table, alias)
         orphans = [
             slot
             for slot in set(alias.tolist())
-            if lib.gd_buffer_state_of(table.books, slot) == lib.GD_LOADING
-            and lib.gd_buffer_references(table.books, slot) == 0
+            if lib.gd_buffer_state_of(table.handle, slot) == lib.GD_LOADING
+            and lib.gd_buffer_references(table.handle, slot) == 0
         ]
         slots = np.array(orphans, np.int32)
-        lib.gd_buffer_fail(table.books, pointer(slots), len(slots))
+        lib.gd_buffer_fail(table.handle, pointer(slots), len(slots))
 
-    def tolerant(table: Table, stretch: Stretch) -> None:
+    def tolerant(table: SlotTable, stretch: Stretch) -> None:
         loading = [
-            s for s in stretch.slots if lib.gd_buffer_state_of(table.books, s) == lib.GD_LOADING
+            s for s in stretch.slots if lib.gd_buffer_state_of(table.handle, s) == lib.GD_LOADING
         ]
         commit(table, Stretch(np.array(loading, np.int32), stretch.failures))
 
-    patch.setattr(Table, "release", freeing)
-    patch.setattr(Table, "commit", tolerant)
+    patch.setattr(SlotTable, "release", freeing)
+    patch.setattr(SlotTable, "commit", tolerant)
 
 
 def drop_valid_after_commit(patch: Patch) -> None:
     """7: a row is valid as soon as its read was submitted."""
     load = FeatureBuffer._load
 
-    def hasty(buffer: FeatureBuffer, share: Share) -> None:
-        slots = share.loads[1].copy() if share.loads else np.empty(0, np.int32)
-        load(buffer, share)
-        lib.gd_buffer_commit(share.table.books, pointer(slots), len(slots))
+    def hasty(buffer: FeatureBuffer, hold: SlotHold) -> None:
+        slots = hold.loads[1].copy() if hold.loads else np.empty(0, np.int32)
+        load(buffer, hold)
+        lib.gd_buffer_commit(hold.table.handle, pointer(slots), len(slots))
 
     patch.setattr(FeatureBuffer, "_load", hasty)
-    patch.setattr(Table, "commit", lambda table, stretch: None)
+    patch.setattr(SlotTable, "commit", lambda table, stretch: None)
 
 
 def drop_failures_reach_waiters(patch: Patch) -> None:
     """8: a failed completion is printed and forgotten."""
-    commit = Table.commit
+    commit = SlotTable.commit
 
-    def deaf(table: Table, stretch: Stretch) -> None:
+    def deaf(table: SlotTable, stretch: Stretch) -> None:
         commit(table, Stretch(stretch.slots))
 
-    patch.setattr(Table, "commit", deaf)
+    patch.setattr(SlotTable, "commit", deaf)
 
 
 def drop_failed_rows_stay_invalid(patch: Patch) -> None:
     """8: a failed row is marked valid all the same."""
-    commit = Table.commit
+    commit = SlotTable.commit
 
-    def careless(table: Table, stretch: Stretch) -> None:
+    def careless(table: SlotTable, stretch: Stretch) -> None:
         failed = stretch.failures["slot"]
         commit(table, Stretch(np.concatenate([stretch.slots, failed])))
 
-    patch.setattr(Table, "commit", careless)
+    patch.setattr(SlotTable, "commit", careless)
 
 
 def drop_release_behind_the_gather(patch: Patch) -> None:

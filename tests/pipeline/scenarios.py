@@ -8,7 +8,7 @@ import torch
 
 from gnndrive.common.records import TableFile
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.pipeline import output_queue as handover
+from gnndrive.pipeline import output_queue as output
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.sampling.samplers.base import batch_key
@@ -44,13 +44,13 @@ def failing_epoch_ends(rows: TableFile, seed: int) -> None:
         delivered, error = 0, None
         try:
             while True:
-                batch = await epoch.handover.aget()
+                batch = await epoch.output.aget()
                 simulation.check(batch)
                 assert not set(batch.node.tolist()) & set(range(8)), "a failed row was delivered"
                 delivered += 1
         except OSError as caught:
             error = caught
-        except handover.HandoverEnded:
+        except output.OutputEnded:
             pass
         await running
         expected = next(
@@ -139,7 +139,7 @@ def two_epochs_in_one_task(rows: TableFile, seed: int) -> None:
         running = [asyncio.ensure_future(run_epoch(epoch)) for epoch in epochs]
         for _ in range(8):
             for simulation, epoch in zip((one, two), epochs, strict=True):
-                simulation.check(await epoch.handover.aget())
+                simulation.check(await epoch.output.aget())
         await asyncio.wait(running)
         for simulation in {one, two}:
             await simulation.close()

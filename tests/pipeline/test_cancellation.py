@@ -44,7 +44,7 @@ def test_an_epoch_cancelled_after_any_turn(
         for _ in range(turns):
             await asyncio.sleep(0)
         ended = consumer.done()
-        epoch.handover.abandon()
+        epoch.output.abandon()
         running.cancel()
         await asyncio.wait([running])
         await asyncio.wait([consumer])

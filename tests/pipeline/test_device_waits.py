@@ -18,7 +18,7 @@ import pytest
 from gnndrive.buffer.devices._staged import StagedMemory
 from gnndrive.buffer.lease import Lease
 from gnndrive.common.records import Landing, Stretch, TableFile
-from gnndrive.pipeline import run as conduct
+from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
@@ -45,12 +45,12 @@ def broken_off(rows: TableFile, seed: int) -> None:
         simulation = Simulation(scenario, seed)
         first = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(first))
-        taken: Delivered = await first.handover.aget()
+        taken: Delivered = await first.output.aget()
         running.cancel()
         await asyncio.wait([running])
         second = simulation.epoch(1)
         running = asyncio.ensure_future(run_epoch(second))
-        simulation.check(await second.handover.aget())
+        simulation.check(await second.output.aget())
         simulation.check(taken)
         await simulation.consume(second)
         await running
@@ -119,14 +119,14 @@ def drop_release_behind_the_gather(patch: Patch) -> None:
 
 def drop_winding_up_behind_the_gather(patch: Patch) -> None:
     """The same when an epoch is wound up."""
-    wind_up = conduct._wind_up
+    wind_up = epoch_run._wind_up
 
     async def at_once(epoch: Epoch) -> None:
         with patch.context() as meanwhile:
             drop_release_behind_the_gather(meanwhile)
             await wind_up(epoch)
 
-    patch.setattr(conduct, "_wind_up", at_once)
+    patch.setattr(epoch_run, "_wind_up", at_once)
 
 
 @pytest.mark.parametrize(

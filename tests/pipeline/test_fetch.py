@@ -21,12 +21,12 @@ import gnndrive.buffer.fetch_queue
 from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.lru import LRU
-from gnndrive.buffer.slot_table import Table
+from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ReadError
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.tiers.base import Fetch, Tier
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from gnndrive.testing.simulation import Scenario, Simulation, numbered_rows
 from tests.pipeline.tight import closing, ids, simulation_of, use
 
 
@@ -178,7 +178,7 @@ def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
         for name in ("one", "two"):
             memory = Host().allocate(16, rows.row_bytes)
             tier = Refusing(simulation.table.tier, {20} if name == refused else set())
-            tables[name] = Table(rows.row_count, 16, rows.row_bytes, memory, tier, LRU())
+            tables[name] = SlotTable(rows.row_count, 16, rows.row_bytes, memory, tier, LRU())
         buffer = FeatureBuffer(tables)
         with pytest.raises(MemoryError):
             await buffer.lease({"one": ids(16, 32), "two": ids(16, 32)})
@@ -186,7 +186,7 @@ def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
         await lease.ready()
         for name in tables:
             got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
-            assert np.array_equal(got, told_rows(ids(0, 16), rows.row_bytes))
+            assert np.array_equal(got, numbered_rows(ids(0, 16), rows.row_bytes))
         lease.release()
         await buffer.drain()
         buffer.verify()

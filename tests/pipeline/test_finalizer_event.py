@@ -9,8 +9,8 @@ import weakref
 from contextlib import ExitStack
 from typing import Any
 
-from gnndrive.pipeline.finalizer_event import told_when_gone
-from gnndrive.pipeline.output_queue import Handover
+from gnndrive.pipeline.finalizer_event import on_finalized
+from gnndrive.pipeline.output_queue import OutputQueue
 from gnndrive.testing.loop import run
 from tests.interrupted import drop_and_interrupt
 
@@ -22,7 +22,7 @@ class Batch:
 def test_who_waits_is_told_in_his_loop() -> None:
     async def main() -> None:
         told, kept, only = asyncio.Event(), Batch(), [Batch()]
-        with told_when_gone([weakref.ref(kept), weakref.ref(only[0])], told.set):
+        with on_finalized([weakref.ref(kept), weakref.ref(only[0])], told.set):
             await asyncio.sleep(0)
             assert not told.is_set()
             await asyncio.to_thread(only.clear)
@@ -33,12 +33,12 @@ def test_who_waits_is_told_in_his_loop() -> None:
 
 def test_a_batch_is_gone_when_its_memory_is() -> None:
     async def main() -> None:
-        handover, memory = Handover(), [Batch()]
-        handover.put(Batch(), (weakref.ref(memory[0]),))
-        handover.get()  # and is dropped
-        handover.put(Batch())
-        second = handover.get()
-        waiting = asyncio.ensure_future(handover.room())
+        output, memory = OutputQueue(), [Batch()]
+        output.put(Batch(), (weakref.ref(memory[0]),))
+        output.get()  # and is dropped
+        output.put(Batch())
+        second = output.get()
+        waiting = asyncio.ensure_future(output.room())
         await asyncio.sleep(0)
         assert not waiting.done()
         memory.clear()
@@ -51,7 +51,7 @@ def test_a_batch_is_gone_when_its_memory_is() -> None:
 def test_what_is_gone_already() -> None:
     async def main() -> None:
         gone, told = weakref.ref(Batch()), list[bool]()
-        with told_when_gone([gone], lambda: told.append(True)):
+        with on_finalized([gone], lambda: told.append(True)):
             assert told == [True]
 
     run(main())
@@ -61,7 +61,7 @@ def test_a_cycle_is_gone_at_its_collection() -> None:
     async def main() -> None:
         told, cycle = asyncio.Event(), list[Any]([Batch()])
         cycle.append(cycle)
-        with told_when_gone([weakref.ref(cycle[0])], told.set):
+        with on_finalized([weakref.ref(cycle[0])], told.set):
             del cycle
             gc.collect()
             await told.wait()
@@ -90,7 +90,7 @@ def test_nobody_is_told_afterwards() -> None:
     async def main() -> None:
         told, batch, bell = list[bool](), Batch(), another_file()
         os.close(bell)
-        with told_when_gone([weakref.ref(batch)], lambda: told.append(True)):
+        with on_finalized([weakref.ref(batch)], lambda: told.append(True)):
             pass
         other = another_file()
         assert other == bell
@@ -108,7 +108,7 @@ def test_a_strike_that_comes_after_the_end_hits_nothing() -> None:
         only, bell, others = [Batch()], another_file(), list[int]()
         os.close(bell)
         with ExitStack() as waiting:
-            waiting.enter_context(told_when_gone([weakref.ref(only[0])], lambda: None))
+            waiting.enter_context(on_finalized([weakref.ref(only[0])], lambda: None))
 
             def end(_: object) -> None:
                 waiting.close()
@@ -125,12 +125,12 @@ def test_a_strike_that_comes_after_the_end_hits_nothing() -> None:
 
 def test_a_batch_that_goes_away_swallows_no_ctrl_c() -> None:
     async def main() -> None:
-        handover, only = Handover(), [Batch()]
-        handover.put(only.pop())
-        only.append(handover.get())
-        handover.put(Batch())
-        second = handover.get()
-        waiting = asyncio.ensure_future(handover.room())
+        output, only = OutputQueue(), [Batch()]
+        output.put(only.pop())
+        only.append(output.get())
+        output.put(Batch())
+        second = output.get()
+        waiting = asyncio.ensure_future(output.room())
         await asyncio.sleep(0)
         assert not waiting.done()
         drop_and_interrupt(only)

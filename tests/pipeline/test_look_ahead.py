@@ -39,7 +39,7 @@ def test_what_a_known_batch_wants_stays(rows: TableFile) -> None:
         async with simulation_of(rows) as simulation:
             parts = {0: ids(0, 8), 1: ids(8, 16), 2: ids(16, 24), 3: ids(0, 8)}
             for index, wanted in parts.items():
-                simulation.buffer.foresee(index, {"x": wanted})
+                simulation.buffer.announce(index, {"x": wanted})
             loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
             assert loads == [8, 8, 8, 0]
 
@@ -52,10 +52,10 @@ def test_a_batch_known_late_keeps_what_is_there(rows: TableFile) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             for index, wanted in enumerate((ids(0, 8), ids(8, 16))):
-                simulation.buffer.foresee(index, {"x": wanted})
+                simulation.buffer.announce(index, {"x": wanted})
                 await visit(simulation, index, wanted)
-            simulation.buffer.foresee(3, {"x": ids(0, 8)})
-            simulation.buffer.foresee(2, {"x": ids(16, 24)})
+            simulation.buffer.announce(3, {"x": ids(0, 8)})
+            simulation.buffer.announce(2, {"x": ids(16, 24)})
             assert await visit(simulation, 2, ids(16, 24)) == 8
             assert await visit(simulation, 3, ids(0, 8)) == 0
 
@@ -67,8 +67,8 @@ def test_a_batch_that_will_not_come_keeps_nothing(rows: TableFile) -> None:
         async with simulation_of(rows) as simulation:
             await visit(simulation, None, ids(0, 8))
             await visit(simulation, None, ids(8, 16))
-            simulation.buffer.foresee(7, {"x": ids(0, 8)})
-            simulation.buffer.forget(7, {"x": ids(0, 8)})
+            simulation.buffer.announce(7, {"x": ids(0, 8)})
+            simulation.buffer.withdraw(7, {"x": ids(0, 8)})
             await visit(simulation, None, ids(16, 24))
             await visit(simulation, None, ids(24, 32))
             assert await visit(simulation, None, ids(16, 24)) == 0, "LRU order again"
@@ -98,13 +98,13 @@ def test_a_policy_is_asked_anew_when_what_is_known_changes(rows: TableFile) -> N
         buffer, wanted = simulation.buffer, {"x": ids(0, 8)}
         assert policy.known == {NO_USE}
         for index in (5, 7, 6):
-            buffer.foresee(index, wanted)
+            buffer.announce(index, wanted)
         assert policy.known == {5, 6, 7, NO_USE}
-        buffer.forget(6, wanted)
+        buffer.withdraw(6, wanted)
         assert policy.known == {5, 7, NO_USE}
         await visit(simulation, 5, wanted["x"])
         assert policy.known == {7, NO_USE}
-        buffer.forget(7, wanted)
+        buffer.withdraw(7, wanted)
         await simulation.close()
 
     run(main())
@@ -122,7 +122,7 @@ def test_a_batch_that_leaves_the_gate_keeps_nothing(rows: TableFile, early: bool
             await held.ready()
             wanted = [ids(32, 48)] * early + [np.concatenate([ids(0, 8), ids(16, 20)])]
             for index, one in enumerate(wanted):
-                buffer.foresee(index, {"x": one})
+                buffer.announce(index, {"x": one})
             tickets = [buffer.join([(i, {"x": one})])[0] for i, one in enumerate(wanted)]
             for ticket in reversed(tickets):
                 assert not ticket.granted.done()
@@ -140,7 +140,7 @@ def test_a_batch_that_is_refused_keeps_nothing(rows: TableFile) -> None:
             buffer = simulation.buffer
             await visit(simulation, None, ids(0, 8))
             wanted = {"x": np.concatenate([ids(0, 8), ids(100, 109)])}
-            buffer.foresee(0, wanted)
+            buffer.announce(0, wanted)
             (ticket,) = buffer.join([(0, wanted)])
             with pytest.raises(ConfigError):
                 await buffer.granted(ticket)
@@ -158,17 +158,17 @@ def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
         async with simulation_of(rows) as simulation:
             parts = {index: ids(8 * (index % 3), 8 * (index % 3) + 8) for index in range(20)}
             for index, wanted in parts.items():
-                simulation.buffer.foresee(index, {"x": wanted})
-            assert simulation.table.foreseen == 20
+                simulation.buffer.announce(index, {"x": wanted})
+            assert simulation.table.announced == 20
             loads = [await visit(simulation, index, wanted) for index, wanted in parts.items()]
             assert sum(loads) == 8 * optimum([[index % 3] for index in parts], 2)
 
     run(main())
 
 
-@pytest.mark.parametrize("foreseen", [True, False])
+@pytest.mark.parametrize("announced", [True, False])
 def test_what_fits_together_is_counted_in_the_window(
-    rows: TableFile, monkeypatch: pytest.MonkeyPatch, foreseen: bool
+    rows: TableFile, monkeypatch: pytest.MonkeyPatch, announced: bool
 ) -> None:
     """Nobody looks at the rows but where a batch is not in it."""
 
@@ -181,14 +181,14 @@ def test_what_fits_together_is_counted_in_the_window(
             twice = np.concatenate([ids(8, 12), ids(8, 12)])
             batches = [ids(0, 10), twice, ids(10, 17), ids(6, SLOTS)]
             wanted = [(index, {"x": one}) for index, one in enumerate(batches)]
-            for index, one in wanted if foreseen else ():
-                buffer.foresee(index, one)
-            assert buffer.holds(wanted[:2])
-            assert not buffer.holds(wanted[:3])
-            assert buffer.holds([wanted[0], wanted[1], wanted[3]])
-            assert bool(joined) is not foreseen
-            for index, one in wanted if foreseen else ():
-                buffer.forget(index, one)
+            for index, one in wanted if announced else ():
+                buffer.announce(index, one)
+            assert buffer.fits_together(wanted[:2])
+            assert not buffer.fits_together(wanted[:3])
+            assert buffer.fits_together([wanted[0], wanted[1], wanted[3]])
+            assert bool(joined) is not announced
+            for index, one in wanted if announced else ():
+                buffer.withdraw(index, one)
 
     run(main())
 
@@ -202,11 +202,11 @@ def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) 
         wanted = {index: {"x": ids(0, 8)} for index in range(10)}
         wanted[8] = {"x": ids(199, 201)}
         for index, one in wanted.items():
-            simulation.buffer.foresee(index, one)
-        simulation.buffer.forget(0, wanted[0])
+            simulation.buffer.announce(index, one)
+        simulation.buffer.withdraw(0, wanted[0])
         assert policy.known == {1, 2, 3, 4, 5, 6, 7, 9, NO_USE}
         for index in range(1, 10):
-            simulation.buffer.forget(index, wanted[index])
+            simulation.buffer.withdraw(index, wanted[index])
         await simulation.close()
 
     run(main())
@@ -218,18 +218,18 @@ def test_a_retired_buffer_admits_and_forgets_nothing(rows: TableFile) -> None:
             buffer, table, wanted = simulation.buffer, simulation.table, {"x": ids(0, 8)}
             held = await buffer.lease(wanted)
             for index in (1, 2):
-                buffer.foresee(index, wanted)
-            buffer.forget(1, wanted)
+                buffer.announce(index, wanted)
+            buffer.withdraw(1, wanted)
             buffer.retire()
             (ticket,) = buffer.join([(None, {"x": ids(8, 16)})])
-            buffer.forget(2, wanted)
+            buffer.withdraw(2, wanted)
             held.release()
-            assert table.foreseen == 1
+            assert table.announced == 1
             assert not ticket.granted.done()
             assert table.stats()["loads"] == 8
             assert table.available == SLOTS - 8
             buffer.leave(ticket)
-            table.forget(2, wanted["x"])
+            table.withdraw(2, wanted["x"])
             table.release(held.alias("x"))
 
     run(main())
@@ -264,7 +264,7 @@ def test_with_all_batches_known_it_is_the_optimum(rows: TableFile) -> None:
             for policy in (Belady(), LRU()):
                 simulation = Simulation(Scenario(rows, slots=14, policy=policy), seed=0)
                 for index, wanted in enumerate(batches):
-                    simulation.buffer.foresee(index, {"x": wanted})
+                    simulation.buffer.announce(index, {"x": wanted})
                 for index, wanted in enumerate(batches):
                     await visit(simulation, index, wanted)
                 loads.append(simulation.table.stats()["loads"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gnndrive.common.errors import LateError
-from gnndrive.pipeline.output_queue import Handover, HandoverEnded
+from gnndrive.pipeline.output_queue import OutputEnded, OutputQueue
 from gnndrive.testing.loop import run
 
 
@@ -23,14 +23,14 @@ def in_thread(function: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def feed(handover: Handover, count: int) -> None:
+def feed(output: OutputQueue, count: int) -> None:
     """What the train stage does, in a loop of its own."""
 
     async def main() -> None:
         for number in range(count):
-            await handover.room()
-            handover.put(number)
-        handover.finish(None)
+            await output.room()
+            output.put(number)
+        output.finish(None)
 
     asyncio.run(main())
 
@@ -39,23 +39,23 @@ def feed(handover: Handover, count: int) -> None:
 
 
 def test_batches_come_in_the_order_they_were_put() -> None:
-    handover = Handover(capacity=3)
+    output = OutputQueue(capacity=3)
     for number in range(3):
-        handover.put(number)
-    assert [handover.get() for _ in range(3)] == [0, 1, 2]
+        output.put(number)
+    assert [output.get() for _ in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_there_is_room_for_so_many(capacity: int) -> None:
     async def main() -> None:
-        handover = Handover(capacity)
+        output = OutputQueue(capacity)
         for number in range(capacity):
-            await handover.room()
-            handover.put(number)
-        waiting = asyncio.ensure_future(handover.room())
+            await output.room()
+            output.put(number)
+        waiting = asyncio.ensure_future(output.room())
         await turns()
         assert not waiting.done()
-        assert await handover.aget() == 0
+        assert await output.aget() == 0
         await waiting
 
     run(main())
@@ -63,11 +63,11 @@ def test_there_is_room_for_so_many(capacity: int) -> None:
 
 def test_a_batch_wakes_who_waits() -> None:
     async def main() -> None:
-        handover = Handover()
-        waiting = asyncio.ensure_future(handover.aget())
+        output = OutputQueue()
+        waiting = asyncio.ensure_future(output.aget())
         await turns()
         assert not waiting.done()
-        handover.put("batch")
+        output.put("batch")
         assert await waiting == "batch"
 
     run(main())
@@ -75,16 +75,16 @@ def test_a_batch_wakes_who_waits() -> None:
 
 def test_two_who_wait_get_one_each() -> None:
     async def main() -> None:
-        handover = Handover(2)
-        waiting = [asyncio.ensure_future(handover.aget()) for _ in range(3)]
+        output = OutputQueue(2)
+        waiting = [asyncio.ensure_future(output.aget()) for _ in range(3)]
         await turns()
-        handover.put(0)
-        handover.put(1)
+        output.put(0)
+        output.put(1)
         await turns()
         assert sorted(each.result() for each in waiting if each.done()) == [0, 1]
-        handover.finish(None)
+        output.finish(None)
         results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert sum(isinstance(result, HandoverEnded) for result in results) == 1
+        assert sum(isinstance(result, OutputEnded) for result in results) == 1
 
     run(main())
 
@@ -92,32 +92,32 @@ def test_two_who_wait_get_one_each() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_cancelling_who_waits_loses_nothing(when: str) -> None:
     async def main() -> None:
-        handover = Handover()
-        waiting = asyncio.ensure_future(handover.aget())
+        output = OutputQueue()
+        waiting = asyncio.ensure_future(output.aget())
         await turns()
         if when == "before":
             waiting.cancel()
-            handover.put("batch")
+            output.put("batch")
         else:
-            handover.put("batch")
+            output.put("batch")
             waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert await handover.aget() == "batch"
+        assert await output.aget() == "batch"
 
     run(main())
 
 
 def test_cancelling_who_wants_room_loses_nothing() -> None:
     async def main() -> None:
-        handover = Handover()
-        handover.put(0)
-        waiting = asyncio.ensure_future(handover.room())
+        output = OutputQueue()
+        output.put(0)
+        waiting = asyncio.ensure_future(output.room())
         await turns()
         waiting.cancel()
         await turns()
-        assert handover.get() == 0
-        await handover.room()
+        assert output.get() == 0
+        await output.room()
 
     run(main())
 
@@ -129,14 +129,14 @@ class Batch:
     """Something that the user holds, or lets go."""
 
 
-async def third_room(handover: Handover) -> tuple[Batch, Batch, asyncio.Future[None]]:
+async def third_room(output: OutputQueue) -> tuple[Batch, Batch, asyncio.Future[None]]:
     """Two batches in the user's hands, and who wants room for a third."""
-    handover.put(Batch())
-    first = handover.get()
-    await handover.room()  # one batch is held: there is room for the second
-    handover.put(Batch())
-    second = handover.get()
-    waiting = asyncio.ensure_future(handover.room())
+    output.put(Batch())
+    first = output.get()
+    await output.room()  # one batch is held: there is room for the second
+    output.put(Batch())
+    second = output.get()
+    waiting = asyncio.ensure_future(output.room())
     await turns()
     assert not waiting.done()
     return first, second, waiting
@@ -144,7 +144,7 @@ async def third_room(handover: Handover) -> tuple[Batch, Batch, asyncio.Future[N
 
 def test_the_room_opens_when_the_batch_before_is_gone() -> None:
     async def main() -> None:
-        first, second, waiting = await third_room(Handover())
+        first, second, waiting = await third_room(OutputQueue())
         await turns()
         assert not waiting.done()
         del first
@@ -157,44 +157,44 @@ def test_the_room_opens_when_the_batch_before_is_gone() -> None:
 @pytest.mark.parametrize("how", ["get", "aget"])
 def test_who_keeps_his_batches_gets_the_next_when_he_comes_back(how: str) -> None:
     async def main() -> None:
-        handover = Handover()
-        kept = await third_room(handover)
+        output = OutputQueue()
+        kept = await third_room(output)
         if how == "aget":
-            coming = asyncio.ensure_future(handover.aget())
+            coming = asyncio.ensure_future(output.aget())
         else:
-            coming = asyncio.ensure_future(asyncio.to_thread(handover.get))
+            coming = asyncio.ensure_future(asyncio.to_thread(output.get))
         await kept[2]
         third = Batch()
-        handover.put(third)
+        output.put(third)
         assert await coming is third
 
     asyncio.run(main())
 
 
 def test_who_waits_and_holds_a_batch_does_not_wait_for_who_takes_the_next() -> None:
-    handover, waits = Handover(), threading.Event()
+    output, waits = OutputQueue(), threading.Event()
 
     def second_user() -> list[Batch]:
-        held = [handover.get()]
+        held = [output.get()]
         waits.set()
-        return [*held, handover.get()]
+        return [*held, output.get()]
 
     async def main() -> None:
-        handover.put(Batch())
-        first = handover.get()
-        handover.put(Batch())
+        output.put(Batch())
+        first = output.get()
+        output.put(Batch())
         second = asyncio.ensure_future(asyncio.to_thread(second_user))
         await asyncio.to_thread(waits.wait)
-        await handover.room()  # he waits for the next, and there is room for it
-        with handover._lock:  # but it is the first user who gets it, and does not come back
-            handover.put(Batch())
-            third = handover.get()
+        await output.room()  # he waits for the next, and there is room for it
+        with output._lock:  # but it is the first user who gets it, and does not come back
+            output.put(Batch())
+            third = output.get()
         try:
-            await asyncio.wait_for(handover.room(), 60)
+            await asyncio.wait_for(output.room(), 60)
         except TimeoutError:
-            handover.finish(None)  # or the second user would wait for ever
+            output.finish(None)  # or the second user would wait for ever
             raise
-        handover.put(Batch())
+        output.put(Batch())
         assert len({first, third, *await second}) == 4
 
     asyncio.run(main())
@@ -202,22 +202,22 @@ def test_who_waits_and_holds_a_batch_does_not_wait_for_who_takes_the_next() -> N
 
 def test_what_cannot_be_watched_holds_nothing_up() -> None:
     async def main() -> None:
-        handover = Handover()
+        output = OutputQueue()
         for number in range(3):
-            await handover.room()
-            handover.put((number,))
-            assert handover.get() == (number,)
+            await output.room()
+            output.put((number,))
+            assert output.get() == (number,)
 
     run(main())
 
 
 def test_who_waited_too_long_may_ask_again() -> None:
     async def main() -> None:
-        handover = Handover()
+        output = OutputQueue()
         with pytest.raises(LateError, match=r"timed out after 0\.001 seconds"):
-            handover.get(timeout=0.001)
-        handover.put("batch")
-        assert handover.get(timeout=300) == "batch"
+            output.get(timeout=0.001)
+        output.put("batch")
+        assert output.get(timeout=300) == "batch"
 
     run(main())
 
@@ -226,41 +226,41 @@ def test_who_waited_too_long_may_ask_again() -> None:
 
 
 def test_the_end_comes_after_what_is_ready() -> None:
-    handover = Handover(2)
-    handover.put(0)
-    handover.put(1)
-    assert not handover.ended
-    handover.finish(None)
-    assert handover.ended
-    assert [handover.get(), handover.get()] == [0, 1]
+    output = OutputQueue(2)
+    output.put(0)
+    output.put(1)
+    assert not output.ended
+    output.finish(None)
+    assert output.ended
+    assert [output.get(), output.get()] == [0, 1]
     for _ in range(2):
-        with pytest.raises(HandoverEnded):
-            handover.get()
+        with pytest.raises(OutputEnded):
+            output.get()
 
 
 def test_an_error_comes_after_what_is_ready_and_once() -> None:
     async def main() -> None:
-        handover, error = Handover(), OSError("bad sector")
-        handover.put(0)
-        handover.finish(error)
-        handover.finish(ValueError("too late"))
-        assert await handover.aget() == 0
+        output, error = OutputQueue(), OSError("bad sector")
+        output.put(0)
+        output.finish(error)
+        output.finish(ValueError("too late"))
+        assert await output.aget() == 0
         with pytest.raises(OSError, match="bad sector") as caught:
-            await handover.aget()
+            await output.aget()
         assert caught.value is error
-        with pytest.raises(HandoverEnded):
-            await handover.aget()
+        with pytest.raises(OutputEnded):
+            await output.aget()
 
     run(main())
 
 
 def test_the_end_wakes_who_waits() -> None:
     async def main() -> None:
-        for end in (Handover.finish, Handover.abandon):
-            handover = Handover()
-            waiting = asyncio.ensure_future(handover.aget())
+        for end in (OutputQueue.finish, OutputQueue.abandon):
+            output = OutputQueue()
+            waiting = asyncio.ensure_future(output.aget())
             await turns()
-            end(handover, KeyError("the end"))
+            end(output, KeyError("the end"))
             with pytest.raises(KeyError, match="the end"):
                 await waiting
 
@@ -269,30 +269,30 @@ def test_the_end_wakes_who_waits() -> None:
 
 def test_abandoning_drops_what_is_ready_and_what_still_comes() -> None:
     async def main() -> None:
-        handover = Handover()
-        handover.put(0)
-        producer = asyncio.ensure_future(handover.room())
+        output = OutputQueue()
+        output.put(0)
+        producer = asyncio.ensure_future(output.room())
         await turns()
-        assert handover.abandon() is False
+        assert output.abandon() is False
         await producer  # it is let go, to find out for itself
-        handover.put(1)
-        with pytest.raises(HandoverEnded):
-            await handover.aget()
-        assert handover.abandon() is True
+        output.put(1)
+        with pytest.raises(OutputEnded):
+            await output.aget()
+        assert output.abandon() is True
 
     run(main())
 
 
 def test_an_error_of_abandoning_is_for_whoever_loses_something() -> None:
-    def abandoned(handover: Handover) -> type[BaseException]:
-        handover.abandon(KeyError())
-        with pytest.raises((KeyError, HandoverEnded)) as caught:
-            handover.get()
-        with pytest.raises(HandoverEnded):
-            handover.get()
+    def abandoned(output: OutputQueue) -> type[BaseException]:
+        output.abandon(KeyError())
+        with pytest.raises((KeyError, OutputEnded)) as caught:
+            output.get()
+        with pytest.raises(OutputEnded):
+            output.get()
         return caught.type
 
-    under_way, unread, complete = Handover(), Handover(), Handover()
+    under_way, unread, complete = OutputQueue(), OutputQueue(), OutputQueue()
     unread.put(0)
     unread.finish(None)
     complete.put(0)
@@ -300,15 +300,15 @@ def test_an_error_of_abandoning_is_for_whoever_loses_something() -> None:
     complete.get()
     assert abandoned(under_way) is KeyError
     assert abandoned(unread) is KeyError
-    assert abandoned(complete) is HandoverEnded
+    assert abandoned(complete) is OutputEnded
 
 
 def test_abandoning_without_an_error_forgets_one() -> None:
-    handover = Handover()
-    handover.finish(OSError())
-    handover.abandon()
-    with pytest.raises(HandoverEnded):
-        handover.get()
+    output = OutputQueue()
+    output.finish(OSError())
+    output.abandon()
+    with pytest.raises(OutputEnded):
+        output.get()
 
 
 # ---- threads and loops
@@ -316,53 +316,53 @@ def test_abandoning_without_an_error_forgets_one() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 3])
 def test_a_thread_and_a_loop(capacity: int) -> None:
-    handover, count = Handover(capacity), 500
-    producer = in_thread(lambda: feed(handover, count))
-    assert [handover.get() for _ in range(count)] == list(range(count))
-    with pytest.raises(HandoverEnded):
-        handover.get()
+    output, count = OutputQueue(capacity), 500
+    producer = in_thread(lambda: feed(output, count))
+    assert [output.get() for _ in range(count)] == list(range(count))
+    with pytest.raises(OutputEnded):
+        output.get()
     producer.join()
 
 
 def test_two_loops() -> None:
-    handover, count = Handover(), 500
-    producer = in_thread(lambda: feed(handover, count))
+    output, count = OutputQueue(), 500
+    producer = in_thread(lambda: feed(output, count))
 
     async def main() -> list[int]:
-        return [await handover.aget() for _ in range(count)]
+        return [await output.aget() for _ in range(count)]
 
     assert asyncio.run(main()) == list(range(count))
     producer.join()
 
 
 def test_threads_and_loops_share_out_every_batch() -> None:
-    handover, count = Handover(2), 600
+    output, count = OutputQueue(2), 600
     got: list[int] = []
 
     def take() -> None:
         try:
             while True:
-                got.append(handover.get())
-        except HandoverEnded:
+                got.append(output.get())
+        except OutputEnded:
             pass
 
     async def atake() -> None:
         try:
             while True:
-                got.append(await handover.aget())
-        except HandoverEnded:
+                got.append(await output.aget())
+        except OutputEnded:
             pass
 
     users = [in_thread(take) for _ in range(2)]
     users += [in_thread(lambda: asyncio.run(atake())) for _ in range(2)]
-    feed(handover, count)
+    feed(output, count)
     for user in users:
         user.join()
     assert sorted(got) == list(range(count))
 
 
 def test_who_waits_in_a_loop_that_is_closed_is_forgotten() -> None:
-    handover = Handover()
+    output = OutputQueue()
 
     def wait_and_go(waiting: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         loop = asyncio.new_event_loop()
@@ -373,7 +373,7 @@ def test_who_waits_in_a_loop_that_is_closed_is_forgotten() -> None:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         return task
 
-    gone = wait_and_go(handover.aget())
-    handover.put("batch")
-    assert handover.get() == "batch"
+    gone = wait_and_go(output.aget())
+    output.put("batch")
+    assert output.get() == "batch"
     assert not gone.done()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnndrive.buffer.slot_table import Table
+from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import Int32Array, TableFile
 from gnndrive.pipeline.batch import Extracted
@@ -26,13 +26,13 @@ def told_of_releases(
 ) -> list[tuple[list[int], int]]:
     """The slots of each release from now on, and the rows that had been asked for by then."""
     given_up: list[tuple[list[int], int]] = []
-    release = Table.release
+    release = SlotTable.release
 
-    def told(table: Table, slots: Int32Array) -> None:
+    def told(table: SlotTable, slots: Int32Array) -> None:
         given_up.append((slots.tolist(), loads(simulation)))
         release(table, slots)
 
-    monkeypatch.setattr(Table, "release", told)
+    monkeypatch.setattr(SlotTable, "release", told)
     return given_up
 
 
@@ -247,7 +247,7 @@ def test_a_batch_that_nobody_will_take_is_not_counted(rows: TableFile) -> None:
             epoch, collate = simulation.epoch(), simulation.collate
 
             def left(item: Extracted, gathered: Callable[[], object]) -> Any:
-                epoch.handover.abandon()
+                epoch.output.abandon()
                 return collate(item, gathered)
 
             epoch.collate = left

@@ -109,11 +109,11 @@ def test_what_breaks_a_round_is_what_the_user_gets(
 
     async def main() -> None:
         simulation = Simulation(Scenario(rows, batches=7, together=3), 0)
-        monkeypatch.setattr(simulation.buffer, "foresee", no_memory)
+        monkeypatch.setattr(simulation.buffer, "announce", no_memory)
         epoch = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(epoch))
         with pytest.raises(MemoryError, match="none to look ahead"):
-            await epoch.handover.aget()
+            await epoch.output.aget()
         await running
         await simulation.close()
 
@@ -143,7 +143,7 @@ def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile, given: dict[str, An
             delivered = await simulation.consume(epoch, limit=first)
             if first is not None:
                 with pytest.raises(ReadError) as caught:
-                    await epoch.handover.aget()
+                    await epoch.output.aget()
                 assert caught.value.errno == errno.EIO
                 assert caught.value.path == rows.path
                 assert caught.value.offset <= 4608 <= caught.value.offset + 4096
@@ -182,7 +182,7 @@ def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
         epoch.collate = broken
         running = asyncio.ensure_future(run_epoch(epoch))
         with pytest.raises(KeyError):
-            await epoch.handover.aget()
+            await epoch.output.aget()
         await running
         await simulation.close()
 

@@ -39,7 +39,7 @@ def test_what_a_sweep_waits_for(
         for index in range(ready):
             extracting.put(index, Failed(index, KeyError()))
         buffer = SimpleNamespace(
-            loading=loading, missing_share=missing_share, holds=lambda batches: True
+            loading=loading, missing_share=missing_share, fits_together=lambda batches: True
         )
         epoch: Any = SimpleNamespace(
             extracting=extracting, training=training, stages=Stages(), buffer=buffer, together=1
@@ -68,7 +68,9 @@ def test_a_sweep_waits_for_no_sample_that_will_not_come(together: int, waits: bo
         await training.reserve(2)
         for index in range(3):
             extracting.put(index, Failed(index, KeyError()))
-        buffer = SimpleNamespace(loading=False, missing_share=1.0, holds=lambda batches: True)
+        buffer = SimpleNamespace(
+            loading=False, missing_share=1.0, fits_together=lambda batches: True
+        )
         epoch: Any = SimpleNamespace(
             extracting=extracting, training=training, stages=Stages(), buffer=buffer,
             together=together,
@@ -93,7 +95,9 @@ def test_a_sweep_waits_for_a_place() -> None:
         for channel in (extracting, training):
             await channel.reserve()
         extracting.put(0, Failed(0, KeyError()))
-        buffer = SimpleNamespace(loading=False, missing_share=0.0, holds=lambda batches: True)
+        buffer = SimpleNamespace(
+            loading=False, missing_share=0.0, fits_together=lambda batches: True
+        )
         epoch: Any = SimpleNamespace(
             extracting=extracting, training=training, stages=Stages(), buffer=buffer, together=1
         )

@@ -12,13 +12,13 @@ import torch
 
 from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.partial_admission import _Way
+from gnndrive.buffer.partial_admission import _TableAdmission
 from gnndrive.buffer.policies.lru import LRU
-from gnndrive.buffer.slot_table import Share, Table
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from gnndrive.testing.simulation import Scenario, Simulation, numbered_rows
 from tests.pipeline.tight import SLOTS, ids
 
 
@@ -28,7 +28,7 @@ async def two_tables(
 ) -> AsyncIterator[tuple[Simulation, FeatureBuffer]]:
     simulation = Simulation(Scenario(rows, slots=SLOTS), seed=0)
     tables = {
-        name: Table(
+        name: SlotTable(
             rows.row_count, SLOTS, rows.row_bytes, Host().allocate(SLOTS, rows.row_bytes),
             simulation.table.tier, LRU(),
         )
@@ -64,7 +64,7 @@ def test_a_lease_of_both(rows: TableFile, part_rows: int, takes: bool, tight: st
             await lease.ready()
             for name, asked in wanted.items():
                 got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
-                assert np.array_equal(got, told_rows(asked, rows.row_bytes))
+                assert np.array_equal(got, numbered_rows(asked, rows.row_bytes))
             lease.release()
 
     run(main())
@@ -99,7 +99,7 @@ def test_memory_that_is_short_when_parts_are_made(
         async with two_tables(rows) as (_, buffer):
             first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
             with monkeypatch.context() as patch:
-                patch.setattr(_Way, "divide", refuse)
+                patch.setattr(_TableAdmission, "divide", refuse)
                 (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
                 with pytest.raises(MemoryError, match="for parts"):
                     await buffer.granted(ticket)
@@ -114,7 +114,7 @@ def test_memory_that_is_short_behind_the_last_part(
 ) -> None:
     """What both tables' parts hold is given back once, though one has made its share."""
 
-    def refuse(way: _Way) -> Share:
+    def refuse(way: _TableAdmission) -> SlotHold:
         monkeypatch.undo()
         raise MemoryError("no memory for leases")
 
@@ -123,19 +123,19 @@ def test_memory_that_is_short_behind_the_last_part(
             first = await buffer.lease({"one": ids(0, 12), "two": ids(0, 2)})
             (ticket,) = buffer.join([(None, {"one": ids(4, 20), "two": ids(0, 9)})])
             await first.ready()
-            made, shares = _Way.share, list[Share]()
+            made, holds = _TableAdmission.hold, list[SlotHold]()
 
-            def second_refused(way: _Way) -> Share:
-                if shares:
+            def second_refused(way: _TableAdmission) -> SlotHold:
+                if holds:
                     return refuse(way)
-                shares.append(made(way))
-                return shares[0]
+                holds.append(made(way))
+                return holds[0]
 
-            monkeypatch.setattr(_Way, "share", second_refused)
+            monkeypatch.setattr(_TableAdmission, "share", second_refused)
             first.release()
             with pytest.raises(MemoryError, match="for leases"):
                 await buffer.granted(ticket)
-            assert shares
+            assert holds
             await buffer.drain()
             buffer.verify()
             assert all(table.available == table.slots for table in buffer.tables.values())
@@ -149,7 +149,7 @@ def test_memory_that_is_short_for_the_second_table(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, part_rows: int, what: str
 ) -> None:
     """Its books or its leases: what the first table gave is given back, and the next is served."""
-    owner: Any = Table if what == "admit" else Share
+    owner: Any = SlotTable if what == "admit" else SlotHold
     made = getattr(owner, what)
 
     def refuse_two(mine: Any, given: Any) -> Any:
@@ -171,5 +171,5 @@ def test_memory_that_is_short_for_the_second_table(
             await lease.ready()
             lease.release()
 
-    second: Table | None = None
+    second: SlotTable | None = None
     run(main())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gnndrive.common.errors import ClosedError
-from gnndrive.common.loop_thread import Service
+from gnndrive.common.loop_thread import LoopThread
 from gnndrive.pipeline.workers import ThreadWorkers, carried
 
 PATIENCE_S = 60  # a guard: nothing here takes that long unless it is broken
@@ -171,8 +171,8 @@ def test_close_waits_for_running_functions_and_ends_the_threads() -> None:
 
 
 @pytest.fixture
-def service() -> Iterator[Service]:
-    made = Service()
+def loop_thread() -> Iterator[LoopThread]:
+    made = LoopThread()
     yield made
     made.close()
 
@@ -182,33 +182,33 @@ async def echo(value: Any) -> Any:
     return value
 
 
-def test_a_coroutine_runs_in_the_services_thread(service: Service) -> None:
+def test_a_coroutine_runs_in_the_services_thread(loop_thread: LoopThread) -> None:
     async def where() -> tuple[str, bool]:
-        return threading.current_thread().name, service.inside
+        return threading.current_thread().name, loop_thread.inside
 
-    assert service.call(where()) == ("gnndrive", True)
-    assert not service.inside
-    assert service.call(echo(5)) == 5
+    assert loop_thread.call(where()) == ("gnndrive", True)
+    assert not loop_thread.inside
+    assert loop_thread.call(echo(5)) == 5
 
 
-def test_its_error_comes_back(service: Service) -> None:
+def test_its_error_comes_back(loop_thread: LoopThread) -> None:
     async def fail() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        service.call(fail())
+        loop_thread.call(fail())
 
 
-def test_after_close_everything_is_refused(service: Service) -> None:
-    service.close(), service.close()
+def test_after_close_everything_is_refused(loop_thread: LoopThread) -> None:
+    loop_thread.close(), loop_thread.close()
     coroutine = echo(1)
     with pytest.raises(ClosedError):
-        service.call(coroutine)
+        loop_thread.call(coroutine)
     assert coroutine.cr_frame is None, "it was closed, so that nobody warns of it"
-    service.soon(service.close)
+    loop_thread.call_soon(loop_thread.close)
 
 
-def test_what_is_under_way_at_the_end_does_not_wait_for_ever(service: Service) -> None:
+def test_what_is_under_way_at_the_end_does_not_wait_for_ever(loop_thread: LoopThread) -> None:
     begun = threading.Event()
 
     async def for_ever() -> None:
@@ -219,43 +219,43 @@ def test_what_is_under_way_at_the_end_does_not_wait_for_ever(service: Service) -
 
     def use() -> None:
         try:
-            service.call(for_ever())
+            loop_thread.call(for_ever())
         except ClosedError as error:
             errors.append(error)
 
     user = threading.Thread(target=use)
     user.start()
     assert begun.wait(PATIENCE_S)
-    service.close()
+    loop_thread.close()
     user.join()
     assert len(errors) == 1
 
 
 @pytest.mark.parametrize("attempt", range(20))
 def test_calls_and_close_at_once_all_end(attempt: int) -> None:
-    service = Service()
+    loop_thread = LoopThread()
     results: list[Any] = []
 
     def use(value: int) -> None:
         try:
-            results.append(service.call(echo(value)))
+            results.append(loop_thread.call(echo(value)))
         except ClosedError:
             results.append("closed")
 
     users = [threading.Thread(target=use, args=(number,)) for number in range(6)]
-    users.insert(attempt % 6, threading.Thread(target=service.close))
+    users.insert(attempt % 6, threading.Thread(target=loop_thread.close))
     for user in users:
         user.start()
     for user in users:
         user.join()
     assert set(results) <= {*range(6), "closed"}
     assert len(results) == 6
-    service.close()
+    loop_thread.close()
 
 
-def interrupted(service: Service, monkeypatch: pytest.MonkeyPatch, result: Any) -> list[Any]:
+def interrupted(loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch, result: Any) -> list[Any]:
     """Call a coroutine whose caller gets a Ctrl-C while it waits; returns what was unwanted."""
-    unwanted: list[Any] = []
+    discard: list[Any] = []
     wait: Callable[..., Any] = concurrent.futures.Future.result
 
     def interrupt(future: Any, timeout: float | None = None) -> Any:
@@ -264,21 +264,21 @@ def interrupted(service: Service, monkeypatch: pytest.MonkeyPatch, result: Any) 
 
     monkeypatch.setattr(concurrent.futures.Future, "result", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        service.call(result, unwanted=unwanted.append)
-    service.call(echo(None)), service.call(echo(None))
-    return unwanted
+        loop_thread.call(result, discard=discard.append)
+    loop_thread.call(echo(None)), loop_thread.call(echo(None))
+    return discard
 
 
 def test_a_result_nobody_waits_for_is_handed_on(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert interrupted(service, monkeypatch, echo("epoch")) == ["epoch"]
+    assert interrupted(loop_thread, monkeypatch, echo("epoch")) == ["epoch"]
 
 
 def test_an_error_nobody_waits_for_is_not(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> None:
         raise LookupError
 
-    assert interrupted(service, monkeypatch, fail()) == []
+    assert interrupted(loop_thread, monkeypatch, fail()) == []

@@ -7,14 +7,14 @@ import pytest
 from gnndrive import ConfigError, Store
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import MAPPING_BYTES, SLOT_BOOKS_BYTES, Line, Plan, make_plan
-from gnndrive.plan.requirements import Demand, TableDemand
+from gnndrive.plan.plan import MAPPING_BYTES, SLOT_TABLE_BYTES, Plan, PlanItem, make_plan
+from gnndrive.plan.requirements import Requirements, TableRequirements
 from tests.loader.conftest import NODES, Make
 
 ROW_BYTES = 33 * 4
 LINES = [
     "feature buffer",
-    "slot books",
+    "slot tables",
     "mapping table",
     "index pointers",
     "topology",
@@ -27,8 +27,8 @@ LINES = [
     "live batches",
     "look-ahead",
 ]
-DEMAND = Demand(
-    tables=(TableDemand("nodes/x", 1_000, 100, 50),),
+DEMAND = Requirements(
+    tables=(TableRequirements("nodes/x", 1_000, 100, 50),),
     batch_nodes_max=50,
     batch_edges_max=60,
     attribute_bytes=8 * 50 + 4 * 60,
@@ -42,7 +42,7 @@ DEMAND = Demand(
 )
 
 
-def line(plan: Plan, what: str) -> Line:
+def line(plan: Plan, what: str) -> PlanItem:
     (found,) = [line for line in plan.lines if line.what == what]
     return found
 
@@ -61,7 +61,7 @@ def test_each_use_of_memory_has_its_line(make: Make, store: Store) -> None:
     assert [line.what for line in plan.lines] == LINES
     assert plan.slots == 100
     assert plan.buffer_bytes == line(plan, "feature buffer").nbytes == 100 * ROW_BYTES
-    assert line(plan, "slot books").nbytes == 100 * SLOT_BOOKS_BYTES
+    assert line(plan, "slot tables").nbytes == 100 * SLOT_TABLE_BYTES
     assert line(plan, "mapping table").nbytes == MAPPING_BYTES * NODES
     assert line(plan, "index pointers").nbytes == store.index_pointers.nbytes
     assert line(plan, "staging").nbytes == 8 * 262_144
@@ -103,9 +103,9 @@ def test_planning_starts_nothing(make: Make) -> None:
 
 def test_the_buffer_gets_what_the_rest_leaves() -> None:
     least = make_plan(DEMAND, None, 100)
-    rest = least.total_bytes - 100 - SLOT_BOOKS_BYTES
+    rest = least.total_bytes - 100 - SLOT_TABLE_BYTES
     for slots in (1, 7, 999):
-        memory = rest + slots * (100 + SLOT_BOOKS_BYTES)
+        memory = rest + slots * (100 + SLOT_TABLE_BYTES)
         assert make_plan(DEMAND, memory, None).slots == slots
         assert make_plan(DEMAND, memory + 100, None).slots == slots
         assert make_plan(DEMAND, memory, None).total_bytes == memory

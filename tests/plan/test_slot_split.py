@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnndrive.plan.plan import SLOT_BOOKS_BYTES, Held, Plan, second_buffer
-from gnndrive.plan.requirements import TableDemand
-from gnndrive.plan.slot_split import shared
+from gnndrive.plan.plan import SLOT_TABLE_BYTES, Plan, TablePlan, second_buffer
+from gnndrive.plan.requirements import TableRequirements
+from gnndrive.plan.slot_split import split_slots
 
 
-def table(rows: int, row_bytes: int, batch: int) -> TableDemand:
-    return TableDemand("x", rows, row_bytes, min(batch, rows))
+def table(rows: int, row_bytes: int, batch: int) -> TableRequirements:
+    return TableRequirements("x", rows, row_bytes, min(batch, rows))
 
 
 TABLES = st.lists(
@@ -23,9 +23,9 @@ TABLES = st.lists(
 
 
 @given(TABLES, st.integers(-10, 3_000_000))
-def test_never_more_than_there_is(tables: list[TableDemand], nbytes: int) -> None:
+def test_never_more_than_there_is(tables: list[TableRequirements], nbytes: int) -> None:
     costs = [each.row_bytes for each in tables]
-    slots = shared(nbytes, tables, costs)
+    slots = split_slots(nbytes, tables, costs)
     assert sum(map(int.__mul__, slots, costs)) <= max(nbytes, 0)
     for each, count in zip(tables, slots, strict=True):
         assert 0 <= count <= each.rows
@@ -33,8 +33,8 @@ def test_never_more_than_there_is(tables: list[TableDemand], nbytes: int) -> Non
 
 
 @given(TABLES, st.integers(0, 3_000_000))
-def test_nothing_that_could_be_used_is_left(tables: list[TableDemand], nbytes: int) -> None:
-    slots = shared(nbytes, tables, [each.row_bytes for each in tables])
+def test_nothing_that_could_be_used_is_left(tables: list[TableRequirements], nbytes: int) -> None:
+    slots = split_slots(nbytes, tables, [each.row_bytes for each in tables])
     used = sum(count * each.row_bytes for each, count in zip(tables, slots, strict=True))
     wanting = [
         each
@@ -45,39 +45,39 @@ def test_nothing_that_could_be_used_is_left(tables: list[TableDemand], nbytes: i
 
 
 def test_one_table_gets_it_all() -> None:
-    assert shared(1000, [table(5000, 10, 200)], [10]) == [100]
-    assert shared(1000, [table(50, 10, 20)], [10]) == [50]
+    assert split_slots(1000, [table(5000, 10, 200)], [10]) == [100]
+    assert split_slots(1000, [table(50, 10, 20)], [10]) == [50]
 
 
 def test_as_many_largest_batches_of_each() -> None:
     tables = [table(10_000, 100, 1000), table(10_000, 10, 4000)]
-    assert shared(140_000, tables, [100, 10]) == [1000, 4000]
-    assert shared(70_000, tables, [100, 10]) == [500, 2000]
+    assert split_slots(140_000, tables, [100, 10]) == [1000, 4000]
+    assert split_slots(70_000, tables, [100, 10]) == [500, 2000]
 
 
 def test_a_small_table_holds_its_largest_batch() -> None:
     """What a batch has of it is known; half of it would end the epoch for 19 rows."""
     tables = [table(20_000, 256, 15_000), table(40, 32, 40)]
-    slots = shared(1_000_000, tables, [256, 32])
+    slots = split_slots(1_000_000, tables, [256, 32])
     assert slots[1] == 40
     assert slots[0] == (1_000_000 - 40 * 32) // 256
 
 
 def test_many_small_tables_leave_half() -> None:
     tables = [table(10_000, 100, 10_000), *[table(60, 100, 60)] * 40]
-    slots = shared(100_000, tables, [100] * 41)
+    slots = split_slots(100_000, tables, [100] * 41)
     assert sum(slots[1:]) * 100 < 60_000
     assert slots[0] > 300
 
 
 def test_a_table_that_no_batch_needs_gets_nothing() -> None:
-    assert shared(1000, [table(100, 10, 50), table(100, 10, 0)], [10, 10]) == [100, 0]
+    assert split_slots(1000, [table(100, 10, 50), table(100, 10, 0)], [10, 10]) == [100, 0]
 
 
 def test_another_iterators_buffer_holds_a_largest_batch() -> None:
-    plan = Plan((), (Held("a", 100, 90, 10, 30), Held("b", 50, 5, 8, 0)), None)
+    plan = Plan((), (TablePlan("a", 100, 90, 10, 30), TablePlan("b", 50, 5, 8, 0)), None)
     assert [one.slots for one in second_buffer(plan, 0, lambda: None)] == [30, 1]
-    held = 30 * 10 + 1 * 8 + 31 * SLOT_BOOKS_BYTES
+    held = 30 * 10 + 1 * 8 + 31 * SLOT_TABLE_BYTES
     exact = Plan((), plan.tables, held)
     assert second_buffer(exact, 0, lambda: None)
     with pytest.raises(ValueError, match="a second live iterator needs"):

@@ -8,7 +8,7 @@ import pytest
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.plan.plan import MAPPING_BYTES, make_plan, rest_bytes, slot_bytes
-from gnndrive.plan.requirements import Demand, TableDemand
+from gnndrive.plan.requirements import Requirements, TableRequirements
 from gnndrive.sampling.graph import IO_DEPTH, choose_topology
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies.base import GraphSize
@@ -17,8 +17,8 @@ from gnndrive.sampling.topologies.direct import Direct
 SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
 INDICES = SIZE.packed_bytes  # 24 bits each
 ROWS = 1_000_000
-DEMAND = Demand(
-    tables=(TableDemand("nodes/x", SIZE.nodes, 512, ROWS),),
+DEMAND = Requirements(
+    tables=(TableRequirements("nodes/x", SIZE.nodes, 512, ROWS),),
     batch_nodes_max=ROWS,
     batch_edges_max=1_110_000,
     attribute_bytes=8 * ROWS,

@@ -130,14 +130,14 @@ def test_copies_in_other_processes(features: FeatureStore, store: Store, data: D
 def test_a_reader_that_goes_in_its_own_thread(store: Store) -> None:
     reader: Any = RowReader(store)
     reader.read([("nodes/x", np.array([1]))])
-    service = reader._parts.service
+    loop_thread = reader._parts.loop_thread
     reader.itself = reader
     del reader
 
     async def collect() -> None:
         gc.collect()
 
-    service.start(collect()).result(timeout=300)
+    loop_thread.start(collect()).result(timeout=300)
 
 
 def test_a_closed_one(store: Store) -> None:

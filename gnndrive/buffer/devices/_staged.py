@@ -33,7 +33,7 @@ import numpy.typing as npt
 import torch
 from torch_geometric.data.data import BaseData
 
-from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, unheard
+from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, no_callback
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import FAILURE, Int32Array, Landing, Stretch
@@ -190,7 +190,7 @@ class StagedMemory(SlotMemory):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = unheard,
+        behind: Callable[[int], object] = no_callback,
     ) -> tuple[torch.Tensor, Fence]:
         """Begin to copy rows into a new tensor on the device, all at once."""
         rows, event = self._driver.gather(self._slots, alias)

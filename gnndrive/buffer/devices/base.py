@@ -20,11 +20,11 @@ Fence: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited before slots are given up that the gather did not say it was done with."""
 
 
-async def passed() -> None:
+async def already_done() -> None:
     """The fence of a gather that was over when it returned."""
 
 
-def unheard(begin: int) -> None:
+def no_callback(begin: int) -> None:
     """What a gather calls behind its pieces if nobody wants to know."""
 
 
@@ -53,7 +53,7 @@ class SlotMemory(ABC):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = unheard,
+        behind: Callable[[int], object] = no_callback,
     ) -> tuple[torch.Tensor, Fence]:
         """Copy the rows of `alias` (slots, int32 [n]) into a new tensor [n, *row_shape]; blocking,
         in a worker thread. The slots may be given up behind the fence, and those of `alias[begin:]`

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, passed, unheard
+from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, already_done, no_callback
 from gnndrive.common.array_pool import Allocate, empty_tensor, private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
@@ -61,7 +61,7 @@ class HostMemory(SlotMemory):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = unheard,
+        behind: Callable[[int], object] = no_callback,
     ) -> tuple[torch.Tensor, Fence]:
         """Copy rows into a new tensor, without the GIL; see `PIECES`."""
         assert self._bytes is not None
@@ -76,7 +76,7 @@ class HostMemory(SlotMemory):
             if begin:
                 behind(begin)
             end = begin
-        return rows, passed
+        return rows, already_done
 
     def close(self) -> None:
         """Unmap the slots."""

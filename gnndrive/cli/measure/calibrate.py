@@ -23,7 +23,7 @@ from gnndrive.cli.measure.raw import IoOptions, run
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import INFLIGHT_BYTES, DiskCost
 from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.store.calibration import disk_identity, not_writable, save_calibration
 from gnndrive.store.reader import Store
 
@@ -116,7 +116,7 @@ class Disk:
 
     def __init__(self, store: Store, features: str, depth: int, ioengine: str) -> None:
         file = store.table(features)
-        table = Table(file)
+        table = TableLayout(file)
         sector = table.sector_bytes if table.direct else 1
         table.close()
         whole = os.path.getsize(file.path)

@@ -18,7 +18,7 @@ from gnndrive.cli.measure.drive import Driven, drive
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EngineSettings, Int64Array, Landing, TableFile
 from gnndrive.disk.layouts.base import Reads
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 
 READS_AT_ONCE = 4096  # planned as one: some 20 ms of a fast disk's work
 NOWHERE = 0
@@ -76,7 +76,7 @@ def run(options: IoOptions) -> Driven:
     """
     blocks = block_count(options)
     file = TableFile(options.filename, 0, blocks, options.bs, "uint8", (options.bs,))
-    table = Table(file, options.bs, direct=options.direct, separate=True)
+    table = TableLayout(file, options.bs, direct=options.direct, separate=True)
     try:
         if table.direct and options.bs % table.sector_bytes:
             raise ConfigError(
@@ -160,7 +160,7 @@ def block_numbers(
         done += count
 
 
-def _planned(table: Table, numbers: Iterator[Int64Array]) -> Iterator[Reads]:
+def _planned(table: TableLayout, numbers: Iterator[Int64Array]) -> Iterator[Reads]:
     nowhere = Landing(NOWHERE, table.file.row_bytes, direct=False)
     for rows in numbers:
         yield table.locate(rows, np.zeros(len(rows), np.int32), nowhere)

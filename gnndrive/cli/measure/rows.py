@@ -19,7 +19,7 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, EngineSettings, Int32Array, Int64Array, Landing
 from gnndrive.disk.layouts.base import Reads, block_bytes
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
@@ -101,7 +101,7 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
     block = block_bytes(file.row_bytes)
     gap = gap_bytes(cost, block) if options.gap is None else options.gap
     batches = list(wanted_rows(store, options))
-    table = Table(file, block, gap, separate=options.separate)
+    table = TableLayout(file, block, gap, separate=options.separate)
     try:
         settings = EngineSettings(
             options.iodepth,
@@ -164,7 +164,7 @@ class _Plans:
     again once its stretch has landed. It has been touched before, as a loader's slots are after its
     first batches: a page that is new would cost more than the row that lands in it."""
 
-    def __init__(self, table: Table, batches: list[Int64Array]) -> None:
+    def __init__(self, table: TableLayout, batches: list[Int64Array]) -> None:
         stride = table.file.row_bytes
         self._table, self._batches = table, batches
         self._at_once = max(ROWS_AT_ONCE_MIN, LANDING_BYTES // stride)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ClosedError, ConfigError
-from gnndrive.common.ffi import ffi, lib, quick
+from gnndrive.common.ffi import ffi, holding_gil, lib
 from gnndrive.common.records import FAILURE, EngineSettings, Stretch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _PAGE_BYTES = 4096
 
 def refuse_long_extents(reads: Reads, settings: EngineSettings) -> None:
     """Raise ConfigError if an extent that is staged does not fit a staging block."""
-    longest = int(quick.gd_reads_block_bytes(reads.handle))
+    longest = int(holding_gil.gd_reads_block_bytes(reads.handle))
     if longest > settings.block_bytes:
         raise ConfigError(
             f"a read of {longest:,} bytes does not fit a staging block of "
@@ -49,7 +49,7 @@ def staging(count: int, block_bytes: int) -> tuple[Any, list[Any]]:
     return memory, [memory + i * stride for i in range(count)]
 
 
-class Tally:
+class ReadCounters:
     """Completions of an engine's reads, the bytes they brought and how many were asked for again,
     for an engine that does not count itself."""
 
@@ -78,7 +78,7 @@ class Listener(AsyncIterator[Stretch]):
 
     def __init__(self, reads: Reads) -> None:
         self.reads = reads
-        self._progress = quick.gd_reads_progress(reads.handle)
+        self._progress = holding_gil.gd_reads_progress(reads.handle)
         self._log = ffi.new("gd_log *")
         self._news = asyncio.Event()
         self._landed = 0
@@ -104,7 +104,7 @@ class Listener(AsyncIterator[Stretch]):
     def _collect(self) -> Stretch | None:
         """What has been logged since the last call, or None."""
         log = self._log
-        quick.gd_reads_log(self.reads.handle, log)
+        holding_gil.gd_reads_log(self.reads.handle, log)
         if log.landed == self._landed and log.failed == self._failed:
             return None
         new_slots = np.empty(log.landed - self._landed, np.int32)

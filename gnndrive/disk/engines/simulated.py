@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi, lib, quick
+from gnndrive.common.ffi import ffi, holding_gil, lib
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines._listener import (
     Listener,
-    Tally,
+    ReadCounters,
     refuse_closed,
     refuse_long_extents,
     staging,
@@ -96,7 +96,7 @@ class Simulated(Engine):
         self._active: dict[Reads, Listener] = {}
         self._files: dict[tuple[int, int], int] = {}
         self._fds: dict[Reads, int] = {}
-        self._tally = Tally()
+        self._tally = ReadCounters()
         self._turn_number = 0
         self._scheduled = False
         self._closing = False
@@ -282,7 +282,7 @@ class Simulated(Engine):
 
     def _waits(self, listener: Listener) -> bool:
         """Whether some of its rows are still to be read."""
-        progress = quick.gd_reads_progress(listener.reads.handle)
+        progress = holding_gil.gd_reads_progress(listener.reads.handle)
         return bool(progress.landed + progress.failed < listener.reads.rows)
 
 

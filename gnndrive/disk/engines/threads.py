@@ -18,7 +18,7 @@ from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines._listener import (
     Listener,
-    Tally,
+    ReadCounters,
     refuse_closed,
     refuse_long_extents,
     staging,
@@ -50,7 +50,7 @@ class Threads(Engine):
         self._staging, blocks = staging(self._threads, settings.block_bytes)
         self._idle = list(zip(blocks, self._times, strict=True))
         self._active: set[Listener] = set()
-        self._tally = Tally()
+        self._tally = ReadCounters()
         self._closing = False
         self._ended = asyncio.Event()
 

@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import check, ffi, lib, quick
+from gnndrive.common.ffi import check, ffi, holding_gil, lib
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines._listener import Listener, refuse_closed, refuse_long_extents
 from gnndrive.disk.engines.base import Engine
@@ -72,7 +72,7 @@ class Uring(Engine):
         refuse_long_extents(reads, self._settings)
         listener = Listener(reads)
         self._active.add(listener)
-        code = quick.gd_ring_enqueue(self._ring, reads.handle, reads.fd)
+        code = holding_gil.gd_ring_enqueue(self._ring, reads.handle, reads.fd)
         if code < 0:
             self._active.discard(listener)
             check(code, "gd_ring_enqueue")

@@ -21,7 +21,7 @@ from gnndrive.disk.layouts.base import BLOCK_BYTES, Layout, Reads
 SECTOR_BYTES = 512  # where reads are buffered nothing asks for alignment: plan as for a usual disk
 
 
-class Table(Layout):
+class TableLayout(Layout):
     """One table of rows in one file.
 
     Args:
@@ -117,7 +117,7 @@ class Table(Layout):
 class _TableReads(Reads):
     """Reads that keep their open file and their landing while the kernel may need them."""
 
-    def __init__(self, handle: object, table: Table, landing: Landing) -> None:
+    def __init__(self, handle: object, table: TableLayout, landing: Landing) -> None:
         super().__init__(handle, table.fd, table.path)
         self.table = table
         self.landing = landing

@@ -20,7 +20,7 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.sampling.rounds import Stop
+from gnndrive.sampling.rounds import StopToken
 from gnndrive.sampling.samplers.base import position_dtype
 from gnndrive.sampling.topologies.base import Topology
 
@@ -49,7 +49,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
-class Planted:
+class SeedGroup:
     """Seeds of one node type.
 
     Attributes:
@@ -64,7 +64,7 @@ class Planted:
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class SamplingOptions:
     """How neighbours are drawn.
 
     Attributes:
@@ -90,7 +90,7 @@ class Native:
     """
 
     def __init__(self) -> None:
-        self._stop = Stop()
+        self._stop = StopToken()
         self._lock = threading.Lock()
         self._idle: list[Any] = []
 
@@ -100,8 +100,8 @@ class Native:
 
     @contextmanager
     def sampled(
-        self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[Planted],
-        how: How,
+        self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[SeedGroup],
+        options: SamplingOptions,
     ) -> Iterator[InScratch]:  # fmt: skip
         """Sample; the result is to be copied out within the `with`.
 
@@ -121,15 +121,15 @@ class Native:
         """
         scratch = self._take()
         try:
-            job = _Job(relations, nodes, seeds, how, self._stop.flag)
+            job = _Job(relations, nodes, seeds, options, self._stop.flag)
             code = lib.gd_sample(scratch, job.handle)
             while code == lib.GD_WANTS:
                 code = relations[_waiting(scratch)].topology.serve(scratch, self._stop)
-            if code == 0 and how.induced:
+            if code == 0 and options.induced:
                 code = lib.gd_sampler_induce(scratch)
             if code < 0:
                 raise _error(code, scratch, relations, nodes)
-            yield InScratch(scratch, relations, how)
+            yield InScratch(scratch, relations, options)
         finally:
             with self._lock:
                 self._idle.append(scratch)
@@ -153,8 +153,10 @@ class Native:
 class InScratch:
     """A sample that is still in its scratch."""
 
-    def __init__(self, scratch: Any, relations: Sequence[Relation], how: How) -> None:
-        self._scratch, self._relations, self._how = scratch, relations, how
+    def __init__(
+        self, scratch: Any, relations: Sequence[Relation], options: SamplingOptions
+    ) -> None:
+        self._scratch, self._relations, self._options = scratch, relations, options
         self._hops = len(relations[0].fanout) if relations else 0
 
     def nodes(
@@ -164,7 +166,7 @@ class InScratch:
         how many were new in each hop, the seeds first."""
         count = lib.gd_sampler_nodes(self._scratch, type)
         node, tree = empty(count, np.int64), None
-        if self._how.disjoint:
+        if self._options.disjoint:
             tree = empty(count, np.int32)
         per_hop = np.empty(self._hops + 1, np.int64)
         lib.gd_sampler_found(
@@ -196,8 +198,8 @@ class _Job:
     """A C `gd_sampling *`, `handle`, and what it points to."""
 
     def __init__(
-        self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[Planted],
-        how: How, stop: Any,
+        self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[SeedGroup],
+        options: SamplingOptions, stop: Any,
     ) -> None:  # fmt: skip
         self._kept: list[Any] = [relations, stop]
         for relation in relations:
@@ -215,8 +217,8 @@ class _Job:
             "edge_types": edge_types, "edge_type_count": len(relations),
             "nodes": counts, "node_type_count": len(nodes),
             "seeds": groups, "seeds_count": len(seeds),
-            "hops": hops.pop(), "replace": how.replace, "disjoint": how.disjoint,
-            "latest": how.latest, "key": how.key % (1 << 64), "stop": stop,
+            "hops": hops.pop(), "replace": options.replace, "disjoint": options.disjoint,
+            "latest": options.latest, "key": options.key % (1 << 64), "stop": stop,
         })  # fmt: skip
 
     def _edge_type(self, relation: Relation) -> dict[str, Any]:
@@ -230,7 +232,7 @@ class _Job:
             "weight_bytes": 0 if weight is None else weight.itemsize,
         }  # fmt: skip
 
-    def _seeds(self, group: Planted) -> dict[str, Any]:
+    def _seeds(self, group: SeedGroup) -> dict[str, Any]:
         return {
             "node": self._pointer(group.node), "time": self._pointer(group.time),
             "count": len(group.node), "type": group.type,

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample
-from gnndrive.sampling.samplers._native import How, Native, Planted, Relation
+from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
 from gnndrive.sampling.samplers.base import Bounds, Sampler, checked_fanout, most
 from gnndrive.sampling.topologies.base import Topology
 
@@ -60,9 +60,9 @@ class Uniform(Sampler):
             MemoryError: there is no memory for the sample.
         """
         relation = Relation(topology, self._fanout)
-        how = How(key, self._replace)
-        nodes, seeding = [topology.num_nodes], [Planted(seeds)]
-        with self._native.sampled([relation], nodes, seeding, how) as sampled:
+        options = SamplingOptions(key, self._replace)
+        nodes, seeding = [topology.num_nodes], [SeedGroup(seeds)]
+        with self._native.sampled([relation], nodes, seeding, options) as sampled:
             node, _, nodes_per_hop = sampled.nodes(0, self._empty)
             row, colptr, edge, edges_per_hop = sampled.edges(0, self._empty)
             return Sample(node, row, colptr, edge, nodes_per_hop, edges_per_hop)

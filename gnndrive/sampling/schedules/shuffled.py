@@ -12,7 +12,7 @@ import numpy as np
 
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi, lib, pointer, quick
+from gnndrive.common.ffi import ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Int64Array, Seeds
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
 
@@ -89,7 +89,7 @@ class _Order:
     def next(self, count: int) -> Int64Array:
         """The next so many, int64 [count]."""
         out = np.empty(count, np.int64)
-        core = quick if count <= _QUICK_SEEDS else lib
+        core = holding_gil if count <= _QUICK_SEEDS else lib
         core.gd_shuffle(
             self._address, self._width, self._count, self._key, self._at, count, pointer(out)
         )

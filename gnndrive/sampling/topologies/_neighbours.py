@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive.common.ffi import check, ffi, lib
-from gnndrive.disk.sequential_reader import STRETCH_BYTES, ColumnStream
+from gnndrive.disk.sequential_reader import STRETCH_BYTES, SequentialReader
 from gnndrive.sampling.topologies.base import GraphSize
 
 _COUNT_BYTES = 4  # of an out-degree
@@ -40,7 +40,7 @@ class NeighbourCache:
     """
 
     def __init__(
-        self, csc: Any, stream: ColumnStream, nbytes: int, bipartite: bool = False
+        self, csc: Any, stream: SequentialReader, nbytes: int, bipartite: bool = False
     ) -> None:
         self._csc = csc
         handle = self._choose(csc, stream, nbytes, bipartite)
@@ -51,7 +51,7 @@ class NeighbourCache:
             lib.gd_neighbours_fill(self.handle, address, first, indices.size)
 
     @staticmethod
-    def _choose(csc: Any, stream: ColumnStream, nbytes: int, bipartite: bool) -> Any:
+    def _choose(csc: Any, stream: SequentialReader, nbytes: int, bipartite: bool) -> Any:
         """The cache with nothing filled in; out-degrees are forgotten on return."""
         out_degree = np.full(max(csc.nodes, 1), bipartite, np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.records import IndexPointers, TableFile
-from gnndrive.sampling.rounds import Round, Stop, Turns
+from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
 
 if TYPE_CHECKING:
     from gnndrive.disk.layouts.base import Layout, Reads
@@ -86,7 +86,7 @@ class Source:
     read: Callable[[Reads], npt.NDArray[np.void]]
     cache_bytes: int = 0
     sources: int | None = None
-    turns: Turns = field(default_factory=Turns)
+    lock: CancellableLock = field(default_factory=CancellableLock)
 
 
 class Topology(ABC):
@@ -131,11 +131,11 @@ class Topology(ABC):
     def resident_bytes(self) -> int:
         """Bytes of process memory that it holds between two calls, the page cache not counted."""
 
-    def joining(self, round: Round[Any]) -> Topology:
+    def joining(self, round: CombinedFetch[Any]) -> Topology:
         """The same graph for samples that are drawn together."""
         return self
 
-    def serve(self, sampler: Any, stop: Stop) -> int:
+    def serve(self, sampler: Any, stop: StopToken) -> int:
         """Give a C sampler some of the neighbours that it waits for; what `gd_sample_resume` says.
 
         Raises:

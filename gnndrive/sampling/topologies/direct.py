@@ -9,10 +9,10 @@ A fetch plans single indices as rows of 4 or 8 bytes: the planner sorts them, re
 sector once and bridges gaps, and each index is copied out of staging to its edge, so that no sector
 is kept. Where more is missing than is planned at once the file is gone through from its start to
 its end, part by part. One fetch goes on at a time: two at once would sweep the disk twice and need
-the memory twice. Samples that are drawn together (`Round`) share their fetches, for a pass over
-much of the file is little longer for four than for one. The draw never looks at indices, so samples
-are those of the other topologies, bit for bit. Do not use it where the indices fit in memory:
-`resident` never waits.
+the memory twice. Samples that are drawn together share their fetches (`CombinedFetch`), because a
+pass over much of the file takes little longer for four samples than for one. The draw never looks
+at indices, so samples are those of the other topologies, bit for bit. Do not use it where the
+indices fit in memory: `resident` never waits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import IndexPointers, Int64Array, Landing, TableFile
-from gnndrive.disk.sequential_reader import ColumnStream
-from gnndrive.sampling.rounds import Round, Stop, Turns
+from gnndrive.disk.sequential_reader import SequentialReader
+from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies._neighbours import NeighbourCache
 from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
@@ -44,7 +44,7 @@ _RANGES_MAX = 1024  # of positions, in which missing ones are counted
 
 
 @dataclass(eq=False, slots=True)
-class _Wish:
+class _HopRequest:
     """What a sampler waits for.
 
     Attributes:
@@ -96,7 +96,7 @@ class Direct(Topology):
         read: Callable[[Reads], npt.NDArray[np.void]],
         cache_bytes: int = 0,
         bipartite: bool = False,
-        turns: Turns | None = None,
+        lock: CancellableLock | None = None,
     ) -> None:
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
@@ -109,13 +109,13 @@ class Direct(Topology):
         self._csc = make_csc(indptr, file.row_count, None, file.row_bytes)
         self._cache: NeighbourCache | None = None
         if cache_bytes:
-            with ColumnStream(file) as stream:
+            with SequentialReader(file) as stream:
                 self._cache = NeighbourCache(self._csc, stream, cache_bytes, bipartite)
         self.fetches = self._cache is None or self._cache.indices < self.num_edges
         ranges = -(-max(self.num_edges, 1) // _RANGES_MAX)
         self._range_shift = (ranges - 1).bit_length()
-        self._turns = turns or Turns()
-        self._round: Round[_Wish] = Round()  # without members: each is alone
+        self._lock = lock or CancellableLock()
+        self._round: CombinedFetch[_HopRequest] = CombinedFetch()  # without members: each is alone
         self._counted: Counter[str] = Counter(neighbours_wanted=0, neighbours_cached=0)
 
     @classmethod
@@ -123,7 +123,7 @@ class Direct(Topology):
         """See `Topology.open`; with a neighbour cache, reads the indices twice at most."""
         return cls(
             source.indptr, source.file, source.layout(), source.read, source.cache_bytes,
-            source.sources is not None, source.turns,
+            source.sources is not None, source.lock,
         )  # fmt: skip
 
     @classmethod
@@ -143,7 +143,7 @@ class Direct(Topology):
         """Bytes of the index pointers and the neighbour cache."""
         return self._indptr.nbytes + (0 if self._cache is None else self._cache.nbytes)
 
-    def joining(self, round: Round[_Wish]) -> Direct:
+    def joining(self, round: CombinedFetch[_HopRequest]) -> Direct:
         """See `Topology.joining`: a copy that shares all but whom it waits for; itself if the cache
         has all there is."""
         if not self.fetches:
@@ -152,70 +152,74 @@ class Direct(Topology):
         other._round = round
         return other
 
-    def serve(self, sampler: Any, stop: Stop) -> int:
+    def serve(self, sampler: Any, stop: StopToken) -> int:
         """See `Topology.serve`; waits for the others of its round, its turn, then for the disk."""
         wanted = ffi.new("gd_wanted *")
         lib.gd_sampler_wanted(sampler, wanted)
-        wish = _Wish(wanted, min(wanted.count, self.wanted_max))
+        request = _HopRequest(wanted, min(wanted.count, self.wanted_max))
 
-        def fetch(wishes: list[_Wish]) -> None:
-            with self._turns.turn(stop):
-                self._fetch(wishes, stop)
+        def fetch(requests: list[_HopRequest]) -> None:
+            with self._lock.held(stop):
+                self._fetch(requests, stop)
 
-        self._round.carried_out(self._csc, wish, stop, fetch)
+        self._round.fetch(self._csc, request, stop, fetch)
         try:
-            if wish.error is not None:
-                raise wish.error
-            return int(lib.gd_sample_resume(sampler, self._given(wish), wish.count))
+            if request.error is not None:
+                raise request.error
+            return int(lib.gd_sample_resume(sampler, self._given(request), request.count))
         finally:
-            del wish  # it knows the error, whose traceback knows this frame
+            del request  # it knows the error, whose traceback knows this frame
 
     def stats(self) -> dict[str, int]:
         """See `Topology.stats`."""
         return dict(self._counted)
 
-    def _fetch(self, wishes: list[_Wish], stop: Stop) -> None:
+    def _fetch(self, requests: list[_HopRequest], stop: StopToken) -> None:
         """Serve what is wanted, from the cache or from disk; or say in a wish why not."""
-        ends = np.cumsum([wish.count for wish in wishes])
+        ends = np.cumsum([request.count for request in requests])
         neighbours = np.empty(ends[-1], self._dtype)
         counts = np.zeros(_RANGES_MAX, np.int64)
         cache = ffi.NULL if self._cache is None else self._cache.handle
-        for wish, end in zip(wishes, ends.tolist(), strict=True):
-            wish.neighbours, wish.first = neighbours, end - wish.count
+        for request, end in zip(requests, ends.tolist(), strict=True):
+            request.neighbours, request.first = neighbours, end - request.count
             missing = lib.gd_neighbours_serve(
-                cache, self._csc, wish.wanted, wish.count, self._given(wish), self._range_shift,
-                pointer(counts),
+                cache, self._csc, request.wanted, request.count, self._given(request),
+                self._range_shift, pointer(counts),
             )  # fmt: skip
-            self._counted["neighbours_wanted"] += wish.count
-            self._counted["neighbours_cached"] += wish.count - missing
+            self._counted["neighbours_wanted"] += request.count
+            self._counted["neighbours_cached"] += request.count - missing
         for first, last, most in _parts(counts, self.missing_max):
             part = first << self._range_shift, last << self._range_shift
-            for reads in self._planned(wishes, part, most, neighbours):
-                self._carry_out(reads, wishes, stop)
+            for reads in self._planned(requests, part, most, neighbours):
+                self._carry_out(reads, requests, stop)
                 del reads  # before the next are planned: there is memory for one plan
 
-    def _given(self, wish: _Wish) -> Any:
+    def _given(self, request: _HopRequest) -> Any:
         """Where a wish's own neighbours go, for C."""
-        assert wish.neighbours is not None
-        return ffi.from_buffer(wish.neighbours[wish.first : wish.first + wish.count])
+        assert request.neighbours is not None
+        return ffi.from_buffer(request.neighbours[request.first : request.first + request.count])
 
     def _planned(
-        self, wishes: list[_Wish], part: tuple[int, int], most: int, neighbours: npt.NDArray[Any]
+        self,
+        requests: list[_HopRequest],
+        part: tuple[int, int],
+        most: int,
+        neighbours: npt.NDArray[Any],
     ) -> Iterator[Reads]:
         """Reads of what is missing at positions in `part`, of `most` of them at once."""
-        left = [wish for wish in wishes if wish.error is None]
+        left = [request for request in requests if request.error is None]
         landing = Landing(neighbours.ctypes.data, neighbours.itemsize, False, neighbours)
         at = 0
         while left:
             missing, slots = np.empty(most, np.int64), np.empty(most, np.int32)
             found = ffi.new("gd_misses *", [pointer(missing), pointer(slots), most, 0])
             while left:
-                wish = left[0]
+                request = left[0]
                 at = lib.gd_neighbours_missing(
-                    wish.wanted, at, wish.count, self._given(wish), neighbours.itemsize, *part,
-                    wish.first, found,
+                    request.wanted, at, request.count, self._given(request), neighbours.itemsize,
+                    *part, request.first, found,
                 )  # fmt: skip
-                if at < wish.count:
+                if at < request.count:
                     break
                 del left[0]
                 at = 0
@@ -225,19 +229,19 @@ class Direct(Topology):
                 yield reads
                 del reads
 
-    def _carry_out(self, reads: Reads, wishes: list[_Wish], stop: Stop) -> None:
+    def _carry_out(self, reads: Reads, requests: list[_HopRequest], stop: StopToken) -> None:
         with stop.calling(reads.cancel):
             failures = self._read(reads)
         if not len(failures):
             return
         if stop or (failures["error"] == errno.ECANCELED).any():
             raise ClosedError("the loader or iterator was closed while this batch was sampled")
-        for wish in wishes:
-            place = failures["slot"] - wish.first
-            own = failures[(place >= 0) & (place < wish.count)]
-            if len(own) and wish.error is None:
+        for request in requests:
+            place = failures["slot"] - request.first
+            own = failures[(place >= 0) & (place < request.count)]
+            if len(own) and request.error is None:
                 first = own[np.argmin(own["offset"])]
-                wish.error = ReadError(self.path, int(first["offset"]), int(first["error"]))
+                request.error = ReadError(self.path, int(first["offset"]), int(first["error"]))
 
 
 def _parts(counts: Int64Array, most: int) -> Iterator[tuple[int, int, int]]:

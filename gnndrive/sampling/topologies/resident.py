@@ -20,7 +20,7 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import IndexPointers, TableFile
-from gnndrive.disk.sequential_reader import ColumnStream
+from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
 
@@ -97,7 +97,7 @@ def _pack(
     file: TableFile, size: GraphSize, packed: npt.NDArray[np.uint8], first: int, last: int
 ) -> bool:
     """Pack the indices [first, last); False: one of them is no node."""
-    with ColumnStream(file) as stream:
+    with SequentialReader(file) as stream:
         for start, indices in stream.stretches(first, last):
             code = lib.gd_pack_indices(
                 ffi.from_buffer(indices), size.index_bytes, start, indices.size, size.num_sources,
@@ -111,7 +111,7 @@ def _pack(
 
 def _as_they_are(file: TableFile, size: GraphSize) -> npt.NDArray[Any]:
     """All indices as the file has them."""
-    with ColumnStream(file) as stream:
+    with SequentialReader(file) as stream:
         whole = _memory(size.indices_bytes).view(stream.dtype)
         for first, indices in stream.stretches():
             whole[first : first + indices.size] = indices

@@ -15,7 +15,7 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Landing, Stretch, TableFile
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Reads
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 
 DATA_OFFSET = 4096
 
@@ -24,7 +24,7 @@ DATA_OFFSET = 4096
 class Rows:
     """A table on disk, its bytes, and slots to read rows into."""
 
-    table: Table
+    table: TableLayout
     content: np.ndarray
     memory: np.ndarray
     landing: Landing
@@ -58,7 +58,7 @@ def make_rows(
     memory = slot_memory(row_count if slots is None else slots, row_bytes)
     address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
     landing = Landing(address, row_bytes, land_direct)
-    return Rows(Table(file, **table), content, memory, landing)
+    return Rows(TableLayout(file, **table), content, memory, landing)
 
 
 @pytest.fixture

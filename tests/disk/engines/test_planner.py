@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Landing, TableFile
-from gnndrive.disk.layouts.table import Table
+from gnndrive.disk.layouts.table import TableLayout
 
 
 def plan(rows, slots=None, slots_at=1 << 20, **geometry):
@@ -245,7 +245,7 @@ def test_the_table_names_what_is_wrong(tmp_path):
     path.write_bytes(bytes(1000))
     file = TableFile(str(path), 0, 10, 100, "uint8", (100,))
     landing = Landing(4096, 100, True)
-    table = Table(file)
+    table = TableLayout(file)
     slots = np.arange(2, dtype=np.int32)
     with pytest.raises(ValueError, match=r"row 10 of .*x\.bin, which has 10 rows"):
         table.locate(np.array([3, 10]), slots, landing)
@@ -258,9 +258,9 @@ def test_the_table_names_what_is_wrong(tmp_path):
     with pytest.raises(ValueError, match="closed"):
         table.locate(np.array([3, 4]), slots, landing)
     with pytest.raises(StoreError, match="gone"):
-        Table(TableFile(str(tmp_path / "gone"), 0, 1, 1, "uint8", (1,)))
+        TableLayout(TableFile(str(tmp_path / "gone"), 0, 1, 1, "uint8", (1,)))
     with pytest.raises(ConfigError, match="extent_bytes_max"):
-        Table(file, extent_bytes_max=0)
+        TableLayout(file, extent_bytes_max=0)
 
 
 def test_a_file_system_without_direct_io_is_read_buffered_with_a_warning(tmp_path, monkeypatch):
@@ -276,9 +276,9 @@ def test_a_file_system_without_direct_io_is_read_buffered_with_a_warning(tmp_pat
 
     monkeypatch.setattr("gnndrive.disk.layouts.table.os.open", refuse)
     with pytest.warns(RuntimeWarning, match="page cache"):
-        table = Table(file)
+        table = TableLayout(file)
     assert not table.direct
     table.close()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Table(file, direct=False).close()
+        TableLayout(file, direct=False).close()

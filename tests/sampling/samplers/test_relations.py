@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.sampling.samplers._native import How, Native, Planted, Relation
+from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
 from tests.sampling.samplers.graphs import graph_of_degrees, random_graph, star
@@ -72,8 +72,8 @@ class Case:
     counts: list[int]
     edges: list[Edges]
     fanouts: list[list[int]]
-    seeds: list[Planted]
-    how: How
+    seeds: list[SeedGroup]
+    options: SamplingOptions
 
 
 @st.composite
@@ -97,9 +97,11 @@ def cases(draw: st.DrawFn) -> Case:
     for number, count in enumerate(counts):
         node = np.array(draw(st.lists(st.integers(0, count - 1), max_size=4)), np.int64)
         time = random.integers(0, 7, len(node)) if times != "none" else None
-        seeds.append(Planted(node, number, time))
-    how = How(draw(st.integers(0, 2**64 - 1)), draw(st.booleans()), disjoint, draw(st.booleans()))
-    return Case(counts, edges, [draw(fanout) for _ in edges], seeds, how)
+        seeds.append(SeedGroup(node, number, time))
+    options = SamplingOptions(
+        draw(st.integers(0, 2**64 - 1)), draw(st.booleans()), disjoint, draw(st.booleans())
+    )
+    return Case(counts, edges, [draw(fanout) for _ in edges], seeds, options)
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Found:
 def sampled(case: Case, native: Native | None = None) -> Found:
     relations = [e.relation(f) for e, f in zip(case.edges, case.fanouts, strict=True)]
     found = Found([], [], [], [])
-    with (native or Native()).sampled(relations, case.counts, case.seeds, case.how) as result:
+    with (native or Native()).sampled(relations, case.counts, case.seeds, case.options) as result:
         for kind in range(len(case.counts)):
             node, tree, per_hop = result.nodes(kind)
             trees = [0] * len(node) if tree is None else tree.tolist()
@@ -137,7 +139,9 @@ def check(case: Case, found: Found) -> None:
     reached = [len(group.node) for group in case.seeds]
     tree = 0
     for kind, group in enumerate(case.seeds):
-        trees = range(tree, tree + len(group.node)) if case.how.disjoint else [0] * len(group.node)
+        trees = (
+            range(tree, tree + len(group.node)) if case.options.disjoint else [0] * len(group.node)
+        )
         assert found.nodes[kind][: reached[kind]] == list(
             zip(trees, group.node.tolist(), strict=True)
         )
@@ -160,9 +164,9 @@ def check(case: Case, found: Found) -> None:
                 drawn[col].append(position)
             for col in range(expanded[edges.target], reached[edges.target]):
                 of_tree, node = found.nodes[edges.target][col]
-                time = times[of_tree] if case.how.disjoint and times else None
+                time = times[of_tree] if case.options.disjoint and times else None
                 check_draw(
-                    edges, node, time, case.fanouts[number][hop], case.how, sorted(drawn[col])
+                    edges, node, time, case.fanouts[number][hop], case.options, sorted(drawn[col])
                 )
         for kind in range(len(case.counts)):
             ends[kind] += found.nodes_per_hop[kind][hop + 1]
@@ -170,18 +174,20 @@ def check(case: Case, found: Found) -> None:
     assert used == [len(edges) for edges in found.edges]
 
 
-def check_draw(edges: Edges, node: int, time: Any, fanout: int, how: How, drawn: list[int]) -> None:
+def check_draw(
+    edges: Edges, node: int, time: Any, fanout: int, options: SamplingOptions, drawn: list[int]
+) -> None:
     """Hold the edges that one node drew against those there are."""
     there = edges.existing(node, time)
     timed = edges.edge_time is not None or edges.node_time is not None
-    if how.latest and timed and 0 <= fanout < len(there):
+    if options.latest and timed and 0 <= fanout < len(there):
         there = sorted(there, key=lambda p: (edges.since(p), p))[len(there) - fanout :]
     assert set(drawn) <= set(there)
-    if fanout < 0 or (not how.replace and len(there) <= fanout):
+    if fanout < 0 or (not options.replace and len(there) <= fanout):
         assert drawn == sorted(there)
     else:
         assert len(drawn) == (fanout if there else 0)
-        assert how.replace or len(set(drawn)) == len(drawn)
+        assert options.replace or len(set(drawn)) == len(drawn)
 
 
 @settings(derandomize=True, deadline=None, max_examples=600)
@@ -203,7 +209,13 @@ def test_one_type_of_each_is_uniform_sampling(replace: bool) -> None:
     indptr, indices = random_graph(500, 12, seed=4)
     seeds, fanout = np.arange(40), [5, -1, 40]
     plain = Uniform(fanout, replace).sample(seeds, 9, Mmap(indptr, indices, "graph"))
-    case = Case([500], [Edges(0, 0, indptr, indices)], [fanout], [Planted(seeds)], How(9, replace))
+    case = Case(
+        [500],
+        [Edges(0, 0, indptr, indices)],
+        [fanout],
+        [SeedGroup(seeds)],
+        SamplingOptions(9, replace),
+    )
     found = sampled(case)
     assert [node for _, node in found.nodes[0]] == plain.node.tolist()
     assert [row for row, _, _ in found.edges[0]] == plain.row.tolist()
@@ -215,8 +227,8 @@ def test_what_a_node_draws_hangs_on_key_edge_type_node_and_tree_alone() -> None:
 
     def drawn(seeds: list[int], key: int = 1, types: int = 1, disjoint: bool = False) -> Any:
         edges = [Edges(0, 0, indptr, indices)] * types
-        how = How(key, disjoint=disjoint)
-        found = sampled(Case([6], edges, [[5]] * types, [Planted(np.array(seeds))], how))
+        options = SamplingOptions(key, disjoint=disjoint)
+        found = sampled(Case([6], edges, [[5]] * types, [SeedGroup(np.array(seeds))], options))
         return [
             [[e for _, col, e in each if col == place] for place in range(len(seeds))]
             for each in found.edges
@@ -238,8 +250,8 @@ def test_what_a_node_draws_hangs_on_key_edge_type_node_and_tree_alone() -> None:
 def weighted(weight: Any, k: int, key: int, replace: bool = False) -> list[int]:
     topology = star(len(weight))
     relation = Relation(topology, np.array([k]), weight=np.asarray(weight))
-    counts, seeds = [len(weight) + 1], [Planted(np.array([0]))]
-    with Native().sampled([relation], counts, seeds, How(key, replace)) as result:
+    counts, seeds = [len(weight) + 1], [SeedGroup(np.array([0]))]
+    with Native().sampled([relation], counts, seeds, SamplingOptions(key, replace)) as result:
         edges: list[int] = result.edges(0)[2].tolist()
     return edges
 
@@ -284,7 +296,9 @@ def test_attributes_of_another_size(name: str, wrong: Any) -> None:
     relation = Relation(star(4), np.array([1]), **{name: wrong})
     with (
         pytest.raises(ConfigError, match="a number for each"),
-        Native().sampled([relation], [5], [Planted(np.array([0]))], How(0, disjoint=True)),
+        Native().sampled(
+            [relation], [5], [SeedGroup(np.array([0]))], SamplingOptions(0, disjoint=True)
+        ),
     ):
         pass
 
@@ -297,11 +311,17 @@ def test_attributes_of_another_size(name: str, wrong: Any) -> None:
 def test_induced_edges_are_all_between_the_nodes(case: Case) -> None:
     for edges in case.edges:
         edges.edge_time = edges.node_time = None
-    how = How(case.how.key, case.how.replace)
-    seeds = [Planted(np.unique(group.node), group.type) for group in case.seeds]
-    plain = sampled(Case(case.counts, case.edges, case.fanouts, seeds, how))
+    options = SamplingOptions(case.options.key, case.options.replace)
+    seeds = [SeedGroup(np.unique(group.node), group.type) for group in case.seeds]
+    plain = sampled(Case(case.counts, case.edges, case.fanouts, seeds, options))
     found = sampled(
-        Case(case.counts, case.edges, case.fanouts, seeds, How(how.key, how.replace, induced=True))
+        Case(
+            case.counts,
+            case.edges,
+            case.fanouts,
+            seeds,
+            SamplingOptions(options.key, options.replace, induced=True),
+        )
     )
     assert found.nodes == plain.nodes
     for number, edges in enumerate(case.edges):
@@ -322,7 +342,7 @@ def test_different_numbers_of_hops() -> None:
     relations = [Relation(star(3), np.array([1])), Relation(star(3), np.array([1, 2]))]
     with (
         pytest.raises(ConfigError, match="give all as many"),
-        Native().sampled(relations, [4], [], How(0)),
+        Native().sampled(relations, [4], [], SamplingOptions(0)),
     ):
         pass
 
@@ -332,7 +352,7 @@ def test_the_edge_type_at_fault_is_named() -> None:
     relations = [Relation(star(3), np.array([1])), Relation(bad, np.array([1]), 1, 1)]
     with (
         pytest.raises(StoreError, match=r"author__writes__paper: a neighbour is node 7.*0 to 0"),
-        Native().sampled(relations, [4, 1], [Planted(np.array([0]), 1)], How(0)),
+        Native().sampled(relations, [4, 1], [SeedGroup(np.array([0]), 1)], SamplingOptions(0)),
     ):
         pass
 
@@ -341,16 +361,22 @@ def test_more_trees_times_nodes_than_can_be_counted() -> None:
     topology = Mmap(np.array([0, 0]), np.array([], np.int32), "graph")
     topology.csc().nodes = 1 << 62
     relation = Relation(topology, np.array([1]))
-    seeds = Planted(np.zeros(4, np.int64))
+    seeds = SeedGroup(np.zeros(4, np.int64))
     with (
         pytest.raises(ConfigError, match="lower batch_size"),
-        Native().sampled([relation], [1 << 62], [seeds], How(0, disjoint=True)),
+        Native().sampled([relation], [1 << 62], [seeds], SamplingOptions(0, disjoint=True)),
     ):
         pass
 
 
 def test_results_are_in_the_order_of_hops() -> None:
     indptr, indices = random_graph(200, 8, seed=2)
-    case = Case([200], [Edges(0, 0, indptr, indices)], [[3, 3]], [Planted(np.arange(5))], How(1))
+    case = Case(
+        [200],
+        [Edges(0, 0, indptr, indices)],
+        [[3, 3]],
+        [SeedGroup(np.arange(5))],
+        SamplingOptions(1),
+    )
     columns = [col for _, col, _ in sampled(case).edges[0]]
     assert all(before <= after for before, after in pairwise(columns))

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi, lib, pointer, quick
+from gnndrive.common.ffi import ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_state import VERSION
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Positions
@@ -233,7 +233,7 @@ def test_nothing_to_shuffle() -> None:
     assert epoch_of(Shuffled(InputNodes(1), 10, True, False, 3)) == [0]
 
 
-@pytest.mark.parametrize("core", [lib, quick], ids=["library", "quick"])
+@pytest.mark.parametrize("core", [lib, holding_gil], ids=["library", "quick"])
 def test_orders_of_more_than_an_int32_can_count(core: Any) -> None:
     """They are kept in 8 bytes a number; fewer in 4, and it is the same order."""
     count, out = 1000, {4: np.empty(1000, np.int64), 8: np.empty(1000, np.int64)}

@@ -16,8 +16,8 @@ import pytest
 from gnndrive.common.errors import ClosedError, GNNDriveError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Sample
-from gnndrive.disk.sequential_reader import ColumnStream
-from gnndrive.sampling.rounds import Member, Round, Stop
+from gnndrive.disk.sequential_reader import SequentialReader
+from gnndrive.sampling.rounds import CombinedFetch, Participant, StopToken
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import _neighbours
 from gnndrive.sampling.topologies._csc import make_csc
@@ -60,7 +60,7 @@ def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
 
 def make_cache(graph: Graph, nbytes: int) -> _neighbours.NeighbourCache:
     csc = make_csc(graph.indptr, len(graph.indices), None, graph.dtype.itemsize)
-    with ColumnStream(graph.indices_file) as stream:
+    with SequentialReader(graph.indices_file) as stream:
         return _neighbours.NeighbourCache(csc, stream, nbytes)
 
 
@@ -184,10 +184,10 @@ def drawn_together(
     topology: Any, seeds: list[np.ndarray], sampler: Uniform
 ) -> list[Sample | BaseException]:
     """A sample of each of `seeds`, or what went wrong with it, drawn in one round."""
-    round: Round[Any] = Round()
-    members = [round.enter() for _ in seeds]
+    round: CombinedFetch[Any] = CombinedFetch()
+    members = [round.join() for _ in seeds]
 
-    def draw(node: np.ndarray, member: Member) -> Sample | BaseException:
+    def draw(node: np.ndarray, member: Participant) -> Sample | BaseException:
         try:
             return sampler.sample(node, 7, topology.joining(round))
         except GNNDriveError as error:
@@ -344,7 +344,7 @@ def test_closing_ends_who_reads(opened: Open, on_disk: OnDisk) -> None:
 
 
 def test_a_stop_calls_what_waits_now_and_later() -> None:
-    stop, calls = Stop(), []
+    stop, calls = StopToken(), []
     with stop.calling(lambda: calls.append("left")):
         assert not stop
     with stop.calling(lambda: calls.append("within")):
