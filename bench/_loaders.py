@@ -28,8 +28,9 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import EngineSettings, Landing, Sample
 from gnndrive.disk.engines import choose
-from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES, Reads
+from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.loader.arguments import checked_gap
 from gnndrive.sampling.graph import Adjacency, mapped
 from gnndrive.sampling.rounds import CombinedFetch
@@ -126,7 +127,7 @@ def run_naive(options: argparse.Namespace) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def naive_reads(table: TableLayout, drawn: Iterator[Sample], meter: Meter) -> Iterator[Reads]:
+def naive_reads(table: TableLayout, drawn: Iterator[Sample], meter: Meter) -> Iterator[ReadJob]:
     """A plan for each batch, into memory that is used again when its batch has landed."""
     stride, parts = table.file.row_bytes, QUEUED + 1
     memory: list[Any] = [None] * parts

@@ -207,7 +207,8 @@ def make_plan(
     ):
         raise ConfigError(
             f"device_memory={format_size(requirements.device_memory)} is less than this loader can "
-            f"need, {format_size(held.nbytes + live.nbytes)}; give that much or a smaller buffer=\n{plan}"
+            f"need, {format_size(held.nbytes + live.nbytes)}; give that much or a smaller buffer="
+            f"\n{plan}"
         )
     if memory is not None and plan.total_bytes > memory:
         raise ConfigError(

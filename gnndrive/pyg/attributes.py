@@ -19,7 +19,8 @@ import torch
 from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.records import Int64Array, Landing, TableFile
-from gnndrive.disk.layouts.base import Layout, Reads
+from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Attributes:
         self,
         store: Store,
         layouts: Mapping[str, Layout] | None = None,
-        read: Callable[[Reads], npt.NDArray[np.void]] | None = None,
+        read: Callable[[ReadJob], npt.NDArray[np.void]] | None = None,
     ) -> None:
         self._store, self._layouts, self._read = store, dict(layouts or {}), read
         self._maps: dict[str, torch.Tensor] = {}

@@ -24,7 +24,8 @@ from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import FAILURE, EngineSettings, TableFile, TopologyChoice
 from gnndrive.disk.engines.base import Engine
-from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout, Reads
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.loader.arguments import size_or_none
 from gnndrive.plan.plan import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
 from gnndrive.plan.requirements import Requirements
@@ -223,7 +224,7 @@ class Adjacency:
         own = replace(settings, depth=IO_DEPTH, block_bytes=SWEEP_BLOCK_BYTES, gives_way=False)
         self._loop_thread, self._engine = in_loop_thread(partial(engine, own), "gnndrive-adjacency")
 
-    def read(self, reads: Reads) -> npt.NDArray[np.void]:
+    def read(self, reads: ReadJob) -> npt.NDArray[np.void]:
         """Carry reads out and return the failures, `FAILURE` [n]; blocking, for a worker thread.
 
         Raises:
@@ -234,7 +235,7 @@ class Adjacency:
             raise ClosedError(CLOSED)
         return loop_thread.call(self._read(reads))
 
-    async def _read(self, reads: Reads) -> npt.NDArray[np.void]:
+    async def _read(self, reads: ReadJob) -> npt.NDArray[np.void]:
         assert self._engine is not None
         failures = [stretch.failures async for stretch in self._engine.read(reads)]
         return np.concatenate([np.empty(0, FAILURE), *failures])

@@ -17,10 +17,9 @@ from time import perf_counter
 from gnndrive.cli.measure.latency import Latency, merged
 from gnndrive.common.errors import ConfigError, ReadError
 from gnndrive.common.records import EngineSettings, Stretch
-from gnndrive.disk.engines._listener import Listener
 from gnndrive.disk.engines.threads import Threads
 from gnndrive.disk.engines.uring import Uring
-from gnndrive.disk.layouts.base import Reads
+from gnndrive.disk.read_job import ReadJob
 
 QUEUED = 2  # planned reads that wait behind the one that is waited for
 ENGINES: dict[str, type[Uring] | type[Threads]] = {"uring": Uring, "threads": Threads}
@@ -74,7 +73,7 @@ class Driven:
 
 
 def drive(
-    sources: list[Iterator[Reads]],
+    sources: list[Iterator[ReadJob]],
     engine: str,
     settings: EngineSettings,
     runtime_s: float | None = None,
@@ -100,7 +99,7 @@ def drive(
 
 
 async def _drive(
-    sources: list[Iterator[Reads]], engine: str, settings: EngineSettings, runtime_s: float | None
+    sources: list[Iterator[ReadJob]], engine: str, settings: EngineSettings, runtime_s: float | None
 ) -> Driven:
     engines: list[Uring | Threads] = []
     try:
@@ -141,9 +140,9 @@ async def _drive(
 class _Job:
     """One engine and what it has to read."""
 
-    def __init__(self, engine: Uring | Threads, source: Iterator[Reads]) -> None:
+    def __init__(self, engine: Uring | Threads, source: Iterator[ReadJob]) -> None:
         self._engine, self._source = engine, source
-        self._live: deque[Listener] = deque()
+        self._live: deque[ReadJob] = deque()
         self._stopped = False
         self.rows = 0
         self.error: ReadError | None = None
@@ -151,31 +150,31 @@ class _Job:
     def stop(self) -> None:
         """Start no more requests; those in flight still end and count."""
         self._stopped = True
-        for listener in self._live:
-            listener.reads.cancel()
+        for job in self._live:
+            job.cancel()
 
     async def run(self) -> None:
-        for reads in self._source:
+        for job in self._source:
             if self._stopped:
                 break
-            self._live.append(self._engine.read(reads))
+            self._live.append(self._engine.read(job))
             if len(self._live) > QUEUED:
                 await self._finish_oldest()
         while self._live:
             await self._finish_oldest()
 
     async def _finish_oldest(self) -> None:
-        listener = self._live[0]
-        async for stretch in listener:
+        job = self._live[0]
+        async for stretch in job:
             self.rows += len(stretch.slots)
             if len(stretch.failures):
-                self._note_failure(listener.reads, stretch)
+                self._note_failure(job, stretch)
         self._live.popleft()
 
-    def _note_failure(self, reads: Reads, stretch: Stretch) -> None:
+    def _note_failure(self, job: ReadJob, stretch: Stretch) -> None:
         failures = stretch.failures
         broken = failures[failures["error"] != errno.ECANCELED]
         if len(broken) and self.error is None:
             first = broken[0]
-            self.error = ReadError(reads.path, int(first["offset"]), int(first["error"]))
+            self.error = ReadError(job.path, int(first["offset"]), int(first["error"]))
             self.stop()

@@ -17,8 +17,8 @@ import numpy as np
 from gnndrive.cli.measure.drive import Driven, drive
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EngineSettings, Int64Array, Landing, TableFile
-from gnndrive.disk.layouts.base import Reads
 from gnndrive.disk.layouts.table import TableLayout
+from gnndrive.disk.read_job import ReadJob
 
 READS_AT_ONCE = 4096  # planned as one: some 20 ms of a fast disk's work
 NOWHERE = 0
@@ -160,7 +160,7 @@ def block_numbers(
         done += count
 
 
-def _planned(table: TableLayout, numbers: Iterator[Int64Array]) -> Iterator[Reads]:
+def _planned(table: TableLayout, numbers: Iterator[Int64Array]) -> Iterator[ReadJob]:
     nowhere = Landing(NOWHERE, table.file.row_bytes, direct=False)
     for rows in numbers:
         yield table.locate(rows, np.zeros(len(rows), np.int32), nowhere)

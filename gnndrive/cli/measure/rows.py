@@ -18,8 +18,9 @@ from gnndrive.cli.measure.drive import QUEUED, Driven, drive
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, EngineSettings, Int32Array, Int64Array, Landing
-from gnndrive.disk.layouts.base import Reads, block_bytes
+from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.disk.layouts.table import TableLayout
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
@@ -177,7 +178,7 @@ class _Plans:
         self._slots: list[Int32Array] = np.split(slots, parts)
         self.requests = self.nbytes = 0
 
-    def __iter__(self) -> Iterator[Reads]:
+    def __iter__(self) -> Iterator[ReadJob]:
         stretches = (
             rows[start : start + self._at_once]
             for rows in self._batches

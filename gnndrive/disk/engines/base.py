@@ -1,20 +1,17 @@
-"""The Engine interface: carry planned reads out, handing over finished stretches as they come.
+"""The Engine interface: carry out planned reads and hand over finished stretches as they come.
 
-An engine runs the same C state machine as every other (`native/reads.c`); it differs in who talks
-to the kernel. `read` enqueues at once, in the step that calls it, and returns an iterator that only
-listens: dropping the iterator stops nothing, for the kernel may still write (law 3).
+Every engine runs the same C state machine (`native/reads.c`); engines differ in how they talk to
+the kernel. `read` enqueues the job in the call itself and the job only listens from then on:
+dropping it stops nothing, because the kernel may still write (law 3).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import Self
 
-from gnndrive.common.records import EngineSettings, Stretch
-
-if TYPE_CHECKING:
-    from gnndrive.disk.layouts.base import Reads
+from gnndrive.common.records import EngineSettings
+from gnndrive.disk.read_job import ReadJob
 
 
 class Engine(ABC):
@@ -29,9 +26,14 @@ class Engine(ABC):
     @abstractmethod
     def __init__(self, settings: EngineSettings) -> None: ...
 
+    @classmethod
+    def make(cls, context: EngineSettings) -> Self:
+        """An engine for the running event loop."""
+        return cls(context)
+
     @abstractmethod
-    def read(self, reads: Reads) -> AsyncIterator[Stretch]:
-        """Enqueue `reads` now and iterate over its stretches until each of its rows landed or
+    def read(self, job: ReadJob) -> ReadJob:
+        """Enqueue `job` now; returns it, to be iterated over until each of its rows landed or
         failed.
 
         Raises:

@@ -16,22 +16,19 @@ import random
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi, holding_gil, lib
+from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines._listener import (
-    Listener,
-    ReadCounters,
+from gnndrive.disk.engines._shared import (
+    JobCounters,
     refuse_closed,
     refuse_long_extents,
     staging,
 )
 from gnndrive.disk.engines.base import Engine
-
-if TYPE_CHECKING:
-    from gnndrive.disk.layouts.base import Reads
+from gnndrive.disk.read_job import ReadJob
 
 POISON = 0xA5
 _SECTOR_BYTES = 512
@@ -60,9 +57,9 @@ class Faults:
 
 @dataclass(slots=True)
 class Request:
-    """Extent `extent` of `reads` in flight: bytes [offset, offset + length) of its file."""
+    """Extent `extent` of `job` in flight: bytes [offset, offset + length) of its file."""
 
-    reads: Reads
+    job: ReadJob
     extent: int
     offset: int
     length: int
@@ -92,11 +89,10 @@ class Simulated(Engine):
         self._staging, self._blocks = staging(settings.depth, settings.block_bytes)
         self._poison = bytes([POISON]) * settings.block_bytes
         self._request = ffi.new("gd_request *")
-        self._jobs: deque[Listener] = deque()
-        self._active: dict[Reads, Listener] = {}
+        self._waiting: deque[ReadJob] = deque()
+        self._active: dict[ReadJob, int] = {}  # each job's descriptor without O_DIRECT
         self._files: dict[tuple[int, int], int] = {}
-        self._fds: dict[Reads, int] = {}
-        self._tally = ReadCounters()
+        self._counters = JobCounters()
         self._turn_number = 0
         self._scheduled = False
         self._closing = False
@@ -105,23 +101,21 @@ class Simulated(Engine):
         self._finish = weakref.finalize(self, _close_files, self._files)
 
     # ---- the Engine interface ----
-    def read(self, reads: Reads) -> Listener:
+    def read(self, job: ReadJob) -> ReadJob:
         """See `Engine.read`."""
         refuse_closed(self._closing)
-        refuse_long_extents(reads, self._settings)
-        listener = Listener(reads)
-        self._fds[reads] = self._buffered(reads.fd)
-        self._active[reads] = listener
-        self._jobs.append(listener)
+        refuse_long_extents(job, self._settings)
+        self._active[job] = self._buffered(job.fd)
+        self._waiting.append(job)
         self._fill()
         self._schedule()
-        return listener
+        return job
 
     async def aclose(self) -> None:
         """See `Engine.aclose`; what is in flight ends as it would have, paused or not."""
         self._closing = True
-        for reads in self._active:
-            reads.cancel()
+        for job in self._active:
+            job.cancel()
         while self._active:
             self._turn()
             await asyncio.sleep(0)
@@ -129,7 +123,7 @@ class Simulated(Engine):
 
     def stats(self) -> dict[str, int]:
         """Requests, bytes and retries, of reads under way too."""
-        return self._tally.with_active(self._active)
+        return self._counters.with_active(self._active)
 
     # ---- by hand, for tests ----
     @property
@@ -195,23 +189,23 @@ class Simulated(Engine):
 
     def _fill(self) -> None:
         """Start extents until `depth` are in flight, jobs first come first served."""
-        while self._blocks and self._jobs:
-            reads = self._jobs[0].reads
-            extent = lib.gd_reads_take(reads.handle)
+        while self._blocks and self._waiting:
+            job = self._waiting[0]
+            extent = lib.gd_reads_take(job.handle)
             if extent < 0:
-                self._jobs.popleft()
+                self._waiting.popleft()
             else:
-                self._submit(reads, extent, self._blocks.pop())
+                self._submit(job, extent, self._blocks.pop())
 
-    def _submit(self, reads: Reads, extent: int, block: Any) -> None:
+    def _submit(self, job: ReadJob, extent: int, block: Any) -> None:
         asked = self._request
-        lib.gd_reads_request(reads.handle, extent, block, asked)
+        lib.gd_reads_request(job.handle, extent, block, asked)
         length, into, due = asked.length, asked.into, 0
         self._spoil(into, length)
         if self._faults.delay_turns_max:
             span = self._faults.delay_turns_max + 1
             due = self._turn_number + 1 + int(self._random.random() * span)
-        self.inflight.append(Request(reads, extent, asked.offset, length, into, block, due))
+        self.inflight.append(Request(job, extent, asked.offset, length, into, block, due))
 
     def _complete_at(self, index: int) -> None:
         self._end(index, self._draw(self.inflight[index]))
@@ -246,17 +240,17 @@ class Simulated(Engine):
             inflight.pop()
         else:
             inflight.pop(index)
-        reads, block = request.reads, request.block
+        job, block = request.job, request.block
         if res is None or res >= 0:
             res = self._fetch(request, res)
-        if lib.gd_reads_complete(reads.handle, request.extent, res, block) == lib.GD_AGAIN:
-            self._submit(reads, request.extent, block)
+        if lib.gd_reads_complete(job.handle, request.extent, res, block) == lib.GD_AGAIN:
+            self._submit(job, request.extent, block)
         else:
             self._blocks.append(block)
 
     def _fetch(self, request: Request, limit: int | None) -> int:
         """Read the request's bytes from the file, at most `limit`; returns how many."""
-        fd = self._fds[request.reads]
+        fd = self._active[request.job]
         into = ffi.buffer(request.into, request.length)
         read = os.preadv(fd, [into], request.offset)
         if limit is None or read <= limit:
@@ -272,18 +266,13 @@ class Simulated(Engine):
     def _settle(self) -> None:
         """Refill, wake listeners, let go of reads that have ended."""
         self._fill()
-        busy = {request.reads for request in self.inflight} if self.inflight else set()
-        for reads, listener in list(self._active.items()):
-            if reads not in busy and not self._waits(listener):
-                lib.gd_reads_let_go(reads.handle)
-                del self._active[reads], self._fds[reads]
-                self._tally.add(reads)
-            listener.poke()
-
-    def _waits(self, listener: Listener) -> bool:
-        """Whether some of its rows are still to be read."""
-        progress = holding_gil.gd_reads_progress(listener.reads.handle)
-        return bool(progress.landed + progress.failed < listener.reads.rows)
+        busy = {request.job for request in self.inflight} if self.inflight else set()
+        for job in list(self._active):
+            if job not in busy and not job.unfinished:
+                lib.gd_reads_let_go(job.handle)
+                del self._active[job]
+                self._counters.add(job)
+            job.wake()
 
 
 def _thresholds(faults: Faults) -> tuple[tuple[float, int], ...]:

@@ -11,22 +11,19 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines._listener import (
-    Listener,
-    ReadCounters,
+from gnndrive.disk.engines._shared import (
+    JobCounters,
     refuse_closed,
     refuse_long_extents,
     staging,
 )
 from gnndrive.disk.engines.base import Engine
-
-if TYPE_CHECKING:
-    from gnndrive.disk.layouts.base import Reads
+from gnndrive.disk.read_job import ReadJob
 
 THREADS_MAX = 16
 
@@ -49,66 +46,65 @@ class Threads(Engine):
         ]
         self._staging, blocks = staging(self._threads, settings.block_bytes)
         self._idle = list(zip(blocks, self._times, strict=True))
-        self._active: set[Listener] = set()
-        self._tally = ReadCounters()
+        self._active: set[ReadJob] = set()
+        self._counters = JobCounters()
         self._closing = False
         self._ended = asyncio.Event()
 
-    def read(self, reads: Reads) -> Listener:
+    def read(self, job: ReadJob) -> ReadJob:
         """See `Engine.read`."""
         refuse_closed(self._closing)
-        refuse_long_extents(reads, self._settings)
-        listener = Listener(reads)
-        workers = min(self._threads, reads.requests)
+        refuse_long_extents(job, self._settings)
+        workers = min(self._threads, job.requests)
         if workers == 0:
-            lib.gd_reads_let_go(reads.handle)
-            return listener
-        self._active.add(listener)
+            lib.gd_reads_let_go(job.handle)
+            return job
+        self._active.add(job)
         last_out = _LastOut(workers)
         for _ in range(workers):
             try:
-                self._pool.submit(self._work, listener, last_out)
+                self._pool.submit(self._work, job, last_out)
             except RuntimeError:  # the interpreter is ending: what was not begun will not be read
-                reads.cancel()
-                self._leave(listener, last_out)
-        return listener
+                job.cancel()
+                self._leave(job, last_out)
+        return job
 
-    def _work(self, listener: Listener, last_out: _LastOut) -> None:
+    def _work(self, job: ReadJob, last_out: _LastOut) -> None:
         """In a pool thread: read extents until none is left; the last thread out lets go."""
-        (block, times), reads = self._idle.pop(), listener.reads
+        block, times = self._idle.pop()
         block_bytes = self._settings.block_bytes
         try:
             while True:
-                code = lib.gd_reads_pread(reads.handle, reads.fd, block, block_bytes, times)
+                code = lib.gd_reads_pread(job.handle, job.fd, block, block_bytes, times)
                 if check(code, "gd_reads_pread") == 0:
                     break
-                self._tell(listener)
+                self._tell(job)
         finally:
             self._idle.append((block, times))
-            self._leave(listener, last_out)
+            self._leave(job, last_out)
 
-    def _leave(self, listener: Listener, last_out: _LastOut) -> None:
+    def _leave(self, job: ReadJob, last_out: _LastOut) -> None:
         if last_out.leave():
-            lib.gd_reads_let_go(listener.reads.handle)
-            self._tell(listener)
+            lib.gd_reads_let_go(job.handle)
+            self._tell(job)
 
-    def _tell(self, listener: Listener) -> None:
+    def _tell(self, job: ReadJob) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._on_news, listener)
+            self._loop.call_soon_threadsafe(self._on_news, job)
 
-    def _on_news(self, listener: Listener) -> None:
-        if not listener.poke() or listener not in self._active:
+    def _on_news(self, job: ReadJob) -> None:
+        if not job.wake() or job not in self._active:
             return
-        self._active.discard(listener)
-        self._tally.add(listener.reads)
+        self._active.discard(job)
+        self._counters.add(job)
         if not self._active:
             self._ended.set()
 
     async def aclose(self) -> None:
         """See `Engine.aclose`; may be cancelled and called again."""
         self._closing = True
-        for listener in self._active:
-            listener.reads.cancel()
+        for job in self._active:
+            job.cancel()
         while self._active:
             self._ended.clear()
             await self._ended.wait()
@@ -116,7 +112,7 @@ class Threads(Engine):
 
     def stats(self) -> dict[str, int]:
         """Requests, bytes and retries, of reads under way too."""
-        return self._tally.with_active(listener.reads for listener in self._active)
+        return self._counters.with_active(self._active)
 
     def latency(self) -> Any:
         """A C `gd_latency *` of the requests so far, with `settings.measure`.

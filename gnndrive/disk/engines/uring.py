@@ -12,16 +12,15 @@ import contextlib
 import errno
 import os
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib
 from gnndrive.common.records import EngineSettings
-from gnndrive.disk.engines._listener import Listener, refuse_closed, refuse_long_extents
+from gnndrive.disk.engines._probe import why_not_uring
+from gnndrive.disk.engines._shared import refuse_closed, refuse_long_extents
 from gnndrive.disk.engines.base import Engine
-
-if TYPE_CHECKING:
-    from gnndrive.disk.layouts.base import Reads
+from gnndrive.disk.read_job import ReadJob
 
 REPORT_ROWS = 2048  # at most that many rows land before the event loop hears of them
 
@@ -58,7 +57,7 @@ class Uring(Engine):
         self._closing = False
         self._last_stats: dict[str, int] = {}
         self._last_latency: Any = None
-        self._active: set[Listener] = set()
+        self._active: set[ReadJob] = set()
         self._ended = asyncio.Event()
         # The finalizer holds what the kernel may write until the ring has stopped, whatever becomes
         # of this object; for the same reason the loop must not keep this object alive.
@@ -66,23 +65,22 @@ class Uring(Engine):
         self._finish = weakref.finalize(self, _finish, self._loop, ring, self._notify, *held)
         self._loop.add_reader(self._notify, _wake, weakref.ref(self))
 
-    def read(self, reads: Reads) -> Listener:
+    def read(self, job: ReadJob) -> ReadJob:
         """See `Engine.read`."""
         refuse_closed(self._closing)
-        refuse_long_extents(reads, self._settings)
-        listener = Listener(reads)
-        self._active.add(listener)
-        code = holding_gil.gd_ring_enqueue(self._ring, reads.handle, reads.fd)
+        refuse_long_extents(job, self._settings)
+        self._active.add(job)
+        code = holding_gil.gd_ring_enqueue(self._ring, job.handle, job.fd)
         if code < 0:
-            self._active.discard(listener)
+            self._active.discard(job)
             check(code, "gd_ring_enqueue")
-        return listener
+        return job
 
     def _on_notify(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._notify)
-        for listener in [listener for listener in self._active if listener.poke()]:
-            self._active.discard(listener)
+        for job in [job for job in self._active if job.wake()]:
+            self._active.discard(job)
         if not self._active:
             self._ended.set()
 
@@ -125,17 +123,17 @@ def _wake(engine: weakref.ref[Uring]) -> None:
 
 
 def _finish(
-    loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[Listener], traffic: Any
+    loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[ReadJob], traffic: Any
 ) -> None:
-    """Stop the ring, drain the kernel, wake who still listens, free everything; in any thread.
+    """Stop the ring, drain the kernel, wake waiting consumers, free everything; in any thread.
 
     `traffic` is only held: the ring counts in it to its end.
     """
     lib.gd_ring_free(ring)
 
     def unlisten() -> None:
-        for listener in active:
-            listener.poke()
+        for job in active:
+            job.wake()
         active.clear()
         if not loop.is_closed():
             loop.remove_reader(notify)
@@ -148,8 +146,6 @@ def _finish(
 
 
 def _refusal(settings: EngineSettings, code: int) -> str:
-    from gnndrive.disk.engines import why_not_uring
-
     reason = why_not_uring()
     if reason is not None:
         return f'{reason}. Or use engine="threads".'

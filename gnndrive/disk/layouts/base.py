@@ -1,14 +1,14 @@
-"""The Layout interface, where rows lie on disk, and `Reads`, the planned reads that engines carry
-out.
-"""
+"""The Layout interface: where rows lie on disk, and the planned reads that bring them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import dataclass
+from typing import Self
 
-from gnndrive.common.ffi import ffi, lib
-from gnndrive.common.records import Int32Array, Int64Array, Landing
+from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
+from gnndrive.disk.read_job import ReadJob
+from gnndrive.store.reader import Store
 
 BLOCK_BYTES = 65536
 """A layout's largest read if nothing else is said."""
@@ -25,40 +25,24 @@ def block_bytes(row_bytes: int) -> int:
     return max(SWEEP_BLOCK_BYTES, whole + _SECTOR_BYTES_MAX)
 
 
-class Reads:
-    """Planned reads of one file: the C state machine (`native/reads.c`) and what Python needs
-    beside it.
+@dataclass(frozen=True, slots=True)
+class LayoutContext:
+    """What a layout is made from; each takes what it needs.
 
     Attributes:
-        handle: the C `gd_reads *`; freed with this object, which engines therefore hold until it is
-            finished.
-        fd: an open descriptor; with O_DIRECT but for the simulated engine.
-        path: the file's path, for errors.
+        file: the array whose rows are to be found, as the store has it.
+        extent_bytes_max: no read is longer, in bytes, unless a single row is.
+        gap_bytes_max: two rows are read as one if at most this many unwanted bytes lie between
+            them.
+        repeats: whether one plan may ask for a row several times, for several slots.
+        store: whose array; None: a file alone.
     """
 
-    def __init__(self, handle: Any, fd: int, path: str) -> None:
-        self.handle = ffi.gc(handle, lib.gd_reads_free)
-        self.fd = fd
-        self.path = path
-
-    @property
-    def rows(self) -> int:
-        """Rows to read."""
-        return int(lib.gd_reads_rows(self.handle))
-
-    @property
-    def requests(self) -> int:
-        """Extents, each one request when nothing is retried."""
-        return int(lib.gd_reads_extents(self.handle))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the extents ask of the device, rounded out to sectors."""
-        return int(lib.gd_reads_bytes(self.handle))
-
-    def cancel(self) -> None:
-        """Let extents that were not started fail with ECANCELED; those in flight still end."""
-        lib.gd_reads_cancel(self.handle)
+    file: TableFile
+    extent_bytes_max: int = BLOCK_BYTES
+    gap_bytes_max: int = 0
+    repeats: bool = False
+    store: Store | None = None
 
 
 class Layout(ABC):
@@ -71,8 +55,18 @@ class Layout(ABC):
     name: str
     path: str
 
+    @classmethod
     @abstractmethod
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Reads:
+    def make(cls, context: LayoutContext) -> Self:
+        """A layout with its files open.
+
+        Raises:
+            ConfigError: a setting cannot work.
+            StoreError: a file cannot be opened.
+        """
+
+    @abstractmethod
+    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
         """Plan the reads that bring `rows` into `slots`.
 
         Args:

@@ -16,7 +16,8 @@ import numpy as np
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
-from gnndrive.disk.layouts.base import BLOCK_BYTES, Layout, Reads
+from gnndrive.disk.layouts.base import BLOCK_BYTES, Layout, LayoutContext
+from gnndrive.disk.read_job import ReadJob
 
 SECTOR_BYTES = 512  # where reads are buffered nothing asks for alignment: plan as for a usual disk
 
@@ -62,7 +63,14 @@ class TableLayout(Layout):
         self.fd, self.direct = _open(file.path, direct)
         self.sector_bytes = _sector_bytes(self.fd) if self.direct else SECTOR_BYTES
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Reads:
+    @classmethod
+    def make(cls, context: LayoutContext) -> TableLayout:
+        """See `Layout.make`."""
+        return cls(
+            context.file, context.extent_bytes_max, context.gap_bytes_max, repeats=context.repeats
+        )
+
+    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
         """See `Layout.locate`; raises ValueError for a row out of range or asked for twice."""
         if self.fd < 0:
             raise ValueError(f"the table {self.path} is closed")
@@ -90,7 +98,7 @@ class TableLayout(Layout):
         handle = lib.gd_reads_plan(geometry, pointer(rows), pointer(slots), rows.size, error)
         if handle == ffi.NULL:
             raise self._refusal(-error[0], rows)
-        return _TableReads(handle, self, landing)
+        return ReadJob(handle, self.fd, self.path, (self, landing))
 
     def _refusal(self, code: int, rows: Int64Array) -> Exception:
         if code == errno.ENOMEM:
@@ -112,15 +120,6 @@ class TableLayout(Layout):
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             self.close()
-
-
-class _TableReads(Reads):
-    """Reads that keep their open file and their landing while the kernel may need them."""
-
-    def __init__(self, handle: object, table: TableLayout, landing: Landing) -> None:
-        super().__init__(handle, table.fd, table.path)
-        self.table = table
-        self.landing = landing
 
 
 def _open(path: str, direct: bool) -> tuple[int, bool]:

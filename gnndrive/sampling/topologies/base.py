@@ -9,16 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.records import IndexPointers, TableFile
+from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
-
-if TYPE_CHECKING:
-    from gnndrive.disk.layouts.base import Layout, Reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ class Source:
     indices: Callable[[], npt.NDArray[Any]]
     file: TableFile
     layout: Callable[[], Layout]
-    read: Callable[[Reads], npt.NDArray[np.void]]
+    read: Callable[[ReadJob], npt.NDArray[np.void]]
     cache_bytes: int = 0
     sources: int | None = None
     lock: CancellableLock = field(default_factory=CancellableLock)

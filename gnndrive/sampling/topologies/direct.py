@@ -22,7 +22,7 @@ import errno
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,13 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import IndexPointers, Int64Array, Landing, TableFile
+from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies._neighbours import NeighbourCache
 from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
-
-if TYPE_CHECKING:
-    from gnndrive.disk.layouts.base import Layout, Reads
 
 _MISSING_BYTES = 34  # position and slot, and their place in the planned reads
 _RANGES_MAX = 1024  # of positions, in which missing ones are counted
@@ -93,7 +92,7 @@ class Direct(Topology):
         indptr: IndexPointers,
         file: TableFile,
         layout: Layout,
-        read: Callable[[Reads], npt.NDArray[np.void]],
+        read: Callable[[ReadJob], npt.NDArray[np.void]],
         cache_bytes: int = 0,
         bipartite: bool = False,
         lock: CancellableLock | None = None,
@@ -205,7 +204,7 @@ class Direct(Topology):
         part: tuple[int, int],
         most: int,
         neighbours: npt.NDArray[Any],
-    ) -> Iterator[Reads]:
+    ) -> Iterator[ReadJob]:
         """Reads of what is missing at positions in `part`, of `most` of them at once."""
         left = [request for request in requests if request.error is None]
         landing = Landing(neighbours.ctypes.data, neighbours.itemsize, False, neighbours)
@@ -229,7 +228,7 @@ class Direct(Topology):
                 yield reads
                 del reads
 
-    def _carry_out(self, reads: Reads, requests: list[_HopRequest], stop: StopToken) -> None:
+    def _carry_out(self, reads: ReadJob, requests: list[_HopRequest], stop: StopToken) -> None:
         with stop.calling(reads.cancel):
             failures = self._read(reads)
         if not len(failures):

@@ -14,8 +14,8 @@ import pytest
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Landing, Stretch, TableFile
 from gnndrive.disk.engines.base import Engine
-from gnndrive.disk.layouts.base import Reads
 from gnndrive.disk.layouts.table import TableLayout
+from gnndrive.disk.read_job import ReadJob
 
 DATA_OFFSET = 4096
 
@@ -69,7 +69,7 @@ def rows_of(tmp_path: Path) -> Callable[..., Rows]:
     return make
 
 
-async def drain(engine: Engine, reads: Reads) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
+async def drain(engine: Engine, reads: ReadJob) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
     """All slots that landed, in the order of landing, and all failures."""
     stretches: list[Stretch] = [stretch async for stretch in engine.read(reads)]
     landed = [stretch.slots for stretch in stretches]

@@ -20,6 +20,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib
 from gnndrive.common.records import EngineSettings, Landing
 from gnndrive.disk import engines
+from gnndrive.disk.engines import _probe
 from gnndrive.disk.engines.threads import Threads
 from gnndrive.disk.engines.uring import Uring
 
@@ -326,7 +327,7 @@ class _Refused:
     ],
 )
 def test_falling_back_warns_once_and_names_the_remedy(monkeypatch, code, remedy):
-    monkeypatch.setattr(engines, "lib", _Refused(code))
+    monkeypatch.setattr(_probe, "lib", _Refused(code))
     monkeypatch.setattr(engines, "_warned", False)
     with pytest.warns(RuntimeWarning, match=remedy):
         assert engines.choose("auto") is Threads

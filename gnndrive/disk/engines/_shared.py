@@ -1,0 +1,64 @@
+"""What the engines share: refusals, staging memory, counters of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.ffi import ffi, holding_gil, lib
+from gnndrive.common.records import EngineSettings
+from gnndrive.disk.read_job import ReadJob
+
+_PAGE_BYTES = 4096
+
+
+def refuse_long_extents(job: ReadJob, settings: EngineSettings) -> None:
+    """Raise ConfigError if an extent that is staged does not fit a staging block."""
+    longest = int(holding_gil.gd_reads_block_bytes(job.handle))
+    if longest > settings.block_bytes:
+        raise ConfigError(
+            f"a read of {longest:,} bytes does not fit a staging block of "
+            f"{settings.block_bytes:,} bytes: make block_bytes at least {longest:,}, or let the "
+            "layout cut extents shorter (extent_bytes_max) if no single row is that long"
+        )
+
+
+def refuse_closed(closing: bool) -> None:
+    """Raise ClosedError if the engine is closed or closing."""
+    if closing:
+        raise ClosedError("the engine is closed: make a new one (a new iterator does)")
+
+
+def staging(count: int, block_bytes: int) -> tuple[Any, list[Any]]:
+    """Staging memory, in huge pages where the kernel has them.
+
+    Returns:
+        The memory as a C `uint8_t[]` that keeps it alive, and `count` page-aligned blocks of it,
+        each a C pointer that does not.
+    """
+    stride = -(-block_bytes // _PAGE_BYTES) * _PAGE_BYTES
+    memory = ffi.from_buffer("uint8_t[]", private_map(count * stride, huge=True))
+    return memory, [memory + i * stride for i in range(count)]
+
+
+class JobCounters:
+    """Completions of an engine's jobs, the bytes they brought and the requests that were repeated,
+    for an engine that does not count these itself."""
+
+    def __init__(self) -> None:
+        self._ended = {"requests": 0, "bytes": 0, "retries": 0}
+
+    def add(self, job: ReadJob) -> None:
+        """Count a job that has ended."""
+        self._ended = self.with_active([job])
+
+    def with_active(self, active: Iterable[ReadJob]) -> dict[str, int]:
+        """`Engine.stats`: the jobs that have ended and those under way."""
+        total, out = dict(self._ended), ffi.new("gd_reads_stats *")
+        for job in active:
+            lib.gd_reads_get_stats(job.handle, out)
+            for name in total:
+                total[name] += int(getattr(out, name))
+        return total
