@@ -136,7 +136,7 @@ def prepared(
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
 
     def make(seeds: Any) -> Data:
-        sample = sampler.sample(seeds.node, batch_key(SEED, 0, seeds.index), graph)
+        sample = sampler.sample_nodes(seeds.node, batch_key(SEED, 0, seeds.index), graph)
         node = torch.from_numpy(sample.node)
         edge_index = torch.empty(2, len(sample.row), dtype=torch.int64, pin_memory=pin)
         for into, given in zip(edge_index, (sample.row, sample.col), strict=True):
@@ -145,7 +145,9 @@ def prepared(
         n_id = node.pin_memory() if pin else node
         return Data(x=x, y=y, edge_index=edge_index, n_id=n_id, batch_size=len(seeds.node))
 
-    batches = (window[0] for window in islice(schedule.windows(0), options.batches))
+    batches = (
+        seeds for window in islice(schedule.windows(0), options.batches) for seeds in window.batches
+    )
     with ThreadPoolExecutor(options.threads) as threads:
         waiting: deque[Future[Data]] = deque()
         for seeds in batches:

@@ -31,7 +31,6 @@ from gnndrive.disk.engines import choose
 from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
-from gnndrive.loader.arguments import checked_gap
 from gnndrive.sampling.graph import Adjacency, mapped
 from gnndrive.sampling.rounds import CombinedFetch
 from gnndrive.sampling.samplers.base import batch_key
@@ -39,6 +38,7 @@ from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.schedules.base import InputNodes
 from gnndrive.sampling.schedules.shuffled import Shuffled
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.calibration import checked_gap
 
 SEED = 7
 AHEAD = 4  # samples that the naive ring has made before they are wanted
@@ -240,7 +240,7 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
     """The graph as our loader opens it, with a ring of its own if it reads as it goes."""
     choice = make_loader(options).plan().topology
     gap = checked_gap(options.gap, store, SWEEP_BLOCK_BYTES)
-    adjacency = Adjacency([store.edges()], choice, "table", gap)
+    adjacency = Adjacency([store.edges()], choice, gap)
     try:
         adjacency.start(choose(options.engine), EngineSettings())
         yield adjacency.topologies[0]
@@ -259,12 +259,14 @@ def samples(
 
     def draw(seeds: Any, graph: Topology) -> Sample:
         before = time.perf_counter()
-        sample = sampler.sample(seeds.node, batch_key(SEED, 0, seeds.index), graph)
+        sample = sampler.sample_nodes(seeds.node, batch_key(SEED, 0, seeds.index), graph)
         meter.samples += 1
         meter.sample_s += time.perf_counter() - before
         return sample
 
-    batches = (window[0] for window in islice(schedule.windows(0), options.batches))
+    batches = (
+        seeds for window in islice(schedule.windows(0), options.batches) for seeds in window.batches
+    )
     if not ahead:
         yield from (draw(seeds, graph) for seeds in batches)
         return
@@ -273,7 +275,7 @@ def samples(
         waiting: deque[Future[Sample]] = deque()
         while drawn := list(islice(batches, together)):
             round: CombinedFetch[Any] = CombinedFetch()
-            members = [round.enter() for _ in drawn]
+            members = [round.join() for _ in drawn]
             for seeds, member in zip(drawn, members, strict=True):
                 waiting.append(threads.submit(draw, seeds, graph.joining(round)))
                 waiting[-1].add_done_callback(member.leave)

@@ -74,7 +74,7 @@ def our_sampler(
     sampler = Uniform(fanout, replace=replace)
 
     def sample(seeds: torch.Tensor, key: int) -> Counts:
-        sampled = sampler.sample(seeds.numpy(), key, topology)
+        sampled = sampler.sample_nodes(seeds.numpy(), key, topology)
         return len(sampled.node), len(sampled.edge)
 
     return sample

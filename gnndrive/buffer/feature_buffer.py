@@ -45,6 +45,7 @@ class FeatureBuffer:
         tables: the same.
         missing_share: of the rows of the sweep that was admitted last, how many were not there.
         retired: see `retire`.
+        watchers: leases that wait until their rows have settled.
     """
 
     def __init__(self, tables: Mapping[str, SlotTable], part_rows: int = PART_ROWS) -> None:
@@ -54,7 +55,7 @@ class FeatureBuffer:
         self._begun: tuple[list[Ticket], PartialAdmission] | None = (
             None  # the head of the line, in part
         )
-        self._watchers: dict[Lease, None] = {}
+        self.watchers: dict[Lease, None] = {}
         self._fetches = FetchQueue(self._rows_settled, self.fail)
         self._broken: BaseException | None = None
         self.retired = False
@@ -311,7 +312,7 @@ class FeatureBuffer:
         self._fetches.begin(hold)
 
     def _rows_settled(self) -> None:
-        for lease in list(self._watchers):
+        for lease in list(self.watchers):
             lease.wake_if_settled()
         self.advance()
 
@@ -320,7 +321,7 @@ class FeatureBuffer:
         told.
         """
         self._broken = self._broken or error
-        for lease in list(self._watchers):
+        for lease in list(self.watchers):
             lease.wake()
         self._break_off()
         self._queue.fail(error)
@@ -329,14 +330,6 @@ class FeatureBuffer:
         """Raise what broke the buffer, if anything did."""
         if self._broken is not None:
             raise self._broken
-
-    def watch(self, lease: Lease) -> None:
-        """Wake `lease` when its rows have settled."""
-        self._watchers[lease] = None
-
-    def unwatch(self, lease: Lease) -> None:
-        """Stop watching for `lease`."""
-        self._watchers.pop(lease, None)
 
     # ---- the end ----
 
@@ -357,7 +350,7 @@ class FeatureBuffer:
     @property
     def idle(self) -> bool:
         """Whether nothing is loading, waited for or in line; ready leases may be held."""
-        return not self._fetches and not self._queue and not self._watchers
+        return not self._fetches and not self._queue and not self.watchers
 
     def stats(self) -> Counter[str]:
         """What the books of all tables counted together, see `SlotTable.stats`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,12 +12,39 @@ from gnndrive.buffer.devices.base import Fence
 from gnndrive.buffer.slot_table import SlotHold
 from gnndrive.common.records import Int32Array
 
-if TYPE_CHECKING:
-    from gnndrive.buffer.feature_buffer import FeatureBuffer
-
 # A lease's slots are given up in so many steps if the next sweep waits for slots for a part: until
 # it has some the disk may stand still, and all of them take 30 ms.
 RELEASE_STEPS = 4
+
+
+class Gate(Protocol):
+    """What a lease needs of the feature buffer that granted it.
+
+    Attributes:
+        retired: whether slots that come back are of no use any more.
+        in_parts: whether the head of the queue waits for slots for its next part.
+        watchers: leases to be woken when their rows have settled.
+    """
+
+    retired: bool
+    watchers: dict[Lease, None]
+
+    @property
+    def in_parts(self) -> bool:
+        """See above."""
+        ...
+
+    def advance(self) -> None:
+        """Slots have come back: try the head of the queue again (rule 4)."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Tell every waiter of an error that leaves the buffer unusable."""
+        ...
+
+    def raise_if_broken(self) -> None:
+        """Raise that error, if there was one."""
+        ...
 
 
 class Lease:
@@ -27,8 +54,8 @@ class Lease:
     Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is, until it is gathered.
     """
 
-    def __init__(self, buffer: FeatureBuffer, holds: dict[str, SlotHold]) -> None:
-        self._buffer = buffer
+    def __init__(self, gate: Gate, holds: dict[str, SlotHold]) -> None:
+        self._gate = gate
         self._holds = holds
         self._held = {name: len(hold.alias) for name, hold in holds.items()}
         self._gathered: set[str] = set()
@@ -49,14 +76,14 @@ class Lease:
             ClosedError: its reads were cancelled.
         """
         while not self._check():
-            self._buffer.raise_if_broken()
+            self._gate.raise_if_broken()
             self._settled = asyncio.get_running_loop().create_future()
-            self._buffer.watch(self)
+            self._gate.watchers[self] = None
             try:
                 await self._settled
             finally:
                 self._settled = None
-                self._buffer.unwatch(self)
+                self._gate.watchers.pop(self, None)
         for hold in self._holds.values():
             if error := hold.error():
                 raise error
@@ -77,15 +104,15 @@ class Lease:
 
     def _give_up(self, table: str, begin: int) -> None:
         """In the loop: give up a table's slots from `begin` on, as far as they are still held."""
-        if self.released or self._buffer.retired:
+        if self.released or self._gate.retired:
             return
         hold, end = self._holds[table], self._held[table]
         self._held[table] = begin
         try:
             hold.table.release(hold.alias[begin:end])
-            self._buffer.advance()
+            self._gate.advance()
         except Exception as error:  # nobody awaits this
-            self._buffer.fail(error)
+            self._gate.fail(error)
 
     async def gathered(self) -> None:
         """Wait until what `gather` began is over; only then may the lease be released (rule 9)."""
@@ -101,9 +128,9 @@ class Lease:
         if self.released:
             raise RuntimeError("a lease ends once")
         self.released = True
-        if self._buffer.retired:
+        if self._gate.retired:
             return
-        steps = RELEASE_STEPS if self._buffer.in_parts else 1
+        steps = RELEASE_STEPS if self._gate.in_parts else 1
         left = [
             (hold.table, slots)
             for name, hold in self._holds.items()
@@ -111,14 +138,14 @@ class Lease:
         ]
         try:
             # The last first: the first are the batch's hubs, which other batches share.
-            while left and self._buffer.in_parts:
+            while left and self._gate.in_parts:
                 table, slots = left.pop()
                 table.release(slots)
-                self._buffer.advance()
+                self._gate.advance()
         finally:
             for table, slots in reversed(left):
                 table.release(slots)
-            self._buffer.advance()
+            self._gate.advance()
 
     def _check(self) -> bool:
         return all(hold.settled() for hold in self._holds.values())

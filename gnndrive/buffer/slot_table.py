@@ -32,7 +32,7 @@ class SlotTable:
         row_bytes: bytes of one row.
         memory: the slots.
         tier: what rows are fetched from.
-        policy: what is given up first.
+        policy: what is given up first; None: the slot that was released longest ago.
         batch_rows_max: the most distinct rows that one batch can need, for an error that names
             it; 0: not known.
         empty: where an admission's arrays get their memory from.
@@ -48,7 +48,7 @@ class SlotTable:
         row_bytes: int,
         memory: SlotMemory,
         tier: Tier,
-        policy: Policy,
+        policy: Policy | None,
         batch_rows_max: int = 0,
         empty: Allocate = np.empty,
     ) -> None:
@@ -61,13 +61,13 @@ class SlotTable:
         self.row_bytes = row_bytes
         self.memory = memory
         self.tier = tier
-        self.policy = policy
+        self._policy = policy if policy is not None and policy.looks_ahead else None
         self.batch_rows_max = batch_rows_max
         self.empty = empty
         self._repeats = 0  # rows asked for again within one admission: in two batches of a sweep
         self._window: Any = ffi.NULL
         self._beyond: dict[int, Int64Array] = {}  # by index, what the window has no place for
-        if policy.looks_ahead:
+        if self._policy is not None:
             window = lib.gd_window_new(rows)
             if window == ffi.NULL:
                 raise MemoryError(f"no memory to look ahead in a table of {rows} rows")
@@ -109,7 +109,7 @@ class SlotTable:
         parts = [rows for _, rows in batches]
         if sum(map(len, parts)) <= self.slots:
             return True
-        if self.policy.looks_ahead:  # it has counted them
+        if self._policy is not None:  # it has counted them
             indices = np.array([index for index, _ in batches], np.int64)
             count = holding_gil.gd_window_together(self._window, pointer(indices), len(indices))
             if count >= 0:
@@ -122,7 +122,7 @@ class SlotTable:
 
         Batches beyond those that the window holds are looked at when there is a place.
         """
-        if not self.policy.looks_ahead:
+        if self._policy is None:
             return
         if holding_gil.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
             self._beyond[index] = rows
@@ -137,13 +137,13 @@ class SlotTable:
     @property
     def announced(self) -> int:
         """Batches that are known and not admitted."""
-        if not self.policy.looks_ahead:
+        if self._policy is None:
             return 0
         return int(holding_gil.gd_window_count(self._window)) + len(self._beyond)
 
     def withdraw(self, index: int, rows: Int64Array) -> None:
         """Batch `index` will not come, or comes now: `rows` as they were foreseen."""
-        if not self.policy.looks_ahead or self._beyond.pop(index, None) is not None:
+        if self._policy is None or self._beyond.pop(index, None) is not None:
             return
         if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
             self._choose_keys()
@@ -155,13 +155,14 @@ class SlotTable:
 
     def rekey(self, rows: Int64Array) -> None:
         """After `withdraw`: set the standby keys of `rows` anew, without the batch that left."""
-        if self.policy.looks_ahead:
+        if self._policy is not None:
             # -ERANGE: a batch with such a row was not foreseen
             lib.gd_buffer_rekey(self.handle, self._window, pointer(rows), len(rows))
 
     def _choose_keys(self) -> None:
         """Have the policy say the keys, by which of the known batches want a row."""
-        self._keys[:] = self.policy.keys(self._next_use.copy())
+        assert self._policy is not None
+        self._keys[:] = self._policy.keys(self._next_use.copy())
 
     def admit(self, rows: Int64Array) -> tuple[int, Any, SlotHold | None]:
         """(0 or -errno, what the admission found, the lease's share when it was admitted)."""

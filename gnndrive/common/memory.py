@@ -38,6 +38,13 @@ def parse_size(size: str | int | float, name: str) -> int:
     return int(count)
 
 
+def size_or_none(size: str | int | float, name: str) -> int:
+    """Bytes of a size that may be 0; see `parse_size`."""
+    if size in (0, "0") and not isinstance(size, bool):
+        return 0
+    return parse_size(size, name)
+
+
 def parse_block_size(size: str | int, name: str) -> int:
     """Bytes in `size` as fio writes them, each prefix a power of 1,024: "512", "4k", "64k", "1m".
 

@@ -3,7 +3,9 @@ gnndrive/disk/engines/uring.py.
 
 A new engine, policy, layout, sampler, schedule, topology, tier or device is one new file in the
 folder of its kind, holding one class whose `name` is the file's name (with "-" for "_"). Nothing is
-registered anywhere.
+registered anywhere. Wherever a plug-in's name is taken, its class is taken too, so that a plug-in
+may live outside of the package. Each class has a factory, `make(context)`, whose one argument is
+the context object of its kind.
 """
 
 from __future__ import annotations
@@ -34,18 +36,31 @@ def names(kind: str) -> list[str]:
     return sorted(name.replace("_", "-") for name in files if name != "base" and name[0] != "_")
 
 
-def find(kind: str, name: str) -> Any:
-    """The class of plug-in `name` of `kind`.
+def name_of(plugin: Any) -> str:
+    """The name of a plug-in that is given by name or as its class."""
+    name: str = plugin if isinstance(plugin, str) else plugin.name
+    return name
+
+
+def find(kind: str, plugin: Any) -> Any:
+    """The class of a plug-in of `kind`.
+
+    Args:
+        kind: one of `KINDS`.
+        plugin: its name; or the class itself, which may be from anywhere.
 
     Raises:
-        ConfigError: there is none of that name; the message lists those there are.
+        ConfigError: there is none of that name, and the message lists those there are; or it is
+            neither a name nor a class that has one.
     """
     known = names(kind)
-    if name not in known:
+    if isinstance(plugin, type) and isinstance(getattr(plugin, "name", None), str):
+        return plugin
+    if plugin not in known:
         one = kind[:-3] + "y" if kind.endswith("ies") else kind[:-1]
-        raise ConfigError(f"no {one} is called {name!r}; there are: {', '.join(known)}")
-    module = importlib.import_module(f"{KINDS[kind]}.{name.replace('-', '_')}")
+        raise ConfigError(f"no {one} is called {plugin!r}; there are: {', '.join(known)}")
+    module = importlib.import_module(f"{KINDS[kind]}.{plugin.replace('-', '_')}")
     for value in vars(module).values():
-        if isinstance(value, type) and vars(value).get("name") == name:
+        if isinstance(value, type) and vars(value).get("name") == plugin:
             return value
-    raise ConfigError(f"{module.__file__} holds no class named {name!r}")
+    raise ConfigError(f"{module.__file__} holds no class named {plugin!r}")

@@ -181,16 +181,18 @@ class TopologyChoice:
     """Which topology, and why.
 
     Attributes:
-        name: the plug-in's.
+        kind: the plug-in: its name, or the class itself.
         why: for people, beginning with its name.
         nbytes: the most memory that it takes beside the index pointers, staging included.
         cache_bytes: of that, for the neighbour cache.
+        has_ring: whether staging of a ring of its own is among that.
     """
 
-    name: str
+    kind: Any
     why: str
     nbytes: int
     cache_bytes: int = 0
+    has_ring: bool = False
 
 
 INFLIGHT_BYTES = 4 << 20

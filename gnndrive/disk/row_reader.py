@@ -22,9 +22,9 @@ from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.loop_thread import CLOSED, close_from_finalizer, in_loop_thread
 from gnndrive.common.records import EngineSettings, Int64Array, Landing
 from gnndrive.disk.engines import choose
-from gnndrive.disk.layouts.base import Layout, block_bytes
-from gnndrive.disk.layouts.table import TableLayout
-from gnndrive.loader.arguments import checked_gap
+from gnndrive.disk.layouts import open_array
+from gnndrive.disk.layouts.base import Layout, LayoutContext, block_bytes
+from gnndrive.store.calibration import checked_gap
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 
@@ -134,14 +134,13 @@ class _Parts:
         widest = max((each.row_bytes for each in rows), default=1)
         self._block = block_bytes(widest)
         settings = EngineSettings(depth, self._block)
-        self.loop_thread, self._engine = in_loop_thread(lambda: choose(kind)(settings))
+        self.loop_thread, self._engine = in_loop_thread(lambda: choose(kind).make(settings))
 
     def _layout(self, name: str) -> Layout:
         if name not in self._layouts:
             gap = checked_gap(self._gap, self._store, self._block)
-            self._layouts[name] = TableLayout(
-                self._store.table(name), self._block, gap, repeats=True
-            )
+            context = LayoutContext(self._store.table(name), self._block, gap, repeats=True)
+            self._layouts[name] = open_array(context)
         return self._layouts[name]
 
     async def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch_geometric.sampler import NumNeighbors
 
+from gnndrive.buffer.devices import choose as choose_device
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.common.records import NodeKey
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.schedules.base import InputNodes
-from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
 
 PYG_ARGUMENTS = (
@@ -63,20 +63,6 @@ def is_plain(arguments: Mapping[str, Any]) -> bool:
     return True
 
 
-def size_or_none(size: Any, name: str) -> int:
-    """Bytes of a size that may be 0."""
-    if size in (0, "0") and not isinstance(size, bool):
-        return 0
-    return parse_size(size, name)
-
-
-def checked_gap(gap: Any, store: Store, read_bytes_max: int) -> int:
-    """`gap` in bytes; None: what the store's calibration says, else the default."""
-    if gap is None:
-        return gap_bytes(load_calibration(store), read_bytes_max)
-    return size_or_none(gap, "gap")
-
-
 def whole(**argument: Any) -> int:
     """The one keyword argument's value, a whole number."""
     ((name, value),) = argument.items()
@@ -94,26 +80,16 @@ def positive(**argument: int) -> int:
     return index(value)
 
 
-def checked_device(
-    device: str | torch.device, memory: str | int | None
-) -> tuple[str, torch.device | None]:
-    """The device plug-in for a torch device, and which of its kind; `memory` is its budget."""
-    if device == "simulated-cuda":  # for tests
-        return "simulated-cuda", None
-    try:
-        where = torch.device(device)
-    except (RuntimeError, TypeError):
-        raise ConfigError(f"device={device!r} is no torch device; use 'cpu' or 'cuda'") from None
-    if where.type == "cpu" and memory is not None:
+def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.device | None]:
+    """The device plug-in for `device=`, and which device of its kind; `memory` is its budget.
+
+    Raises:
+        ConfigError: there is no such device, or it has no memory except the host's.
+    """
+    plugin, where = choose_device(device)
+    if memory is not None and find("devices", plugin).free_bytes(where) is None:
         raise ConfigError("device_memory= is a GPU's: give memory= or buffer= for the host")
-    if where.type == "cpu":
-        return "host", None
-    if where.type != "cuda":
-        raise NotImplementedError(
-            f"device={str(device)!r} is not built; use 'cpu' or 'cuda' and move batches yourself"
-        )
-    find("devices", "cuda").check(where)
-    return "cuda", where
+    return plugin, where
 
 
 def checked_feature_dtype(dtype: Any) -> torch.dtype | None:

@@ -14,14 +14,17 @@ from functools import partial
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.policies.base import Policy, PolicyContext
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.plan.plan import TablePlan, second_buffer
+from gnndrive.store.reader import Store
 
 
 class BufferPool:
@@ -29,6 +32,7 @@ class BufferPool:
 
     Args:
         settings: what to make them by.
+        store: whose tables.
         layouts: of the tables, by name.
         engine: reads rows.
         device: where slots are.
@@ -39,10 +43,11 @@ class BufferPool:
     """
 
     def __init__(
-        self, settings: RuntimeSettings, layouts: Mapping[str, Layout], engine: Engine,
-        device: Device, empty: Allocate,
+        self, settings: RuntimeSettings, store: Store, layouts: Mapping[str, Layout],
+        engine: Engine, device: Device, empty: Allocate,
     ) -> None:  # fmt: skip
         self.settings = settings
+        self._store = store
         self._layouts, self._engine, self._device, self._empty = layouts, engine, device, empty
         self._warm: FeatureBuffer | None = None
         self._lent: list[FeatureBuffer] = []
@@ -127,16 +132,28 @@ class BufferPool:
         tables: dict[str, SlotTable] = {}
         try:
             for one in held:
-                make = find("tiers", self.settings.strategy.tier)
-                tier = make(self._layouts[one.name], self._engine)
-                slots = max(one.slots, 1)  # one that no batch needs is there all the same
+                slots = max(one.slots, 1)  # a table that no batch needs has one all the same
+                policy = None
+                if self.settings.policy is not None:
+                    kind: type[Policy] = find("policies", self.settings.policy)
+                    policy = kind.make(PolicyContext(one.name, one.rows, slots, self._store))
                 memory = self._device.allocate(slots, one.row_bytes)
                 tables[one.name] = SlotTable(
-                    one.rows, slots, one.row_bytes, memory, tier,
-                    find("policies", self.settings.policy)(), one.batch_rows_max, self._empty,
+                    one.rows, slots, one.row_bytes, memory, self._tier(one), policy,
+                    one.batch_rows_max, self._empty,
                 )  # fmt: skip
         except BaseException:
             for table in tables.values():
                 table.memory.close()
             raise
         return FeatureBuffer(tables)
+
+    def _tier(self, one: TablePlan) -> Tier:
+        """The highest tier of the strategy's chain, over all below it."""
+        below: Tier | None = None
+        for part in reversed(self.settings.strategy.tiers):
+            kind: type[Tier] = find("tiers", part)
+            layout = self._layouts[one.name]
+            below = kind.make(TierContext(layout, self._engine, below, one.rows, one.row_bytes))
+        assert below is not None, "a strategy has a tier"
+        return below

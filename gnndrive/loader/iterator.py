@@ -6,16 +6,17 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from time import perf_counter
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from gnndrive.common.errors import LateError
 from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.runtime import Runtime
+from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
-from gnndrive.pipeline.run import EpochRun
+from gnndrive.sampling.schedules.base import Window
 
 WARM_UP = 3  # batches, after which training takes what it will take of a device's memory
 
@@ -40,14 +41,15 @@ class Closeable(ABC):
         self.close()
 
 
-class ReplayableSeeds(Iterator[Seeds]):
-    """Seeds of the batches of a warm-up, which may be drawn and not delivered when it ends."""
+class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):
+    """Seeds of the batches of a warm-up, which may have been drawn and not delivered when it
+    ends."""
 
-    def __init__(self, seeds: Iterator[Seeds]) -> None:
-        self._left, self._drawn = seeds, list[Seeds]()
+    def __init__(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
+        self._left, self._drawn = batches, list[tuple[Window, Seeds]]()
         self._error: BaseException | None = None
 
-    def __next__(self) -> Seeds:
+    def __next__(self) -> tuple[Window, Seeds]:
         try:
             self._drawn.append(next(self._left))
         except BaseException as error:  # a user's sampler: its batches are still to be delivered
@@ -55,12 +57,20 @@ class ReplayableSeeds(Iterator[Seeds]):
             raise
         return self._drawn[-1]
 
-    def replay(self, first: int) -> Iterator[Seeds]:
+    def replay(self, first: int) -> Iterator[tuple[Window, Seeds]]:
         """Those from batch `first` on."""
-        yield from (seeds for seeds in self._drawn if seeds.index >= first)
+        yield from (each for each in self._drawn if each[1].index >= first)
         if self._error is not None and not isinstance(self._error, StopIteration):
             raise self._error
         yield from self._left
+
+
+class EpochSource(Protocol):
+    """Makes what the pipeline needs to run an epoch, once or, after a warm-up, twice."""
+
+    def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
+        """To run it from batch `first` on, whose seeds come first in `batches`."""
+        ...
 
 
 async def in_thread(batches: Iterator[Any]) -> AsyncIterator[Any]:
@@ -76,24 +86,25 @@ class BatchIterator(Iterator[Any]):
 
     def __init__(
         self,
+        loader: object,
         runtime: Runtime,
-        start: Callable[[Iterator[Seeds], int], EpochRun],
-        seeds: Iterator[Seeds],
+        epoch: EpochSource,
+        batches: Iterator[tuple[Window, Seeds]],
         state: EpochState,
         timeout: float = 0,
     ) -> None:
-        self._runtime, self._state = runtime, state
-        # It keeps the loader: `for batch in NeighborLoader(…)` holds nothing but this iterator.
-        self._start = start
+        # Keeps the loader alive: `for batch in NeighborLoader(…)` holds nothing but this iterator.
+        self._loader = loader
+        self._runtime, self._epoch, self._state = runtime, epoch, state
         self._warm = state.batches + WARM_UP
         self._timeout = timeout or None
         self._growing: asyncio.Future[None] | None = None
         self._changing, self._closed = threading.Lock(), False
-        self._seeds = ReplayableSeeds(seeds) if runtime.warming_up else None
-        self._begin(self._seeds or seeds)
+        self._seeds = ReplayableSeeds(batches) if runtime.warming_up else None
+        self._begin(self._seeds or batches)
 
-    def _begin(self, seeds: Iterator[Seeds]) -> None:
-        self._running = self._start(seeds, self._state.batches)
+    def _begin(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
+        self._running = self._runtime.begin(self._epoch.inputs(batches, self._state.batches))
         self._output = self._running.epoch.output
         self._dropped = weakref.finalize(self, self._runtime.drop, self._running)
 

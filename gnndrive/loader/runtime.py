@@ -7,36 +7,28 @@ import contextlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
-from gnndrive.buffer.devices.base import Device
+from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.loop_thread import CLOSED, LoopThread, close_from_finalizer
 from gnndrive.common.plugins import find
-from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
-from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.output_queue import References
+from gnndrive.pipeline.epoch import Epoch, EpochInputs
 from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
-from gnndrive.sampling.samplers.base import Sampler
-
-if TYPE_CHECKING:
-    from gnndrive.store.reader import Store
+from gnndrive.store.reader import Store
 
 
 class Runtime:
@@ -53,10 +45,9 @@ class Runtime:
     ) -> None:
         self.counters = Counters()
         self.started = perf_counter()
-        parts = settings.strategy
         assert settings.plan.topology is not None
         self._adjacency = Adjacency(
-            store.all_edges(), settings.plan.topology, parts.layout, settings.gap_bytes_max
+            store.all_edges(), settings.plan.topology, settings.gap_bytes_max
         )
         self.array_pool = ArrayPool()
         self.attributes = Attributes(
@@ -73,15 +64,20 @@ class Runtime:
         with contextlib.ExitStack() as undo:
             undo.callback(self._adjacency.close)
             for table in settings.tables:
-                layout: Layout = find("layouts", parts.layout)(
-                    table.file,
-                    extent_bytes_max=settings.engine_settings.block_bytes,
-                    gap_bytes_max=settings.gap_bytes_max,
+                kind: type[Layout] = find("layouts", settings.strategy.layout)
+                layout = kind.make(
+                    LayoutContext(
+                        table.file,
+                        settings.engine_settings.block_bytes,
+                        settings.gap_bytes_max,
+                        store=store,
+                    )
                 )
                 undo.callback(layout.close)
                 self._layouts[table.name] = layout
-            kind, where = settings.device
-            self.device: Device = find("devices", kind)(self.array_pool.empty, where)
+            plugin, where = settings.device
+            of_device: type[Device] = find("devices", plugin)
+            self.device = of_device.make(DeviceContext(self.array_pool.empty, where))
             undo.callback(self.device.close)
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init
@@ -91,7 +87,7 @@ class Runtime:
             undo.callback(self.loop_thread.close)
             self.engine: Engine = self.loop_thread.call(self._start_engine(settings))
             self._buffers = BufferPool(
-                settings, self._layouts, self.engine, self.device, self.array_pool.empty
+                settings, store, self._layouts, self.engine, self.device, self.array_pool.empty
             )
             if self.warming_up:
                 self.device.watch()
@@ -109,7 +105,7 @@ class Runtime:
         kind = choose(settings.engine)
         # A sample is three short sweeps, each waiting for the one before; rows are one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
-        engine = kind(own)
+        engine = kind.make(own)
         try:
             self._adjacency.start(kind, own)
         except BaseException:
@@ -119,19 +115,8 @@ class Runtime:
 
     # ---- epochs ----
 
-    def begin(
-        self,
-        seeds: Iterator[Seeds],
-        seed: int,
-        number: int,
-        sampler: Sampler,
-        rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
-        collate: Callable[[Extracted, Callable[[], object]], tuple[Any, References]],
-        prepare: Callable[[], object],
-        first: int = 0,
-    ) -> EpochRun:
-        """Start an epoch at batch `first`; its batches come out of the hand-over. The arguments are
-        `Epoch`'s.
+    def begin(self, inputs: EpochInputs) -> EpochRun:
+        """Start an epoch; its batches come out of its output queue.
 
         Raises:
             ConfigError: a second buffer does not fit into memory= or device_memory=, or there is no
@@ -142,20 +127,13 @@ class Runtime:
         async def start() -> EpochRun:
             await self._make_way()
             epoch = Epoch(
-                number=number,
-                seed=seed,
-                seeds=seeds,
-                sampler=sampler,
-                topologies=self._adjacency.topologies,
-                rows_of=rows_of,
-                buffer=self._buffers.take(),
-                workers=self._workers,
-                collate=collate,
-                prepare=prepare,
-                stages=self.settings.stages,
-                counters=self.counters,
-                first=first,
-                together=self._together(),
+                inputs,
+                self._adjacency.topologies,
+                self._buffers.take(),
+                self._workers,
+                self.settings.stages,
+                self.counters,
+                self._together(),
             )
             running = EpochRun(epoch)
             task = asyncio.get_running_loop().create_task(run_epoch(epoch))
@@ -176,7 +154,7 @@ class Runtime:
     def _stop(self, running: EpochRun, error: Exception | None = None) -> None:
         """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
         ending = running.epoch.output.abandon(error)
-        running.epoch.sampler.stop()
+        running.epoch.inputs.sampler.stop()
         if not ending:  # else its task ends by itself, and winding up must not be cancelled
             self._running[running].cancel()
 

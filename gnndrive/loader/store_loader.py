@@ -12,45 +12,33 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace as replaced
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-import numpy as np
 import torch
 
-from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.loop_thread import CLOSED
-from gnndrive.common.plugins import find
-from gnndrive.common.records import EngineSettings, Seeds
-from gnndrive.disk.layouts.base import block_bytes
+from gnndrive.common.records import Seeds
 from gnndrive.loader.arguments import (
+    OWN_ARGUMENTS,
     checked_device,
     checked_feature_dtype,
-    checked_gap,
     checked_own,
 )
+from gnndrive.loader.assembly import Assembly, EpochAssembly
 from gnndrive.loader.epoch_state import EpochState, by_name, from_state_dict, to_state_dict
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.runtime import Runtime
-from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.epoch import Stages
-from gnndrive.pipeline.output_queue import References
-from gnndrive.pipeline.run import EpochRun
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.request import plan_request
 from gnndrive.pyg.collate import Collate
-from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
+from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.graph import mapped
-from gnndrive.sampling.samplers.base import Sampler, batch_key
-from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
-from gnndrive.sampling.schedules.given import Given
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Window
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
+from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
 
 
@@ -65,16 +53,16 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
 
     memory: str | int | None
     buffer: str | int | None
-    device: str | torch.device
+    device: Any
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
-    strategy: str
-    topology: str
+    strategy: str | Strategy
+    topology: Any
     neighbour_cache: str | int | None
-    engine: str
+    engine: Any
     io_depth: int
     gap: str | int | None
-    policy: str
+    policy: Any
     sweep: str | int
     samplers: int
     extractors: int
@@ -108,7 +96,6 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         self.data, self.epoch, self._starting = data, 0, threading.RLock()
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
-        self._tables = feature_tables(data)
         self._strategy = find_strategy(self.strategy)
         self._device = checked_device(self.device, self.device_memory)
         self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
@@ -124,7 +111,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         if self.batch_sampler is None:
             raise NotImplementedError("batch_size=None is not built: give a number of seeds")
         dtype = checked_feature_dtype(self.feature_dtype)
-        self._collate = Collate(data, self._tables, self.transform, self.pin_memory, dtype)
+        self._collate = Collate(data, feature_tables(data), self.transform, self.pin_memory, dtype)
 
     # ---- what the user asks ----
 
@@ -138,8 +125,8 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         if not self._stored:
             raise ConfigError("there is nothing to plan: the data is in memory already")
         if self._runtime is not None:
-            return self._runtime.settings.plan  # after a warm-up another than before it
-        return plan_request(self).plan()
+            return self._runtime.settings.plan  # after a warm-up it differs from the first
+        return self._assembly().plan()
 
     def stats(self) -> dict[str, float | str]:
         """What happened since the first `iter`, before which it is empty, and what goes on now.
@@ -230,7 +217,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
             sampler = f"{type(batches).__name__} of {inner}, {size} at once"
         return {
             "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
-            "sampler": sampler, "inputs": self._inputs.identity, "strategy": self.strategy,
+            "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
             "num_neighbors": by_name(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
@@ -253,40 +240,24 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
             drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
             state.seed = int(drawn.item())
         state.sampler_epoch = getattr(self._with("set_epoch"), "epoch", None)
+        assembly = self._assembly()
         seed, number = state.seed, 0 if self.seed is None else state.epoch
-        windows = self._schedule(seed).windows(number)
-        seeds: Iterator[Seeds] = (batch for window in windows for batch in window)
-        seeds = islice(seeds, state.batches, None)
-        if not self._own_batches:
+        windows = assembly.schedule(seed).windows(number)
+        batches = ((window, seeds) for window in windows for seeds in window.batches)
+        left: Iterator[tuple[Window, Seeds]] = islice(batches, state.batches, None)
+        if assembly.batch_sampler is not None:
             # torch's samplers draw from the global generator at their first batch. In the
             # pipeline's thread that would come in between whatever the user draws.
-            seeds = chain(list(islice(seeds, 1)), seeds)
-        empty, collate = runtime.array_pool.empty, self._collate
-        rows_of = partial(collate.rows_of, attributes=runtime.attributes, empty=empty)
-        files = {table.name: table.file for table in collate.tables}
-
-        def finish(item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-            rows = {
-                name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
-                for name, file in files.items()
-            }
-            gathered()
-            memory = runtime.array_pool.references(each.data_ptr() for each in rows.values())
-            sampled = item.seeds, item.sample, item.rows
-            return collate(*sampled, rows, runtime.attributes, empty, runtime.device), memory
-
-        def start(left: Iterator[Seeds], first: int) -> EpochRun:
-            sampler, prepare = self._make_sampler(empty), collate.prepare
-            return runtime.begin(left, seed, number, sampler, rows_of, finish, prepare, first)
-
-        return BatchIterator(runtime, start, seeds, state, self.timeout)
+            left = chain(list(islice(left, 1)), left)
+        epoch = EpochAssembly(assembly, runtime, number, seed)
+        return BatchIterator(self, runtime, epoch, left, state, self.timeout)
 
     def _start(self) -> Runtime:
         with self._starting:
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                runtime = Runtime(self.data, self._runtime_settings())
+                runtime = Runtime(self.data, self._assembly().settings())
                 if self._closed:  # meanwhile, by a signal's handler
                     runtime.close()
                     raise ClosedError(CLOSED)
@@ -294,65 +265,26 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
                 self._closer = weakref.finalize(self, runtime.close_from_finalizer)
             return self._runtime
 
-    def _runtime_settings(self) -> RuntimeSettings:
-        found, sweep = plan_request(self), None if self.sweep == "auto" else int(self.sweep)
-        in_order = getattr(self, "in_order", True)  # torch knows it from 2.6 on
-        stages = Stages(
-            self.samplers, self.extractors, self.extracting_queue, self.training_queue, in_order,
-            sweep,
-        )  # fmt: skip
-        settings = RuntimeSettings(
+    def _assembly(self) -> Assembly:
+        """What the arguments say by now."""
+        batches: Any = self.batch_sampler
+        return Assembly(
+            store=self.data,
             strategy=self._strategy,
-            tables=self._tables,
-            plan=found.plan(),
-            policy=self._policy("belady"),
-            stages=stages,
-            engine=self.engine,
-            engine_settings=EngineSettings(self.io_depth, self._block_bytes()),
-            device=self._device,
-            gap_bytes_max=checked_gap(self.gap, self.data, self._block_bytes()),
+            inputs=self._inputs,
+            subgraphs=self._subgraphs,
+            collate=self._collate,
+            num_neighbors=self.num_neighbors,
+            replace=self.replace,
+            batch_size=self.batch_size,
+            shuffle=self._shuffle,
+            drop_last=self.drop_last,
+            batch_sampler=None if self._own_batches else batches,
+            in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
             worker_init=self.worker_init_fn,
+            device=self._device,
+            own={name: getattr(self, name) for name in OWN_ARGUMENTS},
         )
-        lru = self._policy("lru")
-
-        def fitted(plan: Plan) -> RuntimeSettings:  # knows nothing of the loader: it may go
-            plan = replaced(plan, fetched=settings.plan.fetched)  # what is open already
-            if not plan.holds_everything:
-                return replaced(settings, plan=plan)
-            # After the first epoch nothing is read, so nothing is gained by waiting.
-            once = replaced(stages, sweep=sweep or 1)
-            return replaced(settings, plan=plan, policy=lru, stages=once)
-
-        begun = fitted(settings.plan)
-        if not found.warm_up:
-            return begun
-        return replaced(begun, after_warm_up=lambda nbytes: fitted(found.plan_of(nbytes)))
-
-    def _schedule(self, seed: int) -> Schedule:
-        if not self._own_batches:
-            batches: Any = self.batch_sampler
-            return Given(self._inputs, batches)
-        schedule: Schedule = find("schedules", self._strategy.schedule)(
-            self._inputs, self.batch_size, self._shuffle, self.drop_last, seed
-        )
-        return schedule
-
-    def _make_sampler(self, empty: Allocate = np.empty) -> Sampler:
-        if self._subgraphs is not None:
-            return SubgraphSampler(
-                self._subgraphs, isinstance(self._inputs, InputEdges), self._inputs.type
-            )
-        kind = find("samplers", self._strategy.sampler)
-        sampler: Sampler = kind(self.num_neighbors, self.replace, empty)
-        return sampler
-
-    def _policy(self, auto: str) -> str:
-        """The policy's name; `auto` if neither the user nor the strategy says which."""
-        name = self._strategy.policy if self.policy == "auto" else self.policy
-        return auto if name == "auto" else name
-
-    def _block_bytes(self) -> int:
-        return block_bytes(max((table.file.row_bytes for table in self._tables), default=1))
 
     # ---- PyG's public parts ----
 
@@ -373,7 +305,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
         topologies = [mapped(edges) for edges in self.data.all_edges()]
-        out = seeds, self._make_sampler().draw(seeds, key, topologies)
+        out = seeds, self._assembly().sampler().sample(seeds, key, topologies)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Any) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
@@ -22,6 +22,7 @@ from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
+from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 
 
@@ -48,46 +49,73 @@ class Stages:
     sweep: int | None = None
 
 
+class BatchAssembly(Protocol):
+    """What the stages ask of the loader, each once a batch; all but `rows_of` and `make` are called
+    once an epoch. All are blocking and run in worker threads."""
+
+    def prepare(self) -> None:
+        """Bring what the first batch would wait for, beside its sample; must not fail. The epoch's
+        end waits for it."""
+        ...
+
+    def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
+        """The rows of each table that a sample needs, int64 [n]."""
+        ...
+
+    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
+        """The user's batch from an extracted one, and references to what holds the rows' memory,
+        see `OutputQueue.put`; calls `gathered` once the lease's rows have been gathered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpochInputs:
+    """What one epoch is about.
+
+    Attributes:
+        number, seed: with a batch's index, what its random draws depend on.
+        batches: the schedule's batches, in order, each with the window that it is in.
+        sampler: makes samples; stopped at the epoch's end.
+        assembly: joins samples with their rows.
+        first: the index of the first batch; those before it are left out.
+    """
+
+    number: int
+    seed: int
+    batches: Iterator[tuple[Window, Seeds]]
+    sampler: Sampler
+    assembly: BatchAssembly
+    first: int = 0
+
+
 @dataclass(eq=False)
 class Epoch:
     """Everything that the stages of one epoch share.
 
     Attributes:
-        number, seed: with a batch's index, what its random draws depend on.
-        seeds: the schedule's batches, in order.
-        sampler, topologies: make samples.
-        rows_of: which rows of each table a sample needs; blocking.
+        inputs: what it is about.
+        topologies: adjacency, one an edge type.
         buffer: this epoch's alone while it runs.
         workers: threads for sampling and gathering.
-        collate: makes the user's batch from an extracted one, calls its second argument behind the
-            gather, and refers to what holds the rows' memory, see `OutputQueue.put`; blocking.
+        stages: how many tasks, and how far ahead.
         counters: what happened so far.
-        prepare: brings what the first batch would wait for, beside its sample; blocking, and the
-            epoch's end waits for it; does not fail; None: there is nothing.
-        first: the index of the first batch; those before it are not wanted.
-        together: samples of a round, which fetch together, at most the extracting queue's bound; 1:
-            each sampler goes its own way.
+        together: samples that fetch together, at most the extracting queue's bound; 1: each sampler
+            works by itself.
+        output: where finished batches go.
     """
 
-    number: int
-    seed: int
-    seeds: Iterator[Seeds]
-    sampler: Sampler
+    inputs: EpochInputs
     topologies: Sequence[Topology]
-    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
     buffer: FeatureBuffer
     workers: Workers
-    collate: Callable[[Extracted, Callable[[], object]], tuple[Any, References]]
     stages: Stages
     counters: Counters
-    prepare: Callable[[], object] | None = None
-    first: int = 0
     together: int = 1
     output: OutputQueue = field(default_factory=OutputQueue)
 
     def __post_init__(self) -> None:
-        stages, self.seeds_drawn = self.stages, self.first
-        order = stages.in_order, self.first
+        stages, self.seeds_drawn = self.stages, self.inputs.first
+        order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
         self.releasing: Channel[Lease] = Channel(None)

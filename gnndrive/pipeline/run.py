@@ -38,8 +38,7 @@ async def run_epoch(epoch: Epoch) -> None:
     error: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
-            if epoch.prepare is not None:
-                group.create_task(epoch.workers.run(epoch.prepare))
+            group.create_task(epoch.workers.run(epoch.inputs.assembly.prepare))
             for _ in range(epoch.stages.samplers // epoch.together):
                 group.create_task(sample_stage(epoch, epoch.together))
             for _ in range(epoch.stages.extractors):

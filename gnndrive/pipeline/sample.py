@@ -40,7 +40,7 @@ def _drawn(epoch: Epoch, most: int) -> list[Seeds]:
     drawn: list[Seeds] = []
     while len(drawn) < most:
         try:
-            seeds = next(epoch.seeds, None)
+            _, seeds = next(epoch.inputs.batches, (None, None))
         except BaseException as error:  # the user's own sampler, for instance
             epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, carried(error)))
             epoch.seeds_drawn += 1
@@ -86,10 +86,11 @@ def _sample(
 ) -> tuple[Sampled, float]:
     """In a worker thread: the sample, and how many seconds it took."""
     started = perf_counter()
-    key = batch_key(epoch.seed, epoch.number, seeds.index)
+    inputs = epoch.inputs
+    key = batch_key(inputs.seed, inputs.number, seeds.index)
     topologies = [topology.joining(round) for topology in epoch.topologies]
     try:
-        sample = epoch.sampler.draw(seeds, key, topologies)
+        sample = inputs.sampler.sample(seeds, key, topologies)
     finally:
         member.leave()
-    return Sampled(seeds, sample, epoch.rows_of(sample)), perf_counter() - started
+    return Sampled(seeds, sample, inputs.assembly.rows_of(sample)), perf_counter() - started

@@ -34,7 +34,8 @@ async def train_stage(epoch: Epoch) -> None:
             break
         if isinstance(item, Failed):
             epoch.output.finish(item.error)
-            epoch.sampler.stop()  # its threads are waited for, and may be waiting for the disk
+            # The epoch's end waits for sampling threads, which may be waiting for the disk.
+            epoch.inputs.sampler.stop()
             raise EpochFailed
         leave = _leaving(epoch, handed_over, item.lease)
         try:
@@ -52,7 +53,7 @@ def _hand_over(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) ->
     """In a worker thread: make a batch and hand it over. The event loop may be in an admission for
     a tenth of a second, and whoever waits for the batch need not wait for that."""
     started = perf_counter()
-    batch, memory = epoch.collate(item, gathered)
+    batch, memory = epoch.inputs.assembly.make(item, gathered)
     if not epoch.output.ended:  # nobody would take it
         epoch.count_batch(item, perf_counter() - started)
         epoch.output.put(batch, memory)

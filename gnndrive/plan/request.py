@@ -1,7 +1,7 @@
-"""What a loader's plan depends on, gathered from its arguments and its store; nothing is read.
+"""What a loader's plan depends on, gathered from what the loader asks for; reads nothing.
 
-On a GPU whose share was not said the plan begins with a warm-up: a small feature buffer, until it
-is known what training leaves of the device's memory (`gnndrive/loader/iterator.py`).
+On a GPU, unless the user gives device_memory=, the plan begins with a warm-up: a small feature
+buffer until it is known what training leaves of the device's memory (`loader/iterator.py`).
 """
 
 from __future__ import annotations
@@ -9,26 +9,27 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from gnndrive.buffer.devices.base import Device
+from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import available_memory, parse_size
+from gnndrive.common.memory import available_memory
 from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import Plan, make_plan
 from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.pyg.attributes import PASS_ROWS
 from gnndrive.pyg.labels import NAME, kept_bytes
-from gnndrive.sampling.graph import RING_BYTES, choose_topology, graph_sizes
+from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
-from gnndrive.sampling.schedules.shuffled import order_width
+from gnndrive.sampling.topologies.base import RING_BYTES
 from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
-
-if TYPE_CHECKING:
-    from gnndrive.loader.store_loader import StoreLoader
 
 LEFT = "what training leaves"
 MAPPED_BYTES = 1 << 20  # a file of so many bytes is always mapped
@@ -41,10 +42,60 @@ WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the w
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What `make_plan` is asked; it holds nothing of the loader, which shall be free to go.
+    """What a loader asks a plan for.
 
     Attributes:
-        demand, memory, buffer, topology: its arguments.
+        store: the graph.
+        tables: what goes through the feature buffer.
+        converted_bytes: for each table, bytes of a row as it is delivered; 0: as it is stored.
+        bounds: the most that a sample can hold.
+        seed_bytes: of the input nodes or edges and their order.
+        subgraphs: whether samples are in PyG's own form.
+        needs_indices: why the adjacency's indices must be in memory or mapped; None: they need not.
+        graph_bytes: of times and weights in memory.
+        candidate_bytes: of a sampling thread's scratch for the longest list, where times or weights
+            matter.
+        memory, buffer, device_memory: budgets in bytes, or None.
+        neighbour_cache: bytes or text, or None.
+        topologies: plug-ins in the order of preference; or the one that the user named.
+        topology_asked: whether the user named it.
+        policy: the plug-in.
+        device: the plug-in, and which of its kind, or None.
+        in_order: whether batches are handed over by index.
+        samplers, extracting_queue, training_queue: see `Stages`.
+        staging_bytes: what the engine needs.
+    """
+
+    store: Store
+    tables: tuple[FeatureTable, ...]
+    converted_bytes: tuple[int, ...]
+    bounds: Bounds
+    seed_bytes: int
+    subgraphs: bool
+    needs_indices: str | None
+    graph_bytes: int
+    candidate_bytes: int
+    memory: int | None
+    buffer: int | None
+    device_memory: int | None
+    neighbour_cache: str | int | None
+    topologies: tuple[Any, ...]
+    topology_asked: bool
+    policy: Any
+    device: tuple[Any, Any]
+    in_order: bool
+    samplers: int
+    extracting_queue: int
+    training_queue: int
+    staging_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Makes a loader's plan, and another when it is known what training leaves of a device.
+
+    Attributes:
+        requirements, memory, buffer, topology: arguments of `make_plan`.
         warm_up: whether the device's memory is that of a warm-up.
         attributes: arrays that no table of the buffer has, and bytes of their files.
     """
@@ -74,7 +125,7 @@ class PlanRequest:
         rows = self.requirements.batch_nodes_max if of_nodes else self.requirements.batch_edges_max
         readers = 1 + self.requirements.samplers * (self.requirements.edge_number_bytes > 0)
         nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers
-        if self.topology.name != "direct":  # which has counted the ring already
+        if not self.topology.has_ring:  # else it is counted already
             nbytes += RING_BYTES
         kept = sum(size for name, size in small.items() if name in mapped)
         return replace(self._make(mapped_bytes=kept, fetch_bytes=nbytes), fetched=fetched)
@@ -118,61 +169,59 @@ class PlanRequest:
         return replace(self, requirements=requirements).plan()
 
 
-def plan_request(loader: StoreLoader) -> PlanRequest:
-    """What a loader's plan is asked.
+def planner(request: PlanRequest) -> Planner:
+    """The planner for a loader.
 
     Raises:
         ConfigError: an argument cannot work.
     """
-    data, sizes = loader.data, graph_sizes(loader.data)
-    memory = None if loader.memory is None else parse_size(loader.memory, "memory")
-    buffer = None if loader.buffer is None else parse_size(loader.buffer, "buffer")
-    sampler, seeds, subgraphs = loader._make_sampler(), seeds_max(loader), loader._subgraphs
-    types = data.info.types
-    counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
-    bounds = sampler.bounds(seeds, counts, types.edges)
-    tables = tuple(_table_requirements(loader, table, bounds) for table in loader._tables)
-    device = find("devices", loader._device[0])
+    store, bounds = request.store, request.bounds
+    sizes = graph_sizes(store)
+    tables = tuple(
+        _table_requirements(table, bounds, converted)
+        for table, converted in zip(request.tables, request.converted_bytes, strict=True)
+    )
+    device: type[Device] = find("devices", request.device[0])
+    policy: type[Policy] = find("policies", request.policy)
     requirements = Requirements(
         tables=tables,
         batch_nodes_max=sum(bounds.entries.values()),
         batch_edges_max=sum(bounds.edges.values()),
-        attribute_bytes=_attribute_bytes(loader, bounds),
-        edge_number_bytes=8 * any(table.of_edges for table in loader._tables),
-        position_bytes=np.dtype(position_dtype(data.num_edges)).itemsize,
-        batches_queued=loader.extracting_queue + loader.training_queue,
-        batches_extracted=loader.training_queue,
-        seed_bytes=loader._inputs.nbytes + _order_bytes(loader),
-        samplers=min(loader.samplers, loader.extracting_queue),
-        staging_bytes=loader.io_depth * loader._block_bytes(),
+        attribute_bytes=_attribute_bytes(request),
+        edge_number_bytes=8 * any(table.of_edges for table in request.tables),
+        position_bytes=np.dtype(position_dtype(store.num_edges)).itemsize,
+        batches_queued=request.extracting_queue + request.training_queue,
+        batches_extracted=request.training_queue,
+        seed_bytes=request.seed_bytes,
+        samplers=min(request.samplers, request.extracting_queue),
+        staging_bytes=request.staging_bytes,
         index_pointer_bytes=sum(size.index_pointer_bytes for size in sizes),
-        label_bytes=sum(map(kept_bytes, data.all_nodes())),
-        looks_ahead=find("policies", loader._policy("belady")).looks_ahead,
+        label_bytes=sum(map(kept_bytes, store.all_nodes())),
+        looks_ahead=policy.looks_ahead,
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
-        subgraphs=subgraphs is not None,
-        graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
-        candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
+        subgraphs=request.subgraphs,
+        graph_bytes=request.graph_bytes,
+        candidate_bytes=request.candidate_bytes,
     )
-    device_memory, warm_up = _device_memory(loader, requirements)
-    given = loader.device_memory is not None
+    device_memory, warm_up = _device_memory(request, requirements)
+    given = request.device_memory is not None
     why = "what live batches leave of device_memory=" if given else "half of what is free"
     if warm_up:
         why = "until it is known what training leaves"
     requirements = replace(
         requirements, device_memory=device_memory, device_given=given, device_why=why
     )
-    kind = loader._strategy.topology if loader.topology == "auto" else loader.topology
-    needed = None if subgraphs is None else subgraphs.needs_indices
-    if kind == "direct" and needed is not None:
-        raise ConfigError(f'topology="direct" cannot serve this loader: {needed}; say "mmap"')
-    topology = choose_topology(kind, loader.neighbour_cache, sizes, requirements, memory, buffer)
-    if topology.name == "direct" and needed is not None:
-        topology = choose_topology("mmap", None, sizes, requirements, memory, buffer)
-    return PlanRequest(requirements, memory, buffer, topology, warm_up, _attributes(loader))
+    topology = choose_topology(
+        request.topologies, request.neighbour_cache, sizes, requirements, request.memory,
+        request.buffer, request.topology_asked, request.needs_indices,
+    )  # fmt: skip
+    return Planner(
+        requirements, request.memory, request.buffer, topology, warm_up, _attributes(request)
+    )
 
 
 def _table_requirements(
-    loader: StoreLoader, table: FeatureTable, bounds: Bounds
+    table: FeatureTable, bounds: Bounds, converted_bytes: int
 ) -> TableRequirements:
     """What a table of the feature buffer wants."""
     file, most, entries = table.file, bounds.nodes, bounds.entries
@@ -181,14 +230,14 @@ def _table_requirements(
     key: Any = table.type
     return TableRequirements(
         table.name, file.row_count, file.row_bytes, min(most[key], file.row_count), entries[key],
-        loader._collate.converted_bytes(table),
+        converted_bytes,
     )  # fmt: skip
 
 
-def _attribute_bytes(loader: StoreLoader, bounds: Bounds) -> int:
+def _attribute_bytes(request: PlanRequest) -> int:
     """Bytes of what the largest batch has beside the rows of tables and ids."""
-    data, total = loader.data, 0
-    buffered = {table.name for table in loader._tables}
+    data, bounds, total = request.store, request.bounds, 0
+    buffered = {table.name for table in request.tables}
     views: list[tuple[StoredNodes | StoredEdges, int]] = [
         (data.nodes(type), count) for type, count in bounds.entries.items()
     ]
@@ -199,9 +248,9 @@ def _attribute_bytes(loader: StoreLoader, bounds: Bounds) -> int:
     return total
 
 
-def _attributes(loader: StoreLoader) -> tuple[tuple[str, int], ...]:
+def _attributes(request: PlanRequest) -> tuple[tuple[str, int], ...]:
     """Arrays that batches have rows of and no table of the buffer has, and their bytes."""
-    data, buffered = loader.data, {table.name for table in loader._tables}
+    data, buffered = request.store, {table.name for table in request.tables}
     nodes, edges = data.all_nodes(), data.all_edges()
     names = {view.name_of(name) for view in (*nodes, *edges) for name in view.names} - buffered
     names -= {each.name_of(NAME) for each in nodes if kept_bytes(each)}
@@ -214,34 +263,19 @@ def _attributes(loader: StoreLoader) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _device_memory(loader: StoreLoader, requirements: Requirements) -> tuple[int | None, bool]:
+def _device_memory(request: PlanRequest, requirements: Requirements) -> tuple[int | None, bool]:
     """Bytes of the device for loading, None where it has none but the host's; whether that is for a
     warm-up only."""
-    name, where = loader._device
-    if loader.device_memory is not None:
-        return parse_size(loader.device_memory, "device_memory"), False
-    free: int | None = find("devices", name).free_bytes(where)
-    if free is None or loader.buffer is not None:
+    plugin, where = request.device
+    if request.device_memory is not None:
+        return request.device_memory, False
+    free: int | None = find("devices", plugin).free_bytes(where)
+    if free is None or request.buffer is not None:
         return free, False
-    if not getattr(loader, "in_order", True):  # an epoch cannot go on where it was left
+    if not request.in_order:  # an epoch cannot go on where it was left
         return free // 2, False
     little = 2 * requirements.batch_bytes + sum(
         ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes
         for table in requirements.tables
     )
     return min(free // 2, little), True
-
-
-def seeds_max(loader: StoreLoader) -> int:
-    """Seeds of a batch at most."""
-    count = len(loader._inputs)
-    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-    return min(size or count, max(count, 1))
-
-
-def _order_bytes(loader: StoreLoader) -> int:
-    """Of an epoch's order of the input nodes, ours or that of torch's sampler."""
-    count = len(loader._inputs)
-    if loader._own_batches:
-        return loader._shuffle * order_width(count) * count
-    return 8 * count

@@ -15,7 +15,8 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
 from gnndrive.sampling.samplers._native import InScratch
 from gnndrive.sampling.samplers.base import checked_fanout
-from gnndrive.sampling.topologies.mmap import Mmap
+from gnndrive.sampling.topologies import over_arrays
+from gnndrive.sampling.topologies.base import Topology
 
 
 def is_edge_level(data: Any, name: str) -> bool:
@@ -38,7 +39,7 @@ def permuted(value: Any, perm: Tensor | None) -> Tensor:
     return tensor if perm is None else tensor[perm.cpu()]
 
 
-def as_topology(colptr: Tensor, row: Tensor, nodes: int, name: str) -> Mmap:
+def as_topology(colptr: Tensor, row: Tensor, nodes: int, name: str) -> Topology:
     """CSC tensors of a graph whose edges go to `nodes` nodes, of which the last may be missing."""
     pointers, indices = colptr.cpu().numpy(), row.cpu().numpy()
     missing = nodes + 1 - len(pointers)
@@ -47,7 +48,7 @@ def as_topology(colptr: Tensor, row: Tensor, nodes: int, name: str) -> Mmap:
         pointers = np.concatenate([pointers, np.full(missing, last, pointers.dtype)])
     if pointers.dtype == np.int32:
         pointers = pointers.view(np.uint32)
-    return Mmap(np.ascontiguousarray(pointers), np.ascontiguousarray(indices), name)
+    return over_arrays(np.ascontiguousarray(pointers), np.ascontiguousarray(indices), name)
 
 
 def as_fanout(values: Sequence[int] | Mapping[Any, Any]) -> Int64Array:

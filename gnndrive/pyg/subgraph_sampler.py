@@ -23,9 +23,9 @@ from torch_geometric.sampler import (
 from torch_geometric.sampler.base import SubgraphType
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph, ends_of
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds, Subgraph, ends_of
 from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.sampling.samplers.base import Bounds, Sampler, most
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, most
 from gnndrive.sampling.schedules.base import digest
 from gnndrive.sampling.topologies.base import Topology
 
@@ -110,8 +110,14 @@ class SubgraphSampler(Sampler):
         self._subgraphs, self._of_edges, self._type = subgraphs, of_edges, type
         self._ours = None if subgraphs.ours is None else subgraphs.ours.for_an_epoch()
 
-    def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
-        """Sample around seeds; see `Sampler.draw`. A sampler of the user's is to be thread-safe."""
+    @classmethod
+    def make(cls, context: SamplerContext) -> Sampler:
+        """See `Sampler.make`; the context has `subgraphs`."""
+        assert context.subgraphs is not None
+        return context.subgraphs()
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
+        """See `Sampler.sample`. A sampler of the user's must be thread-safe."""
         sampler, given = self._subgraphs.sampler, seeds.given
         assert given is not None, "its inputs say all that there is to say"
         if self._ours is not None:
@@ -143,10 +149,6 @@ class SubgraphSampler(Sampler):
             node, edge = {None: _as_int64(out.node)}, {None: _permuted(out.edge, perm)}
             count = len(out.row)
         return Subgraph(node, edge, count, out, numbered=self._ours is None)
-
-    def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
-        """Not of use here: seeds are more than nodes."""
-        raise NotImplementedError("this sampler draws from Seeds")
 
     def stop(self) -> None:
         """Make running and later calls of gnndrive's sampler end at once with ClosedError."""

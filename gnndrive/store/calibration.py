@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
+from gnndrive.common.memory import size_or_none
 from gnndrive.common.records import DiskCost, DiskIdentity
 from gnndrive.store.files import open_plain, read_at_most
 
@@ -51,6 +52,22 @@ def gap_bytes(cost: DiskCost | None, read_bytes_max: int) -> int:
     if cost.request_s >= cost.byte_s * most:
         return most
     return int(cost.request_s / cost.byte_s) // _GAP_STEP * _GAP_STEP
+
+
+def checked_gap(gap: str | int | None, store: Store, read_bytes_max: int) -> int:
+    """The widest gap between two rows that is read over, in bytes.
+
+    Args:
+        gap: bytes or text; None: what the store's calibration says, else the default.
+        store: whose rows.
+        read_bytes_max: the largest read.
+
+    Raises:
+        ConfigError: `gap` is no size.
+    """
+    if gap is None:
+        return gap_bytes(load_calibration(store), read_bytes_max)
+    return size_or_none(gap, "gap")
 
 
 def load_calibration(store: Store) -> DiskCost | None:

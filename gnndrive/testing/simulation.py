@@ -43,11 +43,12 @@ from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.tiers.disk import Disk
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.workers import Workers
-from gnndrive.sampling.samplers.base import Bounds, Sampler
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
+from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.testing.loop import run
 
@@ -100,12 +101,18 @@ class RandomSampler(Sampler):
         self._num_nodes = num_nodes
         self._extra_max = extra_max
 
-    def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
-        """See `Sampler.draw`; needs no graph."""
-        return self.sample(seeds.node, key)
+    @classmethod
+    def make(cls, context: SamplerContext) -> RandomSampler:
+        """See `Sampler.make`; adds up to 12 nodes to the seeds."""
+        assert context.store is not None
+        return cls(context.store.num_nodes, 12)
 
-    def sample(self, seeds: Int64Array, key: int, topology: Topology | None = None) -> Sample:
-        """See `Sampler.sample`; without edges."""
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology] = ()) -> Sample:
+        """See `Sampler.sample`; needs no graph, and finds no edges."""
+        return self.sample_nodes(seeds.node, key)
+
+    def sample_nodes(self, seeds: Int64Array, key: int) -> Sample:
+        """Sample around node ids, int64 [n]."""
         draw = np.random.default_rng(key)
         count = min(int(draw.integers(0, self._extra_max + 1)), self._num_nodes)
         extra = draw.choice(self._num_nodes, count, replace=False)
@@ -199,20 +206,22 @@ class Simulation:
     def epoch(self, number: int = 0) -> Epoch:
         """A new epoch over the buffer."""
         scenario = self.scenario
+        sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
+        batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
         return Epoch(
-            number=number,
-            seed=self.seed,
-            seeds=scenario.seeds(self.seed),
-            sampler=RandomSampler(scenario.file.row_count, scenario.extra_max),
+            EpochInputs(number, self.seed, batches, sampler, self),
             topologies=[],
-            rows_of=self.rows_of,
             buffer=self.buffer,
             workers=InlineWorkers(self.seed + number),
-            collate=self.collate,
             stages=scenario.stages,
             counters=self.counters,
             together=scenario.together,
         )
+
+    # ---- pipeline.epoch.BatchAssembly ----
+
+    def prepare(self) -> None:
+        """Nothing is wanted before the first batch."""
 
     @staticmethod
     def rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:
@@ -220,9 +229,7 @@ class Simulation:
         assert isinstance(sample, Sample)
         return {"x": sample.node}
 
-    def collate(
-        self, item: Extracted, gathered: Callable[[], object]
-    ) -> tuple[Delivered, References]:
+    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Delivered, References]:
         """Gather a batch's rows."""
         rows = item.lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
         gathered()

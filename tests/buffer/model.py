@@ -10,7 +10,7 @@ import errno
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .table import FAILED, FREE, LOADING, VALID, Answer
+from .slot_tables import FAILED, FREE, LOADING, VALID, Answer
 
 
 @dataclass

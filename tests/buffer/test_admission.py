@@ -8,7 +8,7 @@ import pytest
 
 from gnndrive.common.ffi import ffi, lib
 
-from .table import FAILED, FREE, LOADING, VALID, CoreTable
+from .slot_tables import FAILED, FREE, LOADING, VALID, CoreTable
 
 INT64_MAX = 2**63 - 1
 

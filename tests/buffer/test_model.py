@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from .model import Lease, Model
-from .table import FAILED, LOADING, VALID, CoreTable
+from .slot_tables import FAILED, LOADING, VALID, CoreTable
 
 ROWS = 20
 LEASES_MAX = 6

@@ -12,7 +12,7 @@ import pytest
 
 from gnndrive.common.ffi import ffi, lib
 
-from .table import CoreTable
+from .slot_tables import CoreTable
 
 NEVER = 2**62  # the next use of a row that no later batch uses
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1

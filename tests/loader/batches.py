@@ -37,4 +37,4 @@ def simulate(monkeypatch: pytest.MonkeyPatch, seed: int = 0, faults: Any = None)
     def settings(depth: int, block_bytes: int) -> EngineSettings:
         return EngineSettings(depth, block_bytes, seed, faults)
 
-    monkeypatch.setattr("gnndrive.loader.store_loader.EngineSettings", settings)
+    monkeypatch.setattr("gnndrive.loader.assembly.EngineSettings", settings)

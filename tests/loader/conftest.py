@@ -57,7 +57,7 @@ def some_staging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Devices that loaders make have other turns and another staging."""
     made = SimulatedCuda.__init__
 
-    def seeded(self: SimulatedCuda, empty: object = None, where: object = None) -> None:
-        made(self, empty, where, request.param)
+    def seeded(self: SimulatedCuda) -> None:
+        made(self, request.param)
 
     monkeypatch.setattr(SimulatedCuda, "__init__", seeded)

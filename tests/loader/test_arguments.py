@@ -351,7 +351,9 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
     disk = disk_identity(store.path)
 
     def gap_of(**options):
-        return NeighborLoader(store, [2], batch_size=4, **options)._runtime_settings().gap_bytes_max
+        return (
+            NeighborLoader(store, [2], batch_size=4, **options)._assembly().settings().gap_bytes_max
+        )
 
     assert gap_of() == 8192
     save_calibration(store, DiskCost(1e-5, 1e-9, 128, "uring", "2026-01-01", disk, ()))

@@ -195,7 +195,7 @@ def test_a_damaged_graph_fails_at_its_turn(make: Make, monkeypatch: pytest.Monke
     sample = Uniform.sample
 
     def damaged(self: Any, seeds: Any, *rest: Any) -> Any:
-        if 50 in seeds:
+        if 50 in seeds.node:
             raise MemoryError("the sample of batch 3")
         return sample(self, seeds, *rest)
 

@@ -104,7 +104,7 @@ def test_some_of_a_list_that_is_longer_than_that(graph: Graph, edges: int) -> No
     ) as loader:
         (batch,) = loader
     # All zero, in a hole: it is the position that tells.
-    sample = loader._make_sampler().sample(np.array([0]), 5, mapped(store.edges()))
+    sample = loader._assembly().sampler().sample_nodes(np.array([0]), 5, mapped(store.edges()))
     assert len(sample.edge) == len(set(sample.edge.tolist())) == 100
     assert int(sample.edge.min()) >= 0
     assert int(sample.edge.max()) < indptr[1]

@@ -37,7 +37,7 @@ def test_after_a_warm_up_the_buffer_takes_what_is_left(
             assert_same(one, other)
             assert device.stats()["buffer_slots"] == (little if epoch + number // 3 == 0 else NODES)
     assert device.plan().slots == NODES
-    assert device._runtime.settings.policy == "lru"
+    assert device._runtime.settings.policy is None
     assert device._runtime.settings.stages.sweep == 1
 
 

@@ -136,7 +136,7 @@ def drop_retry_on_completion(patch: Patch) -> None:
     """4: the head of the line is tried at releases only, not when a late read gives a slot back."""
 
     def silently(buffer: FeatureBuffer) -> None:
-        for lease in list(buffer._watchers):
+        for lease in list(buffer.watchers):
             lease.wake_if_settled()
 
     patch.setattr(FeatureBuffer, "_rows_settled", silently)
@@ -149,9 +149,9 @@ def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
     fetches: dict[Lease, list[Any]] = {}
 
     def loading(buffer: FeatureBuffer, hold: SlotHold) -> None:
-        before = set(buffer._loads._fetches.values())
+        before = set(buffer._fetches._fetches.values())
         load(buffer, hold)
-        now = buffer._loads._fetches.values()
+        now = buffer._fetches._fetches.values()
         begun.extend(fetch for fetch in now if fetch not in before)
 
     def granting(*given: Any) -> list[Lease]:

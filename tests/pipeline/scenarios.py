@@ -67,7 +67,7 @@ def expected_nodes(scenario: Scenario, seed: int) -> list[tuple[int, set[int]]]:
     """What each batch holds, without the pipeline."""
     sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
     return [
-        (s.index, set(sampler.sample(s.node, batch_key(seed, 0, s.index), None).node.tolist()))
+        (s.index, set(sampler.sample(s, batch_key(seed, 0, s.index)).node.tolist()))
         for s in scenario.seeds(seed)
     ]
 

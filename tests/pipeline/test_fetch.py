@@ -24,7 +24,7 @@ from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.errors import ReadError
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
-from gnndrive.disk.tiers.base import Fetch, Tier
+from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, numbered_rows
 from tests.pipeline.tight import closing, ids, simulation_of, use
@@ -39,6 +39,10 @@ class Refusing(Tier):
         self.below = below
         self.path = below.path
         self.refused = refused
+
+    @classmethod
+    def make(cls, context: TierContext) -> Refusing:
+        raise NotImplementedError("made by hand")
 
     def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
         if self.refused & set(rows.tolist()):

@@ -12,7 +12,7 @@ import pytest
 from gnndrive.common.errors import ReadError
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.engines.simulated import Faults
-from gnndrive.disk.tiers.base import Fetch, Tier
+from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
 from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
@@ -124,6 +124,10 @@ class Limited(Tier):
 
     def __init__(self, below: Tier, passed: int) -> None:
         self.below, self.path, self.left = below, below.path, passed
+
+    @classmethod
+    def make(cls, context: TierContext) -> Limited:
+        raise NotImplementedError("made by hand")
 
     def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
         self.left -= 1

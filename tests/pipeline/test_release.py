@@ -244,13 +244,13 @@ def test_a_batch_is_the_users_alone_while_the_next_is_waited_for(rows: TableFile
 def test_a_batch_that_nobody_will_take_is_not_counted(rows: TableFile) -> None:
     async def main() -> None:
         async with closing(Simulation(Scenario(rows, batches=1), seed=0)) as simulation:
-            epoch, collate = simulation.epoch(), simulation.collate
+            epoch, make = simulation.epoch(), simulation.make
 
             def left(item: Extracted, gathered: Callable[[], object]) -> Any:
                 epoch.output.abandon()
-                return collate(item, gathered)
+                return make(item, gathered)
 
-            epoch.collate = left
+            simulation.make = left  # type: ignore[method-assign]
             await run_epoch(epoch)
             assert (simulation.counters.batches, simulation.counters.bytes_wanted) == (0, 0)
 

@@ -179,7 +179,7 @@ def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
         def broken(item: object, gathered: object) -> NoReturn:
             raise KeyError("no such attribute")
 
-        epoch.collate = broken
+        simulation.make = broken  # type: ignore[method-assign]
         running = asyncio.ensure_future(run_epoch(epoch))
         with pytest.raises(KeyError):
             await epoch.output.aget()

@@ -131,7 +131,7 @@ def test_memory_that_is_short_behind_the_last_part(
                 holds.append(made(way))
                 return holds[0]
 
-            monkeypatch.setattr(_TableAdmission, "share", second_refused)
+            monkeypatch.setattr(_TableAdmission, "hold", second_refused)
             first.release()
             with pytest.raises(MemoryError, match="for leases"):
                 await buffer.granted(ticket)

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.plugins import name_of
+from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import MAPPING_BYTES, make_plan, rest_bytes, slot_bytes
 from gnndrive.plan.requirements import Requirements, TableRequirements
-from gnndrive.sampling.graph import IO_DEPTH, choose_topology
+from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.sampling.topologies import _neighbours
-from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.sampling.topologies.base import RING_BYTES, GraphSize, TopologyQuestion
 from gnndrive.sampling.topologies.direct import Direct
 
 SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
@@ -33,17 +35,30 @@ DEMAND = Requirements(
 FEATURES = int(1.5 * ROWS) * slot_bytes(DEMAND)[0]
 LEAST = rest_bytes(DEMAND) + FEATURES
 ONE_BATCH = rest_bytes(DEMAND) + ROWS * slot_bytes(DEMAND)[0]
-FETCH = Direct.planned_bytes([SIZE], 0, DEMAND.samplers) + IO_DEPTH * 262144
+QUESTION = TopologyQuestion([SIZE], DEMAND.samplers, lambda batches: 0, 8 * 10**9, True)
+FETCH = Direct.fetch_bytes(QUESTION) + RING_BYTES
+PREFERRED = ("resident", "direct", "mmap")
 
 
 @pytest.fixture(autouse=True)
 def _eight_gigabytes_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("adjacency", "budget"):
-        monkeypatch.setattr(f"gnndrive.{module}.available_memory", lambda: 8 * 10**9)
+    for module in ("topology_choice", "plan"):
+        monkeypatch.setattr(f"gnndrive.plan.{module}.available_memory", lambda: 8 * 10**9)
+
+
+def choose(
+    name: str, cache: str | int | None, memory: int | None, buffer: int | None = None,
+    size: GraphSize = SIZE, needs_indices: str | None = None,
+) -> TopologyChoice:  # fmt: skip
+    asked = name != "auto"
+    return choose_topology(
+        (name,) if asked else PREFERRED, cache, [size], DEMAND, memory, buffer, asked,
+        needs_indices,
+    )  # fmt: skip
 
 
 def chosen(memory: int | None, buffer: int | None = None, size: GraphSize = SIZE) -> str:
-    return choose_topology("auto", None, [size], DEMAND, memory, buffer).name
+    return name_of(choose("auto", None, memory, buffer, size).kind)
 
 
 def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() -> None:
@@ -66,11 +81,11 @@ def test_auto_without_a_budget_is_resident_or_mmap() -> None:
 
 def test_the_plan_says_which_and_why() -> None:
     for memory, name in ((LEAST + INDICES, "resident"), (LEAST + 10**8, "direct")):
-        choice = choose_topology("auto", None, [SIZE], DEMAND, memory, None)
+        choice = choose("auto", None, memory)
         plan = make_plan(DEMAND, memory, None, choice)
         (line,) = [line for line in plan.lines if line.what == "topology"]
         assert line.why == choice.why
-        assert choice.why.startswith(f"{name}, for ")
+        assert choice.why.startswith(f"{name}, because ")
         assert line.nbytes == choice.nbytes
         assert plan.total_bytes <= memory
         assert plan.slots >= (1.5 if name == "resident" else 1) * ROWS
@@ -80,12 +95,12 @@ def test_the_plan_says_which_and_why() -> None:
 @pytest.mark.parametrize("name", ["resident", "mmap", "direct"])
 def test_what_is_asked_for_is_taken(name: str) -> None:
     for memory in (None, LEAST, 10**10):
-        assert choose_topology(name, None, [SIZE], DEMAND, memory, None).name == name
+        assert name_of(choose(name, None, memory).kind) == name
 
 
 def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
     def cache(memory: int | None, asked: str | int | None = None) -> int:
-        return choose_topology("direct", asked, [SIZE], DEMAND, memory, None).cache_bytes
+        return choose("direct", asked, memory).cache_bytes
 
     assert cache(None) == 200_000_000
     assert cache(ONE_BATCH + FETCH + 10**9) == (ONE_BATCH + FETCH + 10**9) // 10
@@ -101,7 +116,7 @@ def test_making_a_cache_takes_no_more_than_the_plan_has_for_later() -> None:
     for edges in (1, 10**6, 10**9):
         for nodes in (1, 10**6, 10**9):
             size = GraphSize(nodes, edges, 4)
-            choice = choose_topology("direct", "100GB", [size], DEMAND, None, None)
+            choice = choose("direct", "100GB", None, size=size)
             need = _neighbours.build_bytes(size)
             assert choice.nbytes + MAPPING_BYTES * nodes >= need
             assert choice.nbytes >= choice.cache_bytes + FETCH
@@ -109,15 +124,32 @@ def test_making_a_cache_takes_no_more_than_the_plan_has_for_later() -> None:
 
 @pytest.mark.parametrize("name", ["resident", "mmap"])
 def test_a_cache_that_would_have_no_use_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="neighbour_cache='1GB' is for topology='direct'"):
-        choose_topology(name, "1GB", [SIZE], DEMAND, None, None)
-    assert choose_topology("auto", "1GB", [SIZE], DEMAND, None, None).name == "resident"
+    with pytest.raises(
+        ConfigError, match=r"neighbour_cache='1GB' is for .* such as topology='direct'"
+    ):
+        choose(name, "1GB", None)
+    assert name_of(choose("auto", "1GB", None).kind) == "resident"
 
 
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="direct, mmap, resident"):
-        choose_topology("mapped", None, [SIZE], DEMAND, None, None)
+        choose("mapped", None, None)
     with pytest.raises(ConfigError, match=r"address table alone takes 1\.88 MB; give more"):
-        choose_topology("direct", "1MB", [SIZE], DEMAND, None, None)
+        choose("direct", "1MB", None)
     with pytest.raises(ConfigError, match="neighbour_cache='much' is no size"):
-        choose_topology("direct", "much", [SIZE], DEMAND, None, None)
+        choose("direct", "much", None)
+
+
+def test_who_needs_the_indices_gets_them_in_memory_or_mapped() -> None:
+    def needing(name: str, memory: int | None) -> str:
+        return name_of(choose(name, None, memory, needs_indices="it looks at whole lists").kind)
+
+    assert needing("auto", LEAST + INDICES) == "resident"
+    assert needing("auto", LEAST) == "mmap"
+    with pytest.raises(ConfigError, match="it looks at whole lists; say 'mmap' or 'resident'"):
+        needing("direct", LEAST)
+
+
+def test_a_strategy_whose_topologies_do_not_suit_says_so() -> None:
+    with pytest.raises(ConfigError, match="none of the topologies resident suits this loader"):
+        choose_topology(("resident",), None, [SIZE], DEMAND, LEAST, None)

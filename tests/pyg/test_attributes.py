@@ -79,7 +79,7 @@ def test_the_least_that_reading_them_takes_is_counted(
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
     monkeypatch.setattr(planning, "ROOM", 1 << 40)
     fetched = make(**arguments).plan()
-    largest = planning.wanted(make(**arguments)).requirements.batch_edges_max
+    largest = make(**arguments)._assembly()._planner().requirements.batch_edges_max
     assert fetched.total_bytes - mapped.total_bytes == 34 * largest + ring
     assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + ring
     monkeypatch.setattr(planning, "PASS_ROWS", 10)
@@ -140,8 +140,8 @@ def test_what_memory_has_room_for_is_mapped(make: Make, store: Store) -> None:
         (2 * sum(sizes.values()), ()),
         (2 * sum(sizes.values()) - 1, (largest,)),
     ):
-        wanted = planning.wanted(make(buffer=None, memory="40MB", topology="resident"))
-        budget = planning.PlanRequest(
+        wanted = make(buffer=None, memory="40MB", topology="resident")._assembly()._planner()
+        budget = planning.Planner(
             wanted.requirements, planned + room, None, wanted.topology, False, wanted.attributes
         )
         with pytest.MonkeyPatch.context() as patched:

@@ -10,10 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
 
+import numpy as np
 import torch
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Int32Array, Landing, Stretch
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
@@ -64,10 +67,32 @@ class SlotMemory(ABC):
         """Free the memory; nothing may be in flight."""
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceContext:
+    """What a device is made from; each takes what it needs.
+
+    Attributes:
+        empty: where gathered rows in host memory get their memory from.
+        where: which device of its kind; None: there is but one, or the current one.
+    """
+
+    empty: Allocate = np.empty
+    where: torch.device | None = None
+
+
 class Device(ABC):
     """A place where feature buffers live."""
 
     name: str
+
+    @classmethod
+    @abstractmethod
+    def make(cls, context: DeviceContext) -> Self:
+        """A device, for one loader.
+
+        Raises:
+            ConfigError: there is no such device.
+        """
 
     @abstractmethod
     def allocate(self, slots: int, row_bytes: int) -> SlotMemory:

@@ -21,6 +21,7 @@ import torch
 
 from gnndrive.buffer.devices._events import Waiter
 from gnndrive.buffer.devices._staged import Driver, Staged
+from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
@@ -303,7 +304,6 @@ class Cuda(Staged):
     """One GPU.
 
     Args:
-        empty: of no use to it.
         where: which; by default the current one.
         way: see `TorchDriver`.
     """
@@ -311,10 +311,13 @@ class Cuda(Staged):
     name = "cuda"
     driver: TorchDriver
 
-    def __init__(
-        self, empty: Any = None, where: torch.device | None = None, way: str | None = None
-    ) -> None:
+    def __init__(self, where: torch.device | None = None, way: str | None = None) -> None:
         self.driver = TorchDriver(where or torch.device("cuda"), way)
+
+    @classmethod
+    def make(cls, context: DeviceContext) -> Cuda:
+        """See `Device.make`."""
+        return cls(context.where)
 
     @classmethod
     def check(cls, where: torch.device | None) -> None:

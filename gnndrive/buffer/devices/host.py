@@ -14,7 +14,14 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, already_done, no_callback
+from gnndrive.buffer.devices.base import (
+    Device,
+    DeviceContext,
+    Fence,
+    SlotMemory,
+    already_done,
+    no_callback,
+)
 from gnndrive.common.array_pool import Allocate, empty_tensor, private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
@@ -90,13 +97,17 @@ class Host(Device):
 
     Args:
         empty: where gathered rows get their memory from.
-        where: there is but one.
     """
 
     name = "host"
 
-    def __init__(self, empty: Allocate = np.empty, where: torch.device | None = None) -> None:
+    def __init__(self, empty: Allocate = np.empty) -> None:
         self._empty = empty
+
+    @classmethod
+    def make(cls, context: DeviceContext) -> Host:
+        """See `Device.make`."""
+        return cls(context.empty)
 
     def allocate(self, slots: int, row_bytes: int) -> HostMemory:
         """Slots in main memory; see `HostMemory`."""

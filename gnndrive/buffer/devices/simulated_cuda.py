@@ -14,13 +14,14 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices._staged import Driver, Staged
+from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.records import Int32Array
 
@@ -223,7 +224,6 @@ class SimulatedCuda(Staged):
     """The device; with some seeds it has so little staging that loads wait for it.
 
     Args:
-        empty, where: of no use to it.
         seed: what its streams' turns are drawn from.
     """
 
@@ -239,6 +239,11 @@ class SimulatedCuda(Staged):
         """See `Device.spare_bytes`."""
         return self.driver.memory_bytes
 
-    def __init__(self, empty: Any = None, where: Any = None, seed: int = 0) -> None:
+    @classmethod
+    def make(cls, context: DeviceContext) -> SimulatedCuda:
+        """See `Device.make`."""
+        return cls()
+
+    def __init__(self, seed: int = 0) -> None:
         self.driver = SimulatedDriver(seed)
         self.portions, self.portion_bytes = ((4, 32 << 20), (2, 1024), (3, 256))[seed % 3]

@@ -114,9 +114,9 @@ def node_ids_of_mapped(
     inputs = InputNodes(len(seeds), seeds)
     schedule = Shuffled(inputs, options.batch_size, True, False, options.seed)
     for window in schedule.windows(0):
-        for batch in window:
+        for batch in window.batches:
             key = batch_key(options.seed, 0, batch.index)
-            sample = sampler.sample(batch.node, key, topology)
+            sample = sampler.sample_nodes(batch.node, key, topology)
             nodes = torch.from_numpy(sample.node)
             _ = [table[nodes] for table in tables]
             yield sample.node

@@ -157,7 +157,7 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
     for batch in range(options.batches):
         seeds = random.choice(store.num_nodes, min(options.batch_size, store.num_nodes), False)
         key = batch_key(options.seed, 0, batch)
-        yield np.unique(sampler.sample(seeds, key, topology).node)
+        yield np.unique(sampler.sample_nodes(seeds, key, topology).node)
 
 
 class _Plans:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 import numpy as np
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph, ends_of
+from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.reader import Store
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -33,34 +35,55 @@ class Bounds:
     entries: Mapping[NodeKey, int]
 
 
-class Sampler(ABC):
-    """Samples subgraphs; one object may be used by several threads at once.
+@dataclass(frozen=True, slots=True)
+class SamplerContext:
+    """What a sampler is made from; each takes what it needs.
 
-    What is sampled depends on the key, the seeds and the topology alone, never on threads or
-    arrival.
+    Attributes:
+        num_neighbors: fanout for each hop, or lists of it by edge type, checked.
+        replace: whether to sample with replacement.
+        empty: where samples get their arrays from.
+        subgraphs: makes the sampler that draws in PyG's own form, where the loader's arguments ask
+            for more than plain neighbour sampling of one type; None: they do not.
+        store: the graph's; None: there is none, as in some tests.
+    """
+
+    num_neighbors: Any
+    replace: bool = False
+    empty: Allocate = np.empty
+    subgraphs: Callable[[], Sampler] | None = None
+    store: Store | None = None
+
+
+class Sampler(ABC):
+    """Samples subgraphs; several threads may use one object at once.
+
+    What is sampled depends on the key, the seeds and the topologies alone, never on threads or on
+    the order of calls.
     """
 
     name: str
 
+    @classmethod
     @abstractmethod
-    def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
-        """Sample around `seeds` (global ids, int64 [n], duplicates allowed).
+    def make(cls, context: SamplerContext) -> Sampler:
+        """A sampler for one epoch; the context's `subgraphs()` where this class does plain sampling
+        only."""
+
+    @abstractmethod
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
+        """Sample around the seeds of a batch; blocking, in a worker thread.
 
         Args:
-            seeds: the seed nodes.
-            key: 64 bits that stand for (seed, epoch, batch).
-            topology: whose neighbours.
+            seeds: nodes or edges, with times or without.
+            key: 64 bits that stand for (seed, epoch, batch), see `batch_key`.
+            topologies: one an edge type, in the order of the store's edge types.
 
         Raises:
-            StoreError: the graph names a node that is not there.
+            StoreError: the graph names a node that does not exist.
             ReadError: neighbours could not be read.
             ClosedError: `stop` was called.
         """
-
-    def draw(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
-        """Sample around a batch's seeds, of whatever kind they are, on the topologies of all edge
-        types; what the pipeline calls."""
-        return self.sample(seeds.node, key, topologies[0])
 
     @abstractmethod
     def stop(self) -> None:

@@ -10,9 +10,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds
 from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
-from gnndrive.sampling.samplers.base import Bounds, Sampler, checked_fanout, most
+from gnndrive.sampling.samplers.base import (
+    Bounds,
+    Sampler,
+    SamplerContext,
+    checked_fanout,
+    most,
+)
 from gnndrive.sampling.topologies.base import Topology
 
 
@@ -43,16 +49,28 @@ class Uniform(Sampler):
         self._replace = bool(replace)
         self._native = Native()
 
-    def sample(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
-        """Sample around `seeds` (global ids, int64 [n], duplicates allowed); see `Sampler.sample`.
+    @classmethod
+    def make(cls, context: SamplerContext) -> Sampler:
+        """See `Sampler.make`."""
+        if context.subgraphs is not None:
+            return context.subgraphs()
+        return cls(context.num_neighbors, context.replace, context.empty)
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
+        """See `Sampler.sample`; the graph has one type of edges."""
+        (topology,) = topologies
+        return self.sample_nodes(seeds.node, key, topology)
+
+    def sample_nodes(self, seeds: Int64Array, key: int, topology: Topology) -> Sample:
+        """Sample around nodes.
 
         Args:
-            seeds: the seed nodes.
+            seeds: global ids, int64 [n], duplicates allowed.
             key: 64 bits that stand for (seed, epoch, batch), see `batch_key`.
             topology: whose neighbours.
 
         Raises:
-            StoreError: the graph names a node or an edge that is not there.
+            StoreError: the graph names a node or an edge that does not exist.
             ConfigError: a seed is not a node of the graph, or the sample has more than 2^31 - 1
                 nodes or edges.
             ReadError: neighbours could not be read from disk.

@@ -1,17 +1,18 @@
-"""The Schedule interface: which seeds come next; and the input nodes that they come from.
+"""The Schedule interface: which seeds come next, and the input nodes that they are drawn from.
 
-Seeds are drawn in the pipeline's event loop, with numpy and the C core, which seldom let the GIL
-go for so few numbers: torch does in each of its operations, and beside a thread that burns Python
-each time may cost a switch interval.
+Seeds are drawn in the pipeline's event loop with numpy and the C core, because these seldom release
+the GIL for so few numbers. torch releases it in each operation, and beside a thread that burns
+Python getting it back may take a switch interval each time.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds
+from gnndrive.store.reader import Store
 
 Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -155,15 +157,61 @@ class InputEdges:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Batches that a design treats as one: a single batch, a superbatch, a mega-batch.
+
+    Attributes:
+        batches: the seeds of each batch, in order; may be an iterator that draws them as they are
+            needed, and is gone through once.
+    """
+
+    batches: Iterable[Seeds]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleContext:
+    """What a schedule is made from; each takes what it needs.
+
+    Attributes:
+        inputs: the nodes or edges that seeds are drawn from.
+        batch_size: seeds a batch; None: the user's batch sampler decides.
+        shuffle: whether each epoch has its own order.
+        drop_last: whether a last, smaller batch is left out.
+        seed: with the epoch's number it determines the order.
+        batch_sampler: the user's, which yields lists of positions in `inputs`; None: there is none.
+        store: the graph's; None: there is none, as in some tests.
+    """
+
+    inputs: InputNodes | InputEdges
+    batch_size: int | None
+    shuffle: bool = False
+    drop_last: bool = False
+    seed: int = 0
+    batch_sampler: Iterable[list[int]] | None = None
+    store: Store | None = None
+
+
 class Schedule(ABC):
     """The order of an epoch's seeds, in windows; a window is one batch unless a design needs
     more."""
 
     name: str
 
+    @classmethod
     @abstractmethod
-    def windows(self, epoch: int) -> Iterator[list[Seeds]]:
-        """The epoch's windows, each a list of batches, in order."""
+    def make(cls, context: ScheduleContext) -> Self:
+        """A schedule for the epochs of one loader that have the context's seed."""
+
+    @property
+    def order_bytes(self) -> int:
+        """Bytes of memory that an epoch's order takes, beside the inputs."""
+        return 0
+
+    @abstractmethod
+    def windows(self, epoch: int) -> Iterator[Window]:
+        """The epoch's windows, in order; the batches in them are numbered from 0 over the whole
+        epoch."""
 
     @abstractmethod
     def __len__(self) -> int:

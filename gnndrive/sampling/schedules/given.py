@@ -7,8 +7,13 @@ from collections.abc import Iterable, Iterator, Sized
 
 import torch
 
-from gnndrive.common.records import Seeds
-from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
+from gnndrive.sampling.schedules.base import (
+    InputEdges,
+    InputNodes,
+    Schedule,
+    ScheduleContext,
+    Window,
+)
 
 
 class Given(Schedule):
@@ -26,6 +31,12 @@ class Given(Schedule):
         self._inputs = inputs
         self._batches = batches
 
+    @classmethod
+    def make(cls, context: ScheduleContext) -> Given:
+        """See `Schedule.make`; the context has a batch sampler."""
+        assert context.batch_sampler is not None
+        return cls(context.inputs, context.batch_sampler)
+
     def __len__(self) -> int:
         """Batches in an epoch, where the batch sampler knows it.
 
@@ -36,8 +47,13 @@ class Given(Schedule):
             raise TypeError(f"{type(self._batches).__name__} has no len()")
         return len(self._batches)
 
-    def windows(self, epoch: int) -> Iterator[list[Seeds]]:
+    @property
+    def order_bytes(self) -> int:
+        """See `Schedule.order_bytes`: torch's samplers keep eight bytes an input."""
+        return 8 * len(self._inputs)
+
+    def windows(self, epoch: int) -> Iterator[Window]:
         """The batches in the sampler's order."""
         for index, positions in enumerate(self._batches):
             chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
-            yield [self._inputs.seeds(index, chosen.numpy())]
+            yield Window([self._inputs.seeds(index, chosen.numpy())])

@@ -13,8 +13,14 @@ import numpy as np
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, holding_gil, lib, pointer
-from gnndrive.common.records import Int64Array, Seeds
-from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
+from gnndrive.common.records import Int64Array
+from gnndrive.sampling.schedules.base import (
+    InputEdges,
+    InputNodes,
+    Schedule,
+    ScheduleContext,
+    Window,
+)
 
 _QUICK_SEEDS = 1 << 10  # drawn in a millisecond, most of it for pages that are come to
 
@@ -46,12 +52,31 @@ class Shuffled(Schedule):
         self._drop_last = drop_last
         self._seed = seed
 
+    @classmethod
+    def make(cls, context: ScheduleContext) -> Shuffled:
+        """See `Schedule.make`.
+
+        Raises:
+            ConfigError: the context has no batch size.
+        """
+        if context.batch_size is None:
+            raise ConfigError("the shuffled schedule needs batch_size=: give a number of seeds")
+        return cls(
+            context.inputs, context.batch_size, context.shuffle, context.drop_last, context.seed
+        )
+
     def __len__(self) -> int:
         """Batches in an epoch."""
         whole, rest = divmod(len(self._inputs), self._batch_size)
         return whole + (rest > 0 and not self._drop_last)
 
-    def windows(self, epoch: int) -> Iterator[list[Seeds]]:
+    @property
+    def order_bytes(self) -> int:
+        """See `Schedule.order_bytes`."""
+        count = len(self._inputs)
+        return self._shuffle * order_width(count) * count
+
+    def windows(self, epoch: int) -> Iterator[Window]:
         """The epoch's batches, one a window."""
         count = len(self._inputs)
         # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
@@ -61,7 +86,7 @@ class Shuffled(Schedule):
             start = index * self._batch_size
             stop = min(start + self._batch_size, count)
             chosen = np.arange(start, stop) if order is None else order.next(stop - start)
-            yield [self._inputs.seeds(index, chosen)]
+            yield Window([self._inputs.seeds(index, chosen)])
 
 
 class _Order:

@@ -9,13 +9,16 @@ little of what is sampled, as when all seeds lie in one corner of it.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.memory import format_size
 from gnndrive.disk.sequential_reader import STRETCH_BYTES, SequentialReader
-from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.sampling.topologies.base import GraphSize, TopologyQuestion
 
 _COUNT_BYTES = 4  # of an out-degree
 _TABLE_BYTES = 12  # of the address table, for 64 nodes
@@ -98,3 +101,31 @@ def most_bytes(size: GraphSize) -> int:
 def build_bytes(size: GraphSize) -> int:
     """What making a cache takes beside it: out-degrees, a stretch of indices, a histogram."""
     return _COUNT_BYTES * size.nodes + STRETCH_BYTES + (1 << 18)
+
+
+def cache_bytes(question: TopologyQuestion, room: int) -> int:
+    """The size of the neighbour caches of all edge types: what was asked for, or up to `room`.
+
+    Raises:
+        ConfigError: what was asked for holds no list.
+    """
+    least, most = sum(map(least_bytes, question.sizes)), sum(map(most_bytes, question.sizes))
+    asked = question.cache
+    if asked is None:
+        return min(room, most) if room > least else 0
+    if 0 < asked <= least:
+        raise ConfigError(
+            f"neighbour_cache={format_size(asked)} holds no list: the address table alone takes "
+            f"{format_size(least)}; give more, or 0 for none"
+        )
+    return min(asked, most)
+
+
+def divided(cache: int, sizes: Sequence[GraphSize]) -> list[int]:
+    """A neighbour cache for each edge type, by what its lists would take."""
+    least, most = list(map(least_bytes, sizes)), list(map(most_bytes, sizes))
+    left = max(cache - sum(least), 0)
+    return [
+        low + left * (high - low) // max(sum(most) - sum(least), 1) if cache else 0
+        for low, high in zip(least, most, strict=True)
+    ]

@@ -7,17 +7,22 @@ indices are is what sets topologies apart.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.records import IndexPointers, TableFile
-from gnndrive.disk.layouts.base import Layout
+from gnndrive.common.memory import format_size
+from gnndrive.common.records import IndexPointers, TableFile, TopologyChoice
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
+
+IO_DEPTH = 64  # of the adjacency's ring; the features' ring is deeper and has more to read
+RING_BYTES = IO_DEPTH * SWEEP_BLOCK_BYTES  # of its staging
+BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside all indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +67,57 @@ class GraphSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What a topology is opened from; each takes what it needs.
+class TopologyQuestion:
+    """What a topology's plan depends on.
+
+    Attributes:
+        sizes: of the graph, one an edge type.
+        samplers: samples that are drawn at once.
+        room: bytes that the adjacency may take beside everything else and a feature buffer of so
+            many of the largest batches; less than 0 if there is too little without it.
+        given: bytes of memory that loading may use in all.
+        budget: whether the user gave that number, so that memory which is not counted, such as the
+            page cache, would break it.
+        cache: bytes asked for the neighbour cache; None: the topology decides.
+        spare: bytes that are counted for the time after opening and free until then.
+        asked: whether the user named the topology.
+    """
+
+    sizes: Sequence[GraphSize]
+    samplers: int
+    room: Callable[[float], int]
+    given: int
+    budget: bool
+    cache: int | None = None
+    spare: int = 0
+    asked: bool = False
+
+    @property
+    def indices(self) -> str:
+        """How much the packed indices are, for people."""
+        return f"{format_size(self.packed_bytes)} of indices"
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed indices."""
+        return sum(size.packed_bytes for size in self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyContext:
+    """What a topology of one edge type is made from; each takes what it needs.
 
     Attributes:
         indptr: index pointers in memory, int64 or uint32 [nodes + 1].
         indices: maps the indices, int32 or int64 [edges].
         file: where the indices are.
         layout: opens the file for planned reads, in which a row is one index and may be asked for
-            twice; whoever made this object closes it.
-        read: carries reads out and returns the failures; blocking, from any thread but the
+            several times; closed by whoever made this object.
+        read: carries reads out and returns the failures; blocking, from any thread except the
             pipeline's.
-        cache_bytes: what to keep of the adjacency in memory, at most.
-        sources: nodes that edges come from, if they are others than those they go to.
-        turns: shared by the topologies of a store.
+        cache_bytes: the most that may be kept of the adjacency in memory.
+        sources: nodes that edges come from, if they are of another type than those they go to.
+        lock: held by the sampler that fetches; shared by the topologies of a store.
     """
 
     indptr: IndexPointers
@@ -89,60 +131,65 @@ class Source:
 
 
 class Topology(ABC):
-    """A CSC graph that the C samplers can read; one object may be used by several threads.
+    """A CSC graph that the C samplers can read; several threads may use one object at once.
 
     Attributes:
         num_nodes: number of nodes.
         num_edges: number of edges.
         path: what to name in errors.
-        fetches: whether it reads what samplers want as they go, so that those who want it together
-            read less.
+        has_indices: whether C finds the indices in memory or in a map; if not, samplers that look
+            at whole lists cannot use it.
+        keeps_lists: whether it uses a neighbour cache.
+        fetches: whether samplers must be served, so that samples that are drawn together read less.
+        nbytes: bytes of process memory that it holds between two calls, page cache not counted.
+        counted: counters since the start: `neighbours_wanted`, of them `neighbours_cached`.
     """
 
     name: str
+    has_indices: ClassVar[bool] = True
+    keeps_lists: ClassVar[bool] = False
     fetches: bool = False
     num_nodes: int
     num_edges: int
     path: str
+    nbytes: int
+    counted: Mapping[str, int] = {"neighbours_wanted": 0, "neighbours_cached": 0}
 
     @classmethod
     @abstractmethod
-    def open(cls, source: Source) -> Topology:
-        """A store's graph.
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
+        """How much memory the topologies of all edge types take, and why this one; None: another
+        one suits better, and the user did not ask for this one.
+
+        Raises:
+            ConfigError: what was asked for cannot work.
+        """
+
+    @classmethod
+    @abstractmethod
+    def make(cls, context: TopologyContext) -> Self:
+        """The graph of one edge type of a store.
 
         Raises:
             StoreError: the arrays cannot be a CSC graph.
             ReadError: the indices cannot be read.
         """
 
-    @classmethod
-    @abstractmethod
-    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
-        """The most memory that those of all edge types will hold beside the index pointers while so
-        many samplers work on them, the page cache not counted."""
-
     @abstractmethod
     def csc(self) -> Any:
         """The C `gd_csc *`, valid while this object lives; its indices are NULL if they are not in
-        memory, and then samplers are to be served."""
+        memory, and then samplers must be served."""
 
-    @abstractmethod
-    def resident_bytes(self) -> int:
-        """Bytes of process memory that it holds between two calls, the page cache not counted."""
-
-    def joining(self, round: CombinedFetch[Any]) -> Topology:
-        """The same graph for samples that are drawn together."""
+    def joining(self, group: CombinedFetch[Any]) -> Topology:
+        """The same graph for one of the samples that fetch together in `group`."""
         return self
 
     def serve(self, sampler: Any, stop: StopToken) -> int:
-        """Give a C sampler some of the neighbours that it waits for; what `gd_sample_resume` says.
+        """Give a C sampler some of the neighbours that it waits for; returns `gd_sample_resume`'s
+        result.
 
         Raises:
             ReadError: they could not be read.
             ClosedError: `stop` was set, or the loader closed.
         """
         raise NotImplementedError(f"{self.name} has its indices in memory")
-
-    def stats(self) -> dict[str, int]:
-        """Counters since the start: `neighbours_wanted`, of them `neighbours_cached`."""
-        return {"neighbours_wanted": 0, "neighbours_cached": 0}

@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import errno
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +29,32 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.records import IndexPointers, Int64Array, Landing, TableFile
+from gnndrive.common.memory import format_size
+from gnndrive.common.records import (
+    IndexPointers,
+    Int64Array,
+    Landing,
+    TableFile,
+    TopologyChoice,
+)
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
-from gnndrive.sampling.topologies._neighbours import NeighbourCache
-from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
+from gnndrive.sampling.topologies._neighbours import NeighbourCache, build_bytes, cache_bytes
+from gnndrive.sampling.topologies.base import (
+    BUFFER_BATCHES,
+    RING_BYTES,
+    Topology,
+    TopologyContext,
+    TopologyQuestion,
+)
 
 _MISSING_BYTES = 34  # position and slot, and their place in the planned reads
 _RANGES_MAX = 1024  # of positions, in which missing ones are counted
+CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads than a slot's
+CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if none was asked for
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +99,8 @@ class Direct(Topology):
     """
 
     name = "direct"
+    has_indices = False
+    keeps_lists = True
     missing_max = 1 << 19
     wanted_max = 1 << 20
 
@@ -110,37 +127,54 @@ class Direct(Topology):
         if cache_bytes:
             with SequentialReader(file) as stream:
                 self._cache = NeighbourCache(self._csc, stream, cache_bytes, bipartite)
+        self.nbytes = indptr.nbytes + (0 if self._cache is None else self._cache.nbytes)
         self.fetches = self._cache is None or self._cache.indices < self.num_edges
         ranges = -(-max(self.num_edges, 1) // _RANGES_MAX)
         self._range_shift = (ranges - 1).bit_length()
         self._lock = lock or CancellableLock()
         self._round: CombinedFetch[_HopRequest] = CombinedFetch()  # without members: each is alone
-        self._counted: Counter[str] = Counter(neighbours_wanted=0, neighbours_cached=0)
+        self.counted: Counter[str] = Counter(neighbours_wanted=0, neighbours_cached=0)
 
     @classmethod
-    def open(cls, source: Source) -> Direct:
-        """See `Topology.open`; with a neighbour cache, reads the indices twice at most."""
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
+        """See `Topology.plan`: where the user gave a budget, which the page cache would break. A
+        neighbour cache gets a tenth of the memory given, if a largest batch still fits into the
+        feature buffer."""
+        why = "as asked for"
+        if not question.asked:
+            if not question.budget:
+                return None
+            left = format_size(max(question.room(BUFFER_BATCHES), 0))
+            why = f"because {left} are left for {question.indices}"
+        fetches = cls.fetch_bytes(question) + RING_BYTES
+        room = question.room(CACHE_BATCHES) - fetches
+        cache = cache_bytes(question, min(int(CACHE_SHARE * question.given), room))
+        # Making a cache needs out-degrees for a moment, before the memory that `spare` counts.
+        making = max(map(build_bytes, question.sizes)) - question.spare if cache else 0
+        parts = f"neighbour cache {format_size(cache)}, fetches {format_size(fetches)}"
+        nbytes = max(cache + fetches, making)
+        return TopologyChoice(cls, f"direct, {why}; {parts}", nbytes, cache, has_ring=True)
+
+    @classmethod
+    def fetch_bytes(cls, question: TopologyQuestion) -> int:
+        """Bytes of the fetch under way, and of the neighbours that samplers were given."""
+        # With replacement a list may be drawn from many times, so that a graph of few edges does
+        # not make for small fetches.
+        widest = max((size.index_bytes for size in question.sizes), default=0)
+        given = question.samplers * cls.wanted_max * widest
+        return cls.missing_max * _MISSING_BYTES + given
+
+    @classmethod
+    def make(cls, context: TopologyContext) -> Direct:
+        """See `Topology.make`; with a neighbour cache, reads the indices twice at most."""
         return cls(
-            source.indptr, source.file, source.layout(), source.read, source.cache_bytes,
-            source.sources is not None, source.lock,
+            context.indptr, context.file, context.layout(), context.read, context.cache_bytes,
+            context.sources is not None, context.lock,
         )  # fmt: skip
-
-    @classmethod
-    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
-        """Bytes of neighbour caches, of the fetch under way, and of what samplers were given."""
-        # With replacement a list may be drawn from many times over, so that a graph of few edges
-        # does not make for small fetches.
-        widest = max((size.index_bytes for size in sizes), default=0)
-        given = samplers * cls.wanted_max * widest
-        return cache_bytes + cls.missing_max * _MISSING_BYTES + given
 
     def csc(self) -> Any:
         """The C `gd_csc *`, without indices, valid while this object lives."""
         return self._csc
-
-    def resident_bytes(self) -> int:
-        """Bytes of the index pointers and the neighbour cache."""
-        return self._indptr.nbytes + (0 if self._cache is None else self._cache.nbytes)
 
     def joining(self, round: CombinedFetch[_HopRequest]) -> Direct:
         """See `Topology.joining`: a copy that shares all but whom it waits for; itself if the cache
@@ -169,10 +203,6 @@ class Direct(Topology):
         finally:
             del request  # it knows the error, whose traceback knows this frame
 
-    def stats(self) -> dict[str, int]:
-        """See `Topology.stats`."""
-        return dict(self._counted)
-
     def _fetch(self, requests: list[_HopRequest], stop: StopToken) -> None:
         """Serve what is wanted, from the cache or from disk; or say in a wish why not."""
         ends = np.cumsum([request.count for request in requests])
@@ -185,8 +215,8 @@ class Direct(Topology):
                 cache, self._csc, request.wanted, request.count, self._given(request),
                 self._range_shift, pointer(counts),
             )  # fmt: skip
-            self._counted["neighbours_wanted"] += request.count
-            self._counted["neighbours_cached"] += request.count - missing
+            self.counted["neighbours_wanted"] += request.count
+            self.counted["neighbours_cached"] += request.count - missing
         for first, last, most in _parts(counts, self.missing_max):
             part = first << self._range_shift, last << self._range_shift
             for reads in self._planned(requests, part, most, neighbours):

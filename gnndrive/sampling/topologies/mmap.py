@@ -11,15 +11,14 @@ the indices fit beside everything else, `resident` never waits.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.records import IndexPointers
+from gnndrive.common.records import IndexPointers, TopologyChoice
 from gnndrive.sampling.topologies._csc import check_form, check_indptr, make_csc
-from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
+from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 
 
 class Mmap(Topology):
@@ -49,28 +48,30 @@ class Mmap(Topology):
         self._indptr = indptr if _memory_map(indptr) is None else indptr.copy()
         self._indices = indices
         mapped = _memory_map(indices)
-        self._indices_resident_bytes = indices.nbytes if mapped is None else 0
+        self.nbytes = self._indptr.nbytes + (indices.nbytes if mapped is None else 0)
         if mapped is not None:
             mapped.madvise(mmap.MADV_RANDOM)
         self._csc = make_csc(self._indptr, indices.size, indices, indices.itemsize)
 
     @classmethod
-    def open(cls, source: Source) -> Mmap:
-        """See `Topology.open`; nothing is read."""
-        return cls(source.indptr, source.indices(), source.file.path)
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice:
+        """See `Topology.plan`; takes no memory that is counted: the indices are in the page
+        cache."""
+        why = f"because {question.indices} are too many and no memory= asks to count them"
+        if question.asked:
+            why = "as asked for"
+        elif question.budget:
+            why = f"because {question.indices} do not fit beside the feature buffer"
+        return TopologyChoice(cls, f"mmap, {why}", 0)
 
     @classmethod
-    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
-        """None: the indices are in the page cache, which is not counted."""
-        return 0
+    def make(cls, context: TopologyContext) -> Mmap:
+        """See `Topology.make`; reads nothing."""
+        return cls(context.indptr, context.indices(), context.file.path)
 
     def csc(self) -> Any:
         """The C `gd_csc *`, valid while this object lives."""
         return self._csc
-
-    def resident_bytes(self) -> int:
-        """Bytes of the index pointers, and of the indices if they are not memory-mapped."""
-        return self._indptr.nbytes + self._indices_resident_bytes
 
 
 def _memory_map(array: npt.NDArray[Any]) -> mmap.mmap | None:

@@ -9,7 +9,6 @@ needs the memory more: rows are re-read far more often than lists.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,10 +18,16 @@ import numpy.typing as npt
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
-from gnndrive.common.records import IndexPointers, TableFile
+from gnndrive.common.records import IndexPointers, TableFile, TopologyChoice
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
-from gnndrive.sampling.topologies.base import GraphSize, Source, Topology
+from gnndrive.sampling.topologies.base import (
+    BUFFER_BATCHES,
+    GraphSize,
+    Topology,
+    TopologyContext,
+    TopologyQuestion,
+)
 
 HALVED_EDGES = 1 << 20
 _SPILL = 128  # indices before a cut whose packing may write the bytes behind it: eight at a time
@@ -56,25 +61,28 @@ class Resident(Topology):
             self._indices = packed
         else:  # damaged: samplers are to find where
             self._indices, bits = _as_they_are(file, size), 0
+        self.nbytes = indptr.nbytes + self._indices.nbytes
         self._csc = make_csc(indptr, self.num_edges, self._indices, file.row_bytes, bits)
 
     @classmethod
-    def open(cls, source: Source) -> Resident:
-        """See `Topology.open`; reads all indices."""
-        return cls(source.indptr, source.file, source.sources)
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
+        """See `Topology.plan`: wherever the indices fit beside a feature buffer of one and a half
+        of the largest batches (or of the size asked for)."""
+        packed, why = question.packed_bytes, "as asked for"
+        if not question.asked:
+            if packed > question.room(BUFFER_BATCHES):
+                return None
+            why = f"because {question.indices} fit beside the feature buffer"
+        return TopologyChoice(cls, f"resident, {why}", packed)
 
     @classmethod
-    def planned_bytes(cls, sizes: Sequence[GraphSize], cache_bytes: int, samplers: int) -> int:
-        """Bytes of the packed indices."""
-        return sum(size.packed_bytes for size in sizes)
+    def make(cls, context: TopologyContext) -> Resident:
+        """See `Topology.make`; reads all indices."""
+        return cls(context.indptr, context.file, context.sources)
 
     def csc(self) -> Any:
         """The C `gd_csc *`, valid while this object lives."""
         return self._csc
-
-    def resident_bytes(self) -> int:
-        """Bytes of the index pointers and the indices."""
-        return self._indptr.nbytes + self._indices.nbytes
 
 
 def _packed(file: TableFile, size: GraphSize) -> npt.NDArray[np.uint8] | None:

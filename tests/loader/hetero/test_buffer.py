@@ -108,7 +108,7 @@ def test_all_topologies_take_turns(make: Make) -> None:
     loader = make(topology="direct")
     next(iter(loader))
     topologies = loader._runtime._adjacency.topologies
-    assert len({id(topology._turns) for topology in topologies}) == 1
+    assert len({id(topology._lock) for topology in topologies}) == 1
 
 
 def test_packed_indices_have_as_many_bits_as_their_sources_need(make: Make) -> None:
@@ -118,7 +118,7 @@ def test_packed_indices_have_as_many_bits_as_their_sources_need(make: Make) -> N
         bits = (NODES[edge_type[0]] - 1).bit_length()
         packed = -(-EDGES[edge_type] * bits // 8) + 8
         pointers = 4 * (NODES[edge_type[2]] + 1)
-        assert topology.resident_bytes() == packed + pointers
+        assert topology.nbytes == packed + pointers
 
 
 def test_numbers_of_neighbours_with_a_default(make: Make, data: HeteroData) -> None:

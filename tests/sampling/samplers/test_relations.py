@@ -208,7 +208,7 @@ def test_scratch_serves_one_job_after_another(one: Case, other: Case) -> None:
 def test_one_type_of_each_is_uniform_sampling(replace: bool) -> None:
     indptr, indices = random_graph(500, 12, seed=4)
     seeds, fanout = np.arange(40), [5, -1, 40]
-    plain = Uniform(fanout, replace).sample(seeds, 9, Mmap(indptr, indices, "graph"))
+    plain = Uniform(fanout, replace).sample_nodes(seeds, 9, Mmap(indptr, indices, "graph"))
     case = Case(
         [500],
         [Edges(0, 0, indptr, indices)],

@@ -46,7 +46,7 @@ def test_contract_on_small_graphs(
     degrees, key, dtype, seeds, fanout, replace = case
     indptr, indices = graph_of_degrees(degrees, key % 2**32, dtype)
     topology = Mmap(indptr, indices, "graph")
-    sample = Uniform(fanout, replace).sample(np.array(seeds, np.int64), key, topology)
+    sample = Uniform(fanout, replace).sample_nodes(np.array(seeds, np.int64), key, topology)
     assert_contract(sample, indptr, indices, seeds, fanout, replace)
     if len(set(seeds)) == len(seeds):
         nodes, edges = len(degrees), len(indices)
@@ -61,7 +61,9 @@ def test_contract_on_small_graphs(
 def test_contract_on_a_graph_with_hubs(dtype: type, replace: bool, fanout: list[int]) -> None:
     indptr, indices = random_graph(2000, 20, seed=3, dtype=dtype)
     seeds = [5, 1999, 5, 0, 17, 17, 800, *range(100, 300)]
-    sample = Uniform(fanout, replace).sample(np.array(seeds), 11, Mmap(indptr, indices, "graph"))
+    sample = Uniform(fanout, replace).sample_nodes(
+        np.array(seeds), 11, Mmap(indptr, indices, "graph")
+    )
     assert_contract(sample, indptr, indices, seeds, fanout, replace)
 
 
@@ -72,7 +74,7 @@ def test_all_neighbours_are_pygs_k_hop_neighbourhood(hops: int) -> None:
     edge_index = torch.from_numpy(np.stack([indices, target]))
     seeds = np.array([1, 50, 299])
     topology = Mmap(indptr, indices, "graph")
-    sample = Uniform([-1] * hops).sample(seeds, 0, topology)
+    sample = Uniform([-1] * hops).sample_nodes(seeds, 0, topology)
     subset, *_ = k_hop_subgraph(torch.from_numpy(seeds), hops, edge_index, num_nodes=300)
     assert sorted(sample.node.tolist()) == sorted(subset.tolist())
     if hops:
@@ -82,7 +84,7 @@ def test_all_neighbours_are_pygs_k_hop_neighbourhood(hops: int) -> None:
 
 
 def test_duplicate_seeds_stay_and_are_each_expanded() -> None:
-    sample = Uniform([2]).sample(np.array([0, 0, 1, 0]), 4, star(2))
+    sample = Uniform([2]).sample_nodes(np.array([0, 0, 1, 0]), 4, star(2))
     assert sample.node.tolist() == [0, 0, 1, 0, 2]
     assert sample.row.tolist() == [2, 4, 2, 4, 2, 4]
     assert sample.col.tolist() == [0, 0, 1, 1, 3, 3]
@@ -91,9 +93,9 @@ def test_duplicate_seeds_stay_and_are_each_expanded() -> None:
 
 
 def test_no_seeds_and_no_hops() -> None:
-    empty = Uniform([3, -1]).sample(np.array([], np.int64), 0, star(4))
+    empty = Uniform([3, -1]).sample_nodes(np.array([], np.int64), 0, star(4))
     assert (empty.num_sampled_nodes, empty.num_sampled_edges) == ((0, 0, 0), (0, 0))
-    alone = Uniform([]).sample(np.array([2, 0]), 0, star(4))
+    alone = Uniform([]).sample_nodes(np.array([2, 0]), 0, star(4))
     assert alone.node.tolist() == [2, 0]
     assert (alone.num_sampled_nodes, alone.num_sampled_edges) == ((2,), ())
 

@@ -49,7 +49,7 @@ def offsets(degree: int, fanout: int, keys: range, nodes: int, replace: bool) ->
     """Drawn offsets, [keys * nodes, fanout]."""
     topology, sampler = copies(degree, nodes), Uniform([fanout], replace)
     seeds = np.arange(nodes)
-    drawn = [sampler.sample(seeds, key, topology).edge.reshape(nodes, fanout) for key in keys]
+    drawn = [sampler.sample_nodes(seeds, key, topology).edge.reshape(nodes, fanout) for key in keys]
     return np.concatenate(drawn) % degree
 
 
@@ -114,7 +114,7 @@ def test_same_distribution_as_a_plain_sampler(replace: bool) -> None:
     sizes = np.zeros((2, 40))
     drawn = np.zeros((2, len(indices)))
     for key in range(runs):
-        ours = sampler.sample(np.array(seeds), key, topology)
+        ours = sampler.sample_nodes(np.array(seeds), key, topology)
         nodes, edges = reference_sample(indptr, indices, seeds, fanout, replace, random)
         for which, (size, positions) in enumerate(
             [(len(ours.node), ours.edge), (len(nodes), np.array(edges))]
@@ -133,10 +133,10 @@ def test_one_key_one_result_whatever_the_scratch_has_seen() -> None:
     topology, seeds = Mmap(indptr, indices, "graph"), np.arange(0, 3000, 7)
     used = Uniform([10, 10])
     for size in (1, 400, 2, 3, 1, 2, 5, 400, 50):
-        fresh = Uniform([10, 10]).sample(seeds[:size], 99, topology)
-        assert_same(used.sample(seeds[:size], 99, topology), fresh)
-    other = used.sample(seeds, 100, topology)
-    assert not np.array_equal(other.node, used.sample(seeds, 99, topology).node)
+        fresh = Uniform([10, 10]).sample_nodes(seeds[:size], 99, topology)
+        assert_same(used.sample_nodes(seeds[:size], 99, topology), fresh)
+    other = used.sample_nodes(seeds, 100, topology)
+    assert not np.array_equal(other.node, used.sample_nodes(seeds, 99, topology).node)
 
 
 def test_threads_change_nothing() -> None:
@@ -145,7 +145,7 @@ def test_threads_change_nothing() -> None:
 
     def sample(batch: int) -> Sample:
         seeds = np.arange(batch * 10, batch * 10 + 10 * (batch % 7))
-        return sampler.sample(seeds, batch_key(1, 0, batch), topology)
+        return sampler.sample_nodes(seeds, batch_key(1, 0, batch), topology)
 
     alone = [sample(batch) for batch in range(200)]
     with ThreadPoolExecutor(4) as pool:
@@ -161,7 +161,7 @@ def test_a_nodes_draw_does_not_depend_on_the_other_seeds_or_the_hop(
     topology, sampler = Mmap(indptr, indices, "graph"), Uniform([fanout, fanout], replace)
 
     def drawn(seeds: list[int]) -> dict[int, list[int]]:
-        sample = sampler.sample(np.array(seeds), 77, topology)
+        sample = sampler.sample_nodes(np.array(seeds), 77, topology)
         by_node: dict[int, list[int]] = {}
         for place in np.unique(sample.col).tolist():
             by_node[int(sample.node[place])] = sample.edge[sample.col == place].tolist()
@@ -175,7 +175,7 @@ def test_a_nodes_draw_does_not_depend_on_the_other_seeds_or_the_hop(
 
 
 def test_large_fanouts_from_a_hub() -> None:
-    sample = Uniform([100_000]).sample(np.array([0]), 5, star(150_000, np.int32))
+    sample = Uniform([100_000]).sample_nodes(np.array([0]), 5, star(150_000, np.int32))
     assert len(np.unique(sample.edge)) == 100_000
     halves = np.bincount(sample.edge // 1000, minlength=150)
     expected = 100_000 / 150  # hypergeometric: 1000 * 2/3 * 1/3 is the variance, nearly

@@ -24,8 +24,10 @@ def test_a_neighbour_out_of_range(dtype: type, bad: int) -> None:
     indices = np.array([1, 2, bad, 4, 5], dtype)
     topology = Mmap(np.array([0, 5, 5, 5, 5, 5, 5]), indices, "graph/indices.npy")
     with pytest.raises(StoreError, match=rf"indices\.npy.*node {bad},.*gnndrive verify"):
-        Uniform([-1]).sample(np.array([0]), 0, topology)
-    assert len(Uniform([3]).sample(np.array([5]), 0, topology).node) == 1  # not looked at: no error
+        Uniform([-1]).sample_nodes(np.array([0]), 0, topology)
+    assert (
+        len(Uniform([3]).sample_nodes(np.array([5]), 0, topology).node) == 1
+    )  # not looked at: no error
 
 
 @pytest.mark.parametrize("bad", [*EXTREMES, 8])
@@ -37,20 +39,20 @@ def test_index_pointers_out_of_range(bad: int) -> None:
         if (node == 0 and bad in range(8)) or (node == 1 and bad in range(5)):
             continue
         with pytest.raises(StoreError, match=rf"indptr\.npy.*of node {node} .*gnndrive verify"):
-            Uniform([5]).sample(np.array([node]), 0, topology)
+            Uniform([5]).sample_nodes(np.array([node]), 0, topology)
 
 
 @pytest.mark.parametrize("bad", [*EXTREMES, 5])
 def test_a_seed_out_of_range(bad: int) -> None:
     with pytest.raises(ConfigError, match=rf"seed {bad} .*from 0 to 4"):
-        Uniform([2]).sample(np.array([0, bad]), 0, star(4))
+        Uniform([2]).sample_nodes(np.array([0, bad]), 0, star(4))
 
 
 def test_a_graph_without_nodes() -> None:
     topology = Mmap(np.zeros(1, np.int64), np.zeros(0, np.int32), "empty")
-    assert len(Uniform([2]).sample(np.zeros(0, np.int64), 0, topology).node) == 0
+    assert len(Uniform([2]).sample_nodes(np.zeros(0, np.int64), 0, topology).node) == 0
     with pytest.raises(ConfigError):
-        Uniform([2]).sample(np.array([0]), 0, topology)
+        Uniform([2]).sample_nodes(np.array([0]), 0, topology)
 
 
 def test_any_number_anywhere() -> None:
@@ -70,7 +72,7 @@ def test_any_number_anywhere() -> None:
         fanout = random.choice([-1, 2, 40], 3).tolist()
         try:
             topology = Mmap(indptr, indices, "graph")
-            sample = Uniform(fanout).sample(np.array(seeds), seed, topology)
+            sample = Uniform(fanout).sample_nodes(np.array(seeds), seed, topology)
         except StoreError:
             outcomes["error"] += 1
         else:
@@ -84,15 +86,15 @@ def test_an_error_leaves_the_scratch_usable() -> None:
     bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "bad")
     for _ in range(3):
         with pytest.raises(StoreError):
-            sampler.sample(np.array([0]), 0, bad)
-        assert len(sampler.sample(np.array([0]), 0, good).node) == 4
+            sampler.sample_nodes(np.array([0]), 0, bad)
+        assert len(sampler.sample_nodes(np.array([0]), 0, good).node) == 4
 
 
 def test_more_edges_than_positions_can_count() -> None:
     for fanout in (2**31, 2**62):
         with pytest.raises(ConfigError, match="lower batch_size"):
-            Uniform([fanout], replace=True).sample(np.array([0]), 0, star(3))
-    assert len(Uniform([2**62]).sample(np.array([0]), 0, star(3)).edge) == 3
+            Uniform([fanout], replace=True).sample_nodes(np.array([0]), 0, star(3))
+    assert len(Uniform([2**62]).sample_nodes(np.array([0]), 0, star(3)).edge) == 3
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_c_refuses_a_graph_that_cannot_be(field: str, value: int) -> None:
     topology = star(3)
     setattr(topology.csc(), field, value)
     with pytest.raises(OSError, match="EINVAL"):
-        Uniform([1]).sample(np.array([0]), 0, topology)
+        Uniform([1]).sample_nodes(np.array([0]), 0, topology)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +120,11 @@ def test_c_refuses_arguments_that_cannot_be(fanout: list[int], more: dict[str, i
 
 def test_stop() -> None:
     sampler, topology = Uniform([2]), star(4)
-    sampler.sample(np.array([0]), 0, topology)
+    sampler.sample_nodes(np.array([0]), 0, topology)
     sampler.stop()
     for seeds in (np.array([0]), np.zeros(0, np.int64)):
         with pytest.raises(ClosedError):
-            sampler.sample(seeds, 0, topology)
+            sampler.sample_nodes(seeds, 0, topology)
 
 
 def test_stop_ends_samplers_at_work() -> None:
@@ -134,7 +136,7 @@ def test_stop_ends_samplers_at_work() -> None:
         started.wait()
         try:
             while True:
-                sampler.sample(np.arange(3000), 0, topology)
+                sampler.sample_nodes(np.arange(3000), 0, topology)
         except ClosedError:
             ended.append(True)
 
@@ -161,10 +163,10 @@ def test_mapped_from_files_cold(tmp_path: Path) -> None:
         np.load(tmp_path / "indices.npy", mmap_mode="r"),
         str(tmp_path),
     )
-    assert topology.resident_bytes() == indptr.nbytes
+    assert topology.nbytes == indptr.nbytes
     sampler, seeds = Uniform([10, 10, -1]), np.arange(0, 20_000, 50)
-    cold = sampler.sample(seeds, 1, topology)
-    warm = sampler.sample(seeds, 1, Mmap(indptr, indices, "memory"))
+    cold = sampler.sample_nodes(seeds, 1, topology)
+    warm = sampler.sample_nodes(seeds, 1, Mmap(indptr, indices, "memory"))
     np.testing.assert_array_equal(cold.node, warm.node)
     np.testing.assert_array_equal(cold.row, warm.row)
 
@@ -172,7 +174,7 @@ def test_mapped_from_files_cold(tmp_path: Path) -> None:
 def test_mapped_counts_what_is_not_mapped() -> None:
     indptr, indices = random_graph(100, 3)
     topology = Mmap(indptr, indices, "graph")
-    assert topology.resident_bytes() == indptr.nbytes + indices.nbytes
+    assert topology.nbytes == indptr.nbytes + indices.nbytes
     assert (topology.num_nodes, topology.num_edges) == (100, len(indices))
 
 

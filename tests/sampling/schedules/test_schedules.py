@@ -157,13 +157,13 @@ def test_ids_are_pickled_once() -> None:
 )
 def test_a_batch_samplers_batch(batch: Any) -> None:
     (window,) = Given(by_ids(), [batch]).windows(0)
-    assert [seeds.node.tolist() for seeds in window] == [[50, 30]]
+    assert [seeds.node.tolist() for seeds in window.batches] == [[50, 30]]
 
 
 def epoch_of(schedule: Shuffled, epoch: int = 0) -> list[int]:
-    windows = list(schedule.windows(epoch))
-    assert [seeds.index for (seeds,) in windows] == list(range(len(schedule)))
-    return [node for (seeds,) in windows for node in seeds.node.tolist()]
+    batches = [seeds for window in schedule.windows(epoch) for seeds in window.batches]
+    assert [seeds.index for seeds in batches] == list(range(len(schedule)))
+    return [node for seeds in batches for node in seeds.node.tolist()]
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1000, 20_000])

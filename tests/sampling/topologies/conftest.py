@@ -105,7 +105,7 @@ def opened() -> Iterator[Callable[..., Opened]]:
         gap: int = 8192,
     ) -> Opened:
         choice = TopologyChoice(name, "", 0, cache_bytes)
-        adjacency = Adjacency([graph], choice, "table", gap)  # type: ignore[list-item]
+        adjacency = Adjacency([graph], choice, gap)  # type: ignore[list-item]
         made.append(Opened(adjacency))
         adjacency.start(plugins.find("engines", engine), EngineSettings(16, 65536, seed, faults))
         return made[-1]

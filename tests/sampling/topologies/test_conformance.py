@@ -17,7 +17,7 @@ from gnndrive.common.records import Sample, TableFile
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import resident
-from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.sampling.topologies.base import GraphSize, TopologyQuestion
 from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.testing.faults import NOISE
@@ -82,23 +82,23 @@ def test_the_same_samples(way: Open, on_disk: OnDisk, degrees: list[int], dtype:
     assert (topology.num_nodes, topology.num_edges) == (len(degrees), len(indices))
     seeds = np.arange(len(degrees))[:40]
     for fanout, replace in (([3, 2], False), ([-1, 2], False), ([4, 3], True), ([40], False)):
-        sample = Uniform(fanout, replace).sample(seeds, 5, topology)
-        assert_same(sample, Uniform(fanout, replace).sample(seeds, 5, memory))
+        sample = Uniform(fanout, replace).sample_nodes(seeds, 5, topology)
+        assert_same(sample, Uniform(fanout, replace).sample_nodes(seeds, 5, memory))
         assert_contract(sample, indptr, indices, seeds.tolist(), fanout, replace)
 
 
 def test_seeds_given_twice(way: Open, on_disk: OnDisk) -> None:
     indptr, indices = random_graph(500, 30, seed=1)
     topology, seeds = way(on_disk(indptr, indices)).topology, [7, 7, 3, 7, 3]
-    sample = Uniform([5, 5]).sample(np.array(seeds), 1, topology)
+    sample = Uniform([5, 5]).sample_nodes(np.array(seeds), 1, topology)
     assert_contract(sample, indptr, indices, seeds, [5, 5], False)
 
 
 def test_no_seeds_no_hops_no_fanout(way: Open, on_disk: OnDisk) -> None:
     topology = way(on_disk(*random_graph(50, 5))).topology
-    assert len(Uniform([3]).sample(np.zeros(0, np.int64), 0, topology).node) == 0
-    assert len(Uniform([]).sample(np.array([4]), 0, topology).node) == 1
-    assert len(Uniform([0, 3]).sample(np.array([4]), 0, topology).node) == 1
+    assert len(Uniform([3]).sample_nodes(np.zeros(0, np.int64), 0, topology).node) == 0
+    assert len(Uniform([]).sample_nodes(np.array([4]), 0, topology).node) == 1
+    assert len(Uniform([0, 3]).sample_nodes(np.array([4]), 0, topology).node) == 1
 
 
 def test_threads_change_nothing(way: Open, on_disk: OnDisk) -> None:
@@ -108,7 +108,7 @@ def test_threads_change_nothing(way: Open, on_disk: OnDisk) -> None:
 
     def sample(batch: int, topology: Any = topology) -> Sample:
         seeds = np.arange(batch * 10, batch * 10 + 10 * (batch % 7))
-        return sampler.sample(seeds, batch_key(1, 0, batch), topology)
+        return sampler.sample_nodes(seeds, batch_key(1, 0, batch), topology)
 
     with ThreadPoolExecutor(4) as pool:
         for batch, got in enumerate(pool.map(sample, range(40))):
@@ -124,8 +124,11 @@ def test_what_it_holds_is_what_was_planned(
     graph = on_disk(*random_graph(3000, 15, seed=2, dtype=np.int32))
     topology = opened(graph, name, cache).topology
     size = GraphSize(3000, len(graph.indices), 4)
-    beside = topology.resident_bytes() - size.index_pointer_bytes
-    assert cache - 500 < beside <= type(topology).planned_bytes([size], cache, 1)
+    beside = topology.nbytes - size.index_pointer_bytes
+    question = TopologyQuestion([size], 1, lambda _: 10**9, 10**9, True, cache, asked=True)
+    choice = type(topology).plan(question)
+    assert choice is not None
+    assert cache - 500 < beside <= choice.nbytes
 
 
 @pytest.mark.parametrize("halved", [False, True])
@@ -142,10 +145,10 @@ def test_packed_indices_of_any_width(
     indptr = np.full(nodes + 1, len(indices), np.int64)
     indptr[0] = 0  # all edges are node 0's
     topology = opened(on_disk(indptr, indices), "resident").topology
-    sample = Uniform([-1]).sample(np.array([0]), 0, topology)
+    sample = Uniform([-1]).sample_nodes(np.array([0]), 0, topology)
     np.testing.assert_array_equal(sample.node[sample.row], indices)
     bits = max(nodes - 1, 1).bit_length()
-    assert topology.resident_bytes() - 4 * len(indptr) == -(-5000 * bits // 8) + 8
+    assert topology.nbytes - 4 * len(indptr) == -(-5000 * bits // 8) + 8
 
 
 @pytest.mark.parametrize("bad", [0, 2371, 2372, 2500, 4999])
@@ -158,9 +161,9 @@ def test_a_bad_index_in_either_half(
     indices[bad] = 5000
     topology = opened(on_disk(np.arange(5001), indices), "resident").topology
     sampler = Uniform([-1])
-    assert len(sampler.sample(np.array([bad - 1]) % 5000, 0, topology).node) == 2
+    assert len(sampler.sample_nodes(np.array([bad - 1]) % 5000, 0, topology).node) == 2
     with pytest.raises(StoreError, match="node 5000"):
-        sampler.sample(np.array([bad]), 0, topology)
+        sampler.sample_nodes(np.array([bad]), 0, topology)
 
 
 @pytest.mark.parametrize("bits", [1, 7, 24, 31, 33, 56])
@@ -202,8 +205,10 @@ def test_a_neighbour_out_of_range(way: Open, on_disk: OnDisk, dtype: type, bad: 
     sampler = Uniform([-1])
     for _ in range(2):
         with pytest.raises(StoreError, match=rf"indices.*npy.*node {bad},.*gnndrive verify"):
-            sampler.sample(np.array([0]), 0, topology)
-    assert len(sampler.sample(np.array([5]), 0, topology).node) == 1  # not looked at: no error
+            sampler.sample_nodes(np.array([0]), 0, topology)
+    assert (
+        len(sampler.sample_nodes(np.array([5]), 0, topology).node) == 1
+    )  # not looked at: no error
 
 
 @pytest.mark.parametrize("bad", [-(2**63), -1, 3, 8, 2**32, 2**63 - 1])
@@ -215,11 +220,11 @@ def test_index_pointers_that_cannot_be(way: Open, on_disk: OnDisk, bad: int) -> 
     for node in range(3):
         begin, end = indptr[node], indptr[node + 1]
         if 0 <= begin <= end <= 7:
-            sample = Uniform([-1]).sample(np.array([node]), 0, topology)
+            sample = Uniform([-1]).sample_nodes(np.array([node]), 0, topology)
             assert sample.edge.tolist() == list(range(begin, end))
         else:
             with pytest.raises(StoreError, match=f"of node {node} .*gnndrive verify"):
-                Uniform([-1]).sample(np.array([node]), 0, topology)
+                Uniform([-1]).sample_nodes(np.array([node]), 0, topology)
 
 
 def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> None:
@@ -238,7 +243,7 @@ def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> 
         for name, cache in (("mmap", 0), ("resident", 0), ("direct", 1_500), ("direct", 10**6)):
             topology = opened(graph, name, cache).topology
             try:
-                found.append(Uniform(fanout).sample(seeds, seed, topology))
+                found.append(Uniform(fanout).sample_nodes(seeds, seed, topology))
             except StoreError as error:
                 found.append(str(error))
         outcomes["error" if isinstance(found[0], str) else "sample"] += 1
@@ -279,7 +284,7 @@ def test_a_file_that_became_shorter(
 def test_a_seed_out_of_range(way: Open, on_disk: OnDisk) -> None:
     topology = way(on_disk(*random_graph(50, 5))).topology
     with pytest.raises(ConfigError, match=r"seed 50 .*from 0 to 49"):
-        Uniform([2]).sample(np.array([0, 50]), 0, topology)
+        Uniform([2]).sample_nodes(np.array([0, 50]), 0, topology)
 
 
 def test_a_disk_that_fails_at_the_start(

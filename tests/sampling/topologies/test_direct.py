@@ -114,7 +114,7 @@ def test_what_the_cache_serves_is_not_read(opened: Open, on_disk: OnDisk) -> Non
     read = []
     for cache in (0, 60_000, 10**6):
         direct = opened(graph, cache_bytes=cache, gap=0)
-        sample = Uniform([10, 10]).sample(np.arange(100), 1, direct.topology)
+        sample = Uniform([10, 10]).sample_nodes(np.arange(100), 1, direct.topology)
         stats = direct.stats
         assert stats["neighbours_wanted"] == len(sample.edge)
         assert (stats["neighbours_cached"] > 0) == (cache > 0)
@@ -140,12 +140,12 @@ def test_a_bad_sector_is_a_read_error(opened: Open, on_disk: OnDisk, seed: int) 
         if touched:
             failed += 1
             with pytest.raises(ReadError) as caught:
-                sampler.sample(np.array([node, 0]), 0, topology)
+                sampler.sample_nodes(np.array([node, 0]), 0, topology)
             assert (caught.value.path, caught.value.errno) == (str(graph.path), errno.EIO)
             assert bad - 512 < caught.value.offset <= bad
         else:
-            got = sampler.sample(np.array([node]), 0, topology)
-            expected = sampler.sample(np.array([node]), 0, memory)
+            got = sampler.sample_nodes(np.array([node]), 0, topology)
+            expected = sampler.sample_nodes(np.array([node]), 0, memory)
             np.testing.assert_array_equal(got.node, expected.node)
     assert failed
 
@@ -189,7 +189,7 @@ def drawn_together(
 
     def draw(node: np.ndarray, member: Participant) -> Sample | BaseException:
         try:
-            return sampler.sample(node, 7, topology.joining(round))
+            return sampler.sample_nodes(node, 7, topology.joining(round))
         except GNNDriveError as error:
             return error
         finally:
@@ -213,11 +213,11 @@ def test_samples_drawn_together_are_those_drawn_alone_and_read_less(
     sampler = Uniform([4, 4])
     alone, together = (opened(graph, cache_bytes=cache, gap=0) for _ in range(2))
     for node, got in zip(seeds, drawn_together(together.topology, seeds, sampler), strict=True):
-        expected = sampler.sample(node, 7, memory)
+        expected = sampler.sample_nodes(node, 7, memory)
         assert isinstance(got, Sample)
         np.testing.assert_array_equal(got.node, expected.node)
         np.testing.assert_array_equal(got.row, expected.row)
-        sampler.sample(node, 7, alone.topology)
+        sampler.sample_nodes(node, 7, alone.topology)
     for name in ("neighbours_wanted", "neighbours_cached"):
         assert alone.stats[name] == together.stats[name]
     assert 0 < together.stats["topology_bytes_read"] < alone.stats["topology_bytes_read"]
@@ -240,7 +240,7 @@ def test_a_bad_sector_is_the_error_of_who_wants_it(opened: Open, on_disk: OnDisk
             assert (got.path, got.errno) == (str(graph.path), errno.EIO)
         else:
             assert isinstance(got, Sample)
-            expected = Uniform([-1]).sample(np.array([node]), 7, memory)
+            expected = Uniform([-1]).sample_nodes(np.array([node]), 7, memory)
             np.testing.assert_array_equal(got.node, expected.node)
     assert 0 < failed < len(outcomes)
 
@@ -282,7 +282,7 @@ class Thread(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.outcome = self.sampler.sample(np.arange(0, 3000, 10), 0, self.topology)
+            self.outcome = self.sampler.sample_nodes(np.arange(0, 3000, 10), 0, self.topology)
         except GNNDriveError as error:
             self.outcome = error
 
@@ -293,8 +293,8 @@ class Thread(threading.Thread):
 
 
 def in_its_loop(one: Opened, doing: Coroutine[Any, Any, Result]) -> Result:
-    assert one.adjacency._service is not None
-    return one.adjacency._service.call(doing)
+    assert one.adjacency._loop_thread is not None
+    return one.adjacency._loop_thread.call(doing)
 
 
 def set_paused(one: Opened, paused: bool) -> None:
@@ -329,7 +329,7 @@ def test_stopping_ends_who_reads_and_who_waits_for_a_turn(opened: Open, on_disk:
     assert first.is_alive(), "law 3: the kernel may still write"
     set_paused(one, False)
     assert isinstance(first.ended(), ClosedError)
-    expected = Uniform([5, 5]).sample(np.arange(0, 3000, 10), 0, Mmap(indptr, indices))
+    expected = Uniform([5, 5]).sample_nodes(np.arange(0, 3000, 10), 0, Mmap(indptr, indices))
     np.testing.assert_array_equal(unharmed.ended().node, expected.node)
 
 
@@ -372,11 +372,11 @@ def test_a_fetch_goes_through_the_file_by_parts(
         plans.add(reads)
         return reads
 
-    monkeypatch.setattr("gnndrive.disk.layouts.table.Table.locate", measured)
+    monkeypatch.setattr("gnndrive.disk.layouts.table.TableLayout.locate", measured)
     graph = on_disk(*random_graph(1000, 20, seed=1))
     # The others' threads may keep a plan for a moment longer than it takes to hear of its end.
     topology = opened(graph, engine="simulated").topology
-    sample = Uniform([-1]).sample(np.arange(300), 0, topology)
+    sample = Uniform([-1]).sample_nodes(np.arange(300), 0, topology)
     assert sum(sizes) == len(sample.edge)
     assert 90 < max(sizes) <= 100
     assert len(sizes) < len(sample.edge) / 80

@@ -1,0 +1,103 @@
+"""Which topology a loader uses, and what it takes of the memory; nothing is read.
+
+The strategy names topologies in the order of preference, and each says by itself whether it suits
+the memory (`Topology.plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from operator import mul
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import available_memory, size_or_none
+from gnndrive.common.plugins import find, name_of, names
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.plan import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
+from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.slot_split import split_slots
+from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
+
+
+def choose_topology(
+    candidates: Sequence[Any],
+    neighbour_cache: str | int | None,
+    sizes: Sequence[GraphSize],
+    requirements: Requirements,
+    memory: int | None,
+    buffer: int | None,
+    asked: bool = False,
+    needs_indices: str | None = None,
+) -> TopologyChoice:
+    """Choose the first of several topologies that suits the memory, and say why.
+
+    Args:
+        candidates: topologies, by name or as classes, in the order of preference.
+        neighbour_cache: what a topology on disk keeps of the adjacency, bytes or text; 0: nothing;
+            None: the topology decides.
+        sizes: of the graph, one an edge type.
+        requirements: what else needs memory.
+        memory, buffer: the loader's, in bytes, or None.
+        asked: whether the user named the one candidate.
+        needs_indices: why C must find the indices in memory or in a map; None: it need not.
+
+    Raises:
+        ConfigError: there is no such topology, or what was asked for cannot work.
+    """
+    kinds: list[type[Topology]] = [find("topologies", each) for each in candidates]
+    if asked:
+        _refuse(kinds[0], neighbour_cache, needs_indices)
+    given = memory if memory is not None else int(DEFAULT_SHARE * available_memory())
+    question = TopologyQuestion(
+        sizes,
+        requirements.samplers,
+        partial(_room, requirements, memory, buffer),
+        given,
+        memory is not None,
+        None if neighbour_cache is None else size_or_none(neighbour_cache, "neighbour_cache"),
+        MAPPING_BYTES * requirements.table_rows,
+        asked,
+    )
+    suited = (kind for kind in kinds if needs_indices is None or kind.has_indices)
+    choice = next(filter(None, (kind.plan(question) for kind in suited)), None)
+    if choice is None:
+        raise ConfigError(
+            f"none of the topologies {', '.join(map(name_of, kinds))} suits this loader: name "
+            f"another with topology=; there are: {', '.join(names('topologies'))}"
+        )
+    return choice
+
+
+def _refuse(
+    kind: type[Topology], neighbour_cache: str | int | None, needs_indices: str | None
+) -> None:
+    """Raise ConfigError if the topology that the user named cannot do what else was asked for."""
+    if needs_indices is not None and not kind.has_indices:
+        others = [name for name in names("topologies") if find("topologies", name).has_indices]
+        raise ConfigError(
+            f"topology={name_of(kind)!r} cannot serve this loader: {needs_indices}; say "
+            f"{' or '.join(map(repr, others))}"
+        )
+    if neighbour_cache is not None and not kind.keeps_lists:
+        others = [name for name in names("topologies") if find("topologies", name).keeps_lists]
+        raise ConfigError(
+            f"neighbour_cache={neighbour_cache!r} is for a topology that reads the adjacency from "
+            f"disk, such as topology={others[0]!r}; topology={name_of(kind)!r} has no use for it: "
+            "leave it out"
+        )
+
+
+def _room(
+    requirements: Requirements, memory: int | None, buffer: int | None, batches: float
+) -> int:
+    """See `TopologyQuestion.room`."""
+    if memory is None:
+        return int(DEFAULT_SHARE * available_memory())
+    slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
+    if buffer is not None:
+        row_bytes = [table.row_bytes for table in requirements.tables]
+        slots = split_slots(buffer, requirements.tables, row_bytes)
+    held: int = sum(map(mul, slots, slot_bytes(requirements)))
+    return memory - rest_bytes(requirements) - held

@@ -1,0 +1,21 @@
+"""The project's own files, for the tests that look at all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def files(*suffixes: str) -> list[Path]:
+    """The project's own files: what is built, installed or hidden left out, .ci kept."""
+    tops = ["gnndrive", "native", "tests", "bench", "docs", ".ci"]
+    found = [path for top in tops for path in sorted((ROOT / top).rglob("*")) if path.is_file()]
+    found += [path for path in sorted(ROOT.iterdir()) if path.is_file()]
+    made = {"_core.c"}
+    return [path for path in found if path.suffix in suffixes and path.name not in made]
+
+
+def named(path: Path) -> str:
+    """The path from the project's root."""
+    return path.relative_to(ROOT).as_posix()
