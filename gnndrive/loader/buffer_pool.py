@@ -50,6 +50,7 @@ class BufferPool:
         self._store = store
         self._layouts, self._engine, self._device, self._empty = layouts, engine, device, empty
         self._warm: FeatureBuffer | None = None
+        self._spare = device.watch() if settings.after_warm_up is not None else lambda: 0
         self._lent: list[FeatureBuffer] = []
         self._ended: Counter[str] = Counter()  # what the books of closed buffers counted
 
@@ -84,7 +85,7 @@ class BufferPool:
         if settings.after_warm_up is None or self._lent or self._warm is None:
             return
         self.settings = replace(settings, after_warm_up=None)
-        spare = self._device.spare_bytes() or 0
+        spare = self._spare()
         while spare:
             larger = settings.after_warm_up(old.device_bytes + spare)
             if larger.plan.slots <= old.slots:

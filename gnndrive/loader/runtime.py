@@ -89,8 +89,6 @@ class Runtime:
             self._buffers = BufferPool(
                 settings, store, self._layouts, self.engine, self.device, self.array_pool.empty
             )
-            if self.warming_up:
-                self.device.watch()
             undo.pop_all()
 
     def _together(self) -> int:

@@ -15,7 +15,7 @@ import heapq
 import sys
 from collections import deque
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 
@@ -62,24 +62,21 @@ class Channel(Generic[Item]):
         """
         assert self.bound is None or count <= self.bound
         while self._total is None and self.room < count:
-            await self._change()
+            await change_of(self)
         if self._total is not None:
             raise ChannelEnded
-        first = self.reserved
-        for _ in range(count):
-            self.reserve_now()
-        return first
+        return self.reserve_now(count)
 
     @property
     def room(self) -> int:
         """Free places."""
         return sys.maxsize if self.bound is None else self.bound - self.under_way
 
-    def reserve_now(self) -> int:
-        """Take a place where there is `room`; see `reserve`."""
-        assert self.room > 0
-        self.reserved += 1
-        return self.reserved - 1
+    def reserve_now(self, count: int = 1) -> int:
+        """Take places where there is `room`; see `reserve`."""
+        assert self.room >= count
+        self.reserved += count
+        return self.reserved - count
 
     def put(self, index: int, item: Item) -> None:
         """Put the item of batch `index` into the place reserved for it; never waits."""
@@ -103,7 +100,7 @@ class Channel(Generic[Item]):
             ChannelEnded: each item announced was taken.
         """
         await self.arrival()
-        return self.take_now()
+        return self.take_now()[0]
 
     async def arrival(self) -> None:
         """Wait until `take` would return at once.
@@ -114,16 +111,12 @@ class Channel(Generic[Item]):
         while not self._ready():
             if self._total is not None and self.taken >= self._total:
                 raise ChannelEnded
-            await self._change()
+            await change_of(self)
 
     @property
     def coming(self) -> int:
         """Items that are yet to be taken, as far as that is known."""
         return sys.maxsize if self._total is None else self._total - self.taken
-
-    def tell(self, waiter: asyncio.Future[None]) -> None:
-        """Set the result of `waiter`, if nobody has yet, at the next change."""
-        self._waiters.append(waiter)
 
     def peek(self, most: int) -> list[Item]:
         """What `most` calls of `take` would return at once, as far as it is there."""
@@ -134,13 +127,15 @@ class Channel(Generic[Item]):
             found.append(item)
         return found
 
-    def take_now(self) -> Item:
-        """Take the first that `peek` shows."""
-        assert self._ready()
-        self.taken += 1
-        item = heapq.heappop(self._items)[1]
+    def take_now(self, count: int = 1) -> list[Item]:
+        """Take the first `count` items, all of which `peek` shows."""
+        taken: list[Item] = []
+        for _ in range(count):
+            assert self._ready()
+            self.taken += 1
+            taken.append(heapq.heappop(self._items)[1])
         self._changed()
-        return item
+        return taken
 
     def drain(self) -> list[Item]:
         """What was put and never taken; for the end, when nobody takes any more."""
@@ -151,11 +146,6 @@ class Channel(Generic[Item]):
     def _ready(self) -> bool:
         return bool(self._items) and (not self.ordered or self._items[0][0] == self.taken)
 
-    async def _change(self) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.tell(waiter)
-        await waiter
-
     def _changed(self) -> None:
         # All look again: a waiter woken alone could be cancelled before it looks, and the wake-up
         # would be lost.
@@ -163,3 +153,11 @@ class Channel(Generic[Item]):
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
+
+
+async def change_of(*channels: Channel[Any]) -> None:
+    """Wait until something is put into one of `channels`, taken from it or reserved in it."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    for channel in channels:
+        channel._waiters.append(waiter)
+    await waiter

@@ -18,7 +18,7 @@ from time import perf_counter
 from gnndrive.buffer.admission_queue import Ticket
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
-from gnndrive.pipeline.channel import ChannelEnded
+from gnndrive.pipeline.channel import ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
 
 SWEEP_MAX = 4
@@ -33,9 +33,8 @@ async def extract_stage(epoch: Epoch) -> None:
                 count = await _sweep(epoch)
                 # Samples are taken and their tickets drawn in one step (rule 1): nothing from here
                 # on waits.
-                for _ in range(count):
-                    epoch.training.reserve_now()
-                waiting = _join(epoch, [epoch.extracting.take_now() for _ in range(count)])
+                epoch.training.reserve_now(count)
+                waiting = _join(epoch, epoch.extracting.take_now(count))
         except ChannelEnded:
             epoch.training.end(epoch.extracting.taken)
             return
@@ -78,10 +77,7 @@ async def _sweep(epoch: Epoch) -> int:
         useless = held < wanted or epoch.buffer.missing_share < FEW_MISSING
         if training.under_way == 0 or (useless and training.room and not epoch.buffer.loading):
             return min(held, training.room)
-        change = asyncio.get_running_loop().create_future()
-        training.tell(change)
-        extracting.tell(change)
-        await change
+        await change_of(training, extracting)
 
 
 def _wanted(item: Sampled | Failed) -> tuple[int, Mapping[str, Int64Array]]:

@@ -5,7 +5,7 @@ would have yielded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -154,15 +154,14 @@ class Collate:
         if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
             batch = batch.pin_memory()
         if device is not None:
-            batch = device.deliver(batch, list(rows.values()))
-        elif where is not None:
-            batch = batch.to(where)
-        if self._feature_dtype is None and self._transform is None:
-            return batch
-        with nullcontext() if device is None else device.computing():
-            for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
-                self._convert(storage)
-            return batch if self._transform is None else self._transform(batch)
+            return device.deliver(batch, list(rows.values()), self._converted)
+        return self._converted(batch if where is None else batch.to(where))
+
+    def _converted(self, batch: Any) -> Any:
+        """The batch with x in the element type asked for, transformed."""
+        for storage in [batch] if isinstance(batch, Data) else batch.node_stores:
+            self._convert(storage)
+        return batch if self._transform is None else self._transform(batch)
 
     def _join(
         self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array, rows: Rows,

@@ -15,7 +15,7 @@ from gnndrive.disk.engines.simulated import Simulated
 from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
-from gnndrive.pipeline.channel import Channel, ChannelEnded
+from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
 from tests.pipeline import scenarios
 
@@ -55,7 +55,7 @@ def drop_ticket_in_the_same_step(patch: Patch) -> None:
 def drop_windows(patch: Patch) -> None:
     """2: places are taken when work is finished, so a full queue refuses the oldest."""
 
-    def reserve_now(channel: Channel[Any]) -> int:
+    def reserve_now(channel: Channel[Any], count: int = 1) -> int:
         channel.reserved += 1
         return channel.reserved - 1
 
@@ -64,7 +64,7 @@ def drop_windows(patch: Patch) -> None:
 
     async def room(channel: Channel[Any]) -> None:
         while channel.bound is not None and len(channel) >= channel.bound:
-            await channel._change()
+            await change_of(channel)
 
     async def bring_late(epoch: Epoch, item: Any, ticket: Any) -> None:
         lease = await epoch.buffer.granted(ticket)

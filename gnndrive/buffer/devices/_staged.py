@@ -254,12 +254,13 @@ class Staged(Device):
         portion = cls._portion_rows(row_bytes, rows)
         return cls.portions * (portion * (row_bytes + 8) + _PAGE_BYTES)
 
-    def computing(self) -> AbstractContextManager[object]:
-        """See `Driver.computing`."""
-        return self.driver.computing()
-
-    def deliver(self, batch: Any, there: Collection[torch.Tensor]) -> Any:
-        """Begin to copy what is not on the device yet."""
+    def deliver(
+        self,
+        batch: Any,
+        there: Collection[torch.Tensor],
+        finish: Callable[[Any], Any] = lambda batch: batch,
+    ) -> Any:
+        """Begin to copy what is not on the device yet; see `Device.deliver`."""
         arrived = {id(tensor) for tensor in there}
         waiting = [
             (store, name, value)
@@ -270,7 +271,8 @@ class Staged(Device):
         copies = self.driver.copy([value for _, _, value in waiting])
         for (store, name, _), value in zip(waiting, copies, strict=True):
             store[name] = value
-        return batch
+        with self.driver.computing():
+            return finish(batch)
 
     def hand_over(self, batch: Any) -> None:
         """See `Driver.hand_over`."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 
@@ -115,28 +114,38 @@ class Device(ABC):
         """Bytes of its own memory that are free now; None: it has none but the host's."""
         return None
 
-    def watch(self) -> None:  # noqa: B027  # who has no memory of its own looks at nothing
-        """From now on `spare_bytes` looks at what is needed."""
+    def watch(self) -> Callable[[], int]:
+        """Begin to watch how much of the device's own memory is needed.
 
-    def spare_bytes(self) -> int | None:
-        """Bytes of its own memory that nobody has needed since `watch`, a margin left; None as
-        above."""
-        return None
+        Returns:
+            Says how many bytes nothing has needed since, less a margin; 0 where the device has no
+            memory except the host's.
+        """
+        return lambda: 0
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         """Bytes of host memory that staging before it takes, for a buffer of up to `rows` rows."""
         return 0
 
-    def computing(self) -> AbstractContextManager[object]:
-        """Within it torch computes on a batch's tensors behind what brings their bytes; in a worker
-        thread."""
-        return nullcontext()
+    def deliver(
+        self,
+        batch: Any,
+        there: Collection[torch.Tensor],
+        finish: Callable[[Any], Any] = lambda batch: batch,
+    ) -> Any:
+        """Bring a batch to the device; in a worker thread.
 
-    def deliver(self, batch: Any, there: Collection[torch.Tensor]) -> Any:
-        """The batch, a Data or HeteroData, with all of its tensors on the device, where those of
-        `there` are already; in a worker thread."""
-        return batch
+        Args:
+            batch: a Data or HeteroData.
+            there: those of its tensors that are on the device already.
+            finish: called with the batch once all of its tensors are on the device or on their way;
+                torch computes within it behind what brings their bytes.
+
+        Returns:
+            What `finish` returned.
+        """
+        return finish(batch)
 
     def close(self) -> None:  # noqa: B027  # most have nothing
         """Let go of everything; all memory that it allocated was closed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -338,14 +338,15 @@ class Cuda(Staged):
         kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
         return int(free) + int(kept)
 
-    def spare_bytes(self) -> int:
-        """See `Device.spare_bytes`: what is free now less what training takes at its peak."""
+    def watch(self) -> Callable[[], int]:
+        """See `Device.watch`; starts torch's own count of the peak anew."""
+        torch.cuda.reset_peak_memory_stats(self.driver.device)
+        return self._spare_bytes
+
+    def _spare_bytes(self) -> int:
+        """What is free now, less what training takes at its peak."""
         where = self.driver.device
         now, peak = torch.cuda.memory_allocated(where), torch.cuda.max_memory_allocated(where)
         _, total = torch.cuda.mem_get_info(where)
         free = self.free_bytes(where) or 0
         return max(free - (int(peak) - int(now)) - int(MARGIN * total), 0)
-
-    def watch(self) -> None:
-        """See `Device.watch`; begins torch's own count of the peak anew."""
-        torch.cuda.reset_peak_memory_stats(self.driver.device)

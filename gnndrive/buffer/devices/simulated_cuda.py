@@ -235,9 +235,9 @@ class SimulatedCuda(Staged):
         """See `Device.free_bytes`."""
         return SimulatedDriver.memory_bytes
 
-    def spare_bytes(self) -> int:
-        """See `Device.spare_bytes`."""
-        return self.driver.memory_bytes
+    def watch(self) -> Callable[[], int]:
+        """See `Device.watch`."""
+        return lambda: self.driver.memory_bytes
 
     @classmethod
     def make(cls, context: DeviceContext) -> SimulatedCuda:
