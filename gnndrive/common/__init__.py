@@ -1,1 +1,1 @@
-"""What all other folders use; it imports none of them."""
+"""Code that all other folders use; it imports none of them."""

@@ -1,11 +1,11 @@
-"""Blocks: memory for a batch's large arrays, which comes back for the next batch.
+"""A pool of memory for a batch's large arrays: blocks of memory that later batches use again.
 
-A batch of 800,000 rows is half a gigabyte, made and dropped every second or two. The C library's
-allocator gives such memory back late or never (each thread that gathers keeps some tens of
-megabytes of holes), and the kernel clears each page anew. Blocks are mappings of their own, reused
-when the arrays over them are gone, so what a loader holds is what its plan counts.
+A batch of 800,000 rows takes half a gigabyte, which is allocated and freed every second or two. The
+C library's allocator returns such memory late or never (each thread that gathers keeps some tens of
+megabytes of holes), and the kernel clears each page again. A block of the pool is a separate memory
+mapping, reused when the arrays over it are gone, so a loader holds what its plan counts.
 
-Not for small or lasting arrays: numpy's own are as good.
+Do not use it for small or long-lived arrays: numpy's own memory serves them as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-SMALL_BYTES = 1 << 18  # below, numpy's own memory
+SMALL_BYTES = 1 << 18  # smaller arrays use numpy's own memory
 _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
 
@@ -37,18 +37,19 @@ Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 
 
 def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
-    """Private memory of at least one page.
+    """Map private memory of at least one page.
 
     Args:
         nbytes: how much.
-        huge: in huge pages where there are any: for what is looked up at random in bits of a few
-            bytes, and for what long reads land in (a virtual disk takes three times as long to fill
-            64 scattered pages as one stretch). Not for rows: they are longer, and huge pages are
-            dearer when they are touched first: a guest whose host takes back what lies idle gets
-            them at half a gigabyte a second.
+        huge: whether to use huge pages where the kernel has them. They help memory that is looked
+            up at random a few bytes at a time, and memory that long reads land in (a virtual disk
+            takes three times as long to fill 64 scattered pages as one stretch). Do not use them
+            for rows: a row is longer than such a lookup, and the first touch of a huge page costs
+            more (a guest whose host takes back idle memory gets huge pages at half a gigabyte a
+            second).
 
     Raises:
-        MemoryError: there is none.
+        MemoryError: the system has no memory for it.
     """
     try:
         block = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -61,7 +62,7 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
 
 
 class _Loan(weakref.ref[Any]):
-    """Refers to the array over a block that is given out."""
+    """A weak reference to the array over a block that was given out."""
 
     __slots__ = ("address", "block")
     address: int
@@ -71,15 +72,16 @@ class _Loan(weakref.ref[Any]):
 class ArrayPool:
     """Gives out arrays over blocks, and takes a block back when the last array over it is gone.
 
-    Thread-safe. A block comes back in any thread, in the middle of anything, mostly in the user's;
-    no Python runs there, for what a weak reference calls would swallow a Ctrl-C.
+    Thread-safe. A block may come back at any moment in any thread, mostly in the user's. No Python
+    code runs when it does, because an exception in a weak reference's callback is swallowed, and
+    that may be a Ctrl-C.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spare: list[mmap.mmap] = []
         self._lent: dict[int, _Loan] = {}  # by the block's address
-        self._back: deque[_Loan] = deque()  # not among the spare ones yet
+        self._returned: deque[_Loan] = deque()  # not among the spare blocks yet
         self._closed = False
 
     def empty(self, shape: Any, dtype: Any) -> npt.NDArray[Any]:
@@ -105,7 +107,10 @@ class ArrayPool:
         return array
 
     def references(self, addresses: Iterable[int]) -> tuple[weakref.ref[Any], ...]:
-        """To what is gone when the blocks at these addresses are back; none to other memory."""
+        """Weak references that are dead once the blocks at these addresses are back in the pool.
+
+        Addresses outside the pool's blocks are left out.
+        """
         with self._lock:
             lent = [self._lent[each]() for each in addresses if each in self._lent]
         return tuple(weakref.ref(each) for each in lent if each is not None)
@@ -118,11 +123,11 @@ class ArrayPool:
             return sum(map(len, self._spare))
 
     def close(self) -> None:
-        """Free what is spare now, and what is still in use as soon as it is not."""
+        """Free the spare blocks now, and each block in use when its arrays are gone."""
         with self._lock:
             self._closed = True
             self._lent.clear()
-            self._back.clear()
+            self._returned.clear()
             self._spare.clear()
 
     def _take(self, nbytes: int) -> mmap.mmap:
@@ -132,24 +137,24 @@ class ArrayPool:
             for size, number in sizes:
                 if nbytes <= size <= 2 * nbytes:
                     return self._spare.pop(number)
-            for size, number in reversed(sizes):  # one that was outgrown makes room
+            for size, number in reversed(sizes):  # a block that is too small now makes room
                 if nbytes <= 2 * size <= 2 * nbytes:
                     del self._spare[number]
                     break
         return private_map(nbytes)
 
     def _lend(self, whole: npt.NDArray[Any], block: mmap.mmap) -> None:
-        loan = _Loan(whole, self._back.append)
+        loan = _Loan(whole, self._returned.append)
         loan.block, loan.address = block, whole.ctypes.data
         with self._lock:
             if not self._closed:
                 self._lent[loan.address] = loan
 
     def _collect(self) -> None:
-        """What has come back is spare from now on."""
-        while self._back:
-            loan = self._back.popleft()
-            if self._lent.get(loan.address) is loan:  # else it came while they were closed
+        """Move the returned blocks to the spare ones."""
+        while self._returned:
+            loan = self._returned.popleft()
+            if self._lent.get(loan.address) is loan:  # else the pool was closed meanwhile
                 del self._lent[loan.address]
                 self._spare.append(loan.block)
 
@@ -159,12 +164,12 @@ def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) ->
     nbytes = prod(shape) * dtype.itemsize
     if nbytes == 0:
         return torch.empty(shape, dtype=dtype)
-    if dtype in _NUMPY_DTYPES:  # each of torch's views lets the GIL go, and waits to have it back
+    if dtype in _NUMPY_DTYPES:  # no view by torch, which releases the GIL and waits to get it back
         return torch.from_numpy(empty(shape, _NUMPY_DTYPES[dtype]))
     return torch.from_numpy(empty(nbytes, np.uint8)).view(dtype).view(shape)
 
 
 def _class_bytes(nbytes: int) -> int:
-    """`nbytes` rounded up by an eighth at most, so that batches of about one size share blocks."""
+    """`nbytes` rounded up by an eighth at most, so that batches of similar size share blocks."""
     step = max(1 << max(nbytes.bit_length() - 4, 0), _PAGE_BYTES)
     return -(-nbytes // step) * step

@@ -1,4 +1,4 @@
-"""Files that survive an interruption: write all of it, sync a folder, replace a file at once."""
+"""Files that survive an interruption: write a buffer, sync a folder, replace a file atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 
 def write_all(fd: int, view: memoryview) -> None:
-    """Write all of `view`, however many calls it takes.
+    """Write all of `view`, in as many calls as it takes.
 
     Raises:
         OSError: the operating system's.
@@ -34,11 +34,11 @@ def fsync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside it, fsync, rename: an interruption leaves the old file or the new one.
+    """Write a file beside `path`, fsync it, rename it; an interruption leaves either file whole.
 
     Args:
-        path: the file, there already or not; only its owner may read it, unless `write` says
-            otherwise.
+        path: the file, which may exist; only its owner may read the new one, unless `write`
+            changes its mode.
         write: writes the content into an open file.
 
     Raises:

@@ -1,7 +1,6 @@
-"""Every error a caller can meet, each saying what to do about it.
+"""The errors that gnndrive raises; each message says what to do about it.
 
-A bad argument or a budget that cannot work is a `ConfigError`, a store that is not what it claims
-to be a
+A bad argument or a memory limit that cannot work is a `ConfigError`, a missing or damaged store a
 `StoreError`, a row that could not be read a `ReadError`. All are `GNNDriveError`.
 """
 
@@ -52,8 +51,8 @@ class ReadError(GNNDriveError, OSError):
 
 
 class LateError(GNNDriveError, RuntimeError):
-    """A batch took longer than the loader's `timeout`; the iterator can be asked again."""
+    """A batch took longer than the loader's `timeout`; the caller may ask the iterator again."""
 
 
 class ClosedError(GNNDriveError, RuntimeError):
-    """The loader, iterator or engine was closed while it was still wanted."""
+    """The loader, iterator or engine was closed before the call on it ended."""

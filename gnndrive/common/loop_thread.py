@@ -1,10 +1,9 @@
-"""The service: a thread with an event loop of its own, in which engines, feature buffers and epochs
-live.
+"""The loop thread: a thread with an event loop, in which engines, feature buffers and epochs live.
 
-It lives as long as its loader, so rings are not made anew for every epoch, and it always runs
-beside the user's thread: a training step of seconds stops neither reads nor sampling. `for` and
-`async for` only await the hand-over. Where the adjacency is read as it is wanted, its engine has
-one too.
+A loader keeps its loop thread until it is closed, so rings are not made again for every epoch. The
+loop always runs beside the user's thread: a training step of seconds delays neither reads nor
+sampling. `for` and `async for` only wait for the output queue. Where the adjacency is read from
+disk on demand, the engine for it runs in a second loop thread.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class LoopThread:
             self._loop.close()
 
     def _end_tasks(self) -> None:
-        """Cancel what was started in the last moment, so that nobody waits for it for ever."""
+        """Cancel tasks that were started during `close`, so that no thread waits for ever."""
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
@@ -50,14 +49,14 @@ class LoopThread:
 
     @property
     def inside(self) -> bool:
-        """Whether the calling thread is the service's own (a finalizer may run anywhere)."""
+        """Whether the calling thread is the loop thread (a finalizer may run in any thread)."""
         return threading.current_thread() is self._thread
 
     def start(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Run a coroutine in the service's loop.
+        """Run a coroutine in the loop.
 
         Raises:
-            ClosedError: the service was closed.
+            ClosedError: the loop thread was closed.
         """
         with self._closing:
             if not self._closed:
@@ -70,15 +69,15 @@ class LoopThread:
         coroutine: Coroutine[Any, Any, Result],
         discard: Callable[[Result], object] | None = None,
     ) -> Result:
-        """Run a coroutine in the service's loop and wait for its result.
+        """Run a coroutine in the loop and wait for its result.
 
         Args:
             coroutine: what to run.
-            unwanted: gets the result when the calling thread was interrupted (Ctrl-C) before it
-                had it.
+            discard: called with the result if the calling thread was interrupted (Ctrl-C) before
+                the result arrived.
 
         Raises:
-            ClosedError: the service was closed.
+            ClosedError: the loop thread was closed.
         """
         future = self.start(coroutine)
 
@@ -95,16 +94,18 @@ class LoopThread:
             raise
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Run a function in the service's loop, soon; nothing if it is closed.
+        """Have the loop call a function soon; does nothing if the loop is closed.
 
-        Takes no lock and never waits: a finalizer may call it, in any thread, in the middle of
-        anything.
+        It takes no lock and never waits, so a finalizer may call it in any thread at any moment.
         """
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Stop the loop and wait for the thread. What runs in it must have been ended before."""
+        """Stop the loop and wait for the thread.
+
+        The caller must end what runs in the loop before.
+        """
         with self._closing:
             if self._closed:
                 return
@@ -115,7 +116,10 @@ class LoopThread:
 
 
 def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[LoopThread, Result]:
-    """A service, and what `make` made in its loop; if that raises, the service is ended."""
+    """Start a loop thread and call `make` in its loop; return the loop thread and the result.
+
+    If `make` raises, the loop thread is closed.
+    """
 
     async def made() -> Result:
         return make()
@@ -129,8 +133,12 @@ def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[
 
 
 def close_from_finalizer(close: Callable[[], object], process: int) -> None:
-    """`close`, for a finalizer, which may run in a forked child of `process`, where the threads are
-    the parent's, or in a thread that `close` waits for, where waiting would never end."""
+    """Call `close` from a finalizer.
+
+    In a forked child of `process` it does nothing, because the threads to wait for are the
+    parent's. Outside the main thread it calls `close` in a new thread, because the finalizer may
+    run in a thread that `close` waits for.
+    """
     if os.getpid() != process:
         return
     if threading.current_thread() is threading.main_thread():
@@ -142,6 +150,6 @@ def close_from_finalizer(close: Callable[[], object], process: int) -> None:
 async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
     if tasks:
         await asyncio.wait(tasks)
-    # A task that ended in the loop's last turn has yet to tell the thread that waits for it.
+    # A task that ended in the loop's last turn tells the waiting thread one or two turns later.
     for _ in range(2):
         await asyncio.sleep(0)

@@ -1,6 +1,4 @@
-"""Memory: sizes as people write them, "8GB" is 8·10⁹ bytes and "8GiB" 8·2³⁰, and how much memory
-this process may still use.
-"""
+"""Sizes as people write them ("8GB" is 8·10⁹ bytes, "8GiB" 8·2³⁰), and the available memory."""
 
 from __future__ import annotations
 
@@ -72,8 +70,8 @@ def format_size(count: float) -> str:
 
 
 def available_memory() -> int:
-    """Bytes that this process may still use: the machine's available memory or its cgroup's limit,
-    if less.
+    """Bytes that this process may still use: the machine's available memory, or its cgroup's limit
+    if that is less.
     """
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:

@@ -1,4 +1,4 @@
-"""Blocks come back when the last array over them is gone, and never before."""
+"""A block returns to the pool when the last array over it is gone, and not before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_block_is_used_again_when_its_array_is_gone() -> None:
     assert address(pool.empty((LARGE // 8 - 100,), np.int64)) == first
 
 
-def test_a_view_or_a_tensor_keeps_it() -> None:
+def test_a_view_or_a_tensor_keeps_the_block() -> None:
     pool = ArrayPool()
     array = pool.empty((1000, 256), np.float32)
     view, tensor = array[10:20, 3], torch.from_numpy(array)[5]
@@ -48,7 +48,7 @@ def test_a_view_or_a_tensor_keeps_it() -> None:
     assert pool.spare_bytes > 0
 
 
-def test_live_arrays_share_nothing() -> None:
+def test_live_arrays_share_no_memory() -> None:
     pool = ArrayPool()
     for _ in range(3):
         arrays = [pool.empty(LARGE + 5000 * i, np.uint8) for i in range(6)]
@@ -58,7 +58,7 @@ def test_live_arrays_share_nothing() -> None:
             assert (array == number).all()
 
 
-def test_batches_of_about_one_size_make_no_new_blocks() -> None:
+def test_batches_of_similar_size_reuse_blocks() -> None:
     pool, sizes = ArrayPool(), np.random.default_rng(0).integers(9 * LARGE, 10 * LARGE, 200)
     live: list[Any] = []
     most = 0
@@ -68,7 +68,7 @@ def test_batches_of_about_one_size_make_no_new_blocks() -> None:
     assert most <= 3 * 12 * LARGE
 
 
-def test_an_outgrown_block_makes_room() -> None:
+def test_a_block_that_became_too_small_is_freed() -> None:
     pool = ArrayPool()
     for size in range(LARGE, 4 * LARGE, LARGE // 4):
         del_me = pool.empty(size, np.uint8)
@@ -97,7 +97,7 @@ def test_tensors_of_any_dtype(dtype: torch.dtype) -> None:
         assert tensor.fill_(1).all()
 
 
-def test_closing_frees_what_is_spare_and_what_comes_back() -> None:
+def test_closing_frees_spare_blocks_and_later_returns() -> None:
     pool = ArrayPool()
     kept, dropped = pool.empty(LARGE, np.uint8), pool.empty(LARGE, np.uint8)
     del dropped
@@ -110,7 +110,7 @@ def test_closing_frees_what_is_spare_and_what_comes_back() -> None:
     assert pool.empty(LARGE, np.uint8).nbytes == LARGE
 
 
-def test_threads_may_take_and_give_at_once() -> None:
+def test_threads_may_take_and_return_blocks_at_once() -> None:
     pool, wrong = ArrayPool(), []
 
     def work(number: int) -> None:
@@ -128,7 +128,7 @@ def test_threads_may_take_and_give_at_once() -> None:
     assert not wrong
 
 
-def test_a_cycle_gives_its_block_back_at_its_collection() -> None:
+def test_collecting_a_cycle_returns_its_block() -> None:
     pool = ArrayPool()
     cycle: list[Any] = [pool.empty(LARGE, np.uint8)]
     cycle.append(cycle)
@@ -137,7 +137,7 @@ def test_a_cycle_gives_its_block_back_at_its_collection() -> None:
     assert pool.spare_bytes >= LARGE
 
 
-def test_what_refers_to_a_block_knows_when_it_is_back() -> None:
+def test_a_reference_is_dead_once_the_block_is_back() -> None:
     pool = ArrayPool()
     large, small = pool.empty((1000, 256), np.float32), pool.empty(1000, np.uint8)
     view = torch.from_numpy(large)[1:]
@@ -149,7 +149,7 @@ def test_what_refers_to_a_block_knows_when_it_is_back() -> None:
     assert pool.spare_bytes > 0
 
 
-def test_what_refers_to_a_block_keeps_none_after_the_end() -> None:
+def test_a_reference_keeps_no_block_of_a_closed_pool() -> None:
     pool = ArrayPool()
     array = pool.empty(LARGE, np.uint8)
     (reference,), block = pool.references([address(array)]), weakref.ref(array.base.base.obj)
@@ -160,7 +160,7 @@ def test_what_refers_to_a_block_keeps_none_after_the_end() -> None:
     assert block() is None
 
 
-def test_a_block_that_comes_back_swallows_no_ctrl_c() -> None:
+def test_returning_a_block_swallows_no_ctrl_c() -> None:
     pool = ArrayPool()
     drop_and_interrupt([pool.empty(LARGE, np.uint8).base])
     assert pool.spare_bytes >= LARGE

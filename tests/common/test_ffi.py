@@ -1,4 +1,4 @@
-"""The C core's functions, with the GIL and without."""
+"""The C core's functions, called with the GIL held and with the GIL released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def window():
     return made
 
 
-def test_quick_functions_take_and_return_what_the_librarys_do(window):
+def test_holding_gil_takes_and_returns_what_lib_does(window):
     assert holding_gil.gd_window_count(window) == lib.gd_window_count(window) == 1
     rows = np.arange(3)
     assert holding_gil.gd_window_drop(window, 7, pointer(rows), len(rows)) == 0
@@ -34,7 +34,7 @@ def test_quick_functions_take_and_return_what_the_librarys_do(window):
     assert holding_gil.gd_window_new(-1) == ffi.NULL
 
 
-def test_quick_functions_refuse_other_pointers(window):
+def test_holding_gil_refuses_pointers_of_other_types(window):
     with pytest.raises(TypeError, match=r"argument 0 is .*, not a struct gd_window"):
         holding_gil.gd_window_count(ffi.new("int32_t *"))
     slots = np.zeros(2, np.int64)
@@ -43,9 +43,9 @@ def test_quick_functions_refuse_other_pointers(window):
         holding_gil.gd_buffer_commit(buffer, pointer(slots), 2)
 
 
-def test_quick_functions_keep_the_gil(window):
-    """Another thread, which wants it all the time, does not get it in ten times as many calls as
-    it needs to get it from those that let it go."""
+def test_holding_gil_keeps_the_gil(window):
+    """A second thread that waits for the GIL does not get it during ten times as many calls as it
+    needs to get it from `lib`, whose calls release the GIL."""
     asked, got = threading.Event(), []
 
     def want() -> None:
