@@ -1,1 +1,1 @@
-"""The command line: its commands, what they measure and how they report."""
+"""The command line: commands, measurements and reports."""

@@ -1,9 +1,9 @@
 """The command line: `gnndrive demo | import | info | verify | plan | train | bench`.
 
-What a user did wrong, and a disk that fails, is one line on standard error and exit code 2; a store
-that `verify` finds damaged is exit code 1, Ctrl-C is 130. What is asked for goes to standard output
-(with `--json` one JSON object and nothing else), progress to standard error. The commands' work is
-in gnndrive/commands.
+A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
+exit code 1 from `verify`, Ctrl-C exit code 130. Results go to standard output (with `--json` one
+JSON object and nothing else), progress goes to standard error. The work of the commands is in
+gnndrive/cli/commands.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _debug = False
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Seeds a batch.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Seeds in a batch.")]
 Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]
-Memory = Annotated[str | None, typer.Option(help="What loading may use in all, such as 8GB.")]
+Memory = Annotated[str | None, typer.Option(help="Memory for all of loading, such as 8GB.")]
 Samplers = Annotated[int, typer.Option(min=1, help="Batches sampled at once.")]
 Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
 Topology = Annotated[
@@ -67,44 +67,48 @@ def import_(
         list[Path],
         typer.Argument(
             metavar="[DATASET] OUT",
-            help="Where the store shall be; before it, instead of --edges, an OGB folder, or a "
+            help="Path of the new store; before it, instead of --edges, an OGB folder, or a "
             "metadata.yaml of GraphBolt or its folder.",
         ),
     ],
     edges: Annotated[
         list[Path] | None,
-        typer.Option(help="CSV or Parquet: source and target of an edge a row."),
+        typer.Option(help="CSV or Parquet: source and target of one edge per row."),
     ] = None,
     features: Annotated[Path | None, typer.Option(help=".npy, .npz or SciPy CSR .npz.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="CSV: node id and label a line.")] = None,
-    undirected: Annotated[bool, typer.Option(help="Add the other direction of edges.")] = False,
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV: one node id and its label per line.")
+    ] = None,
+    undirected: Annotated[bool, typer.Option(help="Add the reverse of each edge.")] = False,
     split: Annotated[
         list[str] | None,
         typer.Option(
-            help="Shares of train,val,test, drawn at random (0.6,0.2,0.2 if not given); or "
+            help="Shares of train,val,test, drawn at random (default: 0.6,0.2,0.2); or "
             "NAME=FILE of node ids, once for each split; or none."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random split.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random split.")] = 0,
     dtype: Annotated[
-        str | None, typer.Option(help="Of the features in the store; float32, if not given.")
+        str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace a store that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing store.")] = False,
     memory: Annotated[
         str | None,
-        typer.Option(help="Sort edges larger than memory within it, by DuckDB, such as 1GB."),
+        typer.Option(help="Memory for DuckDB to sort edges larger than memory, such as 1GB."),
     ] = None,
-    num_nodes: Annotated[int | None, typer.Option(min=0, help="If no file says it.")] = None,
-    source: Annotated[str | None, typer.Option(help="Column of sources; the first.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column of targets; the second.")] = None,
+    num_nodes: Annotated[
+        int | None, typer.Option(min=0, help="Needed if no file gives it.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Column of sources; default: first.")] = None,
+    target: Annotated[str | None, typer.Option(help="Column of targets; default: second.")] = None,
     header: Annotated[
-        bool | None, typer.Option(help="Whether text begins with the columns' names.")
+        bool | None, typer.Option(help="Whether CSV files begin with column names.")
     ] = None,
     edge_column: Annotated[
-        list[str] | None, typer.Option(help="Column of numbers to keep, once for each.")
+        list[str] | None, typer.Option(help="Column of numbers to keep; repeat for each.")
     ] = None,
     map_ids: Annotated[
-        bool, typer.Option(help="Ids are text, or sparse: number the nodes, keep the ids.")
+        bool, typer.Option(help="Ids are text or sparse: number the nodes and keep the ids.")
     ] = False,
 ) -> None:
     """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
@@ -117,7 +121,7 @@ def import_(
 
 @app.command()
 def info(store: StorePath, json: Json = False) -> None:
-    """Say what a store holds: counts, arrays, splits, how it was made."""
+    """Print what a store holds: counts, arrays, splits, how it was made."""
     stores.show_info(store, json)
 
 
@@ -145,7 +149,7 @@ def plan(
     topology: Topology = "auto",
     neighbour_cache: NeighbourCache = None,
 ) -> None:
-    """Say what training would use how much memory for, and why; reads nothing."""
+    """Print how much memory training would use for what, and why; reads nothing."""
     options = train_command.LoaderOptions(
         fanout=parse_fanout(fanout),
         batch_size=batch_size,
@@ -163,16 +167,16 @@ def plan(
 def train(
     store: StorePath,
     model: Annotated[
-        Literal["sage", "gcn", "gat"], typer.Option(help="GraphSAGE, GCN or GAT of PyG.")
+        Literal["sage", "gcn", "gat"], typer.Option(help="PyG's GraphSAGE, GCN or GAT.")
     ] = "sage",
-    epochs: Annotated[int, typer.Option(min=1, help="In all, a resumed file's counted.")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs, those of --resume included.")] = 3,
     fanout: Fanout = "10,10",
     batch_size: BatchSize = 1024,
     hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
     weight_decay: Annotated[float, typer.Option(help="Adam's weight decay.")] = 5e-4,
-    seed: Annotated[int, typer.Option(min=0, help="Of batches, weights and dropout.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of batches, weights and dropout.")] = 0,
     buffer: Buffer = None,
     memory: Memory = None,
     engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
@@ -181,12 +185,12 @@ def train(
     topology: Topology = "auto",
     neighbour_cache: NeighbourCache = None,
     threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
-    trim: Annotated[bool, typer.Option(help="Compute only what later layers need.")] = True,
-    checkpoint: Annotated[Path | None, typer.Option(help="Write here after each epoch.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on from this checkpoint.")] = None,
+    trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
+    checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue this checkpoint.")] = None,
     json: Json = False,
 ) -> None:
-    """Train a model on a store, evaluating on its val and test splits after each epoch."""
+    """Train a model on a store; evaluate it on the val and test splits after each epoch."""
     options = train_command.LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
         topology, neighbour_cache,
@@ -200,18 +204,16 @@ def train(
 
 @app.command()
 def demo(
-    folder: Annotated[
-        Path, typer.Option("--dir", help="Where the graph goes, or already is.")
-    ] = Path(".demo"),
-    nodes: Annotated[int, typer.Option(min=10_000, help="Of the graph.")] = 2_000_000,
-    keep: Annotated[bool, typer.Option(help="Leave the graph there for the next time.")] = True,
+    folder: Annotated[Path, typer.Option("--dir", help="Folder of the graph.")] = Path(".demo"),
+    nodes: Annotated[int, typer.Option(min=10_000, help="Nodes of the graph.")] = 2_000_000,
+    keep: Annotated[bool, typer.Option(help="Keep the graph for the next run.")] = True,
 ) -> None:
     """Generate a graph, train on it with 256 MB for features, compare with a memory map."""
     demo_command.run(folder, nodes, keep)
 
 
 def _freeze() -> None:
-    if "duckdb" not in sys.modules:  # it complains of what is left
+    if "duckdb" not in sys.modules:  # DuckDB complains about objects that were not collected
         gc.freeze()
 
 
@@ -219,13 +221,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        arguments: what follows the program's name; sys.argv's where None.
+        arguments: the words after the program's name; None: those of sys.argv.
 
     Returns:
         The exit code.
     """
     return_large_blocks()
-    # Else the interpreter's last collection, over all of torch, is 0.8 s of every Ctrl-C.
+    # Without it, the interpreter's last collection looks at all of torch: 0.8 s of every Ctrl-C.
     atexit.register(_freeze)
     try:
         app(args=None if arguments is None else list(arguments), prog_name="gnndrive")

@@ -1,8 +1,8 @@
-"""Train a GraphSAGE, GCN or GAT on batches, wherever the batches come from.
+"""Train a GraphSAGE, GCN or GAT on batches from any source.
 
-It knows no loader and no store: `train` takes a function that gives an epoch's batches, so that the
-same batches from disk and from memory train to the same bits. It is what `gnndrive train` runs.
-When not to use it: for any model or loop of your own; a batch of gnndrive is a batch of PyG.
+`gnndrive train` runs this module. It imports no loader and no store: `train` takes a function that
+gives an epoch's batches, so that the same batches from disk and from memory train to the same bits.
+Do not use it for your own model or loop: a batch of gnndrive is a batch of PyG.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ CHECKPOINT_VERSION = 1
 NO_LABEL = -1
 
 Batches = Callable[[str, int], Iterable[Any]]
-"""batches(split, epoch): the PyG batches of a split in an epoch, which are numbered from 0."""
+"""batches(split, epoch): the PyG batches of a split in an epoch; epochs are numbered from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """Which model.
+    """The architecture of the model.
 
     Attributes:
         in_features: columns of batch.x.
         classes: classes of batch.y.
         name: "sage", "gcn" or "gat".
-        layers: layers; one for each hop that was sampled.
+        layers: number of layers, one for each sampled hop.
         hidden: units of each hidden layer.
         dropout: share of hidden units that is dropped in training.
     """
@@ -51,10 +51,10 @@ class ModelSettings:
     dropout: float = 0.5
 
     def build(self) -> torch.nn.Module:
-        """The model, its weights drawn from torch's random numbers.
+        """Make the model, with weights drawn from torch's random numbers.
 
         Raises:
-            ConfigError: there is no such model; the message says what to give.
+            ConfigError: there is no such model, or a number is out of range.
         """
         if self.name not in MODELS:
             raise ConfigError(f"model={self.name!r}: give one of {', '.join(MODELS)}")
@@ -76,13 +76,13 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    """How it is trained.
+    """How the model is trained.
 
     Attributes:
-        epochs: epochs in all, those of a resumed checkpoint counted.
+        epochs: epochs in all, including those of a resumed checkpoint.
         lr, weight_decay: Adam's.
-        seed: of the weights and of dropout.
-        trim: compute in each layer only what the next ones need (PyG's `trim_to_layer`).
+        seed: seed of the weights and of dropout.
+        trim: compute in each layer only the rows that later layers need (PyG's `trim_to_layer`).
         evaluate: splits whose accuracy is measured after each epoch.
     """
 
@@ -105,12 +105,12 @@ class TrainSettings:
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What one epoch gave.
+    """The result of one epoch.
 
     Attributes:
         epoch: its number, from 1.
         losses: the loss of each batch that had a labelled seed, in order.
-        accuracy: the share of labelled seeds that are classified right, by split.
+        accuracy: the share of labelled seeds that the model classifies correctly, by split.
         seconds: wall time, evaluation included.
     """
 
@@ -127,10 +127,10 @@ class EpochResult:
 
 @dataclass(slots=True)
 class History:
-    """What training gave.
+    """The result of training.
 
     Attributes:
-        epochs: one result an epoch, those of a resumed checkpoint included.
+        epochs: the result of each epoch, including those of a resumed checkpoint.
         model: the trained model.
     """
 
@@ -150,26 +150,26 @@ def train(
 ) -> History:
     """Train a model on batches.
 
-    The same settings, batches and number of torch threads give the same losses, bit for bit, also
-    across a checkpoint.
+    The same settings, batches and number of torch threads give the same losses, bit for bit, even
+    if a checkpoint is resumed in between.
 
     Args:
         batches: gives the "train" batches of each epoch and those of `settings.evaluate`. A batch
             has x [nodes, in_features], edge_index, y (nan or a negative number: no label) and
             batch_size; the first batch_size nodes are its seeds. A split may be empty.
-        model_settings: which model.
-        settings: how.
+        model_settings: the architecture of the model.
+        settings: how the model is trained; None: the defaults.
         on_loss: called with the loss of each training batch.
         on_epoch: called at the end of each epoch.
         checkpoint: a file that is replaced, whole or not at all, after each epoch.
-        resume: a checkpoint to go on from.
+        resume: a checkpoint to continue from.
 
     Returns:
         The losses, the accuracies and the model.
 
     Raises:
-        ConfigError: settings that cannot work, labels that are no classes, a checkpoint that cannot
-            be read, written or that is of another model.
+        ConfigError: the settings cannot work, labels are no classes, or a checkpoint cannot be
+            read or written or is of another model.
     """
     settings = settings or TrainSettings()
     torch.manual_seed(settings.seed)
@@ -184,7 +184,9 @@ def train(
         started = perf_counter()
         losses = _train_epoch(batches("train", epoch), model, optimizer, settings.trim, on_loss)
         if not losses:
-            raise ConfigError("no seed of the train split has a label: give y, or another split")
+            raise ConfigError(
+                "no seed of the train split has a label: give labels y or another split"
+            )
         accuracy = {
             split: share
             for split in settings.evaluate
@@ -200,7 +202,7 @@ def train(
 
 
 def evaluate(batches: Iterable[Any], model: torch.nn.Module, *, trim: bool = True) -> float | None:
-    """The share of the batches' labelled seeds that the model classifies right.
+    """Measure the share of the batches' labelled seeds that the model classifies correctly.
 
     Args:
         batches: as for `train`.
@@ -208,7 +210,7 @@ def evaluate(batches: Iterable[Any], model: torch.nn.Module, *, trim: bool = Tru
         trim: see `TrainSettings`.
 
     Returns:
-        The share, or None where no seed has a label.
+        The share, from 0 to 1, or None if no seed has a label.
     """
     model.eval()
     right = labelled = 0
@@ -226,7 +228,7 @@ def seed_labels(batch: Any) -> torch.Tensor:
     """The classes of a batch's seeds, int64 [batch_size]; -1: no label.
 
     Raises:
-        ConfigError: y is not there, or has several columns.
+        ConfigError: the batch has no y, or y has several columns.
     """
     y = getattr(batch, "y", None)
     if y is None:
@@ -236,8 +238,8 @@ def seed_labels(batch: Any) -> torch.Tensor:
         y = y.view(-1)
     if y.dim() != 1:
         raise ConfigError(
-            f"y has {y.shape[1]} columns: training here is for one class a node; use a loop of "
-            "your own for several"
+            f"y has {y.shape[1]} columns: this command trains on one class per node; write your "
+            "own training loop for several"
         )
     if y.is_floating_point():
         y = torch.where(torch.isnan(y), NO_LABEL, y)
@@ -269,7 +271,7 @@ def _train_epoch(
 
 
 def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:
-    """The model's answers for the seeds, float32 [batch_size, classes]."""
+    """The model's output for the seeds, float32 [batch_size, classes]."""
     hops = {}
     if trim:
         hops["num_sampled_nodes_per_hop"] = batch.num_sampled_nodes
@@ -302,8 +304,8 @@ def _save(
         replace_file(path, lambda file: torch.save(content, file))
     except OSError as error:
         raise ConfigError(
-            f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a folder "
-            "that can be written, on a disk with room"
+            f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a "
+            "writable folder, on a disk with free space"
         ) from error
 
 
@@ -324,7 +326,7 @@ def _load(
     if differing:
         raise ConfigError(
             f"{path} is a checkpoint of another model: {'; '.join(differing)}; "
-            "give the settings that it was made with, or train anew"
+            "give the settings of that model, or train a new one"
         )
     epochs = [
         EpochResult(e["epoch"], tuple(e["losses"]), dict(e["accuracy"]), e["seconds"])
@@ -332,8 +334,8 @@ def _load(
     ]
     if len(epochs) >= settings.epochs:
         raise ConfigError(
-            f"{path} has {len(epochs)} epochs behind it already: give epochs={len(epochs) + 1} or "
-            "more, they are counted from the first"
+            f"{path} was trained for {len(epochs)} epochs already: give epochs={len(epochs) + 1} "
+            "or more, because epochs counts all of them"
         )
     history.epochs = epochs
     history.model.load_state_dict(content["model"])
@@ -347,12 +349,12 @@ _KEYS: Sequence[str] = ("model_settings", "epochs", "model", "optimizer", "rando
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A checkpoint's content; nothing in it is executed."""
+    """Read a checkpoint; no code in it is executed."""
     try:
         content = torch.load(path, weights_only=True)
     except OSError as error:
         raise ConfigError(
-            f"the checkpoint {path} cannot be read ({error.strerror}): give a file that is there"
+            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
         ) from error
     except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A small store whose communities can be learnt, and the command line in this process."""
+"""A small store with communities that a model can learn, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """One thread: batches are tiny, and two that spin for each other are slow beside other work."""
+    """Use one torch thread: on a busy machine, two threads that spin slow down tiny batches."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -37,7 +37,7 @@ def _threads() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended."""
+    """Exit code and output of a command that has ended."""
 
     code: int
     out: str

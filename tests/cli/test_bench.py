@@ -1,4 +1,4 @@
-"""`gnndrive bench`: options, reports, and what a user does wrong."""
+"""`gnndrive bench`: options, reports and users' mistakes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def blocks(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few reads of each size instead of a few seconds."""
+    """Make a few reads of each size instead of reading for a few seconds."""
     real = calibrate.measure_points
 
     def few(store, features, depth, ioengine, seconds, reads):
@@ -35,7 +35,7 @@ def small_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fake_fio(monkeypatch: pytest.MonkeyPatch) -> list:
-    """A fio that always has 1,000 IOPS, and what it was asked."""
+    """A fake fio that always has 1,000 IOPS; the list holds the options of its runs."""
     asked = []
 
     def run_fio(options):
@@ -57,7 +57,7 @@ def test_io_as_text_and_as_json(gnndrive: Command, blocks: Path):
     assert said["jobs"][0]["job options"]["rw"] == "read"
 
 
-def test_fios_spelling_of_options(gnndrive: Command, blocks: Path):
+def test_options_with_fios_spelling(gnndrive: Command, blocks: Path):
     ended = gnndrive(
         "bench", "io", f"--filename={blocks}", "--bs=512", "--direct=0", "--numjobs=2",
         "--ioengine=threads", "--iodepth_batch_submit=2", "--iodepth_batch_complete_min=2",
@@ -66,7 +66,7 @@ def test_fios_spelling_of_options(gnndrive: Command, blocks: Path):
     assert ended.json["jobs"][0]["read"]["total_ios"] == 2 * 2048
 
 
-def test_rows(gnndrive: Command, planted: Path):
+def test_rows_of_a_store(gnndrive: Command, planted: Path):
     ended = gnndrive("bench", "io", "--rows", planted, "--share", 0.1, "--batches", 2)
     assert ended.code == 0
     assert "rows/s" in ended.out
@@ -77,7 +77,7 @@ def test_rows(gnndrive: Command, planted: Path):
     assert said["rows"] == said["requests"] > 0
 
 
-def test_beside_fio(gnndrive: Command, blocks: Path, planted: Path, fake_fio: list):
+def test_runs_beside_fio(gnndrive: Command, blocks: Path, planted: Path, fake_fio: list):
     options = ("--against-fio", "--runs", 2)
     said = gnndrive("bench", "io", "--filename", blocks, "--size", "64k", *options)
     assert "median of 2 in turn" in said.out
@@ -93,7 +93,9 @@ def test_beside_fio(gnndrive: Command, blocks: Path, planted: Path, fake_fio: li
     assert (asked.bs, asked.runtime_s) == (512, 3.0)
 
 
-def test_disk_and_info(gnndrive: Command, tmp_path: Path, small_calibration: None):
+def test_disk_calibrates_and_info_shows_it(
+    gnndrive: Command, tmp_path: Path, small_calibration: None
+):
     store = tmp_path / "own.gnn"
     planted_communities(store, 2_000, 16, 4, degree=8, fractions={"train": 0.5})
     before = gnndrive("info", store)
@@ -126,14 +128,14 @@ def test_disk_and_info(gnndrive: Command, tmp_path: Path, small_calibration: Non
         (("--rows", "gone"), "no store"),
     ],
 )
-def test_what_a_user_does_wrong(gnndrive: Command, blocks: Path, words, complaint):
+def test_a_users_mistake_is_one_line(gnndrive: Command, blocks: Path, words, complaint):
     ended = gnndrive("bench", "io", *(blocks if word == "BLOCKS" else word for word in words))
     assert ended.code == 2
     assert complaint in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
-def test_no_fio_names_the_package(gnndrive: Command, blocks: Path, monkeypatch):
+def test_without_fio_the_package_is_named(gnndrive: Command, blocks: Path, monkeypatch):
     monkeypatch.setattr(fio.shutil, "which", lambda name: None)
     ended = gnndrive("bench", "io", "--filename", blocks, "--against-fio")
     assert ended.code == 2

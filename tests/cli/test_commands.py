@@ -1,4 +1,4 @@
-"""The commands from import to resume, on a small store; what is wrong, in one line."""
+"""The commands from import to resume on a small store; each mistake gives one line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_import_then_info_then_verify(gnndrive: Command, sources: dict[str, Path
     assert (sound.code, "sound" in sound.out) == (0, True)
 
 
-def test_a_store_is_replaced_only_if_asked(
+def test_a_store_is_replaced_only_with_overwrite(
     gnndrive: Command, sources: dict[str, Path], tmp_path: Path
 ):
     words = ["import", tmp_path / "ring.gnn", *import_words(sources)]
@@ -102,7 +102,7 @@ def test_training_learns_and_reports(gnndrive: Command, planted: Path):
     assert "engine=threads" in ended.out
 
 
-def test_a_resumed_run_goes_on_as_if_unbroken(gnndrive: Command, planted: Path, tmp_path: Path):
+def test_a_resumed_run_equals_an_unbroken_one(gnndrive: Command, planted: Path, tmp_path: Path):
     words = ("train", planted, *QUICK, "--json")
     whole = gnndrive(*words, "--epochs", "3").json
     file = tmp_path / "new" / "model.pt"
@@ -117,7 +117,7 @@ def test_a_resumed_run_goes_on_as_if_unbroken(gnndrive: Command, planted: Path, 
     assert rest["batches"] == 8
 
 
-def test_plan_says_what_memory_is_for(gnndrive: Command, planted: Path):
+def test_plan_lists_the_uses_of_memory(gnndrive: Command, planted: Path):
     ended = gnndrive("plan", planted, "--batch-size", "10", "--buffer", "64KB")
     assert ended.code == 0
     assert ended.out.startswith("feature buffer")
@@ -126,11 +126,11 @@ def test_plan_says_what_memory_is_for(gnndrive: Command, planted: Path):
     assert "direct, as asked for; neighbour cache 50 KB" in gnndrive("plan", planted, *words).out
 
 
-# ---- what is wrong
+# ---- mistakes
 
 
 def complaint(gnndrive: Command, *words: object) -> str:
-    """The one thing that a command complains of, which must be all that it says."""
+    """Run a command that must fail; return its complaint, which must be all of its output."""
     ended = gnndrive(*words)
     assert ended.code == 2
     assert ended.out == ""
@@ -163,14 +163,16 @@ def test_a_wrong_option_is_named(
     assert ended.err.count("gnndrive: ") == 1
 
 
-def test_a_word_that_no_option_takes(gnndrive: Command, planted: Path):
+def test_unknown_words_are_refused(gnndrive: Command, planted: Path):
     for words in (("--model", "resnet"), ("--batch-size", "0"), ("--steam",)):
         ended = gnndrive("train", planted, *words)
         assert (ended.code, words[0] in ended.err) == (2, True)
     assert gnndrive("steam").code == 2
 
 
-def test_no_store_no_labels_no_split(gnndrive: Command, sources: dict[str, Path], tmp_path: Path):
+def test_a_missing_store_label_or_split_is_named(
+    gnndrive: Command, sources: dict[str, Path], tmp_path: Path
+):
     assert "gnndrive import" in complaint(gnndrive, "train", tmp_path / "none.gnn")
     assert "gnndrive import" in complaint(gnndrive, "info", tmp_path)
     words = ["--edges", sources["edges.csv"], "--features", sources["features.npy"]]
@@ -183,7 +185,7 @@ def test_no_store_no_labels_no_split(gnndrive: Command, sources: dict[str, Path]
 
 
 @pytest.mark.parametrize("split", ["0.6,0.4", "a,b,c", "0.9,0.9,0.9"])
-def test_a_split_that_cannot_be(
+def test_a_split_that_cannot_work_is_refused(
     gnndrive: Command, sources: dict[str, Path], tmp_path: Path, split: str
 ):
     words = import_words(sources, "--split", split)
@@ -221,12 +223,12 @@ def test_debug_shows_the_traceback(gnndrive: Command, tmp_path: Path):
     assert gnndrive("info", tmp_path).code == 2
 
 
-def test_the_planted_store_is_what_it_should_be(gnndrive: Command, planted: Path):
+def test_info_describes_the_planted_store(gnndrive: Command, planted: Path):
     info = gnndrive("info", planted, "--json").json
     assert (info["num_nodes"], info["num_features"], info["num_classes"]) == (NODES, DIM, CLASSES)
 
 
-def test_import_sorts_by_duckdb_when_asked(gnndrive: Command, tmp_path: Path):
+def test_import_with_memory_sorts_by_duckdb(gnndrive: Command, tmp_path: Path):
     edges, out = tmp_path / "edges.csv", tmp_path / "g.gnn"
     edges.write_text("from,to,weight\nanna,bert,1.5\nbert,carla,2.5\n", encoding="utf-8")
     said = gnndrive(

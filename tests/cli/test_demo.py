@@ -1,4 +1,4 @@
-"""The demo, made small: it generates, trains, compares on the same batches, leaves the graph."""
+"""A small demo generates a graph, trains, compares loaders on the same batches, keeps the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of an epoch: one line, exit code 130, a checkpoint that is whole."""
+"""Ctrl-C in the middle of an epoch gives one line, exit code 130 and a whole checkpoint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-# A shell may start its background jobs with SIGINT ignored, and children inherit that.
+# A shell may start its background jobs with SIGINT ignored, which children inherit.
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

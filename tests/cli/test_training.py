@@ -1,4 +1,4 @@
-"""Training on batches from memory: labels that are missing, the same bits twice, checkpoints."""
+"""Training on batches from memory: missing labels, equal bits in equal runs, checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = TrainSettings(epochs=2, evaluate=("test",))
 
 
 def star(y: torch.Tensor, seed: int = 0, dtype: torch.dtype = torch.float32) -> Data:
-    """Six seeds with two neighbours each, which have two neighbours each."""
+    """A batch of six seeds with two neighbours each, which have two neighbours each."""
     random = torch.Generator().manual_seed(seed)
     nodes = 6 + 12 + 24
     source = torch.arange(6, nodes)
@@ -57,7 +57,7 @@ def test_the_same_batches_train_to_the_same_bits(name: str):
     assert losses(batches(), model) != losses(batches(), model, seed=1)
 
 
-def test_trimming_changes_no_answer():
+def test_trimming_changes_no_loss():
     assert losses(batches(), trim=True) == pytest.approx(losses(batches(), trim=False), rel=1e-5)
 
 
@@ -66,7 +66,7 @@ def test_rows_of_any_dtype_train(dtype: torch.dtype):
     assert losses(batches(dtype=dtype)) == losses(batches())
 
 
-def test_labels_that_are_missing_are_passed_over():
+def test_seeds_without_a_label_are_ignored():
     unknown = torch.tensor([0, -1, 2, -1, 1, -5])
     floats = torch.tensor([0, float("nan"), 2, float("nan"), 1, float("nan")])
     assert losses(batches(unknown)) == losses(batches(floats)) == losses(batches(floats[:, None]))
@@ -105,7 +105,7 @@ def test_labels_that_are_no_classes_are_refused():
         lambda: TrainSettings(weight_decay=-1),
     ],
 )
-def test_settings_that_cannot_work(make: Callable[[], object]):
+def test_settings_that_cannot_work_are_refused(make: Callable[[], object]):
     with pytest.raises(ConfigError):
         make()
 
@@ -116,14 +116,14 @@ def test_settings_that_cannot_work(make: Callable[[], object]):
 def test_a_resumed_training_has_the_same_bits(tmp_path: Path):
     whole = losses(batches(), epochs=4)
     train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
-    torch.rand(3)  # whatever else draws from torch's numbers
+    torch.rand(3)  # as other code may draw from torch's random numbers
     rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
     assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
     assert [epoch.epoch for epoch in rest.epochs] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
-def test_a_checkpoint_is_there_whole_or_not_at_all(
+def test_a_checkpoint_is_replaced_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ):
     file = tmp_path / "a.pt"
@@ -140,7 +140,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path):
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
     file = tmp_path / "a.pt"
     for content in (b"", b"no zip", b"PK\x03\x04"):
         file.write_bytes(content)

@@ -1,1 +1,1 @@
-"""What each command of `gnndrive` does; `gnndrive/cli/main.py` says how it is called."""
+"""The work of each command of `gnndrive`; `gnndrive/cli/main.py` declares their options."""

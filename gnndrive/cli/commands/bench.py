@@ -1,4 +1,4 @@
-"""`gnndrive bench io | disk`: what the disk gives, beside fio, and the store's calibration."""
+"""`gnndrive bench io | disk`: measure the disk, beside fio, and calibrate a store."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from gnndrive.store.calibration import DISK_JSON, gap_bytes
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.reader import open_homogeneous
 
-app = typer.Typer(no_args_is_help=True, help="Measure what the disk gives, and calibrate a store.")
+app = typer.Typer(no_args_is_help=True, help="Measure the disk, and calibrate a store.")
 
 Pattern = Literal["read", "randread"]
-Engine = Annotated[Literal["uring", "threads"], typer.Option(help="Who reads.")]
-Depth = Annotated[int, typer.Option(min=1, help="Reads in flight, of each job.")]
+Engine = Annotated[
+    Literal["uring", "threads"], typer.Option(help="Engine that carries out the reads.")
+]
+Depth = Annotated[int, typer.Option(min=1, help="Reads in flight in each job.")]
 BatchSubmit = Annotated[
     int,
     typer.Option(
         "--iodepth-batch-submit",
         "--iodepth_batch_submit",
         min=0,
-        help="Requests handed over at once; 0: an eighth of --iodepth.",
+        help="Requests submitted at once; 0: an eighth of --iodepth.",
     ),
 ]
 BatchComplete = Annotated[
@@ -43,15 +45,19 @@ BatchComplete = Annotated[
 ]
 Slat = Annotated[
     bool,
-    typer.Option("--slat/--disable-slat", help="Tell slat and clat apart: a system call more."),
+    typer.Option(
+        "--slat/--disable-slat", help="Measure slat and clat apart; one more system call."
+    ),
 ]
 RowsOf = Annotated[
     Path | None,
-    typer.Option("--rows", metavar="STORE", help="Read rows of sampled batches instead."),
+    typer.Option(
+        "--rows", metavar="STORE", help="Read rows of this store's batches instead of a file."
+    ),
 ]
 OutputFormat = Annotated[
     Literal["normal", "json"],
-    typer.Option("--output-format", "--output_format", help="As fio's."),
+    typer.Option("--output-format", "--output_format", help="As in fio."),
 ]
 FIO_SECONDS = 3.0
 SECTOR_BYTES = 512
@@ -64,7 +70,7 @@ def disk(
     ioengine: Engine = "uring",
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure seconds a request and a byte on a store's disk; loaders then plan by them."""
+    """Measure seconds per request and per byte on a store's disk; loaders plan reads with them."""
     opened = open_store(store)
     cost = calibrate.calibrate(opened, depth=iodepth, ioengine=ioengine)
     gap = gap_bytes(cost, SWEEP_BLOCK_BYTES)
@@ -78,37 +84,39 @@ def disk(
 
 @app.command("io")
 def io(
-    filename: Annotated[str | None, typer.Option(help="File to read; never written to.")] = None,
-    rw: Annotated[Pattern, typer.Option(help="In order, or at random.")] = "randread",
+    filename: Annotated[str | None, typer.Option(help="File to read; never written.")] = None,
+    rw: Annotated[Pattern, typer.Option(help="Read in order or at random.")] = "randread",
     bs: Annotated[str, typer.Option(help="Bytes of a read: 512, 4k, 1m.")] = "4k",
     iodepth: Depth = 128,
-    numjobs: Annotated[int, typer.Option(min=1, help="Jobs, each with a ring of its own.")] = 1,
-    direct: Annotated[int, typer.Option(min=0, max=1, help="1: past the page cache.")] = 1,
-    runtime: Annotated[float | None, typer.Option(help="Seconds; not given: until --size.")] = None,
-    size: Annotated[str | None, typer.Option(help="Of the file, from its start; all.")] = None,
+    numjobs: Annotated[int, typer.Option(min=1, help="Jobs, each with its own ring.")] = 1,
+    direct: Annotated[int, typer.Option(min=0, max=1, help="1: bypass the page cache.")] = 1,
+    runtime: Annotated[float | None, typer.Option(help="Seconds; default: read --size.")] = None,
+    size: Annotated[str | None, typer.Option(help="Bytes to use from the start; all.")] = None,
     ioengine: Engine = "uring",
     iodepth_batch_submit: BatchSubmit = 0,
     iodepth_batch_complete_min: BatchComplete = 1,
     slat: Slat = True,
     rows_of: RowsOf = None,
-    share: Annotated[float | None, typer.Option(help="Of all rows, instead of samples.")] = None,
-    batches: Annotated[int, typer.Option(min=1, help="With --rows.")] = 3,
-    batch_size: Annotated[int, typer.Option(min=1, help="Seeds of a sample.")] = 1000,
-    fanout: Annotated[str, typer.Option(help="Of a sample.")] = "10,10,10",
-    gap: Annotated[int | None, typer.Option(min=0, help="Bytes to read over; calibrated.")] = None,
-    separate: Annotated[bool, typer.Option(help="With --rows: one request a row.")] = False,
+    share: Annotated[float | None, typer.Option(help="Share of all rows, not samples.")] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Batches of --rows.")] = 3,
+    batch_size: Annotated[int, typer.Option(min=1, help="Seeds in a sample.")] = 1000,
+    fanout: Annotated[str, typer.Option(help="Neighbours to sample, a hop.")] = "10,10,10",
+    gap: Annotated[
+        int | None, typer.Option(min=0, help="Gap in bytes to read over; default: calibrated.")
+    ] = None,
+    separate: Annotated[bool, typer.Option(help="With --rows: one request per row.")] = False,
     recalibrate: Annotated[
-        bool, typer.Option(help="With --rows: measure the disk in turn, and predict by that.")
+        bool, typer.Option(help="With --rows: measure the disk between reads, and predict by it.")
     ] = False,
-    against_fio: Annotated[bool, typer.Option(help="Run fio in turn; print ratios.")] = False,
-    runs: Annotated[int, typer.Option(min=1, help="Of each, with --against-fio.")] = 1,
+    against_fio: Annotated[bool, typer.Option(help="Alternate with fio; print ratios.")] = False,
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each, with --against-fio.")] = 1,
     output_format: OutputFormat = "normal",
 ) -> None:
-    """Read a file as fio does, or the rows of batches; nothing is ever written."""
+    """Read a file as fio does, or the rows of batches; never write anything."""
     if (filename is None) == (rows_of is None):
-        raise ConfigError("give one of --filename FILE, to read a file, and --rows STORE")
+        raise ConfigError("give either --filename FILE, to read a file, or --rows STORE")
     if rows_of is None and (share is not None or gap is not None or separate or recalibrate):
-        raise ConfigError("--share, --gap, --separate and --recalibrate go with --rows STORE")
+        raise ConfigError("--share, --gap, --separate and --recalibrate need --rows STORE")
     options = raw.IoOptions(
         filename=filename or "", rw=rw, bs=parse_block_size(bs, "bs"), iodepth=iodepth,
         numjobs=numjobs, direct=bool(direct), runtime_s=runtime,
@@ -116,9 +124,9 @@ def io(
         submit_batch=iodepth_batch_submit,
         complete_min=iodepth_batch_complete_min, slat=slat,
     )  # fmt: skip
-    as_json, beside = output_format == "json", runs if against_fio else 0
+    as_json, fio_runs = output_format == "json", runs if against_fio else 0
     if rows_of is None:
-        show_io(options, beside, as_json)
+        show_io(options, fio_runs, as_json)
         return
     wanted = rows.RowsOptions(
         share=share, batches=batches, batch_size=batch_size, fanout=parse_fanout(fanout), gap=gap,
@@ -126,7 +134,7 @@ def io(
         submit_batch=iodepth_batch_submit,
         complete_min=iodepth_batch_complete_min, recalibrate=recalibrate,
     )  # fmt: skip
-    show_rows(rows_of, wanted, options, beside, as_json)
+    show_rows(rows_of, wanted, options, fio_runs, as_json)
 
 
 def show_io(options: raw.IoOptions, runs: int, as_json: bool) -> None:
@@ -134,25 +142,25 @@ def show_io(options: raw.IoOptions, runs: int, as_json: bool) -> None:
 
     Args:
         options: what to read.
-        runs: how many times beside fio; 0: once, without it.
-        as_json: print fio's JSON.
+        runs: how many times to run in turn with fio; 0: once, without fio.
+        as_json: print JSON in fio's form.
 
     Raises:
-        ConfigError, StoreError, ReadError: as `raw.run`; ConfigError: fio is not there.
+        ConfigError, StoreError, ReadError: as `raw.run`; ConfigError: fio is not installed.
     """
     if not runs:
         driven = raw.run(options)
-        said = text.io_json(options, driven)
-        print(json.dumps(said, indent=2) if as_json else text.io_report(options, driven))
+        content = text.io_json(options, driven)
+        print(json.dumps(content, indent=2) if as_json else text.io_report(options, driven))
         return
     fio.require_fio()
     if options.runtime_s is None and options.size is None:
         options = replace(options, runtime_s=FIO_SECONDS)
-    ours, fios = fio.in_turn(lambda: raw.run(options), lambda: fio.run_fio(options), runs)
-    figures = [one.iops for one in ours]
-    _show_beside(
-        text.io_json(options, ours[-1]),
-        text.io_report(options, ours[-1]),
+    results, fios = fio.in_turn(lambda: raw.run(options), lambda: fio.run_fio(options), runs)
+    figures = [one.iops for one in results]
+    _show_against_fio(
+        text.io_json(options, results[-1]),
+        text.io_report(options, results[-1]),
         "IOPS", figures, fios, as_json,
     )  # fmt: skip
 
@@ -165,12 +173,12 @@ def show_rows(
     Args:
         store: the store.
         wanted: which rows.
-        options: what fio is to read of the same file; its block size becomes the row's.
-        runs: how many times beside fio; 0: once, without it.
+        options: how fio reads the same file; its block size becomes the row's.
+        runs: how many times to run in turn with fio; 0: once, without fio.
         as_json: print JSON.
 
     Raises:
-        ConfigError, StoreError, ReadError: as `rows.run`; ConfigError: fio is not there.
+        ConfigError, StoreError, ReadError: as `rows.run`; ConfigError: fio is not installed.
     """
     opened = open_homogeneous(store, "gnndrive bench io rows=STORE")
     if not runs:
@@ -185,17 +193,17 @@ def show_rows(
         bs=-(-file.row_bytes // SECTOR_BYTES) * SECTOR_BYTES,
         runtime_s=options.runtime_s or FIO_SECONDS,
     )
-    ours, fios = fio.in_turn(
+    results, fios = fio.in_turn(
         lambda: rows.run(opened, wanted), lambda: fio.run_fio(options), runs
     )  # fmt: skip
-    figures = [one.rows_per_s for one in ours]
-    _show_beside(
-        text.rows_json(ours[-1]), text.rows_report(ours[-1]), "rows/s", figures, fios, as_json
+    figures = [one.rows_per_s for one in results]
+    _show_against_fio(
+        text.rows_json(results[-1]), text.rows_report(results[-1]), "rows/s", figures, fios, as_json
     )
 
 
-def _show_beside(
-    said: dict[str, Any],
+def _show_against_fio(
+    content: dict[str, Any],
     report: str,
     what: str,
     figures: list[float],
@@ -211,7 +219,7 @@ def _show_beside(
         runs = [
             {"ours": mine, "fio": asdict(their)} for mine, their in zip(figures, fios, strict=True)
         ]
-        print(json.dumps({**said, "against fio": {**spreads, "runs": runs}}, indent=2))
+        print(json.dumps({**content, "against fio": {**spreads, "runs": runs}}, indent=2))
         return
     print(report)
     print(text.against_report(compared, figures, fios))

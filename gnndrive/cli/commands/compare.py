@@ -1,13 +1,13 @@
-"""The same batches through gnndrive and through a memory map, each in a process of its own.
+"""Load the same batches with gnndrive and through a memory map, each in a separate process.
 
-The memory-mapped loader is PyG+ as the papers have it: the feature file mapped with MADV_RANDOM,
-rows gathered by torch's indexing in the thread that samples. It gets gnndrive's sampler on
-memory-mapped indices, and so the very same batches, which a checksum of their node ids shows.
-Processes of their own start with cold caches and, where the machine allows it, run under one
-memory limit that counts the page cache; what each held at most is its own figure too.
+The memory-mapped loader is PyG+ as the papers describe it: it maps the feature file with
+MADV_RANDOM, and the sampling thread gathers rows with torch's indexing. It uses gnndrive's sampler
+on memory-mapped indices, so it gives the same batches; a checksum of their node ids proves that.
+Each process starts with cold caches and, where the machine allows it, runs under one memory limit
+that counts the page cache. Each process reports its own peak memory.
 
 Run as a program, `python -m gnndrive.cli.commands.compare STORE LOADER BATCHES SECONDS BATCH_SIZE
-FANOUT BUFFER SPLIT`, it is one such process and prints a JSON object a line.
+FANOUT BUFFER SPLIT`, this module is one such process and prints one JSON object a line.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from gnndrive.sampling.schedules.shuffled import Shuffled
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
-LOADERS = ("mapped", "gnndrive")  # in the order that they run
+LOADERS = ("mapped", "gnndrive")  # in the order in which they run
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What one loader did.
+    """The result of one loader.
 
     Attributes:
         seconds: wall time from the first request for a batch to the last batch.
         rows: rows that it gathered.
-        batches: their number.
-        checksum: of the node ids of all batches, in order.
-        peak_bytes: the most memory of its process, mapped pages included.
+        batches: batches that it gave.
+        checksum: CRC-32 of the node ids of all batches, in order.
+        peak_bytes: the peak memory of its process, mapped pages included.
     """
 
     seconds: float
@@ -80,9 +80,9 @@ def drop_cached(store: Store) -> None:
 
 
 def drop_file(path: str | os.PathLike[str]) -> None:
-    """Drop a file from the page cache; needs no rights.
+    """Drop a file from the page cache; needs no privileges.
 
-    Pages that some process still maps stay, so this process must not.
+    Pages that a process still maps stay cached, so the caller must not map the file.
     """
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -92,13 +92,13 @@ def drop_file(path: str | os.PathLike[str]) -> None:
         os.close(fd)
 
 
-# ---- the two loaders, each in a process of its own
+# ---- the two loaders, each in a separate process
 
 
 def node_ids_of_gnndrive(
     store: Store, options: LoaderOptions, seeds: torch.Tensor
 ) -> Iterator[Int64Array]:
-    """Load batches with gnndrive's loader; gives each one's node ids."""
+    """Load batches with gnndrive's loader; yield each batch's node ids, int64 [nodes]."""
     with options.loader(store, seeds, shuffle=True) as loader:
         for batch in loader:
             yield batch.n_id.numpy()
@@ -107,7 +107,7 @@ def node_ids_of_gnndrive(
 def node_ids_of_mapped(
     store: Store, options: LoaderOptions, seeds: torch.Tensor
 ) -> Iterator[Int64Array]:
-    """Load the same batches through memory maps; gives each one's node ids."""
+    """Load the same batches through memory maps; yield each batch's node ids, int64 [nodes]."""
     sampler = Uniform(options.fanout)
     topology = mapped(store.edges())
     tables = [store.tensor(name, random=True) for name in store.node_names]
@@ -123,7 +123,7 @@ def node_ids_of_mapped(
 
 
 def run_child(arguments: Sequence[str]) -> None:
-    """Time one loader and print what it did as JSON, a line a batch and a last one."""
+    """Time one loader; print a line of JSON for each batch and a last line with the result."""
     path, kind, batches, seconds_max, batch_size, fanout, buffer, split = arguments
     return_large_blocks()
     options = LoaderOptions(
@@ -146,7 +146,7 @@ def run_child(arguments: Sequence[str]) -> None:
     print(json.dumps(asdict(result)), flush=True)
 
 
-# ---- running them
+# ---- running the loaders
 
 
 def compare(
@@ -160,24 +160,24 @@ def compare(
     bars: Bars,
     label: str = "",
 ) -> dict[str, Timing]:
-    """Time both loaders on the same batches, caches cold for each.
+    """Time both loaders on the same batches, each with cold caches.
 
     Args:
-        store: what to load from; its files must not be mapped anywhere.
-        options: how gnndrive loads; what concerns the batches holds for both.
-        batches: how many at most.
-        seconds: the mapped loader stops after the batch in which this much time is up; gnndrive
-            then gets as many batches.
-        split: the seeds.
-        limit: a memory cgroup to run each in, from `memory_limit`.
+        store: the store to load from; no process may map its files.
+        options: how gnndrive loads; the options that define the batches apply to both loaders.
+        batches: the most batches.
+        seconds: the mapped loader stops after the batch in which this time is over; gnndrive then
+            loads as many batches.
+        split: the split whose nodes are the seeds.
+        limit: a memory cgroup in which to run each loader, from `memory_limit`.
         bars: where progress is shown.
-        label: a word in front of it.
+        label: a word in front of the progress.
 
     Returns:
-        What each of `LOADERS` did.
+        The result of each of `LOADERS`, by name.
 
     Raises:
-        GNNDriveError: one failed, or their batches are not the same.
+        GNNDriveError: a loader failed, or the batches differ.
     """
     timings = {}
     for kind in LOADERS:
@@ -195,7 +195,7 @@ def _run(
     arguments: list[str], limit: Path | None, progress: Callable[[int, int], None], batches: int
 ) -> Timing:
     command = [sys.executable, "-m", "gnndrive.cli.commands.compare", *arguments]
-    if limit is not None:  # from its first allocation on, hence by a shell and not in the process
+    if limit is not None:  # a shell enters the group first, so that it counts every allocation
         enter = f'echo $$ >"{limit}/cgroup.procs" && exec "$@"'
         command = ["/bin/sh", "-c", enter, "sh", *command]
     root = str(Path(__file__).resolve().parents[3])
@@ -207,7 +207,7 @@ def _run(
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
-        process_group=0,  # Ctrl-C is for this process, which ends the child
+        process_group=0,  # Ctrl-C reaches only this process, which ends the child
     )
     try:
         assert child.stdout is not None
@@ -230,10 +230,10 @@ def _run(
 
 @contextmanager
 def memory_limit(limit_bytes: int) -> Iterator[Path | None]:
-    """A memory cgroup that counts the page cache, or None where this process may not make one.
+    """A memory cgroup that counts the page cache, or None if this process may not make one.
 
     Args:
-        limit_bytes: the most memory of what runs in it.
+        limit_bytes: the memory limit of the group.
     """
     group, file = _make_group()
     try:
@@ -266,7 +266,7 @@ def _make_group() -> tuple[Path | None, str]:
 def _remove(group: Path) -> None:
     try:
         group.rmdir()
-    except OSError:  # something still runs in it; it is empty of us and harms nobody
+    except OSError:  # a process still runs in the group, which does no harm
         return
 
 

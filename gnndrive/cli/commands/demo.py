@@ -1,9 +1,9 @@
-"""`gnndrive demo`: a graph with planted communities, a GraphSAGE trained on it with little memory,
-and the same batches through a memory map.
+"""`gnndrive demo`: generate a graph with communities, train a GraphSAGE on it with little memory,
+and load the same batches through a memory map.
 
-Everything is measured in one run on this machine, and what the figures depend on is said beside
-them: how the caches were made cold, and under which memory limit. When not to use it: to compare
-disks or papers; bench/ does that with graphs that are really larger than memory.
+The demo measures everything in one run on this machine, and prints beside the figures how it made
+the caches cold and which memory limit held. Do not use it to compare disks or papers: bench/ does
+that with graphs that are really larger than memory.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ HIDDEN, DROPOUT, LR = 64, 0.5, 0.003
 TRAIN_BATCHES, TEST_BATCHES = 100, 20
 COLD_BATCHES, LIMITED_BATCHES = 5, 20
 LIMIT_BYTES = 1_000_000_000
-MAPPED_S_MAX = 45.0  # so that the demo ends in its time on a slow disk too
+MAPPED_S_MAX = 45.0  # seconds, so that the demo does not take too long on a slow disk
 
 
 def run(folder: Path, nodes: int, keep: bool) -> None:
-    """The demo, from nothing to its figures.
+    """Run the demo and print its figures.
 
     Args:
-        folder: where the graph is generated, or already lies.
-        nodes: of the graph.
-        keep: whether it is left there.
+        folder: where the graph is generated, or was generated before.
+        nodes: nodes of the graph.
+        keep: whether the graph stays in the folder.
 
     Raises:
-        ConfigError, StoreError, ReadError: what is wrong, with the remedy.
+        ConfigError, StoreError, ReadError: as the loader; the message names the remedy.
     """
     started = perf_counter()
     console = Console(stderr=True)
@@ -55,7 +55,7 @@ def run(folder: Path, nodes: int, keep: bool) -> None:
         store = _graph(path, nodes, console)
         say(console, f"[2/3] GraphSAGE, {OPTIONS.buffer} for features, caches cold")
         print(_train(store, console))
-        del store  # what a process maps stays in the page cache, however it is dropped
+        del store  # pages that a process maps cannot be dropped from the page cache
         say(console, "[3/3] the same batches through gnndrive and through a memory map")
         print(_compare(path))
     finally:
@@ -66,15 +66,15 @@ def run(folder: Path, nodes: int, keep: bool) -> None:
 
 
 def _graph(path: Path, nodes: int, console: Console) -> Store:
-    """The generated store: the one that is there, if it is whole, or a new one."""
+    """The generated store: the existing one if it is whole, else a new one."""
     size = format_size(nodes * DIM * 4)
     try:
         store = open_store(path)
         if (store.num_nodes, store.num_features, store.num_classes) == (nodes, DIM, CLASSES):
-            say(console, f"[1/3] {path} is there: {nodes:,} nodes, {size} of features")
+            say(console, f"[1/3] {path} exists: {nodes:,} nodes, {size} of features")
             return store
     except StoreError:
-        pass  # none, or damaged
+        pass  # there is no store, or it is damaged
     say(console, f"[1/3] generating {nodes:,} nodes with {CLASSES} communities, {size} of features")
     path.parent.mkdir(parents=True, exist_ok=True)
     seeds = OPTIONS.batch_size
@@ -105,16 +105,16 @@ def _train(store: Store, console: Console) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """One comparison: how many batches, under which limit."""
+    """One comparison: how many batches, under which limit, and its title."""
 
     batches: int
     limit: Path | None
-    said: str
+    title: str
 
 
 def _compare(path: Path) -> str:
-    """Both loaders on the same batches: as the machine is, and under a limit where it may be."""
-    store = open_store(path)  # a new one: whoever maps the files keeps their caches warm
+    """Run both loaders on the same batches: without a limit, and under one if possible."""
+    store = open_store(path)  # a new one, because mapped files stay in the page cache
     with memory_limit(LIMIT_BYTES) as group, Bars() as bars:
         free = f"the first {COLD_BATCHES} batches, no memory limit (the page cache may keep all)"
         settings = [_Setting(COLD_BATCHES, None, free)]
@@ -126,7 +126,7 @@ def _compare(path: Path) -> str:
         lines = [
             "gnndrive and a memory-mapped loader (MADV_RANDOM, the same sampler in one thread, "
             "torch's gather) on the same batches,",
-            "each in a process of its own, files dropped from the page cache before "
+            "each in a separate process, files dropped from the page cache before "
             "(posix_fadvise DONTNEED)",
         ]
         for setting in settings:
@@ -140,12 +140,12 @@ def _compare(path: Path) -> str:
                 bars=bars,
                 label=label,
             )
-            lines += [f"  {setting.said}", *_table(timings)]
+            lines += [f"  {setting.title}", *_table(timings)]
     if group is None:
         lines.append(
             "  no memory limit could be set (that needs root and a memory cgroup), and the "
             "features fit into this machine's page cache:\n  with more batches the mapped loader "
-            "reads from memory; it is for graphs larger than memory that gnndrive is made"
+            "reads from memory; gnndrive is made for graphs larger than memory"
         )
     return "\n".join(lines)
 
@@ -157,6 +157,6 @@ def _table(timings: dict[str, Timing]) -> list[str]:
         f"peak memory {format_size(t.peak_bytes)}"
         for kind, t in timings.items()
     ]
-    mapped, ours = (timings[kind] for kind in LOADERS)
-    ratio = mapped.seconds / ours.seconds
+    mapped, gnndrive = (timings[kind] for kind in LOADERS)
+    ratio = mapped.seconds / gnndrive.seconds
     return [*lines, f"    ratio    : {ratio:.2f} (mapped / gnndrive)"]

@@ -1,4 +1,4 @@
-"""`gnndrive import`: which importer what was given is for, and what does not go together."""
+"""`gnndrive import`: choose the importer for the arguments, and refuse arguments that clash."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers import from_csv, from_dataset, from_edges
 from gnndrive.store.importers.edge_list import is_parquet
 
-_OF_ALL = {"features", "labels", "undirected", "dtype", "overwrite"}
-_OF_DATASETS = {"memory", "undirected", "dtype", "overwrite"}
+_OPTIONS_OF_CSV = {"features", "labels", "undirected", "dtype", "overwrite"}
+_OPTIONS_OF_DATASETS = {"memory", "undirected", "dtype", "overwrite"}
 
 
 def run(
     paths: list[Path], edges: list[Path] | None, split: list[str] | None, seed: int, **asked: Any
 ) -> None:
-    """Make a store of files of edges, or of a dataset's folder, and say what it holds.
+    """Make a store from files of edges or from a dataset's folder, and print what it holds.
 
     Args:
-        paths: where the store shall be; before it a dataset, if there is one.
-        edges: files of edges; None: there is a dataset.
-        split: what --split was given.
-        seed: of a random split.
+        paths: the path of the store to make; before it the path of a dataset, if one is given.
+        edges: files of edges; None: a dataset is given.
+        split: values of --split.
+        seed: seed of a random split.
         asked: the importers' other arguments by name; None or False: not given.
 
     Raises:
-        ConfigError: arguments that do not go together.
+        ConfigError: the arguments clash.
         StoreError: as the importers.
     """
     given = {
@@ -38,10 +38,12 @@ def run(
         given["header"] = False
     if len(paths) == 2:
         refused = sorted({*given, *(["edges"] if edges else []), *(["split"] if split else [])})
-        refused = [f"--{name.replace('_', '-')}" for name in refused if name not in _OF_DATASETS]
+        refused = [
+            f"--{name.replace('_', '-')}" for name in refused if name not in _OPTIONS_OF_DATASETS
+        ]
         if refused:
             raise ConfigError(
-                f"{', '.join(refused)}: the files of the dataset {paths[0]} say that: leave it "
+                f"{', '.join(refused)}: the files of the dataset {paths[0]} define that: leave it "
                 "out, or give --edges and no dataset"
             )
         import_graph(from_dataset, source=paths[0], path=paths[1], **given)
@@ -54,7 +56,7 @@ def run(
     given = {"path": paths[0], "dtype": "float32", "features": None, "labels": None, **given}
     given["splits"] = parse_splits(split or ["0.6,0.2,0.2"], seed)
     given["columns"] = given.pop("edge_column", ())
-    sorting = set(given) - _OF_ALL - {"path", "splits", "columns"}
+    sorting = set(given) - _OPTIONS_OF_CSV - {"path", "splits", "columns"}
     if sorting or given["columns"] or len(edges) > 1 or is_parquet(edges[0]):
         import_graph(from_edges, edges=edges, **given)
     else:

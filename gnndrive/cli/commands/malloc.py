@@ -1,9 +1,9 @@
-"""Let glibc give large blocks back to the system as soon as they are freed.
+"""Have glibc return large blocks to the system as soon as they are freed.
 
-By itself it raises its threshold for that to 32 MiB once such a block was freed, and then each
-thread that gathers batches keeps some tens of MB for the next one: 290 MB more at the peak in
-a run whose batches are 33 MB. It is a setting of the whole process, so the command line makes it
-for its own; the library leaves its users' alone.
+By default, glibc raises its threshold for that up to 32 MiB once a block of that size was freed.
+Each thread that gathers batches then keeps some tens of MB for the next batch: 290 MB more at the
+peak of a run whose batches take 33 MB. The setting is of the whole process, so the command line
+changes it in its own process, and the library does not change it in its users'.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options that are lists on the command line."""
+"""Parse options of the command line that are lists."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 
 
 def parse_fanout(text: str) -> tuple[int, ...]:
-    """ "10,10" as (10, 10).
+    """Parse a text such as "10,10" to (10, 10).
 
     Raises:
-        ConfigError: it is no list of whole numbers.
+        ConfigError: the text is no list of whole numbers.
     """
     try:
         fanout = tuple(int(part) for part in text.split(","))
@@ -24,14 +24,14 @@ def parse_fanout(text: str) -> tuple[int, ...]:
 
 
 def parse_splits(values: Sequence[str], seed: int) -> SplitSpec:
-    """What `gnndrive import --split` was given, as importers take it.
+    """Parse the values of `gnndrive import --split` to what importers take.
 
     Args:
         values: "none", or one "0.6,0.2,0.2", or any number of "NAME=FILE".
-        seed: of a random split.
+        seed: seed of a random split.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the values have another form.
     """
     if list(values) == ["none"]:
         return None

@@ -1,6 +1,6 @@
-"""Progress of jobs that count bytes or steps: bars on a terminal, a line a quarter elsewhere.
+"""Progress of jobs that count bytes or steps: bars on a terminal, elsewhere a line per quarter.
 
-Everything goes to standard error, so that standard output is the result's alone.
+Progress goes to standard error, so that standard output holds only the result.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from gnndrive.cli.report import say
 
 
 class Bars:
-    """One bar for each kind of work, made when it is first heard of; a context manager.
+    """A bar for each kind of work, made at the first report of it; a context manager.
 
-    `Bars()` can be given wherever gnndrive takes `progress=`: it is called as
-    bars(what, done, total).
+    `Bars()` is accepted wherever gnndrive takes `progress=`, and called as bars(what, done, total).
 
     Args:
-        console: where to draw; standard error where None.
+        console: where to draw; None: standard error.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -51,7 +50,7 @@ class Bars:
             self._bars = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Say that `done` of `total` of `what` is done."""
+        """Report that `done` of `total` steps of `what` are done."""
         if self._bars is not None:
             if what not in self._tasks:
                 self._tasks[what] = self._bars.add_task(what, total=total)

@@ -1,4 +1,4 @@
-"""`gnndrive import`, `info`, `verify` and `plan`: what concerns a store and trains nothing."""
+"""`gnndrive import`, `info`, `verify` and `plan`: the commands on a store that do not train."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gnndrive.store.views import StoredNodes
 
 
 def import_graph(make: Callable[..., Store], **given: Any) -> None:
-    """Make a store with one of gnndrive's importers, showing progress, and say what it holds.
+    """Make a store with one of gnndrive's importers, show progress, print what the store holds.
 
     Raises:
         ConfigError, StoreError: as `make`.
@@ -36,7 +36,7 @@ def show_info(path: Path, as_json: bool) -> None:
     """Print what a store holds.
 
     Raises:
-        StoreError: it cannot be opened.
+        StoreError: the store cannot be opened.
     """
     store = open_store(path)
     if not as_json:
@@ -67,10 +67,10 @@ def show_info(path: Path, as_json: bool) -> None:
 
 
 def verify(path: Path) -> None:
-    """Read and check a whole store, showing progress.
+    """Read and check a whole store, and show progress.
 
     Raises:
-        StoreError: the first thing that is wrong.
+        StoreError: the store is damaged; the message names the first damage found.
     """
     store = open_store(path)
     with Bars() as bars:
@@ -79,7 +79,7 @@ def verify(path: Path) -> None:
 
 
 def show_plan(path: Path, options: LoaderOptions) -> None:
-    """Print what a loader over the train split would use, or over all nodes where there is none.
+    """Print the memory plan of a loader over the train split, or over all nodes without one.
 
     Raises:
         ConfigError, StoreError: as `NeighborLoader`.
@@ -91,7 +91,7 @@ def show_plan(path: Path, options: LoaderOptions) -> None:
 
 
 def info_text(store: Store) -> str:
-    """What a store holds, as aligned lines."""
+    """Describe the content of a store in aligned lines."""
     info = store.info
     arrays = list(info.arrays.values())
     names = [array.name for array in arrays]
@@ -99,7 +99,7 @@ def info_text(store: Store) -> str:
     head = {
         "nodes": f"{store.num_nodes:,}",
         "edges": f"{store.num_edges:,}",
-        **(_types(store) if store.is_hetero else _of_nodes(store.nodes())),
+        **(_types(store) if store.is_hetero else _features_and_classes(store.nodes())),
         "made by": info.made_by,
         "size": format_size(info.nbytes),
         "disk": _disk(store),
@@ -112,14 +112,14 @@ def info_text(store: Store) -> str:
 
 
 def _disk(store: Store) -> str:
-    """What reading costs here, and the gap between rows that follows from it."""
+    """Describe the cost of reading from the disk, and the gap between rows that follows from it."""
     cost = load_calibration(store)
-    said = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
-    return f"{said}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
+    text = f"not calibrated: run gnndrive bench disk {store.path}" if cost is None else costs(cost)
+    return f"{text}; gaps of up to {gap_bytes(cost, SWEEP_BLOCK_BYTES):,} bytes are read over"
 
 
-def _of_nodes(nodes: StoredNodes) -> dict[str, str]:
-    """Features and classes."""
+def _features_and_classes(nodes: StoredNodes) -> dict[str, str]:
+    """Describe features and classes."""
     names = "" if nodes.classes is None else f" ({', '.join(nodes.classes[:8])}"
     if names:
         names += ", …)" if len(nodes.classes or ()) > 8 else ")"
@@ -127,11 +127,13 @@ def _of_nodes(nodes: StoredNodes) -> dict[str, str]:
 
 
 def _types(store: Store) -> dict[str, str]:
-    """What there is of each type."""
+    """Describe the nodes and edges of each type."""
     lines = {}
     for name in store.node_types:
-        said = ", ".join(f"{what} {value}" for what, value in _of_nodes(store[name]).items())
-        lines[name] = f"{store[name].num_nodes:,} nodes, {said}"
+        text = ", ".join(
+            f"{what} {value}" for what, value in _features_and_classes(store[name]).items()
+        )
+        lines[name] = f"{store[name].num_nodes:,} nodes, {text}"
     for edge_type in store.edge_types:
         lines[" → ".join(edge_type)] = f"{store[edge_type].num_edges:,} edges"
     return lines

@@ -1,8 +1,8 @@
-"""`gnndrive train`: a model on a store, with a live line, one loader alive at a time.
+"""`gnndrive train`: train a model on a store, with a live line and one open loader at a time.
 
-Training and evaluation take turns, so each split's loader is closed before the next one starts:
-`memory` and `buffer` then hold for the whole run, and not for each split. What that costs is a
-feature buffer that starts cold in each epoch.
+Training and evaluation alternate, so the loader of one split is closed before that of the next one
+starts: `memory` and `buffer` then limit the whole run, and not each split. The price is a feature
+buffer that starts cold in each epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EVALUATED = ("val", "valid", "test")
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """How batches are loaded; what they mean says `NeighborLoader`."""
+    """How batches are loaded; `NeighborLoader` explains the arguments."""
 
     fanout: tuple[int, ...] = (10, 10)
     batch_size: int = 1024
@@ -49,7 +49,7 @@ class LoaderOptions:
     neighbour_cache: str | int | None = None
 
     def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
-        """A loader over `seeds`."""
+        """Make a loader over `seeds`."""
         return NeighborLoader(
             store,
             list(self.fanout),
@@ -72,13 +72,13 @@ class SplitBatches:
     """The batches of a store's splits, for `gnndrive.cli.training.train`; a context manager.
 
     Attributes:
-        store: what to load from.
-        options: how.
-        epochs: for the live line.
-        console: where it is drawn; standard error where None.
+        store: the store to load from.
+        options: how batches are loaded.
+        epochs: number of epochs that the live line shows.
+        console: where the live line is drawn; None: standard error.
         seeds: node ids by split, in place of the store's own splits.
-        last_loss: for the live line; set it from `on_loss`.
-        stats: what the training loaders counted, in the form of `NeighborLoader.stats`.
+        last_loss: the loss that the live line shows; `set_loss` changes it.
+        stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
     """
 
     store: Store
@@ -104,14 +104,14 @@ class SplitBatches:
         self.close()
 
     def __call__(self, split: str, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch, numbered from 0, while a live line shows how far they are."""
+        """Yield the batches of an epoch, numbered from 0, while a live line shows the progress."""
         loader = self._open(split)
-        loader.epoch = epoch  # a resumed run draws what an unbroken one would
+        loader.epoch = epoch  # so that a resumed run draws the same batches as an unbroken one
         self._shown = self._show(loader, split, epoch)
         return self._shown
 
     def set_loss(self, loss: float) -> None:
-        """What the live line shows as the loss."""
+        """Set the loss that the live line shows."""
         self.last_loss = loss
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class SplitBatches:
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """What `gnndrive train` was asked for.
+    """The arguments of `gnndrive train`.
 
     Attributes:
         store: the store's folder.
@@ -172,10 +172,10 @@ class TrainRequest:
 
 
 def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = False) -> str:
-    """Train, and give the report, as text or JSON.
+    """Train, and return the report as text or JSON.
 
     Raises:
-        ConfigError, StoreError, ReadError: what is wrong, with the remedy.
+        ConfigError, StoreError, ReadError: as the loader; the message names the remedy.
     """
     if threads is not None:
         torch.set_num_threads(threads)
@@ -213,21 +213,21 @@ def run_training(
     checkpoint: Path | None = None,
     resume: Path | None = None,
 ) -> History:
-    """Train on a store's splits, saying each epoch's result on the console.
+    """Train on a store's splits, and print each epoch's result on the console.
 
     Args:
-        batches: the store's; closed at the end.
+        batches: the batches of the store's splits; closed at the end.
         model, hidden, dropout: see `ModelSettings`.
         settings, checkpoint, resume: as for `gnndrive.cli.training.train`.
 
     Raises:
-        ConfigError: the store has no labels or no train split, or settings that cannot work.
+        ConfigError: the store has no labels or no train split, or the settings cannot work.
     """
     store = batches.store
     if "y" not in store.node_names or store.num_classes < 2:
         raise ConfigError(
-            f"{store.path} has no classes to learn: import it with labels, or train in a loop of "
-            "your own"
+            f"{store.path} has no classes to learn: import it with labels, or write your own "
+            "training loop"
         )
     model_settings = ModelSettings(
         store.num_features, store.num_classes, model, len(batches.options.fanout), hidden, dropout
@@ -247,19 +247,19 @@ def run_training(
 
 
 def evaluated_splits(store: Store) -> tuple[str, ...]:
-    """The splits of a store whose accuracy tells something."""
+    """The splits of a store on which `gnndrive train` measures the accuracy."""
     return tuple(name for name in EVALUATED if name in store.split_names)
 
 
 def epoch_line(result: EpochResult) -> str:
-    """An epoch's result on a line."""
+    """Describe an epoch's result in one line."""
     parts = [f"epoch {result.epoch}: loss {result.loss:.4f}"]
     parts += [f"{split} accuracy {share:.4f}" for split, share in result.accuracy.items()]
     return ", ".join([*parts, f"{result.seconds:.1f} s"])
 
 
 def history_dict(history: History) -> list[dict[str, Any]]:
-    """The epochs' results for JSON, which has no nan: null where a loss is none."""
+    """The epochs' results for JSON; null replaces a loss that is nan, because JSON has no nan."""
     return [
         {
             "epoch": result.epoch,
@@ -272,7 +272,7 @@ def history_dict(history: History) -> list[dict[str, Any]]:
 
 
 def _sum(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Stats of several loaders as those of one: counts added, states of the latest."""
+    """Merge stats of several loaders: counts are added, other entries are the latest loader's."""
     if not now:
         return dict(earlier)
     return {**now, **{name: earlier.get(name, 0) + now[name] for name in _SUMMED if name in now}}

@@ -1,1 +1,1 @@
-"""Measuring the disk: raw reads as fio does them, a real sample's rows, and the calibration."""
+"""Measure the disk: raw reads as fio does them, the rows of real samples, and the calibration."""

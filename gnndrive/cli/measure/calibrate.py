@@ -1,10 +1,11 @@
-"""Calibration: seconds a request and seconds a byte on the disk that a store lies on.
+"""Calibration: seconds per request and seconds per byte on the disk that holds a store.
 
-Random reads of a few sizes, as many at once as in a loader, through the loader's own ring, in
-several rounds because a disk is not alone and not steady; then a straight line through each size's
-median, up to the loader's largest read: t = request_s + bytes x byte_s. The planner bridges a gap
-when reading it costs less than another request. A real disk is only near to such a line, so every
-point is kept beside the two constants, and `gnndrive info` says how far off the line is.
+It makes random reads of a few sizes, as many at once as a loader, through the loader's own ring, in
+several rounds because others use the disk too and its speed varies. Then it fits a straight line
+to the medians of the sizes, up to the loader's largest read: t = request_s + bytes x byte_s. The
+read planner bridges a gap when reading it costs less than another request. A real disk follows such
+a line only roughly, so every point is kept beside the two constants, and `gnndrive info` prints how
+far the points lie from the line.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FILE_BYTES_MIN = BLOCK_BYTES
 DEPTH = 128
 ROUNDS = 4
 SECONDS_A_POINT = 0.3
-WARM_UP_POINTS = 8  # so much time before the first: a rested virtual disk has credit to burn
+WARM_UP_POINTS = 8  # of time, in which a virtual disk that was idle uses up its burst credit
 
 
 def calibrate(
@@ -47,12 +48,15 @@ def calibrate(
     """Measure the disk that a store lies on and write disk.json into the store's folder.
 
     Args:
-        store: the store.
-        features: the array whose file to read; None: the largest of nodes.
+        store: the store; its folder must be writable.
+        features: the array whose file to read; None: the largest per-node array.
         depth: reads in flight.
         ioengine: "uring" or "threads".
-        seconds: how long to read for a point; each size has `ROUNDS` of them.
-        reads: how many reads for a point instead.
+        seconds: how long to read for one point; each size has `ROUNDS` points.
+        reads: how many reads to make for one point, instead of `seconds`.
+
+    Returns:
+        The two constants, seconds per request and per byte, and the points behind them.
 
     Raises:
         ConfigError: the file is smaller than 64 KiB.
@@ -70,7 +74,7 @@ def calibrate(
 def cost_of(
     points: Sequence[tuple[int, float]], store: Store, depth: int, ioengine: str
 ) -> DiskCost:
-    """What reading costs by what was measured just now."""
+    """Fit the cost of reading to points that were measured just now."""
     request_s, byte_s = fit(points)
     return DiskCost(
         request_s=request_s,
@@ -84,31 +88,31 @@ def cost_of(
 
 
 def _largest(store: Store) -> str:
-    """The name of the largest array of nodes.
+    """The name of the largest per-node array.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the store has none.
     """
     of_nodes = [array for array in store.info.arrays.values() if array.name.startswith("nodes/")]
     if not of_nodes:
-        raise ConfigError(f"{store.path} has nothing to read of nodes: there is nothing to measure")
+        raise ConfigError(f"{store.path} has no per-node array to read: import it with features")
     return max(of_nodes, key=lambda array: array.nbytes).name
 
 
 def measure_points(
     store: Store, features: str, depth: int, ioengine: str, seconds: float, reads: int | None
 ) -> tuple[tuple[int, float], ...]:
-    """(bytes of a read, seconds a read): the sizes that the disk and the file allow, in rounds."""
+    """Points (bytes of a read, seconds per read), in rounds over the sizes that can be read."""
     disk = Disk(store, features, depth, ioengine)
     disk.read(FILE_BYTES_MIN, WARM_UP_POINTS * seconds, reads)
     return tuple(disk.point(nbytes, seconds, reads) for nbytes in disk.sizes * ROUNDS)
 
 
 class Disk:
-    """What a store's rows lie on, to be read at random.
+    """The disk that holds a store's rows, for random reads of one file.
 
     Attributes:
-        sizes: bytes of the reads that the disk and the file allow, of `READ_BYTES`.
+        sizes: the sizes of `READ_BYTES`, in bytes, that the disk and the file allow.
 
     Raises:
         ConfigError: the file is smaller than 64 KiB.
@@ -122,16 +126,16 @@ class Disk:
         whole = os.path.getsize(file.path)
         if whole < FILE_BYTES_MIN:
             raise ConfigError(
-                f"{file.path} has {whole:,} bytes, less than one of the reads to measure: a store "
-                "that small needs no calibration"
+                f"{file.path} has {whole:,} bytes, less than one read to measure: a store this "
+                "small needs no calibration"
             )
         self.sizes = [s for s in sorted({max(size, sector) for size in READ_BYTES}) if s <= whole]
         self._path, self._depth, self._ioengine = file.path, depth, ioengine
-        # Blocks that were read a moment ago may come out of a cache of the drive or of the host.
+        # A new seed for each point: caches of the drive or host may hold blocks read before.
         self._seeds = count(secrets.randbits(32))
 
     def read(self, nbytes: int, seconds: float, reads: int | None = None) -> Driven:
-        """Read `nbytes` at random places for so long, or so many times."""
+        """Make random reads of `nbytes` each, for `seconds`, or `reads` of them."""
         return run(
             IoOptions(
                 self._path,
@@ -147,26 +151,26 @@ class Disk:
         )
 
     def point(self, nbytes: int, seconds: float, reads: int | None = None) -> tuple[int, float]:
-        """The same; `nbytes` and seconds a read."""
+        """Make the same reads and return a point: `nbytes`, and seconds per read."""
         driven = self.read(nbytes, seconds, reads)
         return nbytes, driven.runtime_s / max(driven.rows, 1)
 
 
 def medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """(bytes of a read, the median of its seconds), by size."""
+    """(bytes of a read, the median of its seconds) for each size, sorted."""
     sizes = sorted({nbytes for nbytes, _ in points})
     return [(size, median(t for nbytes, t in points if nbytes == size)) for size in sizes]
 
 
 def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """The line t = request_s + bytes x byte_s nearest to the sizes' medians, by relative error.
+    """Fit t = request_s + bytes x byte_s to the medians of the sizes, by least relative error.
 
     Args:
-        points: bytes of a read and seconds a read, at least two sizes.
+        points: bytes of a read and seconds per read, of at least two sizes.
 
     Returns:
-        request_s and byte_s, neither negative: where the nearest line has a negative one, the
-        nearest without it.
+        request_s and byte_s, in seconds. If one of them would be negative, it is 0 and the other
+        one is fitted alone.
     """
     nbytes, seconds = np.array(medians(points), float).T
     terms = np.stack([np.ones_like(nbytes), nbytes]) / seconds
@@ -179,10 +183,10 @@ def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return request_s, byte_s
 
 
-_SCALE = np.array([1e-5, 1e-9])  # of the two unknowns, for the solver's sake
+_SCALE = np.array([1e-5, 1e-9])  # scale of the two unknowns, so that the solver is accurate
 
 
 def misfit(cost: DiskCost) -> float:
-    """How far the line is from the worst of the medians that it was fitted to, as a share."""
+    """The largest relative distance of the line from a median that it was fitted to."""
     away = (abs(cost.seconds(1, size) / t - 1) for size, t in medians(cost.points) if t)
     return max(away, default=0.0)

@@ -1,7 +1,7 @@
-"""Drive an engine at full depth: always two planned reads queued behind the one under way.
+"""Drive an engine at full depth: two plans of reads wait behind the one under way.
 
-What the benchmarks of this folder share. The engine is the loader's own, so what they measure is
-what the loader gets; Python sees a wake-up for thousands of reads and plans thousands more.
+The benchmarks of this folder share this module. The engine is the loader's own, so they measure
+what the loader gets. Python wakes up once for thousands of reads, and plans thousands more.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from gnndrive.disk.engines.threads import Threads
 from gnndrive.disk.engines.uring import Uring
 from gnndrive.disk.read_job import ReadJob
 
-QUEUED = 2  # planned reads that wait behind the one that is waited for
+QUEUED = 2  # plans of reads that wait behind the oldest one under way
 ENGINES: dict[str, type[Uring] | type[Threads]] = {"uring": Uring, "threads": Threads}
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """What was read and what it took.
+    """What was read, and the time and CPU that it took.
 
     Attributes:
         rows: rows that landed, or raw reads.
-        requests, nbytes, retries: completions, bytes they brought, and requests asked again.
+        requests, nbytes, retries: completions, bytes they brought, and requests sent again.
         runtime_s: from the first request to the last completion, seconds.
-        usr_s, sys_s: CPU seconds of this process meanwhile, all its threads.
-        ctx: context switches of this process meanwhile.
-        majf, minf: page faults of this process meanwhile.
-        latency: of the requests, if it was measured; else `lat` of uring's alone.
+        usr_s, sys_s: CPU seconds of all threads of this process in that time.
+        ctx: context switches of this process in that time.
+        majf, minf: page faults of this process in that time.
+        latency: latencies of the requests; if they were not measured, only `lat`, and only with
+            uring.
     """
 
     rows: int
@@ -52,23 +53,23 @@ class Driven:
     latency: Latency
 
     def __add__(self, other: Driven) -> Driven:
-        """Both, one after the other."""
+        """The sum of two runs that followed each other."""
         names = (field.name for field in fields(Driven))
         return Driven(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
     @property
     def iops(self) -> float:
-        """Requests a second."""
+        """Requests per second."""
         return self.requests / self.runtime_s
 
     @property
     def usr_cpu(self) -> float:
-        """Per cent of one core, as fio has it; `sys_cpu` likewise."""
+        """User CPU time in per cent of one core, as in fio."""
         return 100 * self.usr_s / self.runtime_s
 
     @property
     def sys_cpu(self) -> float:
-        """See `usr_cpu`."""
+        """System CPU time in per cent of one core, as in fio."""
         return 100 * self.sys_s / self.runtime_s
 
 
@@ -78,19 +79,19 @@ def drive(
     settings: EngineSettings,
     runtime_s: float | None = None,
 ) -> Driven:
-    """Carry out all reads of all sources, each source through an engine of its own.
+    """Carry out all reads of all sources, with a separate engine for each source.
 
-    Not for use inside a running event loop: it runs one.
+    Do not call it inside a running event loop, because it runs one.
 
     Args:
-        sources: planned reads, taken when there is room for them. The memory that a source lands
-            rows in must do for `QUEUED + 1` of its reads at once.
+        sources: plans of reads; the next one is taken when fewer than `QUEUED + 1` are under way.
+            The memory of a source must hold the rows of `QUEUED + 1` plans at once.
         engine: "uring" or "threads".
-        settings: of each engine.
+        settings: settings of each engine.
         runtime_s: stop after so many seconds; None: at the end of the sources.
 
     Raises:
-        ConfigError: the engine cannot be had.
+        ConfigError: there is no such engine, or this machine does not allow it.
         ReadError: a read failed.
     """
     if engine not in ENGINES:
@@ -138,7 +139,7 @@ async def _drive(
 
 
 class _Job:
-    """One engine and what it has to read."""
+    """One engine and the plans that it carries out."""
 
     def __init__(self, engine: Uring | Threads, source: Iterator[ReadJob]) -> None:
         self._engine, self._source = engine, source
@@ -148,7 +149,7 @@ class _Job:
         self.error: ReadError | None = None
 
     def stop(self) -> None:
-        """Start no more requests; those in flight still end and count."""
+        """Start no more requests; those in flight end and are counted."""
         self._stopped = True
         for job in self._live:
             job.cancel()

@@ -1,7 +1,7 @@
-"""fio beside us: the same options handed to the fio binary, and what its JSON says.
+"""Run fio with the options of a gnndrive run, and parse its JSON.
 
-Ours and fio's runs alternate, so that what else the machine does meets both. fio never writes
-either: it runs with --readonly.
+Runs of gnndrive and of fio alternate, so that other load on the machine slows both. fio runs with
+--readonly, so neither of them writes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gnndrive.disk.engines.threads import THREADS_MAX
 
 @dataclass(frozen=True, slots=True)
 class FioResult:
-    """What fio measured; latencies are 0 where fio does not say.
+    """What fio measured; a latency is 0 if fio does not report it.
 
     Attributes:
-        version: fio's.
-        iops: reads a second.
-        bw_bytes: bytes a second.
+        version: fio's version.
+        iops: reads per second.
+        bw_bytes: bytes per second.
         usr_cpu, sys_cpu: per cent of one core.
         lat_ns_mean: mean latency.
         clat_ns_p99: the 99th percentile of the completion latency.
@@ -43,10 +43,10 @@ class FioResult:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Several runs of one figure.
+    """One figure over several runs.
 
     Attributes:
-        median, least, most: of the runs.
+        median, least, most: of the figure over the runs.
     """
 
     median: float
@@ -60,24 +60,24 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def require_fio() -> str:
-    """Where fio is.
+    """Find the path of fio.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: fio is not installed.
     """
     found = shutil.which("fio")
     if found is None:
         raise ConfigError(
-            "fio is not installed, so there is nothing to run beside: apt install fio, or leave "
-            "out --against-fio"
+            "fio is not installed, so gnndrive cannot be compared with it: apt install fio, or "
+            "leave out --against-fio"
         )
     return found
 
 
 def fio_command(fio: str, options: IoOptions) -> list[str]:
-    """The command line that has fio read what `raw.run(options)` reads.
+    """The command line with which fio reads what `raw.run(options)` reads.
 
-    The threads engine's counterpart is psync with a job a thread.
+    The counterpart of the threads engine is psync with one job per thread.
     """
     jobs, depth, engine = options.numjobs, options.iodepth, "io_uring"
     if options.ioengine == "threads":
@@ -109,22 +109,22 @@ def run_fio(options: IoOptions) -> FioResult:
     """Run fio once.
 
     Raises:
-        ConfigError: it is not installed.
-        GNNDriveError: it failed; the message is its own.
+        ConfigError: fio is not installed.
+        GNNDriveError: fio failed; the message quotes its first line.
     """
     command = fio_command(require_fio(), options)
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
-        said = (ended.stderr.strip() or ended.stdout.strip() or "nothing").splitlines()
-        raise GNNDriveError(f"fio ended with code {ended.returncode} and said: {said[0]}")
+        printed = (ended.stderr.strip() or ended.stdout.strip() or "nothing").splitlines()
+        raise GNNDriveError(f"fio ended with code {ended.returncode} and printed: {printed[0]}")
     return parse_fio(ended.stdout)
 
 
 def parse_fio(text: str) -> FioResult:
-    """What `fio --output-format=json --group_reporting` printed, notes before the JSON left out.
+    """Parse the output of `fio --output-format=json --group_reporting`; skip notes before the JSON.
 
     Raises:
-        GNNDriveError: it is not that.
+        GNNDriveError: the text is no such report.
     """
     try:
         content: dict[str, Any] = json.loads(text[text.index("{") :])
@@ -142,25 +142,25 @@ def parse_fio(text: str) -> FioResult:
         )
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise GNNDriveError(
-            f"what fio printed is no report of it ({type(error).__name__}: {error}): "
+            f"fio printed no report that can be read ({type(error).__name__}: {error}): "
             "run it by hand with --output-format=json"
         ) from error
 
 
-Ours = TypeVar("Ours")
+Result = TypeVar("Result")
 
 
 def in_turn(
-    ours: Callable[[], Ours], theirs: Callable[[], FioResult], runs: int
-) -> tuple[list[Ours], list[FioResult]]:
-    """Run both `runs` times, one after the other, who is first taking turns."""
-    mine: list[Ours] = []
+    run_gnndrive: Callable[[], Result], run_fio: Callable[[], FioResult], runs: int
+) -> tuple[list[Result], list[FioResult]]:
+    """Run both `runs` times, one after the other; which one runs first alternates."""
+    results: list[Result] = []
     fios: list[FioResult] = []
     for number in range(runs):
         if number % 2:
-            fios.append(theirs())
-            mine.append(ours())
+            fios.append(run_fio())
+            results.append(run_gnndrive())
         else:
-            mine.append(ours())
-            fios.append(theirs())
-    return mine, fios
+            results.append(run_gnndrive())
+            fios.append(run_fio())
+    return results, fios

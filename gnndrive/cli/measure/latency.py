@@ -1,7 +1,7 @@
-"""Latencies as a histogram on a log scale: what C counted, and the figures that fio makes of it.
+"""Latencies as a histogram on a log scale: the counts of the C core, and fio's figures from them.
 
-Counting is C's (`native/latency.h`, 64 buckets an octave); nothing here is done per read. Mean,
-least and most are exact, the rest is right to a bucket's width, 1.6 %.
+C counts each read (`native/latency.h`, 64 buckets an octave); Python does nothing per read. Mean,
+minimum and maximum are exact, the other figures are right to a bucket's width, 1.6 %.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ PERCENTILES = (1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.5, 99.9, 99.
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How long things took.
+    """How long requests took.
 
     Attributes:
-        count: how many were counted.
-        sum_ns, min_ns, max_ns: of their times; 0 when none was counted.
-        buckets: how many fell into each bucket, int64 [GD_LATENCY_BUCKETS].
+        count: how many requests were counted.
+        sum_ns, min_ns, max_ns: of their times, in nanoseconds; 0 if none was counted.
+        buckets: how many requests fell into each bucket, int64 [GD_LATENCY_BUCKETS].
     """
 
     count: int = 0
@@ -52,19 +52,19 @@ class Histogram:
 
     @property
     def mean_ns(self) -> float:
-        """The mean, exact; 0 when none was counted."""
+        """The exact mean; 0 if no request was counted."""
         return self.sum_ns / self.count if self.count else 0.0
 
     @property
     def stddev_ns(self) -> float:
-        """The standard deviation, from the buckets; 0 for fewer than two."""
+        """The standard deviation, from the buckets; 0 for fewer than two requests."""
         if self.count < 2:
             return 0.0
         squares = float((self.buckets * (_bucket_ns() - self.mean_ns) ** 2).sum())
         return float(np.sqrt(squares / (self.count - 1)))
 
     def percentile_ns(self, percent: float) -> int:
-        """The time within which `percent` of them ended; 0 when none was counted."""
+        """The time within which `percent` of the requests ended; 0 if none was counted."""
         if not self.count:
             return 0
         wanted = max(1, int(np.ceil(self.count * percent / 100)))
@@ -72,7 +72,7 @@ class Histogram:
         return int(min(max(int(_bucket_ns()[bucket]), self.min_ns), self.max_ns))
 
     def share_below(self, time_ns: float) -> float:
-        """The share of them that took at most so long, from 0 to 1."""
+        """The share of requests that took at most `time_ns`, from 0 to 1."""
         within = int(self.buckets[_bucket_ns() <= time_ns].sum())
         return within / self.count if self.count else 0.0
 
@@ -82,9 +82,9 @@ class Latency:
     """The three times of a request, as fio names them.
 
     Attributes:
-        slat: from preparing it to the kernel's having taken it.
-        clat: from there to its completion.
-        lat: both.
+        slat: from the preparation of the request until the kernel has taken it.
+        clat: from then to the completion.
+        lat: the sum of both.
     """
 
     slat: Histogram = field(default_factory=Histogram)
@@ -96,7 +96,7 @@ class Latency:
 
 
 def merged(latencies: Iterable[Any]) -> Latency:
-    """One `Latency` out of C `gd_latency *`, one of each engine."""
+    """Merge one C `gd_latency *` of each engine to one `Latency`."""
     total = ffi.new("gd_latency *")
     for one in latencies:
         for name in ("slat", "clat", "lat"):
@@ -119,5 +119,5 @@ def _histogram(counted: Any) -> Histogram:
 
 @cache
 def _bucket_ns() -> npt.NDArray[np.float64]:
-    """The middle of each bucket."""
+    """The middle of each bucket, in nanoseconds."""
     return np.array([lib.gd_bucket_ns(bucket) for bucket in range(lib.GD_LATENCY_BUCKETS)], float)

@@ -1,8 +1,9 @@
-"""Raw reads of a file through a real engine, with fio's options: what `gnndrive bench io` runs.
+"""Raw reads of a file through a real engine, with fio's options, for `gnndrive bench io`.
 
-It answers "does the ring reach what the disk can do?", beside fio (`gnndrive/cli/measure/fio.py`),
-so a request here is a request there: one read of `bs` bytes, dropped when it has come. The file is
-only read. For what a store's rows cost use `gnndrive/cli/measure/rows.py`.
+It answers the question "does the ring reach the speed of the disk?" beside fio
+(`gnndrive/cli/measure/fio.py`), so a request is the same in both: one read of `bs` bytes, whose
+data is dropped. The file is never written. `gnndrive/cli/measure/rows.py` measures what a store's
+rows cost.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gnndrive.common.records import EngineSettings, Int64Array, Landing, TableFi
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.read_job import ReadJob
 
-READS_AT_ONCE = 4096  # planned as one: some 20 ms of a fast disk's work
+READS_AT_ONCE = 4096  # in one plan: some 20 ms of a fast disk's work
 NOWHERE = 0
 
 
@@ -30,23 +31,23 @@ class IoOptions:
 
     Attributes:
         filename: the file or block device.
-        rw: "randread", blocks drawn with replacement, or "read", one after the other.
+        rw: "randread": blocks drawn with replacement; "read": one block after the other.
         bs: bytes of a read; whole sectors if `direct`.
-        iodepth: reads in flight at once, of each job.
-        numjobs: jobs at once, each with an engine of its own.
-        direct: O_DIRECT, past the page cache.
-        runtime_s: seconds; None: until each job has read `size` bytes.
+        iodepth: reads in flight at once in each job.
+        numjobs: jobs at once, each with its own engine.
+        direct: whether to bypass the page cache (O_DIRECT).
+        runtime_s: seconds to read; None: until each job has read `size` bytes.
         size: bytes of the file to use, from its start; None: all.
         ioengine: "uring" or "threads".
-        submit_batch: requests prepared before they are handed over; 0: an eighth of `iodepth`, as
+        submit_batch: requests prepared before they are submitted; 0: an eighth of `iodepth`, as
             in the loader.
         complete_min: completions to wait for at once.
-        slat: whether to tell slat and clat apart, which costs a system call more; else only lat is
-            measured, as in the loader.
-        reads: how many reads, of each job; None: `runtime_s` or `size` decides.
-        seed: of the random blocks.
-        inflight_bytes: uring begins no read while so many bytes are in flight; 0: as many as
-            `iodepth` says, as fio has it.
+        slat: whether to measure slat and clat apart, which takes one more system call; otherwise
+            only lat is measured, as in the loader.
+        reads: reads of each job; None: `runtime_s` or `size` decides.
+        seed: seed of the random blocks.
+        inflight_bytes: uring starts no read while so many bytes are in flight; 0: no limit but
+            `iodepth`, as in fio.
     """
 
     filename: str
@@ -81,7 +82,7 @@ def run(options: IoOptions) -> Driven:
         if table.direct and options.bs % table.sector_bytes:
             raise ConfigError(
                 f"bs={options.bs} is no multiple of the {table.sector_bytes} bytes that direct "
-                f"reads of {options.filename} must be aligned to: choose one that is, or direct=0"
+                f"reads of {options.filename} must be aligned to: choose a multiple, or direct=0"
             )
         total = options.reads
         if total is None and options.runtime_s is None:
@@ -104,10 +105,10 @@ def run(options: IoOptions) -> Driven:
 
 
 def block_count(options: IoOptions) -> int:
-    """How many whole blocks of `bs` bytes the file, or its first `size` bytes, has.
+    """Count the whole blocks of `bs` bytes in the file, or in its first `size` bytes.
 
     Raises:
-        ConfigError: an option cannot work, or there is none.
+        ConfigError: an option cannot work, or the file has no whole block.
     """
     _check(options)
     try:
@@ -141,12 +142,14 @@ def _check(options: IoOptions) -> None:
 def block_numbers(
     options: IoOptions, blocks: int, total: int | None, job: int
 ) -> Iterator[Int64Array]:
-    """Which blocks a job reads, int64 [up to READS_AT_ONCE] at a time.
+    """Yield the numbers of the blocks that a job reads, as int64 [n] arrays.
+
+    An array has up to READS_AT_ONCE numbers, or twice `iodepth` if that is more.
 
     Args:
-        options: rw, iodepth and the seed count.
-        blocks: how many blocks there are.
-        total: how many to read; None: without end.
+        options: what to read; only rw, iodepth and seed matter.
+        blocks: how many blocks the file has.
+        total: how many blocks to read; None: without end.
         job: the job's number.
     """
     random = np.random.default_rng([options.seed, job])

@@ -1,8 +1,9 @@
-"""The reads of real batches: rows out of a store at full depth, nothing reused between batches.
+"""The reads of real batches: rows of a store at full depth, with no reuse between batches.
 
-It answers "how many rows a second does the planner get out of this disk?", beside one request a row
-and beside fio's IOPS at the row's size. A batch is what a sampler draws, or a share of all rows at
-random. Rows land in memory as in the loader; feature buffer, gather and training are left out.
+It answers the question "how many rows per second does the read planner get out of this disk?",
+beside one request per row and beside fio's IOPS at the row's size. A batch is a sampled
+neighbourhood, or a share of all rows drawn at random. Rows land in memory as in the loader; feature
+buffer, gather and training are left out.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
 
-LANDING_BYTES = 64 << 20  # rows planned as one: a loader's part, of rows of 512 bytes
+LANDING_BYTES = 64 << 20  # of rows in one plan: as in a loader whose rows have 512 bytes
 ROWS_AT_ONCE_MIN = 256
-SECONDS_A_POINT = 0.1  # of a calibration in turn: less than it takes to read a stretch
+SECONDS_A_POINT = 0.1  # of a recalibration: less than reading one stretch of rows takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,18 @@ class RowsOptions:
     """Which rows to read, and how.
 
     Attributes:
-        features: the table, a per-node array's name.
-        share: of all rows, drawn at random for each batch; None: sample neighbourhoods.
-        batches: how many.
-        batch_size: seeds of a sampled batch, drawn from all nodes.
-        fanout: of a sampled batch.
-        gap: bytes between rows that are read over; None: the calibration's, else the default.
-        separate: one request a row, nothing merged: the naive ring.
+        features: name of the per-node array to read.
+        share: share of all rows, drawn at random for each batch; None: sample neighbourhoods.
+        batches: number of batches.
+        batch_size: seeds in a sampled batch, drawn from all nodes.
+        fanout: neighbours to sample for a node in each hop of a sampled batch.
+        gap: largest gap between rows, in bytes, that is read over; None: from the store's
+            calibration, or the default without one.
+        separate: whether to send one request per row and merge none: the naive ring.
         iodepth, ioengine, submit_batch, complete_min, slat: as in `IoOptions`.
-        seed: of the rows.
-        recalibrate: measure the disk before each stretch of rows and predict by that. A disk that
-            others use too is not the same for two seconds, let alone since it was calibrated.
+        seed: seed of the random rows.
+        recalibrate: whether to measure the disk before each stretch of rows and predict by that.
+            The speed of a disk that others use too changes within seconds.
     """
 
     features: str = "x"
@@ -68,14 +70,14 @@ class RowsOptions:
 
 @dataclass(frozen=True, slots=True)
 class RowsResult:
-    """What came of it.
+    """The result of reading rows.
 
     Attributes:
-        driven: what was read and what it took.
+        driven: what was read, and the time and CPU that it took.
         row_bytes: bytes of one row.
-        gap_bytes: gaps that were read over.
-        predicted_s: how long the store's calibration, or the one in between, says that these
-            requests take; None: not calibrated.
+        gap_bytes: the largest gap that was read over, in bytes.
+        predicted_s: seconds that these requests take by the store's calibration or by the
+            recalibration; None: the store is not calibrated.
     """
 
     driven: Driven
@@ -85,7 +87,7 @@ class RowsResult:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows landed a second."""
+        """Rows that landed per second."""
         return self.driven.rows / self.driven.runtime_s
 
 
@@ -125,7 +127,7 @@ def run(store: Store, options: RowsOptions) -> RowsResult:
 def _drive_in_turn(
     plans: _Plans, store: Store, options: RowsOptions, settings: EngineSettings
 ) -> tuple[Driven, DiskCost | None]:
-    """Drive stretch by stretch, the disk measured before each; all of it, and what reading cost."""
+    """Read stretch by stretch, measuring the disk before each; return the sums and the cost."""
     depth, engine = options.iodepth, options.ioengine
     disk = Disk(store, options.features, depth, engine)
     driven, points = drive([iter(())], engine, settings), []
@@ -136,7 +138,7 @@ def _drive_in_turn(
 
 
 def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
-    """The distinct rows of each batch, sorted, int64 [rows].
+    """Yield the distinct rows of each batch, sorted, int64 [rows].
 
     Raises:
         ConfigError: an option cannot work.
@@ -161,16 +163,19 @@ def wanted_rows(store: Store, options: RowsOptions) -> Iterator[Int64Array]:
 
 
 class _Plans:
-    """Plans batches as they are asked for, a stretch of rows at a time, into memory that is used
-    again once its stretch has landed. It has been touched before, as a loader's slots are after its
-    first batches: a page that is new would cost more than the row that lands in it."""
+    """Plans the reads of batches on demand, one stretch of rows at a time.
+
+    Memory is reused once its stretch has landed. It is touched before the first read, as a loader's
+    slots are after its first batches, because the first touch of a page costs more than the read of
+    a row that lands in it.
+    """
 
     def __init__(self, table: TableLayout, batches: list[Int64Array]) -> None:
         stride = table.file.row_bytes
         self._table, self._batches = table, batches
         self._at_once = max(ROWS_AT_ONCE_MIN, LANDING_BYTES // stride)
         self._at_once = min(self._at_once, max((len(rows) for rows in batches), default=1) or 1)
-        parts = QUEUED + 1  # `drive` asks for the next when at most QUEUED are under way
+        parts = QUEUED + 1  # `drive` asks for the next plan when at most QUEUED are under way
         memory = np.frombuffer(private_map(parts * self._at_once * stride), np.uint8)
         memory[:: mmap.PAGESIZE] = 0
         self._landing = Landing(memory.ctypes.data, stride, direct=True, owner=memory)

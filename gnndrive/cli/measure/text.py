@@ -1,7 +1,8 @@
-"""Reports in fio's form: the text, and JSON with fio's keys, so that what reads fio's reads ours.
+"""Reports in fio's form, as text and as JSON with fio's keys, so that fio's readers can parse them.
 
-Units are fio's: `bw` is KiB/s, `runtime` milliseconds, `usr_cpu` per cent of one core. CPU is the
-whole process's, so Python's share is in it. Jobs are reported as one, as with `--group_reporting`.
+Units are fio's: `bw` is in KiB/s, `runtime` in milliseconds, `usr_cpu` in per cent of one core. CPU
+time is that of the whole process, Python included. Jobs are reported together, as with
+`--group_reporting`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _decimal(count: float) -> str:
 
 
 def io_report(options: IoOptions, driven: Driven) -> str:
-    """Raw reads, as fio reports them."""
+    """Report raw reads as fio does."""
     head = (
         f"gnndrive: (g=0): rw={options.rw}, bs={_binary(options.bs)}, "
         f"ioengine={options.ioengine}, iodepth={options.iodepth}, numjobs={options.numjobs}, "
@@ -83,7 +84,7 @@ def _read_lines(driven: Driven) -> list[str]:
 
 
 def _unit(least_ns: float, most_ns: float) -> tuple[str, float]:
-    """The unit in which both ends are readable."""
+    """The unit in which both ends are readable, and its length in nanoseconds."""
     if least_ns > 2e6 and most_ns > 99_999e3:
         return "msec", 1e6
     return ("usec", 1e3) if least_ns > 2e3 or most_ns > 99_999 else ("nsec", 1.0)
@@ -108,7 +109,7 @@ def _percentile_lines(name: str, times: Histogram) -> list[str]:
 
 
 def io_json(options: IoOptions, driven: Driven) -> dict[str, Any]:
-    """Raw reads as fio's JSON has them; what does not apply is 0."""
+    """Report raw reads in the form of fio's JSON; figures that do not apply are 0."""
     now, words = time.time(), job_options(options)
     nothing: dict[str, Any] = _section(0, 0, 0.0, {name: Histogram() for name in _TIMES})
     latency = driven.latency
@@ -146,7 +147,7 @@ _TIMES = ("slat_ns", "clat_ns", "lat_ns")
 
 
 def job_options(options: IoOptions) -> dict[str, str]:
-    """The options under fio's names, as text, as fio gives them back."""
+    """The options under fio's names, as text, as fio repeats them in its JSON."""
     words = {
         "name": "gnndrive",
         "filename": options.filename,
@@ -183,7 +184,7 @@ def _section(
 
 
 def _times(times: Histogram, percentiles: bool) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "min": times.min_ns,
         "max": times.max_ns,
         "mean": times.mean_ns,
@@ -191,29 +192,29 @@ def _times(times: Histogram, percentiles: bool) -> dict[str, Any]:
         "N": times.count,
     }
     if percentiles and times.count:
-        said["percentile"] = {f"{p:.6f}": times.percentile_ns(p) for p in PERCENTILES}
-    return said
+        figures["percentile"] = {f"{p:.6f}": times.percentile_ns(p) for p in PERCENTILES}
+    return figures
 
 
 def _distribution(times: Histogram) -> dict[str, dict[str, float]]:
-    """Per cent of the latencies up to each of fio's bounds, and above the one before."""
-    said: dict[str, dict[str, float]] = {}
+    """Per cent of the latencies between each of fio's bounds and the bound before it."""
+    shares: dict[str, dict[str, float]] = {}
     below = 0.0
     for name, (scale, bounds) in _UP_TO.items():
-        said[name] = {}
+        shares[name] = {}
         for bound in bounds:
             share = 100 * times.share_below(bound * scale)
-            said[name][str(bound)] = share - below
+            shares[name][str(bound)] = share - below
             below = share
-    said["latency_ms"][">=2000"] = (100 - below) if times.count else 0.0
-    return said
+    shares["latency_ms"][">=2000"] = (100 - below) if times.count else 0.0
+    return shares
 
 
 # ---- rows, comparisons, the calibration
 
 
 def rows_report(result: RowsResult) -> str:
-    """Rows of batches: what one request a row would not have given."""
+    """Report reads of rows, beside what one request per row would need."""
     driven = result.driven
     speed, wanted = driven.nbytes / driven.runtime_s, driven.rows * result.row_bytes
     lines = [
@@ -236,7 +237,7 @@ def rows_report(result: RowsResult) -> str:
 
 
 def rows_json(result: RowsResult) -> dict[str, Any]:
-    """The same as a mapping."""
+    """Report the same figures as a mapping, for JSON."""
     driven = result.driven
     return {
         "rows": driven.rows,
@@ -254,44 +255,44 @@ def rows_json(result: RowsResult) -> dict[str, Any]:
     }
 
 
-def ratios(what: str, ours: Sequence[float], fios: Sequence[FioResult]) -> dict[str, Any]:
-    """Our figure of each run beside fio's IOPS of the run next to it.
+def ratios(what: str, figures: Sequence[float], fios: Sequence[FioResult]) -> dict[str, Any]:
+    """Compare the figure of each gnndrive run with the IOPS of the fio run beside it.
 
     Args:
         what: the figure's name, "IOPS" or "rows/s".
-        ours, fios: as many of each.
+        figures, fios: gnndrive's figures and fio's results, one of each per run.
     """
     theirs = [one.iops for one in fios]
-    each = [mine / their for mine, their in zip(ours, theirs, strict=True)]
-    named = {"ours": spread(ours), "fio": spread(theirs), "ratio": spread(each)}
+    each = [mine / their for mine, their in zip(figures, theirs, strict=True)]
+    named = {"ours": spread(figures), "fio": spread(theirs), "ratio": spread(each)}
     return {"what": what, "fio version": fios[0].version, **named}
 
 
 def against_report(
-    compared: dict[str, Any], ours: Sequence[float], fios: Sequence[FioResult]
+    compared: dict[str, Any], figures: Sequence[float], fios: Sequence[FioResult]
 ) -> str:
-    """A line a run, then medians and ranges."""
+    """Report one line per run, then medians and ranges."""
     what, name = compared["what"], compared["fio version"]
     lines = [
         f"run {number}: {kilo(mine)} {what} beside {name}'s {kilo(their.iops)} IOPS: "
         f"{mine / their.iops:.3f}"
-        for number, (mine, their) in enumerate(zip(ours, fios, strict=True), 1)
+        for number, (mine, their) in enumerate(zip(figures, fios, strict=True), 1)
     ]
 
-    def said(figure: Spread) -> str:
+    def shown(figure: Spread) -> str:
         return f"{kilo(figure.median)} ({kilo(figure.least)} to {kilo(figure.most)})"
 
     ratio = compared["ratio"]
     lines.append(
-        f"median of {len(ours)} in turn: {said(compared['ours'])} {what} beside "
-        f"{said(compared['fio'])} IOPS: ratio {ratio.median:.3f} ({ratio.least:.3f} to "
+        f"median of {len(figures)} in turn: {shown(compared['ours'])} {what} beside "
+        f"{shown(compared['fio'])} IOPS: ratio {ratio.median:.3f} ({ratio.least:.3f} to "
         f"{ratio.most:.3f})"
     )
     return "\n".join(lines)
 
 
 def costs(cost: DiskCost) -> str:
-    """A calibration in a line."""
+    """Describe a calibration in one line."""
     speed = f" ({_decimal(1 / cost.byte_s)}/s)" if cost.byte_s else ""
     return (
         f"{cost.request_s * 1e6:.2f} µs a request and {cost.byte_s * 1e9:.3f} ns a byte{speed} at "
@@ -300,7 +301,7 @@ def costs(cost: DiskCost) -> str:
 
 
 def points_report(cost: DiskCost) -> str:
-    """What was measured, a line a size, beside what the two constants say."""
+    """Report the measured times, one line per size, beside those by the two constants."""
     lines = []
     for size, seconds in medians(cost.points):
         each = [t for nbytes, t in cost.points if nbytes == size]

@@ -1,7 +1,7 @@
-"""What a run shows: a live line while it goes, a text or JSON report at its end.
+"""The output of a run: a live line while it runs, a text or JSON report at its end.
 
-Everything is made from the flat mapping that `loader.stats()` returns; nothing here reads a clock
-or knows a loader.
+Both are made from the flat mapping that `loader.stats()` returns; this folder reads no clock and
+imports no loader.
 """
 
 from gnndrive.cli.report.live import LiveLine, say

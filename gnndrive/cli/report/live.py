@@ -1,8 +1,8 @@
-"""The live line: where an epoch stands, on one line that is drawn over itself.
+"""The live line: the progress of an epoch on one line of the terminal, drawn over itself.
 
-It has no clock and no thread of its own: rates and the time left come from the stats' `elapsed_s`,
-and it is drawn when the training loop says `update`. Where the output is no terminal, a plain line
-is printed every so many batches, so that a log shows progress too.
+It has neither a clock nor a thread: rates and the time left come from the stats' `elapsed_s`, and
+the line is drawn when the training loop calls `update`. If the output is no terminal, a plain line
+is printed every `every` batches, so that a log shows the progress too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gnndrive.cli.report.text import Stats, mib, percent, ratio, si
 
-WINDOW_S = 5.0  # rates are over about the last five seconds
+WINDOW_S = 5.0  # rates are averages over about the last five seconds
 REDRAW_S = 0.1  # a terminal is drawn at most ten times a second
 _COUNTERS = ("elapsed_s", "rows", "rows_hit", "requests", "bytes_read")
 
@@ -33,7 +33,7 @@ def clock(seconds: float) -> str:
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: nothing coloured, taken for markup or wrapped."""
+    """Print a line unchanged: without colours, markup or wrapping."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -42,10 +42,10 @@ class LiveLine:
 
     Args:
         batches: batches in the epoch.
-        label: what the line begins with, such as "epoch 1/3".
-        every: batches between lines where the output is no terminal.
-        since: the stats when the epoch began, where they count earlier epochs too.
-        console: where to draw; standard error where None, so that standard output stays clean.
+        label: the beginning of the line, such as "epoch 1/3".
+        every: batches between two lines if the output is no terminal.
+        since: the stats at the start of the epoch, if they count earlier epochs too.
+        console: where to draw; None: standard error, so that standard output holds only results.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class LiveLine:
             self._live = None
 
     def update(self, batch: int, stats: Stats, *, loss: float | None = None) -> None:
-        """Say that `batch` batches of the epoch are done.
+        """Report that `batch` batches of the epoch are done.
 
         Args:
             batch: from 1 to `batches`.
-            stats: what `loader.stats()` returns now; counters only grow while a line lives.
+            stats: what `loader.stats()` returns now; its counters must not decrease.
             loss: the last batch's loss, if it is known.
         """
         counters = _counters(stats)
@@ -106,9 +106,9 @@ class LiveLine:
             say(self._console, self.line(batch, stats, loss))
 
     def line(self, batch: int, stats: Stats, loss: float | None = None) -> str:
-        """The line's text after `update`.
+        """The text of the line after `update`.
 
-        Queues are batches now in each stage: s sampling, x extracting, t waiting for training.
+        s, x and t are the batches now being sampled, being extracted and waiting for training.
         """
         oldest, newest = self._window[0], self._window[-1]
         seconds, rows, hits, requests, read = (

@@ -1,8 +1,8 @@
-"""The final report: what a run did, as an aligned text in the manner of fio, or as JSON.
+"""The final report of a run, as aligned text in the style of fio, or as JSON.
 
-Both are made from the flat mapping that `loader.stats()` returns and nothing else, so that a report
-can be made again from the JSON that a run left behind. Counts are of distinct rows per batch; bytes
-read are what the device was asked for, bytes wanted what the rows themselves hold.
+Both are made only from the flat mapping that `loader.stats()` returns, so that a report can be made
+again from the JSON of an earlier run. Rows are counted once per batch; bytes read are what was
+requested from the disk, bytes wanted are those of the rows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Stats = Mapping[str, Any]
 
 
 def ratio(part: float, whole: float) -> float:
-    """`part / whole`, or 0 where nothing has happened yet."""
+    """`part / whole`, or 0 if `whole` is 0."""
     return part / whole if whole else 0.0
 
 
 def si(number: float) -> str:
-    """A count with a decimal prefix and three figures at most: 950, 12.3 k, 1.06 M."""
+    """A count with a decimal prefix and at most one decimal: 950, 12.3 k, 1.1 M."""
     for prefix in ("", " k", " M", " G"):
         if number < 999.5 or prefix == " G":
             break
@@ -43,30 +43,30 @@ def mib(count: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share: 45.2 %."""
+    """A share in per cent: 45.2 %."""
     return f"{100 * ratio(part, whole):.1f} %"
 
 
 def peak_memory_bytes() -> int:
-    """The most memory that this process has held at once, in bytes, mapped files included.
+    """The peak memory of this process, in bytes, mapped files included.
 
-    Linux's VmHWM where it can be read: unlike getrusage's figure, a process does not inherit it
-    from the one that started it.
+    It is Linux's VmHWM if that can be read. getrusage's figure serves worse, because a process
+    inherits it from its parent.
     """
     try:
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    except OSError:  # no /proc here
+    except OSError:  # the system has no /proc
         pass
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def derived(stats: Stats) -> dict[str, float]:
-    """What follows from the counters: rates over `elapsed_s`, shares, sizes.
+    """Derive rates over `elapsed_s`, shares and sizes from the counters.
 
     Args:
-        stats: what `loader.stats()` returned; counters that are absent count as 0.
+        stats: what `loader.stats()` returned; missing counters count as 0.
 
     Returns:
         rows_per_s, requests_per_s, read_bytes_per_s, hit_rate, waited_rate (of the rows, those that
@@ -93,13 +93,13 @@ def final_report(
     results: Mapping[str, str] | None = None,
     peak_memory: int | None = None,
 ) -> str:
-    """The report that ends a run.
+    """The report at the end of a run.
 
     Args:
         stats: what `loader.stats()` returned.
-        title: the first line's first word.
-        results: lines of the caller's own, such as accuracies, by name; they come last.
-        peak_memory: bytes; this process's peak where None.
+        title: the beginning of the first line.
+        results: more lines, such as accuracies, by name; they come last.
+        peak_memory: peak memory in bytes; None: that of this process.
     """
 
     def of(name: str) -> Any:
@@ -132,12 +132,15 @@ def final_report(
 
 
 def as_json(stats: Stats, *, peak_memory: int | None = None, **more: Any) -> str:
-    """The same as one JSON object: the counters, what follows from them, and `more`.
+    """The same report as one JSON object: the counters, the derived figures, and `more`.
 
     Args:
         stats: what `loader.stats()` returned.
-        peak_memory: bytes; this process's peak where None.
-        more: entries of the caller's own; they must be JSON.
+        peak_memory: peak memory in bytes; None: that of this process.
+        more: more entries; JSON must be able to hold them.
+
+    Raises:
+        ValueError: a number is nan or infinite.
     """
     peak = peak_memory_bytes() if peak_memory is None else peak_memory
     everything = {**stats, **derived(stats), "peak_memory_bytes": peak, **more}

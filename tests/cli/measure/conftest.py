@@ -1,4 +1,4 @@
-"""A small store whose rows are one sector, and a file of blocks that tell their number."""
+"""A small store with rows of one sector, and a file of blocks that contain their number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NODES, DIM = 3_000, 128  # rows of 512 bytes
 
 
 def make_store(path: Path, nodes: int = NODES) -> Store:
-    """Every node has four in-neighbours."""
+    """Make a store in which every node has four in-neighbours."""
     random = np.random.default_rng(3)
     return write_store(
         path,

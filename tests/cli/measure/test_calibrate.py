@@ -1,4 +1,4 @@
-"""The calibration: a line through known points, and a small store measured for real."""
+"""The calibration: a line fitted to known points, and a real measurement of a small store."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def test_points_on_a_line_give_the_line(request_s, byte_s):
     assert fit(points) == pytest.approx((request_s, byte_s), rel=1e-6)
 
 
-def test_the_median_counts():
+def test_the_line_is_fitted_to_medians():
     line = [(size, 1e-5 + size * 1e-9) for size in READ_BYTES]
     outlier = [(size, t * 50) for size, t in line]
     assert fit(line * 2 + outlier) == pytest.approx((1e-5, 1e-9))
     assert medians([(2, 5.0), (1, 1.0), (2, 7.0), (2, 90.0)]) == [(1, 1.0), (2, 7.0)]
 
 
-def test_the_line_goes_as_far_as_the_loaders_largest_read():
-    """A disk that is full at 64 KiB already: what a byte costs lies between both of its slopes."""
+def test_the_line_reaches_the_loaders_largest_read():
+    """On a disk that is saturated at 64 KiB, the cost of a byte lies between its two slopes."""
     assert READ_BYTES[-1] == block_bytes(row_bytes=512)
     dear = [(size, 5e-6 + max(size * 1e-10, size * 2e-10 - 6e-6)) for size in READ_BYTES]
     assert 1.2e-10 < fit(dear)[1] < 2e-10
@@ -46,14 +46,14 @@ def test_neither_constant_is_negative():
     assert fit([(512, 1e-5), (4096, 1e-5)]) == pytest.approx((1e-5, 0), abs=1e-12)
 
 
-def test_how_far_off_the_line_is():
+def test_misfit_is_the_largest_distance_from_the_line():
     disk = DiskIdentity("8:1", "", "", "ext4")
     points = ((512, 1e-5), (4096, 2e-5))
     assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, points)) == pytest.approx(0.5)
     assert misfit(DiskCost(1e-5, 0.0, 1, "", "", disk, ())) == 0
 
 
-def test_as_many_bytes_are_in_flight_as_in_a_loader(store, monkeypatch):
+def test_it_has_as_many_bytes_in_flight_as_a_loader(store, monkeypatch):
     asked = []
     real = calibrate.run
     monkeypatch.setattr(calibrate, "run", lambda given: asked.append(given) or real(given))
@@ -62,7 +62,7 @@ def test_as_many_bytes_are_in_flight_as_in_a_loader(store, monkeypatch):
 
 
 @pytest.mark.parametrize("ioengine", ["uring", "threads"])
-def test_a_store_is_measured_and_remembers(store, ioengine):
+def test_a_calibration_is_measured_and_saved(store, ioengine):
     assert load_calibration(store) is None
     cost = calibrate.calibrate(store, depth=4, ioengine=ioengine, reads=40)
     assert load_calibration(store) == cost
@@ -71,16 +71,16 @@ def test_a_store_is_measured_and_remembers(store, ioengine):
     assert [size for size, _ in cost.points] == list(READ_BYTES) * ROUNDS
     assert all(seconds > 0 for _, seconds in cost.points)
     assert cost.request_s + cost.byte_s > 0
-    store.verify()  # disk.json is none of its business
+    store.verify()  # which ignores disk.json
 
 
-def test_a_store_too_small_to_measure(tmp_path):
+def test_a_store_too_small_to_measure_is_refused(tmp_path):
     tiny = make_store(tmp_path / "tiny.gnn", nodes=0)
     with pytest.raises(ConfigError, match="needs no calibration"):
         calibrate.calibrate(tiny, reads=1, features="x")
 
 
-def test_a_folder_that_cannot_be_written_to_is_not_even_measured(store, monkeypatch):
+def test_a_read_only_folder_is_refused_before_measuring(store, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     monkeypatch.setattr(calibrate, "run", None)
     with pytest.raises(StoreError, match="make the store's folder writable"):

@@ -1,4 +1,4 @@
-"""fio beside us: what it is asked, what its JSON says, and our JSON read by the same parser."""
+"""fio's command line, fio's JSON parsed, and gnndrive's JSON parsed by the same parser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnndrive.cli.measure.fio import FioResult, fio_command, in_turn, parse_fio,
 from gnndrive.cli.measure.raw import IoOptions
 from gnndrive.common.errors import ConfigError, GNNDriveError
 
-# What fio 3.33 prints with --output-format=json, shortened to what is read of it.
+# The output of fio 3.33 with --output-format=json, shortened to the entries that are read.
 CANNED = """fio: this platform does not support process shared mutexes
 {
   "fio version" : "fio-3.33",
@@ -43,7 +43,7 @@ CANNED = """fio: this platform does not support process shared mutexes
 """
 
 
-def test_what_fio_says():
+def test_fios_json_is_parsed():
     assert parse_fio(CANNED) == FioResult(
         version="fio-3.33",
         iops=96961.01949,
@@ -58,12 +58,12 @@ def test_what_fio_says():
 @pytest.mark.parametrize(
     "said", ["", "fio: bad option", "{", "{}", '{"jobs": []}', CANNED.replace("iops", "iopz")]
 )
-def test_what_is_no_report_of_fio_is_said(said):
+def test_output_that_is_no_report_is_an_error(said):
     with pytest.raises(GNNDriveError, match="by hand"):
         parse_fio(said)
 
 
-def test_what_fio_is_asked():
+def test_fios_command_line():
     command = fio_command("/bin/fio", IoOptions("/a:b", bs=512, iodepth=32, runtime_s=1.5))
     assert command[0] == "/bin/fio"
     for word in (
@@ -86,13 +86,13 @@ def test_what_fio_is_asked():
     assert not [word for word in command if "runtime" in word or "time_based" in word]
 
 
-def test_fio_that_is_not_there(monkeypatch):
+def test_a_missing_fio_is_an_error(monkeypatch):
     monkeypatch.setattr(fio.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match="apt install fio"):
         fio.run_fio(IoOptions("f"))
 
 
-def test_fio_that_fails_and_fio_that_works(monkeypatch):
+def test_fio_is_run_and_its_failure_is_an_error(monkeypatch):
     monkeypatch.setattr(fio.shutil, "which", lambda name: "/bin/fio")
 
     def ended(code, out, err):
@@ -100,13 +100,13 @@ def test_fio_that_fails_and_fio_that_works(monkeypatch):
         monkeypatch.setattr(fio.subprocess, "run", lambda *_, **__: done)
 
     ended(1, "", "fio: file not found\nmore")
-    with pytest.raises(GNNDriveError, match=r"code 1 and said: fio: file not found$"):
+    with pytest.raises(GNNDriveError, match=r"code 1 and printed: fio: file not found$"):
         fio.run_fio(IoOptions("f"))
     ended(0, CANNED, "")
     assert fio.run_fio(IoOptions("f")).version == "fio-3.33"
 
 
-def test_runs_take_turns_in_going_first():
+def test_which_one_runs_first_alternates():
     order = []
     ours, theirs = in_turn(
         lambda: order.append("ours") or 1, lambda: order.append("fio") or parse_fio(CANNED), 3
@@ -116,7 +116,7 @@ def test_runs_take_turns_in_going_first():
     assert len(theirs) == 3
 
 
-def test_ratios_are_of_runs_next_to_each_other():
+def test_ratios_compare_the_runs_of_each_pair():
     def ran(iops):
         return FioResult("fio-3.33", iops, 0, 0, 0, 0, 0)
 
@@ -129,7 +129,7 @@ def test_ratios_are_of_runs_next_to_each_other():
     assert "ratio 1.000 (0.900 to 1.100)" in said
 
 
-def test_our_json_reads_like_fios(blocks):
+def test_gnndrives_json_has_the_form_of_fios(blocks):
     options = IoOptions(str(blocks), iodepth=4, reads=500)
     driven = raw.run(options)
     said = json.dumps(text.io_json(options, driven))
@@ -149,7 +149,7 @@ def test_our_json_reads_like_fios(blocks):
     assert sum(shares) == pytest.approx(100)
 
 
-def test_our_text_reads_like_fios(blocks):
+def test_gnndrives_text_has_the_form_of_fios(blocks):
     options = IoOptions(str(blocks), iodepth=4, reads=500)
     said = text.io_report(options, raw.run(options))
     for part in ("rw=randread, bs=4.0KiB", "  read: IOPS=", "slat (", "clat (", " lat (",

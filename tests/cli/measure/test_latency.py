@@ -1,4 +1,4 @@
-"""Histograms: known latencies in, fio's figures out."""
+"""Histograms: fio's figures from known latencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gnndrive.common.ffi import ffi, lib
 
 
 def histogram(*parts):
-    """What came of the parts, each counted on its own, and merged; as `lat`."""
+    """The histogram `lat` of all parts, each counted separately and then merged."""
     latencies = []
     for part in parts:
         latencies.append(ffi.new("gd_latency *"))
@@ -32,7 +32,7 @@ def test_small_times_are_exact():
 
 
 @given(st.lists(st.integers(0, 10**10), min_size=2, max_size=200))
-def test_figures_are_right_to_a_bucket(times):
+def test_figures_are_right_to_a_buckets_width(times):
     counted = histogram(times[::2], times[1::2])
     assert counted.count == len(times)
     assert (counted.min_ns, counted.max_ns) == (min(times), max(times))
@@ -52,19 +52,19 @@ def test_buckets_cover_all_times_in_order():
     assert (counted.buckets == 1).all()
 
 
-def test_what_is_out_of_range_is_still_counted():
+def test_times_out_of_range_are_counted():
     counted = histogram([-5, 2**62])
     assert counted.buckets[0] == counted.buckets[-1] == 1
     assert counted.percentile_ns(100) == lib.gd_bucket_ns(lib.GD_LATENCY_BUCKETS - 1)
 
 
-def test_nothing_counted_is_all_zeroes():
+def test_an_empty_histogram_is_all_zeroes():
     counted = histogram([])
     assert counted.count == counted.mean_ns == counted.stddev_ns == counted.percentile_ns(99) == 0
     assert Histogram().share_below(10) == 0
     assert histogram([], [7], []).min_ns == 7
 
 
-def test_shares():
+def test_shares_of_short_times():
     counted = histogram([10, 20, 30, 5000])
     assert [counted.share_below(ns) for ns in (9, 20, 1000, 10**6)] == [0, 0.5, 0.75, 1]

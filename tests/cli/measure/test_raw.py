@@ -1,4 +1,4 @@
-"""Raw reads: how many, of what, by which engine; a fixed number of them, never a clock."""
+"""Raw reads: counts, blocks and engines, with a fixed number of reads instead of a clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gnndrive.common.errors import ConfigError, ReadError
 @pytest.mark.parametrize("ioengine", ["uring", "threads"])
 @pytest.mark.parametrize("rw", ["read", "randread"])
 @pytest.mark.parametrize("numjobs", [1, 3])
-def test_a_number_of_reads(blocks, ioengine, rw, numjobs):
+def test_a_fixed_number_of_reads(blocks, ioengine, rw, numjobs):
     options = IoOptions(
         str(blocks), rw=rw, iodepth=8, numjobs=numjobs, ioengine=ioengine, reads=10_000
     )
@@ -31,8 +31,8 @@ def test_a_number_of_reads(blocks, ioengine, rw, numjobs):
 
 
 @pytest.mark.parametrize("inflight_bytes", [0, 8192])
-def test_as_many_bytes_in_flight_as_was_asked(blocks, monkeypatch, inflight_bytes):
-    """As fio has it: as many as `iodepth` says, unless there is a limit."""
+def test_inflight_bytes_are_passed_to_the_engine(blocks, monkeypatch, inflight_bytes):
+    """As in fio, only `iodepth` limits the bytes in flight unless a limit is given."""
     asked = []
     real = raw.drive
     monkeypatch.setattr(raw, "drive", lambda *given: asked.append(given[2]) or real(*given))
@@ -41,7 +41,7 @@ def test_as_many_bytes_in_flight_as_was_asked(blocks, monkeypatch, inflight_byte
     assert [settings.inflight_bytes for settings in asked] == [inflight_bytes]
 
 
-def test_without_runtime_or_number_size_is_read_once(blocks):
+def test_without_runtime_or_reads_the_size_is_read_once(blocks):
     options = IoOptions(str(blocks), bs=512, iodepth=4, size=65536, direct=False, slat=False)
     driven = raw.run(options)
     assert driven.nbytes == 65536
@@ -55,12 +55,12 @@ def test_a_runtime_ends_an_endless_source(blocks):
     assert driven.rows == driven.requests
 
 
-def test_batches_of_submission_and_completion(blocks):
+def test_submitting_and_completing_in_batches(blocks):
     options = IoOptions(str(blocks), iodepth=8, submit_batch=4, complete_min=4, reads=1000)
     assert raw.run(options).rows == 1000
 
 
-def test_which_blocks():
+def test_the_numbers_of_the_blocks():
     options = IoOptions("x", rw="read", iodepth=4)
     given = list(block_numbers(options, 100, 5000, 0))
     assert [len(part) for part in given] == [4096, 904]
@@ -90,7 +90,7 @@ def test_which_blocks():
         ({"iodepth": 10**6}, "depth may be 1 to 4096"),
     ],
 )
-def test_what_cannot_be_is_refused(blocks, change, complaint):
+def test_options_that_cannot_work_are_refused(blocks, change, complaint):
     with pytest.raises(ConfigError, match=complaint):
         raw.run(replace(IoOptions(str(blocks), reads=1), **change))
 
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 
 def test_a_failed_read_is_an_error(blocks, monkeypatch):
-    """Blocks beyond the file's end: it was cut after it was looked at."""
+    """It reads beyond the end of the file, as if the file was cut after its size was read."""
     real = raw.block_count
     monkeypatch.setattr(raw, "block_count", lambda options: 2 * real(options))
     options = IoOptions(str(blocks), rw="read", iodepth=4, reads=128)

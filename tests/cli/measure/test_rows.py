@@ -1,4 +1,4 @@
-"""Rows of batches: which, in how many requests, and where they land."""
+"""Rows of batches: their numbers, their requests, and where they land."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gnndrive.store.calibration import disk_identity, save_calibration
 SOME = RowsOptions(share=0.05, iodepth=8)
 
 
-def test_a_share_of_rows(store):
+def test_batches_are_a_share_of_all_rows(store):
     drawn = list(rows.wanted_rows(store, SOME))
     assert len(drawn) == 3
     for part in drawn:
@@ -30,7 +30,7 @@ def test_a_share_of_rows(store):
     assert (every == np.arange(3000)).all()
 
 
-def test_the_rows_of_samples(store):
+def test_batches_are_the_rows_of_samples(store):
     options = RowsOptions(batches=2, batch_size=10, fanout=(3, 2))
     drawn = list(rows.wanted_rows(store, options))
     for part in drawn:
@@ -42,7 +42,7 @@ def test_the_rows_of_samples(store):
 @pytest.mark.parametrize(
     "change", [{"share": 0.0}, {"share": 1.5}, {"batches": 0}, {"batch_size": 0}]
 )
-def test_what_cannot_be_is_refused(store, change):
+def test_options_that_cannot_work_are_refused(store, change):
     with pytest.raises(ConfigError):
         rows.run(store, replace(SOME, **change))
 
@@ -64,7 +64,7 @@ def test_bridging_saves_requests(store, ioengine):
 
 
 def test_each_row_lands_where_it_should(store, monkeypatch):
-    """In three parts of memory by turns, a few rows at a time."""
+    """Rows land a few at a time, in three parts of memory by turns."""
     monkeypatch.setattr(rows, "LANDING_BYTES", 512 * 64)
     monkeypatch.setattr(rows, "ROWS_AT_ONCE_MIN", 64)
     landings = []
@@ -85,7 +85,7 @@ def test_each_row_lands_where_it_should(store, monkeypatch):
     assert (held[start : start + len(last)] == last).all()
 
 
-def test_a_disk_measured_in_turn_predicts(store, monkeypatch):
+def test_a_recalibration_predicts_the_time(store, monkeypatch):
     monkeypatch.setattr(rows, "LANDING_BYTES", 512 * 512)
     measured = []
 
@@ -103,13 +103,13 @@ def test_a_disk_measured_in_turn_predicts(store, monkeypatch):
     assert result.predicted_s == pytest.approx(driven.requests * 1e-5 + driven.nbytes * 1e-9)
 
 
-def test_no_rows_at_all(store):
+def test_a_batch_without_rows(store):
     options = RowsOptions(share=1e-9, batches=1, recalibrate=True)
     result = rows.run(store, options)
     assert (result.driven.rows, result.predicted_s) == (0, None)
 
 
-def test_what_the_calibration_predicts(store):
+def test_the_stores_calibration_predicts_the_time(store):
     disk = disk_identity(store.path)
     save_calibration(store, DiskCost(1e-5, 1e-9, 8, "uring", "2026-01-01", disk, ()))
     result = rows.run(store, replace(SOME, batches=1))

@@ -1,4 +1,4 @@
-"""The final report against golden text, the live line on a terminal and on none."""
+"""The final report against a golden text; the live line with and without a terminal."""
 
 import io
 import json
@@ -52,7 +52,7 @@ def test_final_report_is_the_golden_text():
     assert text == GOLDEN
 
 
-def test_a_report_of_nothing_divides_by_nothing():
+def test_a_report_of_empty_stats_divides_by_no_zero():
     text = final_report({}, peak_memory=1 << 20)
     assert text.startswith("gnndrive: 0 batches in 0.0 s (0.000 s each), engine=none")
     assert set(derived({}).values()) == {0.0}
@@ -67,7 +67,7 @@ def test_json_holds_counters_rates_and_extras():
     assert report["accuracy"] == {"test": 0.941}
 
 
-def test_json_refuses_what_is_not_json():
+def test_json_refuses_nan():
     with pytest.raises(ValueError, match="JSON"):
         as_json(STATS, loss=float("nan"))
 
@@ -76,7 +76,7 @@ def test_json_refuses_what_is_not_json():
     ("number", "text"),
     [(0, "0"), (2.5, "2.5"), (950, "950"), (999.6, "1.0 k"), (12_345, "12.3 k"), (2e12, "2000 G")],
 )
-def test_counts_are_short(number: float, text: str):
+def test_counts_have_a_decimal_prefix(number: float, text: str):
     assert si(number) == text
 
 
@@ -84,7 +84,7 @@ def test_counts_are_short(number: float, text: str):
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (5 << 29, "2.5 GiB")],
 )  # fmt: skip
-def test_bytes_are_binary(count: float, text: str):
+def test_bytes_have_a_binary_prefix(count: float, text: str):
     assert mib(count) == text
 
 
@@ -92,7 +92,7 @@ def test_clock():
     assert [clock(0), clock(61.4), clock(3_725)] == ["0:00", "1:01", "1:02:05"]
 
 
-def test_peak_memory_is_at_least_what_is_held_now():
+def test_peak_memory_is_at_least_the_memory_held_now():
     peak = peak_memory_bytes()
     held = psutil.Process().memory_info().rss
     assert peak >= 0.9 * held  # the kernel updates the peak a little late
@@ -114,7 +114,7 @@ def drawn(line: LiveLine, batches: range) -> None:
             line.update(batch, at(batch), loss=1 / batch)
 
 
-def test_without_a_terminal_it_prints_every_nth_and_the_last():
+def test_without_a_terminal_every_nth_line_and_the_last_are_printed():
     out = io.StringIO()
     drawn(LiveLine(25, label="epoch 1/3", every=10, console=Console(file=out)), range(1, 26))
     lines = out.getvalue().splitlines()
@@ -155,7 +155,7 @@ def test_the_line_ends_when_the_loop_raises():
     assert "\x1b[?25h" in out.getvalue()  # the cursor is shown again
 
 
-def test_rates_are_of_the_last_seconds():
+def test_rates_are_averages_of_the_last_seconds():
     line = LiveLine(100, console=Console(file=io.StringIO()))
     for batch in range(1, 41):
         line.update(batch, at(batch))
