@@ -1,9 +1,9 @@
-"""What a batch has beside the rows of the feature buffer: other attributes, and edges' numbers.
+"""Read the parts of a batch that the feature buffer does not hold: other attributes, edge numbers.
 
-They are memory-mapped where memory has room for their files, for then each page is read but once.
-Where it has not, a batch's rows lie all over a file that the page cache cannot keep, and each comes
-with a stretch of what nobody wants: minutes a batch. There they are read as a hop's neighbours are,
-in planned direct reads at the ring's full depth, and nothing is kept.
+Arrays are memory-mapped if memory has room for their files, because then each page is read only
+once. If it has no room, the page cache cannot keep the file, and a page fault reads a whole stretch
+of it for each row: minutes a batch. Then rows are read like the neighbours of a hop, in planned
+direct reads at the ring's full depth, and nothing is kept.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from gnndrive.store.reader import Store
 
 
-PASS_ROWS = 1 << 19  # read at once: samples that wait for neighbours have their turn in between
+PASS_ROWS = 1 << 19  # rows read at once; sampling can read neighbours between two such reads
 
 
 class Attributes:
     """Rows of a store's arrays, for one loader.
 
     Args:
-        store: whose.
-        layouts: of the arrays that are not mapped, by name; whoever made them closes them.
-        read: carries reads out and returns the failures; blocking, from a worker thread.
+        store: the store.
+        layouts: layouts of the arrays that are not mapped, by name; the caller closes them.
+        read: carries out reads and returns the failures; it blocks, and is called in a worker
+            thread. None: there are no layouts.
     """
 
     def __init__(
@@ -49,16 +50,19 @@ class Attributes:
         self._maps: dict[str, torch.Tensor] = {}
 
     def pick(self, name: str, rows: Int64Array, empty: Allocate = np.empty) -> torch.Tensor:
-        """Rows of an array, [n, *row] in its own dtype and in memory from `empty`; blocking.
+        """Read rows of an array; blocks.
 
         Args:
-            name: in full, "nodes/year".
-            rows: their numbers, int64 [n], any order, duplicates allowed.
-            empty: where the memory comes from.
+            name: the array's full name, such as "nodes/year".
+            rows: row numbers, int64 [n], in any order, duplicates allowed.
+            empty: allocates the result.
+
+        Returns:
+            The rows, [n, *row], in the array's dtype.
 
         Raises:
             ReadError: the disk failed.
-            ClosedError: the loader was closed meanwhile.
+            ClosedError: the loader was closed during the read.
         """
         file = self._store.table(name)
         out = empty_tensor(empty, (len(rows), *file.row_shape), torch_dtype(file.dtype))
@@ -80,13 +84,13 @@ class Attributes:
             raise ReadError(file.path, int(first["offset"]), int(first["error"]))
 
     def _map(self, name: str) -> torch.Tensor:
-        """The array as a mapped tensor, mapped once."""
+        """The array as a memory-mapped tensor; mapped at the first call."""
         if name not in self._maps:
             self._maps[name] = self._store.tensor(name)
         return self._maps[name]
 
     def close(self) -> None:
-        """Let go of memory maps; they come back when they are wanted."""
+        """Drop the memory maps; `pick` maps the files again."""
         self._maps.clear()
 
     def __reduce__(self) -> Any:

@@ -1,4 +1,4 @@
-"""PyG's `BidirectionalNeighborSampler`, up- and downstream, without pyg-lib."""
+"""PyG's `BidirectionalNeighborSampler`, which samples in both directions, without pyg-lib."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ try:
     from torch_geometric.sampler.neighbor_sampler import (
         BidirectionalNeighborSampler as _PyGBidirectional,
     )
-except ImportError:  # PyG before 2.7 has none, and nobody will ask for ours
+except ImportError:  # PyG before 2.7 has no such sampler, so its users have no use for this one
     _PyGBidirectional = PyGNeighborSampler
 
 
 class BidirectionalNeighborSampler(_PyGBidirectional):  # type: ignore[misc]
-    """PyG's `BidirectionalNeighborSampler`, up- and downstream, without pyg-lib; homogeneous.
+    """PyG's `BidirectionalNeighborSampler` for homogeneous graphs, without pyg-lib.
+
+    It samples along edges and against them.
 
     Args:
         data: a Data or a (FeatureStore, GraphStore).
         num_neighbors: neighbours to sample for each node in each hop and direction.
         subgraph_type, *arguments, **kwargs: as `NeighborSampler`'s.
+
+    Raises:
+        RuntimeError: num_neighbors is a dict, which is for heterogeneous graphs.
     """
 
     def __init__(

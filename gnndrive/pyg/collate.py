@@ -1,6 +1,4 @@
-"""A sample and its rows become the `Data` or `HeteroData` that PyTorch Geometric's NeighborLoader
-would have yielded.
-"""
+"""Make the `Data` or `HeteroData` that PyG's NeighborLoader gives from a sample and its rows."""
 
 from __future__ import annotations
 
@@ -40,19 +38,19 @@ Rows = Mapping[str, torch.Tensor]
 _NONE = np.empty(0, np.int64)
 BINARY = ("edge_label_index", "edge_label", "edge_label_time")
 TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
-"""What PyG's samplers of edges say of a batch behind its input_id, without and with triplets."""
+"""Names of the metadata of PyG's edge samplers after the input_id: binary, and for triplets."""
 
 
 class Collate:
-    """Makes batches of one loader.
+    """Makes the batches of one loader.
 
     Args:
-        store: where attributes other than the features come from.
-        tables: what comes through the feature buffer.
-        transform: the user's, applied last.
-        pin_memory: whether batches are pinned, where there is a CUDA device to pin for.
-        feature_dtype: what x is delivered in; None: as it is stored. Integers are multiplied by the
-            node attribute `x_scale`, a number or a row a node, if there is one.
+        store: the store that holds all other attributes.
+        tables: the tables whose rows come through the feature buffer.
+        transform: the user's transform, applied last.
+        pin_memory: whether batches are pinned, if there is a CUDA device.
+        feature_dtype: dtype of x in a batch; None: as it is stored. Stored integers are multiplied
+            by the node attribute `x_scale` (a number or a row for each node), if the store has it.
     """
 
     def __init__(
@@ -74,8 +72,10 @@ class Collate:
         self._labels = {each.name_of(labels.NAME): labels.Labels(each) for each in self._nodes}
 
     def prepare(self) -> None:
-        """Read the labels, blocking, for the first batch need not wait for them. What is wrong with
-        them is for the batch that wants them."""
+        """Read the labels, so that the first batch need not wait for them; blocks.
+
+        Errors are not raised here, but by the batch that uses the labels.
+        """
         for each in self._labels.values():
             with suppress(GNNDriveError, MemoryError, OSError):
                 each.read()
@@ -83,7 +83,7 @@ class Collate:
     def rows_of(
         self, sample: Sample | Subgraph, attributes: Attributes, empty: Allocate = np.empty
     ) -> dict[str, Int64Array]:
-        """The rows of each table that a sample needs, int64 [n]; reads edges' numbers, blocking."""
+        """The rows that a sample needs, int64 [n] by table name; blocks to read edge numbers."""
         rows = {}
         for table in self.tables:
             if table.of_edges:
@@ -104,23 +104,27 @@ class Collate:
         device: Device | None = None,
         where: torch.device | None = None,
     ) -> Any:
-        """The batch.
+        """Make the batch.
 
         Args:
             seeds: the batch's seeds.
-            sample: what was sampled around them.
-            numbers: what `rows_of` said of it.
-            rows: of the tables, [n, *row], on the device.
-            attributes: where all else comes from.
-            empty: where the batch's other arrays get their memory from.
-            device: delivers the batch; None: it stays where it is.
-            where: where it is moved if no device delivers it; None: nowhere.
+            sample: the sample around the seeds.
+            numbers: the result of `rows_of` for the sample.
+            rows: rows of the tables, [n, *row], on the device.
+            attributes: reads all other attributes.
+            empty: allocates the batch's other arrays.
+            device: delivers the batch; None: the batch stays where it is.
+            where: the device that the batch is moved to if `device` is None; None: it is not moved.
 
         Returns:
-            A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id,
-            e_id (int64), num_sampled_nodes, num_sampled_edges, input_id, batch_size, and what the
-            kind of sampling adds, or a HeteroData with all that by type; or what the transform
-            makes of it.
+            A Data with x, edge_index (int64 [2, edges]), every other attribute of the store, n_id
+            (int64 [nodes]), e_id (int64 [edges]), num_sampled_nodes, num_sampled_edges, input_id,
+            batch_size, and the attributes that the kind of sampling adds; a HeteroData with all of
+            them by type; or what the transform returns for either.
+
+        Raises:
+            ConfigError: the user's sampler names an edge that the graph does not have.
+            StoreError, ReadError: the store is damaged or cannot be read.
         """
         batch: Any = HeteroData() if self._store.is_hetero else Data()
         for nodes in self._nodes:
@@ -150,7 +154,7 @@ class Collate:
     def _finished(
         self, batch: Any, rows: Rows, device: Device | None, where: torch.device | None
     ) -> Any:
-        """Bring the batch to where it shall be, in the element type it shall have."""
+        """Move the batch to its device, convert x to its dtype, apply the transform."""
         if self._pin_memory and all(value.device.type == "cpu" for value in rows.values()):
             batch = batch.pin_memory()
         if device is not None:
@@ -167,7 +171,10 @@ class Collate:
         self, storage: Any, view: StoredNodes | StoredEdges, number: Int64Array, rows: Rows,
         attributes: Attributes, empty: Allocate,
     ) -> None:  # fmt: skip
-        """Attributes of the batch's nodes of a type, by id, or edges, by their original numbers."""
+        """Add to a batch the attributes of its nodes or edges of a type.
+
+        `number` holds node ids or original edge numbers, int64 [n].
+        """
         for name in view.names:
             full = view.name_of(name)
             given = rows.get(full)
@@ -182,10 +189,12 @@ class Collate:
     def _edge_numbers(
         self, sample: Sample | Subgraph, type: EdgeKey, attributes: Attributes, empty: Allocate
     ) -> Int64Array | None:
-        """The original numbers of a sample's edges of a type; None: they are none of the graph's.
+        """The original numbers of a sample's edges of a type, int64 [edges].
+
+        None: the edges are not edges of the graph.
 
         Raises:
-            ConfigError: the user's sampler names an edge that there is not.
+            ConfigError: the user's sampler names an edge that the graph does not have.
             StoreError: the store is damaged.
         """
         if isinstance(sample, Sample):
@@ -196,19 +205,19 @@ class Collate:
         if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < edges.num_edges:
             raise ConfigError(
                 f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
-                f"{edge.max()}, and there are {edges.num_edges}"
+                f"{edge.max()}, and there are {edges.num_edges}: number them from 0"
             )
         return edge if sample.numbered else _numbers(edge, edges, attributes, empty)
 
     def converted_bytes(self, table: FeatureTable) -> int:
-        """Bytes of a row of a table as it is delivered; 0: it is not converted."""
+        """Bytes of a table's row after its conversion for a batch; 0: it is not converted."""
         dtype, stored = self._feature_dtype, torch_dtype(table.file.dtype)
         if dtype is None or dtype == stored or table.of_edges:
             return 0
         return dtype.itemsize * prod(table.file.row_shape)
 
     def _convert(self, storage: Any) -> None:
-        """Give x the element type that it is delivered in."""
+        """Convert x to the dtype that it has in a batch."""
         name, dtype = NODE_FEATURES, self._feature_dtype
         if dtype is None or name not in storage or storage[name].dtype == dtype:
             return
@@ -222,15 +231,13 @@ class Collate:
     def from_map(
         self, seeds: Seeds, sample: Sample | Subgraph, where: torch.device | None = None
     ) -> Any:
-        """The batch with its features read through the memory map: for one batch, without a
-        pipeline.
-        """
+        """Make one batch without a pipeline; its features are read through the memory map."""
         numbers = self.rows_of(sample, self.attributes)
         rows = {name: self.attributes.pick(name, ids) for name, ids in numbers.items()}
         return self(seeds, sample, numbers, rows, self.attributes, where=where)
 
     def close(self) -> None:
-        """Let go of memory maps and labels; they come back when they are wanted."""
+        """Drop memory maps and labels; the next batch reads them again."""
         self.attributes.close()
         for each in self._labels.values():
             each.close()
@@ -242,7 +249,7 @@ def _nodes_of(sample: Sample | Subgraph, type: NodeKey) -> Int64Array:
 
 
 def _has_edges(sample: Sample | Subgraph, type: EdgeKey) -> bool:
-    """Whether a sample's edges of a type are the graph's."""
+    """Whether a sample's edges of a type are edges of the graph."""
     return isinstance(sample, Sample) or sample.edge.get(type, _NONE) is not None
 
 
@@ -262,10 +269,11 @@ def _edge_index(sample: Sample | Subgraph, type: EdgeKey, empty: Allocate) -> to
 def _numbers(
     position: Int32Array | Int64Array, edges: StoredEdges, attributes: Attributes, empty: Allocate
 ) -> Int64Array:
-    """The numbers, in the original order, of the edges at these CSC positions, int64 [edges].
+    """The original numbers of the edges at these CSC positions, int64 [edges].
 
     Raises:
-        StoreError: the store is damaged; a wrong number must not wrap around to another edge.
+        StoreError: the store is damaged. A negative number is refused too, because it would index
+            from the end.
     """
     position = _wide(position, empty)
     if edges.edge_id_name is None:
@@ -273,14 +281,14 @@ def _numbers(
     edge = _wide(attributes.pick(edges.edge_id_name, position, empty).numpy(), empty)
     if len(edge) and not (int(edge.min()) >= 0 and int(edge.max()) < edges.num_edges):
         raise StoreError(
-            f"{edges.indices_path.parent}/edge_id.npy names an edge that is not there: run "
+            f"{edges.indices_path.parent}/edge_id.npy names an edge that does not exist: run "
             "`gnndrive verify` and import the store again"
         )
     return edge
 
 
 def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
-    """`numbers` as int64, in memory from `empty` if they are not."""
+    """`numbers` as int64; a copy is in memory from `empty`."""
     if numbers.dtype == np.int64:
         return cast(Int64Array, numbers)
     wide: Int64Array = empty(len(numbers), np.int64)
@@ -289,10 +297,10 @@ def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
 
 
 def describe(batch: Any, seeds: Seeds, output: Any) -> None:
-    """Put into a batch what a sampler said of it.
+    """Add to a batch the attributes of a sampler's output.
 
     Args:
-        batch: a Data or HeteroData.
+        batch: a Data or HeteroData; it is changed.
         seeds: the batch's seeds.
         output: PyG's SamplerOutput or HeteroSamplerOutput.
     """
@@ -304,36 +312,39 @@ def describe(batch: Any, seeds: Seeds, output: Any) -> None:
     if isinstance(output, SamplerOutput):
         if output.orig_row is not None and output.orig_col is not None:
             batch._orig_edge_index = torch.stack([output.orig_row, output.orig_col])
-        _say(batch, of_graph | _of_seeds(seeds, output.metadata))
+        _set_or_delete(batch, of_graph | _of_seeds(seeds, output.metadata))
         return
     for name, by_type in of_graph.items():
         batch.set_value_dict(name, by_type or {})
     if output.orig_row is not None and output.orig_col is not None:
         for type, row in output.orig_row.items():
             batch[type]._orig_edge_index = torch.stack([row, output.orig_col[type]])
-    said = _of_seeds(seeds, output.metadata)
-    if "src_index" not in said:
-        _say(batch[seeds.type], said)
+    values = _of_seeds(seeds, output.metadata)
+    if "src_index" not in values:
+        _set_or_delete(batch[seeds.type], values)
         return
     assert isinstance(seeds.type, tuple)
     source, _, target = seeds.type
-    batch[seeds.type].input_id = said["input_id"]
-    _say(batch[source], {name: said[name] for name in ("src_index", "seed_time")})
+    batch[seeds.type].input_id = values["input_id"]
+    _set_or_delete(batch[source], {name: values[name] for name in ("src_index", "seed_time")})
     of_target = ("dst_pos_index", "dst_neg_index", "seed_time")
-    _say(batch[target], {name: said[name] for name in of_target})
+    _set_or_delete(batch[target], {name: values[name] for name in of_target})
 
 
 def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
-    said = {"input_id": metadata[0]}
+    """The attributes of a batch's seeds, from the metadata of a sampler's output."""
+    values = {"input_id": metadata[0]}
     if not seeds.of_edges:
-        return said | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
+        return values | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
     names = BINARY if len(metadata) == len(BINARY) + 1 else TRIPLET
-    return said | dict(zip(names, metadata[1:], strict=True))
+    return values | dict(zip(names, metadata[1:], strict=True))
 
 
-def _say(storage: Data | Any, said: dict[str, Any]) -> None:
-    for name, value in said.items():
+def _set_or_delete(storage: Data | Any, values: dict[str, Any]) -> None:
+    """Set attributes; if a value is None, delete the store's attribute of that name, because its
+    meaning is another one."""
+    for name, value in values.items():
         if value is not None:
             storage[name] = value
-        elif name in storage:  # the store's attribute of that name is another thing
+        elif name in storage:
             del storage[name]

@@ -1,4 +1,4 @@
-"""Tensors of PyG's as the arrays that the C sampler reads."""
+"""Convert PyG's tensors to the arrays that the C sampler reads, and its arrays to tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gnndrive.sampling.topologies.base import Topology
 
 
 def is_edge_level(data: Any, name: str) -> bool:
-    """Whether an attribute is edges' and no nodes', as PyG's sampler decides it."""
+    """Whether an attribute belongs to edges and not to nodes, decided as PyG's sampler does."""
     kind = DataType.from_data(data)
     if kind == DataType.homogeneous:
         return not data.is_node_attr(name) and bool(data.is_edge_attr(name))
@@ -34,7 +34,7 @@ def is_edge_level(data: Any, name: str) -> bool:
 
 
 def permuted(value: Any, perm: Tensor | None) -> Tensor:
-    """`value[perm]` on the CPU; None: as it is."""
+    """`value[perm]` on the CPU; `value` itself if `perm` is None."""
     tensor: Tensor = torch.as_tensor(value).cpu()
     return tensor if perm is None else tensor[perm.cpu()]
 
@@ -52,21 +52,21 @@ def as_topology(colptr: Tensor, row: Tensor, nodes: int, name: str) -> Topology:
 
 
 def as_fanout(values: Sequence[int] | Mapping[Any, Any]) -> Int64Array:
-    """Neighbours for each hop, int64 [hops]."""
+    """Numbers of neighbours to sample, one for each hop, int64 [hops]."""
     return np.array(checked_fanout(values), dtype=np.int64)
 
 
 def as_int64(value: Tensor) -> Int64Array:
-    """As int64, flat; no copy if it is that already."""
+    """The values as a flat int64 array; no copy if they are one already."""
     flat: Int64Array = value.detach().cpu().reshape(-1).to(torch.int64).contiguous().numpy()
     return flat
 
 
 def as_times(value: Tensor) -> Int64Array:
-    """Times as int64, flat.
+    """Times as a flat int64 array.
 
     Raises:
-        ConfigError: they are no whole numbers.
+        ConfigError: the dtype is not an integer type.
     """
     if value.is_floating_point() or value.is_complex():
         raise ConfigError(
@@ -76,7 +76,7 @@ def as_times(value: Tensor) -> Int64Array:
 
 
 def as_weights(value: Tensor) -> npt.NDArray[Any]:
-    """Weights as float32 or float64, flat."""
+    """Weights as a flat array of float32 or float64."""
     value = value.detach().cpu().reshape(-1)
     if value.dtype not in (torch.float32, torch.float64):
         value = value.to(torch.float64)
@@ -84,7 +84,7 @@ def as_weights(value: Tensor) -> npt.NDArray[Any]:
 
 
 def each_of(convert: Callable[[Tensor], npt.NDArray[Any]], values: Any) -> Any:
-    """A tensor, or tensors by type, converted and as tensors again; None stays."""
+    """Convert a tensor, or tensors by type, and return tensors again; None stays None."""
     if values is None:
         return None
     if isinstance(values, Mapping):
@@ -93,14 +93,18 @@ def each_of(convert: Callable[[Tensor], npt.NDArray[Any]], values: Any) -> Any:
 
 
 def as_array(value: Tensor | None) -> npt.NDArray[Any] | None:
-    """What was converted, as C reads it."""
+    """A converted tensor as the array that C reads."""
     return None if value is None else value.numpy()
 
 
 def coo(
     sampled: InScratch, number: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    """Edges of a type as row, col and position [edges], and how many of each hop."""
+    """A sample's edges of a type.
+
+    Returns:
+        row, col and CSC position, each [edges] of `dtype`, and how many edges each hop has.
+    """
     row, colptr, edge, per_hop = sampled.edges(number)
     col = np.repeat(np.arange(len(colptr) - 1), np.diff(colptr))
     ends = [torch.from_numpy(each).to(dtype) for each in (row, col, edge)]
@@ -108,5 +112,5 @@ def coo(
 
 
 def as_batch(tree: npt.NDArray[Any] | None) -> Tensor | None:
-    """PyG's `batch`: whose tree each node is in, int64 [nodes]."""
+    """PyG's `batch`: the number of the seed whose tree each node is in, int64 [nodes]."""
     return None if tree is None else torch.from_numpy(tree).to(torch.int64)

@@ -1,9 +1,9 @@
-"""Labels in memory, in as few bytes as there are classes: one for 50, two for 50,000.
+"""Labels in memory, in the narrowest integer that holds the classes: int8 for 50, int16 for 5,000.
 
-A batch has the labels of all its nodes, as PyG's has: 800,000 numbers all over a file of eight
-bytes a node, each batch anew. Through a memory map that is every page of the file, and under a
-tight memory limit they are read again and again; an eighth of it in memory is cheaper. Not for
-labels of several columns or of floating point: those stay mapped.
+A batch has the labels of all its nodes, as in PyG: 800,000 numbers from all over a file with eight
+bytes a node. Through a memory map, each batch touches every page of the file, and a tight memory
+limit makes each batch read it again. That costs more than keeping the labels in memory, at an
+eighth of the size. Labels with several columns or in floating point stay mapped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NAME = "y"
 
 
 class Labels:
-    """The labels of a store's nodes of a type, read when the first are asked for.
+    """The labels of a store's nodes of a type, read at the first use.
 
     Args:
-        nodes: whose.
+        nodes: the nodes.
     """
 
     def __init__(self, nodes: StoredNodes) -> None:
@@ -38,10 +38,13 @@ class Labels:
         self._reading = threading.Lock()
 
     def read(self) -> torch.Tensor | None:
-        """All of them, [nodes], read unless they were before; None: they are not kept here.
+        """Read all labels, unless they were read before.
+
+        Returns:
+            The labels, [nodes], in the dtype of `kept_dtype`; None: they are not kept in memory.
 
         Raises:
-            StoreError, ReadError: they cannot be read.
+            StoreError, ReadError: the labels cannot be read.
         """
         with self._reading:
             if not self._looked:
@@ -50,11 +53,17 @@ class Labels:
             return self._kept
 
     def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
-        """The labels of `node`, [n] in the store's dtype and in memory from `empty`; None: they are
-        not kept here.
+        """The labels of nodes.
+
+        Args:
+            node: node ids, int64 [n].
+            empty: allocates the result.
+
+        Returns:
+            The labels, [n], in the store's dtype; None: they are not kept in memory.
 
         Raises:
-            StoreError, ReadError: they cannot be read.
+            StoreError, ReadError: the labels cannot be read.
         """
         kept = self.read()
         if kept is None:
@@ -67,13 +76,13 @@ class Labels:
         return Labels, (self._nodes,)
 
     def close(self) -> None:
-        """Let go of them; they come back when they are wanted."""
+        """Drop the labels; the next `read` or `pick` reads them again."""
         with self._reading:
             self._kept, self._looked = None, False
 
 
 def kept_dtype(nodes: StoredNodes) -> np.dtype[Any] | None:
-    """What the labels are kept in; None: they are not kept."""
+    """The dtype in which the labels are kept in memory; None: they are not kept."""
     if NAME not in nodes or nodes.num_classes < 1:
         return None
     file = nodes.table(NAME)
@@ -93,14 +102,17 @@ def kept_bytes(nodes: StoredNodes) -> int:
 
 
 def _read(nodes: StoredNodes) -> torch.Tensor | None:
-    """The labels, narrow; None: they are not kept, or some are no class and need more room."""
+    """Read the labels in `kept_dtype`.
+
+    None: they are not kept, or a label that is no class does not fit into that dtype.
+    """
     dtype = kept_dtype(nodes)
     if dtype is None:
         return None
     limits = np.iinfo(dtype)
     kept = np.empty(nodes.num_nodes, dtype)
-    with SequentialReader(nodes.table(NAME)) as stream:
-        for first, labels in stream.stretches():
+    with SequentialReader(nodes.table(NAME)) as reader:
+        for first, labels in reader.stretches():
             if labels.min() < limits.min or labels.max() > limits.max:
                 return None
             kept[first : first + len(labels)] = labels

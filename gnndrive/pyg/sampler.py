@@ -1,12 +1,12 @@
 """`NeighborSampler`: PyTorch Geometric's sampler of that name, which draws with gnndrive's C core.
 
-PyG's own class turns a Data, a HeteroData or a (FeatureStore, GraphStore) into CSC and remembers
-times and permutations; it then calls pyg-lib or torch-sparse. This one inherits all but the call,
-so it needs neither, and goes wherever a `BaseSampler` goes: into PyG's NodeLoader and LinkLoader,
-LightningNodeData, a custom loop. A store is CSC already and is sampled where it lies.
+PyG's own class converts a Data, a HeteroData or a (FeatureStore, GraphStore) to CSC, keeps times
+and permutations, and calls pyg-lib or torch-sparse. This class inherits all but that call, so it
+needs neither. It works wherever a `BaseSampler` does: in PyG's NodeLoader and LinkLoader,
+LightningNodeData, a custom loop. A store is CSC already and is not converted.
 
-What is drawn depends on torch's random state when a batch is sampled and on the seeds alone; or, in
-gnndrive's pipeline, on the batch's key. Lists need not be sorted by time: each is looked at whole.
+A sample depends only on its seeds and on torch's random state at the call; in gnndrive's pipeline,
+on its seeds and the batch's key. Lists of neighbours need not be sorted by time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CANDIDATE_BYTES = 24  # native/sampler.h: its rank and order, and a sum of weigh
 
 
 class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
-    """Samples neighbourhoods of a graph in memory: PyG's `NeighborSampler` without pyg-lib.
+    """Samples neighbourhoods of a graph in memory or in a store; PyG's class without pyg-lib.
 
     Args:
         data: a Data, a HeteroData, a (FeatureStore, GraphStore), or a store.
@@ -62,26 +62,26 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         subgraph_type: "directional", "bidirectional", or "induced": all edges between the sampled
             nodes.
         replace: whether to sample with replacement.
-        disjoint: whether each seed has a subgraph of its own; always so with times.
-        temporal_strategy: of the edges that are not later than the seed "uniform": any, "last": the
-            latest.
-        time_attr: the node or edge attribute that is the time, int64.
-        weight_attr: the edge attribute that neighbours are drawn by: finite, not negative.
+        disjoint: whether each seed has a separate subgraph; always so with times.
+        temporal_strategy: which edges not later than the seed are drawn: "uniform" (any) or "last".
+        time_attr: the node or edge attribute that holds the time, int64.
+        weight_attr: the edge attribute by which neighbours are drawn: finite, not negative.
         is_sorted: whether edges are sorted by column already.
         share_memory: whether the graph is put into shared memory, for worker processes.
-        directed: deprecated by PyG: False is subgraph_type="induced".
-        **kwargs: what this version of PyG knows beside these, such as sample_direction.
+        directed: deprecated by PyG; False means subgraph_type="induced".
+        **kwargs: further arguments of the installed PyG's class, such as sample_direction.
 
     Raises:
+        ConfigError: an argument cannot work.
         ValueError, NotImplementedError: as PyG's.
     """
 
-    # PyG's attributes: of a homogeneous graph tensors, else dicts by type or relation.
+    # PyG's attributes: tensors for a homogeneous graph, else dicts by type or relation.
     num_nodes: Any
     node_time: Any
     edge_time: Any
     edge_weight: Any
-    _graph: StoredGraph | None = None  # of a store
+    _graph: StoredGraph | None = None  # None: the graph is in memory
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         self._key: int | None = None
         if isinstance(data, Store):
             if kwargs.pop("sample_direction", "forward") != "forward":
-                raise NotImplementedError("a store is sampled forward: it has in-neighbours only")
+                raise NotImplementedError("a store has in-neighbours only: sample it 'forward'")
             if kwargs:
                 raise TypeError(f"NeighborSampler() has no argument {next(iter(kwargs))!r}")
             self._take_store(StoredGraph(data, time_attr, weight_attr))
@@ -119,7 +119,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         edge_time = time_attr if time_attr and is_edge_level(data, time_attr) else None
         node_time = None if edge_time else time_attr
         if time_attr and kwargs.get("sample_direction") == "backward":
-            node_time = time_attr  # for PyG's own refusal
+            node_time = time_attr  # which PyG's class refuses
         if weight_attr and DataType.from_data(data) == DataType.remote:
             raise NotImplementedError(
                 "'weight_attr' is not supported for (FeatureStore, GraphStore) inputs: give a Data "
@@ -135,7 +135,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             self.edge_time = self._of_edges(data, edge_time)
         if weight_attr:
             self.edge_weight = self._of_edges(data, weight_attr)
-        # Once, and not at every sample:
+        # Convert once here, instead of for each sample.
         self.node_time = each_of(as_times, self.node_time)
         self.edge_time = each_of(as_times, self.edge_time)
         self.edge_weight = each_of(as_weights, self.edge_weight)
@@ -164,7 +164,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         self.node_time = self.edge_time = self.edge_weight = None
 
     def _load(self) -> None:
-        """Have a store's times and weights at hand."""
+        """Load a store's times and weights into memory, unless they are there."""
         if self._graph is not None:
             times, self.edge_weight = self._graph.times(), self._graph.weights()
             self.node_time, self.edge_time = (
@@ -173,14 +173,14 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     @property
     def identity(self) -> str:
-        """What draws depend on beside seeds, fanout and key, in words."""
+        """A text that identifies all but seeds, fanout and key; equal text means equal draws."""
         graph = "" if self._graph is None else f" {self._graph.identity}"
         kind = f"{self.subgraph_type.value} disjoint={self.disjoint} {self.temporal_strategy}"
         return kind + graph
 
     @property
     def fanouts(self) -> dict[EdgeKey, list[int]]:
-        """Neighbours for each hop, by edge type."""
+        """Numbers of neighbours to sample for each hop, by edge type."""
         if self.data_type == DataType.homogeneous:
             return {None: list(self.num_neighbors.get_mapped_values())}
         given = self._num_neighbors.get_mapped_values(self.edge_types)
@@ -188,29 +188,29 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     @property
     def edge_level(self) -> bool:
-        """Whether times are edges'."""
+        """Whether times are an attribute of edges."""
         return self.edge_time is not None if self._graph is None else not self._graph.of_nodes
 
     @property
     def graph_bytes(self) -> int:
-        """Bytes of memory that a store's times and weights will take."""
+        """Bytes of memory that a store's times and weights take once they are loaded."""
         return 0 if self._graph is None else self._graph.nbytes
 
     @property
     def candidate_bytes(self) -> int:
-        """Bytes of a sampling thread's scratch for the longest list of a store's."""
+        """Bytes of a sampling thread's scratch for the longest list of neighbours in a store."""
         degree = 0 if self._graph is None else self._graph.degree_max
         return CANDIDATE_BYTES << degree.bit_length() if degree else 0
 
     @property
     def is_temporal(self) -> bool:
-        """Whether there are times."""
+        """Whether samples respect times."""
         return bool(super().is_temporal) if self._graph is None else self._graph.temporal
 
     # ---- in gnndrive's pipeline ----
 
     def for_an_epoch(self) -> NeighborSampler:
-        """A copy that `stop` stops, and not this one."""
+        """A copy for one epoch; its `stop` does not stop this sampler."""
         other = copy.copy(self)
         other._native = Native()
         return other
@@ -228,7 +228,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     # ---- attributes of edges ----
 
     def _of_edges(self, data: Any, name: str) -> Tensor | dict[str, Tensor]:
-        """An edge attribute in the order of the CSC arrays; by relation if heterogeneous."""
+        """An edge attribute in the order of the CSC arrays; a dict by relation if heterogeneous."""
         if self.data_type == DataType.homogeneous:
             return permuted(data[name], self.perm)
         if self.data_type == DataType.heterogeneous:
@@ -252,12 +252,12 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     @property
     def _hetero_types(self) -> tuple[list[str], list[EdgeType]]:
         node_types, edge_types = list(self.node_types), list(self.edge_types)
-        if self.data_type == DataType.remote:  # PyG has them from sets, in any order
+        if self.data_type == DataType.remote:  # PyG takes them from sets, in any order
             return sorted(node_types), sorted(edge_types)
         return node_types, edge_types
 
     def _relations(self, hetero: bool) -> tuple[list[Relation], list[int]]:
-        """The edge types as C samples them, and how many nodes there are of each type."""
+        """The relations that C samples, and the number of nodes of each type."""
         if self._topologies is None and self._graph is not None:
             self._topologies = self._graph.topologies()
         if not hetero:
@@ -308,7 +308,7 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         seed_time: Any = None,
         **kwargs: Any,
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """What PyG's class has pyg-lib for: the nodes and edges around `seed`, in its form."""
+        """Sample around `seed`, in PyG's form; replaces PyG's call of pyg-lib."""
         induced = self.subgraph_type == SubgraphType.induced
         self._load()
         key = self._key
@@ -385,9 +385,9 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     @property
     def edge_permutation(self) -> Any:
-        """The original number of the edge at each CSC position, int64 [edges]; None: the position;
-        heterogeneous: by edge type."""
+        """The original number of the edge at each CSC position, int64 [edges]; a dict by edge type
+        if heterogeneous. None: the number is the position."""
         return self.perm if self._graph is None else self._graph.edge_ids()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_topologies": None}  # C's view of the arrays is made anew
+        return self.__dict__ | {"_topologies": None}  # a copy makes its own for C

@@ -1,12 +1,12 @@
-"""A store as PyTorch Geometric's FeatureStore and GraphStore: the way in for PyG's own loaders,
+"""A store as PyTorch Geometric's FeatureStore and GraphStore, for PyG's own loaders,
 LightningNodeData, and samplers that take such a pair.
 
     features, graph = FeatureStore(store), GraphStore(store)
     NodeLoader((features, graph), node_sampler=NeighborSampler(store, [10, 10]), ...)
 
-Features are read from disk as they are asked for, several attributes of a batch at once, at the
-ring's full depth; nothing is kept between batches, so `gnndrive.NeighborLoader` is faster. The
-adjacency is memory-mapped.
+Features are read from disk on demand, several attributes of a batch at once, at the ring's full
+depth. Nothing is kept between batches, so `gnndrive.NeighborLoader` is faster. The adjacency is
+memory-mapped.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ READ_ONLY = "a store is read-only: write another with gnndrive.write_store or gn
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
-    """A store's attributes by node or edge type (group_name; None: nodes of a homogeneous store),
-    name and index; those of edges in the original order, by `e_id`.
+    """A store's attributes, by group_name, attr_name and index.
+
+    group_name is a node or edge type, or None for the nodes of a homogeneous store. The index of an
+    edge attribute is the edge's original number, `e_id`.
 
     Args:
         store: from `gnndrive.open`.
@@ -48,17 +50,17 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         gap: str | int | None = None,
     ) -> None:
         super().__init__()
-        self.store, self._how = store, (engine, io_depth, gap)
+        self.store, self._read_options = store, (engine, io_depth, gap)
         self._rows = RowReader(store, engine, io_depth, gap)
 
     async def aget_tensor(self, attr: TensorAttr) -> Tensor:
-        """`get_tensor`, awaited: rows of one attribute, [n, *row]."""
+        """Await rows of one attribute, [n, *row], as `get_tensor` returns them."""
         return (await self.amulti_get_tensor([attr]))[0]
 
     async def amulti_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor]:
-        """`multi_get_tensor`, awaited: rows of several attributes, read at once."""
+        """Await rows of several attributes, read at once, as `multi_get_tensor` returns them."""
         whole = [self._whole(attr) for attr in attrs]
-        read = await self._rows.aread(self._wanted(attrs))
+        read = await self._rows.aread(self._requests(attrs))
         return _merged(whole, read)
 
     def close(self) -> None:
@@ -70,29 +72,34 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
 
     def _multi_get_tensor(self, attrs: Sequence[TensorAttr]) -> list[Tensor]:
         whole = [self._whole(attr) for attr in attrs]
-        return _merged(whole, self._rows.read(self._wanted(attrs)))
+        return _merged(whole, self._rows.read(self._requests(attrs)))
 
     def _whole(self, attr: TensorAttr) -> Tensor | None:
-        """All rows, memory-mapped, if all are asked for."""
+        """All rows, memory-mapped, if the attribute has no index."""
         view = self._view(attr)
         return view.tensor(attr.attr_name) if attr.index is None else None
 
-    def _wanted(self, attrs: Sequence[TensorAttr]) -> list[tuple[str, Int64Array]]:
-        wanted = []
+    def _requests(self, attrs: Sequence[TensorAttr]) -> list[tuple[str, Int64Array]]:
+        """(full name, row numbers) of each attribute that has an index."""
+        requests = []
         for attr in attrs:
             if attr.index is not None:
                 view = self._view(attr)
                 rows = _row_numbers(attr.index, view.table(attr.attr_name).row_count)
-                wanted.append((view.name_of(attr.attr_name), rows))
-        return wanted
+                requests.append((view.name_of(attr.attr_name), rows))
+        return requests
 
     def _views(self) -> list[StoredNodes | StoredEdges]:
-        """What has attributes that can be told apart by group and name."""
+        """The nodes and edges whose attributes group and name identify."""
         named = [edges for edges in self.store.all_edges() if edges.type is not None]
         return [*self.store.all_nodes(), *named]
 
     def _view(self, attr: TensorAttr) -> StoredNodes | StoredEdges:
-        """The nodes or edges of an attribute's group, which have it."""
+        """The nodes or edges of an attribute's group.
+
+        Raises:
+            KeyError: they have no such attribute.
+        """
         for view in self._views():
             if view.type == attr.group_name and attr.attr_name in view:
                 return view
@@ -109,7 +116,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         return (file.row_count, *file.row_shape)
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Every attribute."""
+        """List every attribute."""
         return [TensorAttr(view.type, name, None) for view in self._views() for name in view.names]
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
@@ -119,7 +126,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
         raise ConfigError(READ_ONLY)
 
     def __reduce__(self) -> Any:
-        return (type(self), (self.store, *self._how))
+        return (type(self), (self.store, *self._read_options))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.store.path)!r})"
@@ -137,7 +144,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
         self.store = store
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """Every edge type."""
+        """List every edge type."""
         found = []
         for edges in self.store.all_edges():
             size = (edges.source.num_nodes, edges.target.num_nodes)
@@ -166,7 +173,7 @@ class GraphStore(torch_geometric.data.GraphStore):  # type: ignore[misc]
 
 
 def _row_numbers(index: Any, count: int) -> Int64Array:
-    """An index of PyG's as row numbers."""
+    """PyG's index (numbers, a mask or a slice) as row numbers, int64 [n]."""
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)
     index = torch.as_tensor(index).cpu()
@@ -177,5 +184,6 @@ def _row_numbers(index: Any, count: int) -> Int64Array:
 
 
 def _merged(whole: Sequence[Tensor | None], read: Sequence[Tensor]) -> list[Tensor]:
+    """Replace each None of `whole` with the next tensor of `read`."""
     rest = iter(read)
     return [next(rest) if each is None else each for each in whole]

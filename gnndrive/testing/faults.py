@@ -1,8 +1,8 @@
-"""Fault rates for the simulated engine, and how to ask for it.
+"""Faults of the simulated engine, and the settings that select it.
 
-`Faults` says what goes wrong; `simulated(seed, faults)` makes the settings. Noise is what a healthy
-disk may do at any time and must change nothing; a bad sector fails the rows that touch it and no
-others.
+`Faults` holds the rates of faults; `simulated(seed, faults)` makes the settings. `NOISE` holds what
+a healthy disk may do at any time, so it must not change any result. A bad sector fails the rows
+that touch it, and no others.
 """
 
 from __future__ import annotations
@@ -18,5 +18,5 @@ NOISE = Faults(short=0.15, eagain=0.05, eintr=0.05, delay_turns_max=3)
 def simulated(
     seed: int = 0, faults: Faults | None = None, depth: int = 32, block_bytes: int = 65536
 ) -> EngineSettings:
-    """Settings of a simulated engine that draws from `seed`."""
+    """Settings of a simulated engine whose faults and delays are drawn from `seed`."""
     return EngineSettings(depth=depth, block_bytes=block_bytes, seed=seed, faults=faults)

@@ -1,8 +1,8 @@
 """An event loop with a virtual clock, in which a deadlock is an exception instead of a hang.
 
-Time passes only when nothing else can happen, and then at once. When nothing is scheduled at all,
-nobody can ever wake anybody: `Deadlock` is raised out of `run`. For tests in which all I/O is
-simulated.
+The clock stands still while a callback is ready, and then jumps to the next timer. If no timer is
+left either, no task can ever wake up, and `run` raises `Deadlock`. It is for tests in which all I/O
+is simulated.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _stuck: list[asyncio.Task[Any]] = []
 
 
 class Deadlock(AssertionError):
-    """Every task waits and nothing is scheduled that could wake one."""
+    """Every task waits, and nothing is scheduled that could wake one."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Never blocks: tells the loop's clock how long it would have."""
+    """A selector that never blocks, and moves the loop's clock forward by the timeout instead."""
 
     loop: VirtualLoop
 
@@ -53,7 +53,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     """Run `main` in a new `VirtualLoop`.
 
     Raises:
-        Deadlock: nothing could happen any more.
+        Deadlock: every task waits and nothing is scheduled.
     """
     loop = VirtualLoop()
     try:
@@ -64,7 +64,7 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _unwind(loop: VirtualLoop) -> None:
-    """Cancel what still runs and let it end, so that no finalizer meets memory that is freed."""
+    """Cancel the tasks that still run and let them end, so that no finalizer uses freed memory."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -73,7 +73,9 @@ def _unwind(loop: VirtualLoop) -> None:
             break
         loop.call_soon(loop.stop)
         loop.run_forever()
-    _stuck.extend(asyncio.all_tasks(loop))  # never finalized: what they hold stays as it is
+    _stuck.extend(
+        asyncio.all_tasks(loop)
+    )  # never finalized, so that what they hold stays allocated
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # retrieved: what ended the run is what counts
+            task.exception()  # retrieved, so that asyncio does not report it beside the run's error

@@ -7,7 +7,7 @@ from torch_geometric.data import Data, HeteroData
 
 
 def homogeneous(nodes: int = 60, edges: int = 400, seed: int = 0) -> Data:
-    """A random graph whose attributes tell whose they are."""
+    """A random graph whose attributes identify their node or edge."""
     random = torch.Generator().manual_seed(seed)
     return Data(
         x=torch.arange(nodes * 3, dtype=torch.float32).view(nodes, 3),

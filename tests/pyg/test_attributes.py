@@ -1,5 +1,5 @@
-"""What is not in the buffer is mapped where memory has room for it, and read where it has not: the
-same batches."""
+"""Attributes outside the buffer are mapped if memory has room for them, and read otherwise; the
+batches are the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVERYTHING = {"nodes/train_mask", "edges/edge_attr", "graph/edge_id"}
 
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory has room for no file."""
+    """Plan as if memory had room for no file."""
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
     monkeypatch.setattr(planning, "ROOM", 1 << 40)
 
@@ -40,7 +40,7 @@ def same(one: Data, other: Data) -> bool:
 @pytest.mark.parametrize("engine", ["uring", "threads"])
 @pytest.mark.parametrize("topology", ["resident", "direct"])
 @pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
-def test_the_same_batches(
+def test_mapped_and_read_attributes_give_the_same_batches(
     make: Make, data: Data, request: pytest.FixtureRequest, engine: str, topology: str, device: str
 ) -> None:
     mapped = list(make(seed=1))
@@ -55,7 +55,7 @@ def test_the_same_batches(
 
 
 @pytest.mark.usefixtures("no_room")
-def test_of_several_types(tmp_path: Path) -> None:
+def test_attributes_of_several_types(tmp_path: Path) -> None:
     data = make_data()
     store = gnndrive.from_data(data, tmp_path / "types.gnn")
     with NeighborLoader(
@@ -70,10 +70,10 @@ def test_of_several_types(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("topology", "ring"), [("resident", 64 * 262144), ("direct", 0)])
-def test_the_least_that_reading_them_takes_is_counted(
+def test_the_plan_counts_the_least_that_reading_takes(
     make: Make, monkeypatch: pytest.MonkeyPatch, topology: str, ring: int
 ) -> None:
-    """Both read through one ring: that of an adjacency on disk is counted with it."""
+    """Attributes and an adjacency on disk share one ring, which the plan counts once."""
     arguments = {"buffer": "40KB", "topology": topology}
     mapped = make(**arguments).plan()
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
@@ -86,10 +86,10 @@ def test_the_least_that_reading_them_takes_is_counted(
     assert make(**arguments).plan().total_bytes - mapped.total_bytes == 340 + ring
 
 
-def test_what_is_little_beside_memory_is_mapped_and_counted(
+def test_files_small_beside_memory_are_mapped_and_counted(
     make: Make, store: Store, no_room: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The buffer would take all that is left, and then there would be room for nothing."""
+    """Otherwise the buffer would take all the rest, and leave room for no file."""
     least = make(memory="1GB", buffer="40KB", topology="mmap").plan().total_bytes
     plan = make(memory=least + 40_000, buffer=None, topology="mmap").plan()
     sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
@@ -102,7 +102,7 @@ def test_what_is_little_beside_memory_is_mapped_and_counted(
     assert set(plan.fetched) == EVERYTHING - {"nodes/train_mask"}
 
 
-def test_rows_that_come_twice(make: Make, data: Data, no_room: None) -> None:
+def test_rows_that_a_batch_has_twice(make: Make, data: Data, no_room: None) -> None:
     twice = 0
     for batch in make(disjoint=True):
         assert torch.equal(batch.x, data.x[batch.n_id])
@@ -112,7 +112,7 @@ def test_rows_that_come_twice(make: Make, data: Data, no_room: None) -> None:
     assert twice > 0
 
 
-def test_in_several_passes(
+def test_rows_read_in_several_passes(
     make: Make, data: Data, no_room: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attributes, "PASS_ROWS", 7)
@@ -121,7 +121,7 @@ def test_in_several_passes(
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
 
 
-def test_a_warm_up_changes_not_what_is_open(make: Make, data: Data, no_room: None) -> None:
+def test_a_warm_up_keeps_the_plan(make: Make, data: Data, no_room: None) -> None:
     loader = make(device="simulated-cuda", buffer=None)
     first = loader.plan().fetched
     assert set(first) == EVERYTHING
@@ -130,7 +130,7 @@ def test_a_warm_up_changes_not_what_is_open(make: Make, data: Data, no_room: Non
     assert loader.plan().fetched == first
 
 
-def test_what_memory_has_room_for_is_mapped(make: Make, store: Store) -> None:
+def test_files_that_memory_has_room_for_are_mapped(make: Make, store: Store) -> None:
     sizes = {name: store.info.arrays[name].nbytes for name in EVERYTHING}
     whole = make(buffer=None, memory="40MB", topology="resident").plan()
     assert whole.fetched == ()
@@ -151,7 +151,7 @@ def test_what_memory_has_room_for_is_mapped(make: Make, store: Store) -> None:
 
 
 @pytest.mark.usefixtures("no_room")
-def test_a_file_that_became_shorter(tmp_path: Path, data: Data) -> None:
+def test_a_file_that_became_shorter_is_an_error(tmp_path: Path, data: Data) -> None:
     store = gnndrive.from_data(data, tmp_path / "short.gnn")
     with NeighborLoader(store, [4, 3], batch_size=16, buffer="40KB") as loader:
         batches = iter(loader)
@@ -165,7 +165,7 @@ def test_a_file_that_became_shorter(tmp_path: Path, data: Data) -> None:
 
 @pytest.mark.usefixtures("no_room")
 @pytest.mark.parametrize("batches", [0, 1, 3])
-def test_closing_in_the_middle(make: Make, batches: int) -> None:
+def test_closing_in_the_middle_of_an_epoch(make: Make, batches: int) -> None:
     loader = make()
     iterator = iter(loader)
     for _ in range(batches):
@@ -176,7 +176,7 @@ def test_closing_in_the_middle(make: Make, batches: int) -> None:
 
 
 @pytest.mark.usefixtures("no_room")
-def test_no_memory_for_reading_them(make: Make) -> None:
+def test_too_little_memory_for_reading_is_refused(make: Make) -> None:
     least = make(buffer="40KB", memory="1GB", topology="mmap").plan().total_bytes
     with pytest.raises(ConfigError, match="is less than this loader can need"):
         make(buffer="40KB", memory=least - 1, topology="mmap").plan()

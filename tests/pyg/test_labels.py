@@ -1,4 +1,4 @@
-"""Labels are kept narrow, and come out as the store has them."""
+"""Labels are kept in narrow integers, and a batch has them as the store does."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def labels_of(classes: int, dtype: type, least: int = 0) -> np.ndarray:
         (labels_of(128, np.int64, -128), np.int8),
         (labels_of(129, np.int64), np.int16),
         (labels_of(40_000, np.int64, -1), np.int32),
-        (labels_of(40_000, np.int32), None),  # no narrower than they are
+        (labels_of(40_000, np.int32), None),  # int32 would save nothing
         (labels_of(1 << 40, np.int64), None),
         (labels_of(50, np.int16), np.int8),
         (labels_of(50, np.int8), None),
@@ -56,7 +56,7 @@ def labels_of(classes: int, dtype: type, least: int = 0) -> np.ndarray:
 def test_a_batch_has_the_stores_labels(
     write: Write, y: np.ndarray, kept: type | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gnndrive.disk.sequential_reader.STRETCH_BYTES", 4096)  # several of them
+    monkeypatch.setattr("gnndrive.disk.sequential_reader.STRETCH_BYTES", 4096)  # several stretches
     store = write(y)
     assert kept_dtype(store.nodes()) == kept
     assert kept_bytes(store.nodes()) == (0 if kept is None else np.dtype(kept).itemsize * NODES)
@@ -66,7 +66,7 @@ def test_a_batch_has_the_stores_labels(
 
 
 @pytest.mark.parametrize("odd", [-129, -100_000])
-def test_a_label_that_is_no_class_leaves_them_mapped(write: Write, odd: int) -> None:
+def test_a_label_that_is_no_class_keeps_labels_mapped(write: Write, odd: int) -> None:
     y = labels_of(50, np.int64)
     y[-1] = odd
     store = write(y)
@@ -86,7 +86,7 @@ def test_a_file_that_became_shorter_is_an_error_at_the_batch(write: Write) -> No
         list(loader)
 
 
-def test_they_are_asked_for_before_the_first_sample(
+def test_labels_are_read_before_the_first_sample(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, begun, run = write(labels_of(50, np.int64)), [], ThreadWorkers.run
@@ -101,7 +101,7 @@ def test_they_are_asked_for_before_the_first_sample(
     assert begun[:2] == ["prepare", "_sample"]
 
 
-def test_preparing_reads_what_picking_then_finds(write: Write) -> None:
+def test_preparing_reads_the_labels_that_pick_returns(write: Write) -> None:
     y = labels_of(50, np.int64)
     store = write(y)
     collate = Collate(store, (), None, False)
@@ -113,12 +113,12 @@ def test_preparing_reads_what_picking_then_finds(write: Write) -> None:
     assert picked is not None
     assert picked.tolist() == [49]
     labels.close()
-    collate.prepare()  # which leaves it to the batch to say what is wrong
+    collate.prepare()  # which leaves the error to the batch
     with pytest.raises(StoreError, match="became shorter"):
         labels.pick(np.array([7]), np.empty)
 
 
-def test_they_come_back_after_close_and_in_a_copy(write: Write) -> None:
+def test_labels_are_read_again_after_close_and_in_a_copy(write: Write) -> None:
     y = labels_of(50, np.int64)
     labels = Labels(write(y).nodes())
     node = np.array([5, 7, 5])

@@ -1,6 +1,6 @@
-"""Loaders of data in memory: PyG's own, with gnndrive's sampler, and without pyg-lib.
+"""Loaders of data in memory: PyG's own loaders with gnndrive's sampler, without pyg-lib.
 
-PyG's own tests run against them too, see tests/README.md; these are what runs everywhere.
+PyG's own tests run against them too (tests/README.md); the tests here run everywhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
         return self.conv2(self.conv1(x, edge_index).relu(), edge_index)
 
 
-def test_they_are_pygs_loaders() -> None:
+def test_loaders_are_instances_of_pygs() -> None:
     loader = NeighborLoader(homogeneous(), [3, 2], batch_size=8)
     assert isinstance(loader, torch_geometric.loader.NeighborLoader)
     assert (repr(loader), len(loader), loader.dataset) == ("NeighborLoader()", 8, range(60))
@@ -76,7 +76,7 @@ def test_all_neighbours_give_what_the_whole_graph_gives() -> None:
 
 def test_all_neighbours_of_several_types_give_what_the_whole_graph_gives() -> None:
     data = heterogeneous()
-    del data["venue", "prints", "paper"], data["venue"]  # a type that no edge leads to
+    del data["venue", "prints", "paper"], data["venue"]  # no edge ends at this type
     model = to_hetero(Model(), data.metadata())
     whole = model(data.x_dict, data.edge_index_dict)["paper"]
     for batch in NeighborLoader(data, [-1, -1], input_nodes="paper", batch_size=7):
@@ -85,7 +85,7 @@ def test_all_neighbours_of_several_types_give_what_the_whole_graph_gives() -> No
         torch.testing.assert_close(out, whole[batch["paper"].n_id[:size]])
 
 
-def test_several_types() -> None:
+def test_batches_of_several_types() -> None:
     data = heterogeneous()
     fanouts = {edge_type: [2, 1] for edge_type in data.edge_types}
     fanouts["venue", "prints", "paper"] = [0, 0]
@@ -142,7 +142,7 @@ def test_weights_and_times_of_edges() -> None:
         next(iter(NeighborLoader(data, [2], time_attr="edge_time")))
 
 
-def test_times_that_are_no_whole_numbers() -> None:
+def test_times_that_are_no_whole_numbers_are_refused() -> None:
     data = homogeneous()
     data.time = torch.rand(60)
     with pytest.raises(ConfigError, match=r"times are torch\.float32: give whole numbers"):
@@ -151,7 +151,7 @@ def test_times_that_are_no_whole_numbers() -> None:
         NeighborLoader(data, [2], time_attr="time", temporal_strategy="latest")
 
 
-def test_disjoint_trees() -> None:
+def test_trees_are_disjoint() -> None:
     data = homogeneous()
     (batch,) = NeighborLoader(data, [3, 3], [5, 5, 6], batch_size=3, disjoint=True)
     assert batch.batch[:3].tolist() == [0, 1, 2]
@@ -162,7 +162,7 @@ def test_disjoint_trees() -> None:
         next(iter(NeighborLoader(data, [3], disjoint=True, subgraph_type="induced")))
 
 
-def test_manual_seed_repeats_what_is_drawn() -> None:
+def test_manual_seed_repeats_the_draws() -> None:
     loader = NeighborLoader(homogeneous(), [2, 2], batch_size=10)
 
     def drawn() -> list[list[int]]:
@@ -174,7 +174,7 @@ def test_manual_seed_repeats_what_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
-def test_links(mode: str) -> None:
+def test_negatives_of_links(mode: str) -> None:
     data = homogeneous()
     loader = LinkNeighborLoader(data, [3], batch_size=25, neg_sampling={"mode": mode, "amount": 2})
     for number, batch in enumerate(loader):
@@ -206,7 +206,7 @@ def test_async_for() -> None:
     assert asyncio.run(main()) == [20, 20, 20]
 
 
-def test_what_is_for_stores_is_refused() -> None:
+def test_arguments_for_stores_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"memory='1GB' is for a store.*gnndrive\.from_data"):
         NeighborLoader(homogeneous(), [2], memory="1GB")
     with pytest.raises(ConfigError, match="nothing to plan"):

@@ -1,4 +1,4 @@
-"""Beyond plain neighbour sampling of a store: held against the graph in memory."""
+"""All but plain neighbour sampling of a store, compared with the graph in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def make(store: Store) -> Iterator[Make]:
-    """Makes a loader of a kind and closes it after the test."""
+    """Make loaders, and close them after the test."""
     with ExitStack() as opened:
 
         def one(kind: type = NeighborLoader, fanout: Any = (3, 2), **arguments: Any) -> Any:
@@ -49,7 +49,7 @@ def make(store: Store) -> Iterator[Make]:
 
 
 def check(batch: Data, data: Data) -> None:
-    """Whatever kind of sampling it was, these hold."""
+    """Check a batch of any kind of sampling."""
     assert torch.equal(batch.x, data.x[batch.n_id])
     assert torch.equal(batch.y, data.y[batch.n_id])
     assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
@@ -69,7 +69,7 @@ def test_trees_are_disjoint(make: Make, data: Data) -> None:
 
 @pytest.mark.parametrize("time_attr", ["time", "edge_time"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_nothing_is_later_than_its_seed(
+def test_no_neighbour_is_later_than_its_seed(
     make: Make, data: Data, time_attr: str, strategy: str
 ) -> None:
     times = torch.arange(NODES) % 20
@@ -85,14 +85,14 @@ def test_nothing_is_later_than_its_seed(
     assert edges > 100
 
 
-def test_without_input_time_the_seeds_own_times_count(make: Make, data: Data) -> None:
+def test_without_input_time_seeds_use_their_own_times(make: Make, data: Data) -> None:
     for batch in make(time_attr="time", input_nodes=data.time < 10):
         row, col = batch.edge_index
         assert (batch.time[row] <= batch.time[: batch.batch_size][batch.batch[col]]).all()
         assert "seed_time" not in batch
 
 
-def test_neighbours_come_by_weight(make: Make, data: Data) -> None:
+def test_neighbours_are_drawn_by_weight(make: Make, data: Data) -> None:
     degree = torch.bincount(data.edge_index[1], minlength=NODES)
     for batch in make(fanout=[2], weight_attr="weight"):
         check(batch, data)
@@ -108,7 +108,7 @@ def test_induced_subgraphs_have_all_edges(make: Make, data: Data) -> None:
         assert "num_sampled_nodes" not in batch
 
 
-def test_both_ways(make: Make, data: Data) -> None:
+def test_bidirectional_subgraphs_have_both_directions(make: Make, data: Data) -> None:
     for batch in make(subgraph_type="bidirectional"):
         pairs = set(map(tuple, batch.edge_index.t().tolist()))
         assert pairs == {(col, row) for row, col in pairs}
@@ -126,7 +126,7 @@ def test_all_neighbours_give_what_the_whole_graph_gives(make: Make, data: Data) 
             torch.testing.assert_close(out[: batch.batch_size], whole[seeds])
 
 
-def test_a_transform_of_what_was_sampled(make: Make, data: Data) -> None:
+def test_a_transform_of_the_sampler_output(make: Make, data: Data) -> None:
     def without_edges(out: SamplerOutput) -> SamplerOutput:
         out.row, out.col, out.edge = out.row[:0], out.col[:0], out.edge[:0]
         return out
@@ -137,7 +137,7 @@ def test_a_transform_of_what_was_sampled(make: Make, data: Data) -> None:
 
 
 class Seeds(BaseSampler):
-    """Samples nothing but the seeds, in reverse."""
+    """Samples only the seeds, in reverse order."""
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput:
         none = torch.empty(0, dtype=torch.int64)
@@ -148,7 +148,7 @@ class Seeds(BaseSampler):
         raise NotImplementedError
 
 
-def test_a_sampler_of_the_users(make: Make, data: Data) -> None:
+def test_a_users_sampler(make: Make, data: Data) -> None:
     for number, batch in enumerate(make(neighbor_sampler=Seeds())):
         assert batch.n_id.tolist() == list(range(10 * number, 10 * number + 10))[::-1]
         assert torch.equal(batch.x, data.x[batch.n_id])
@@ -156,7 +156,7 @@ def test_a_sampler_of_the_users(make: Make, data: Data) -> None:
 
 
 class Whole(Seeds):
-    """Samples all edges, and names them as its own permutation says."""
+    """Samples all edges, and numbers them by its own permutation."""
 
     def __init__(self, data: Data, permuted: bool) -> None:
         self._data, self._order = data, torch.arange(EDGES).flip(0) if permuted else None
@@ -176,13 +176,13 @@ class Whole(Seeds):
 
 
 @pytest.mark.parametrize("permuted", [False, True])
-def test_edges_of_a_sampler_of_the_users(make: Make, data: Data, permuted: bool) -> None:
+def test_edges_of_a_users_sampler(make: Make, data: Data, permuted: bool) -> None:
     for batch in make(neighbor_sampler=Whole(data, permuted)):
         check(batch, data)
         assert batch.e_id.tolist() == list(range(EDGES))
 
 
-def test_an_edge_that_is_not_there(make: Make) -> None:
+def test_an_edge_that_does_not_exist_is_refused(make: Make) -> None:
     def beyond(out: SamplerOutput) -> SamplerOutput:
         out.edge = out.edge + EDGES
         return out
@@ -220,7 +220,7 @@ def test_one_batch_by_hand(make: Make, data: Data) -> None:
     assert batch.n_id[:2].tolist() == [5, 3]
 
 
-def test_it_is_resumed(make: Make) -> None:
+def test_an_epoch_is_resumed(make: Make) -> None:
     whole = list(make(time_attr="time", shuffle=True))
     loader = make(time_attr="time", shuffle=True)
     batches = iter(loader)
@@ -236,7 +236,7 @@ def test_it_is_resumed(make: Make) -> None:
         make(time_attr="time", shuffle=True, input_time=times).load_state_dict(loader.state_dict())
 
 
-def test_other_labels_and_other_negatives_are_another_epoch(make: Make) -> None:
+def test_a_state_of_other_labels_or_negatives_is_refused(make: Make) -> None:
     weight = torch.ones(NODES)
     negatives = {"mode": "binary", "src_weight": weight}
     labels = torch.ones(EDGES)
@@ -262,7 +262,7 @@ def test_all_edges_are_seeds_once(make: Make, data: Data) -> None:
     assert sorted(seen) == list(range(EDGES))
 
 
-def test_edges_of_the_users(make: Make, data: Data) -> None:
+def test_a_users_edges_are_seeds(make: Make, data: Data) -> None:
     edges = torch.tensor([[1, 2, 3], [4, 5, 6]])
     labels = torch.tensor([0, 1, 2])
     loader = make(LinkNeighborLoader, edge_label_index=edges, edge_label=labels, batch_size=2)
@@ -329,7 +329,7 @@ def test_negatives_depend_on_the_seed_alone(make: Make) -> None:
     assert drawn() != drawn(seed=2)
 
 
-# ---- what is said and refused
+# ---- the plan, and what is refused
 
 
 def test_the_plan_counts_times_and_weights(make: Make) -> None:
@@ -353,7 +353,7 @@ def test_the_plan_counts_times_and_weights(make: Make) -> None:
         ({"temporal_strategy": "first", "disjoint": True}, "give 'uniform' or 'last'"),
     ],
 )
-def test_what_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> None:
+def test_bad_arguments_are_refused(make: Make, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         make(**arguments).plan()
 
@@ -369,12 +369,12 @@ def test_what_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> 
         ({"neg_sampling": "triplet", "edge_label": torch.zeros(EDGES)}, "triplets"),
     ],
 )
-def test_links_that_cannot_work(make: Make, arguments: dict[str, Any], match: str) -> None:
+def test_bad_links_are_refused(make: Make, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         make(LinkNeighborLoader, **arguments)
 
 
-def test_a_stores_sampler_refuses_what_it_cannot(store: Store) -> None:
+def test_a_stores_sampler_refuses_unsupported_arguments(store: Store) -> None:
     with pytest.raises(TypeError, match="'typo'"):
         NeighborSampler(store, [2], typo=1)
     with pytest.raises(NotImplementedError, match="forward"):

@@ -1,4 +1,4 @@
-"""A store as PyG's FeatureStore and GraphStore, in whatever of PyG takes such a pair."""
+"""A store as PyG's FeatureStore and GraphStore, in PyG's loaders that take such a pair."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_several_attributes_at_once(features: FeatureStore, data: Data) -> None:
     assert torch.equal(features[None, "x", torch.tensor([2])], data.x[[2]])
 
 
-def test_asynchronously(features: FeatureStore, data: Data) -> None:
+def test_rows_are_awaited(features: FeatureStore, data: Data) -> None:
     async def main() -> None:
         indices = [torch.tensor([n, 59 - n]) for n in range(20)]
         attrs = [TensorAttr(None, "x", index) for index in indices]
@@ -76,7 +76,7 @@ def test_asynchronously(features: FeatureStore, data: Data) -> None:
     asyncio.run(main())
 
 
-def test_what_is_not_there(features: FeatureStore) -> None:
+def test_missing_attributes_and_rows_are_errors(features: FeatureStore) -> None:
     with pytest.raises(KeyError, match="has no attribute 'z'"):
         features.get_tensor(None, "z", None)
     with pytest.raises(KeyError, match="of 'paper'"):
@@ -89,7 +89,7 @@ def test_what_is_not_there(features: FeatureStore) -> None:
         features.remove_tensor(None, "x", None)
 
 
-def test_the_adjacency(store: Store, data: Data) -> None:
+def test_the_adjacency_is_that_of_the_data(store: Store, data: Data) -> None:
     graph = GraphStore(store)
     (attr,) = graph.get_all_edge_attrs()
     assert attr.size == (60, 60)
@@ -104,7 +104,7 @@ def test_the_adjacency(store: Store, data: Data) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pygs_own_loaders(features: FeatureStore, store: Store, data: Data, workers: int) -> None:
     pair, sampler = (features, GraphStore(store)), NeighborSampler(store, [3, 2])
-    features.get_tensor(None, "x", torch.tensor([1]))  # forked workers are not to use its threads
+    features.get_tensor(None, "x", torch.tensor([1]))  # starts threads, which forked workers lack
     nodes = NodeLoader(
         pair, sampler, input_nodes=torch.arange(60), batch_size=20, num_workers=workers
     )
@@ -127,7 +127,7 @@ def test_copies_in_other_processes(features: FeatureStore, store: Store, data: D
     other.close()
 
 
-def test_a_reader_that_goes_in_its_own_thread(store: Store) -> None:
+def test_a_reader_is_collected_in_its_own_loop_thread(store: Store) -> None:
     reader: Any = RowReader(store)
     reader.read([("nodes/x", np.array([1]))])
     loop_thread = reader._parts.loop_thread
@@ -140,7 +140,7 @@ def test_a_reader_that_goes_in_its_own_thread(store: Store) -> None:
     loop_thread.start(collect()).result(timeout=300)
 
 
-def test_a_closed_one(store: Store) -> None:
+def test_a_closed_feature_store_refuses_reads(store: Store) -> None:
     features = FeatureStore(store)
     features.get_tensor(None, "x", torch.tensor([1]))
     features.close()
@@ -149,7 +149,7 @@ def test_a_closed_one(store: Store) -> None:
         features.get_tensor(None, "x", torch.tensor([1]))
 
 
-def test_a_row_that_cannot_be_read(data: Data, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_an_error(data: Data, tmp_path: Path) -> None:
     store = gnndrive.from_data(data, tmp_path / "graph.gnn")
     reader = RowReader(store, engine="threads")
     reader.read([("nodes/x", np.array([1]))])

@@ -1,8 +1,8 @@
-"""From a store, models learn what they learn from PyG's own loaders in memory: the same metric, on
-graphs whose structure is known, with the same seeds, the same first weights and the same epochs.
+"""Models learn the same from a store as from PyG's own loaders in memory: they reach the same
+metric on graphs of known structure, with the same seeds, first weights and epochs.
 
-With all neighbours a batch is the same to the last edge, and so is every loss; with a few of them,
-drawn by other random numbers, it is the metric that has to agree.
+With all neighbours, each batch is the same to the last edge, and so is each loss. With a few
+neighbours, which the loaders draw by different random numbers, the metric must agree.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STORE = {"buffer": "40KB", "io_depth": 16, "seed": 3}
 def drawn_near(
     own: torch.Tensor, classes: torch.Tensor, share: float, draw: torch.Generator
 ) -> torch.Tensor:
-    """For each class of `own` a node, of the same class with probability `share`."""
+    """Draw a node for each class of `own`; with probability `share`, the node has that class."""
     any_one = torch.randint(0, len(classes), own.shape, generator=draw)
     members = [(classes == each).nonzero().view(-1) for each in range(CLASSES)]
     same = torch.stack(
@@ -42,7 +42,7 @@ def drawn_near(
 
 
 def papers() -> HeteroData:
-    """Papers whose own features say little: their authors, who write of one class, say more."""
+    """Papers whose features hint at their class, and authors who write mostly about one class."""
     draw, data = torch.Generator().manual_seed(0), HeteroData()
     y = torch.randint(0, CLASSES, (PAPERS,), generator=draw)
     kind = torch.arange(AUTHORS) % CLASSES
@@ -79,7 +79,7 @@ class PaperGNN(torch.nn.Module):
 
 
 def classify(train: Any, test: Any, epochs: int) -> tuple[list[float], float]:
-    """Losses, and accuracy on the papers of `test`."""
+    """Train; return the losses, and the accuracy on the papers of `test`."""
     torch.manual_seed(7)
     model = PaperGNN()
     steps = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -119,7 +119,7 @@ def test_node_classification_of_several_types(tmp_path: Path, fanout: list[int])
         NeighborLoader(store, fanout, ("paper", ~mask), batch_size=50, **STORE) as test,
     ):
         losses, from_store = classify(train, test, 10)
-    assert accuracy > 0.75  # a model of the papers' own features alone stays below 0.5
+    assert accuracy > 0.75  # with the papers' features alone, a model stays below 0.5
     if fanout[0] < 0:
         assert losses == pytest.approx(expected, abs=1e-3)
         assert from_store == pytest.approx(accuracy, abs=0.01)
@@ -132,7 +132,7 @@ def test_node_classification_of_several_types(tmp_path: Path, fanout: list[int])
 
 
 def communities() -> Data:
-    """Nodes of four communities that link within their own; features that hint at which."""
+    """Nodes of four communities with most links inside; features hint at the community."""
     draw = torch.Generator().manual_seed(0)
     kind = torch.arange(NODES) % CLASSES
     source = torch.randint(0, NODES, (EDGES,), generator=draw)
@@ -156,13 +156,13 @@ class LinkGNN(torch.nn.Module):
 
 
 def area(scores: torch.Tensor, labels: torch.Tensor) -> float:
-    """Of the pairs of an edge and of none, how many are ranked as they should be (ROC AUC)."""
+    """The share of pairs of an edge and a non-edge with the higher score for the edge (ROC AUC)."""
     edge, none = scores[labels > 0], scores[labels == 0]
     return float((edge[:, None] > none[None]).float().mean())
 
 
 def predict(train: Any, test: Any, epochs: int) -> tuple[list[float], float]:
-    """Losses, and the area under the ROC curve on the edges of `test`."""
+    """Train; return the losses, and the area under the ROC curve on the edges of `test`."""
     torch.manual_seed(7)
     model = LinkGNN()
     steps = torch.optim.Adam(model.parameters(), lr=0.02)
