@@ -1,4 +1,4 @@
-"""Import the installed gnndrive and call its core once: run by .ci/run outside the source tree."""
+"""Import the installed gnndrive and call its core; .ci/run runs this outside the source tree."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ standby = ffi.gc(lib.gd_standby_new(4), lib.gd_standby_free)
 lib.gd_standby_push(standby, 3, 10)
 lib.gd_standby_push(standby, 1, 5)
 if lib.gd_standby_pop(standby) != 1:
-    sys.exit("the core's standby list gave up the wrong slot")
+    sys.exit("the core's standby list returned the wrong slot")
 print(f"imported from {sys.prefix}, Python {sys.version.split()[0]}")

@@ -1,4 +1,4 @@
-"""Check an sdist and the wheel built from it: what is in them, the wheel's tag, what it links.
+"""Check an sdist and the wheel built from it: their files, the wheel's tag, its libraries.
 
 usage: check_packages.py SDIST WHEEL
 """
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def missing_from_sdist(sdist: Path) -> list[str]:
-    """What building needs and the sdist lacks: the build script and every file of native/."""
+    """Files that building needs and the sdist lacks: build scripts, every file of native/."""
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     native = [path.relative_to(ROOT).as_posix() for path in (ROOT / "native").glob("*.[ch]")]
@@ -27,7 +27,7 @@ def missing_from_sdist(sdist: Path) -> list[str]:
 
 
 def missing_from_wheel(wheel: Path) -> list[str]:
-    """What importing needs and the wheel lacks: the core, its types, every module."""
+    """Files that importing needs and the wheel lacks: the core, its types, every module."""
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "gnndrive").rglob("*.py")]
@@ -35,21 +35,21 @@ def missing_from_wheel(wheel: Path) -> list[str]:
 
 
 def strays_in_wheel(wheel: Path) -> list[str]:
-    """What the wheel holds and should not: sources of the core, tests."""
+    """Files that the wheel should not hold: sources of the core, tests."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     return [name for name in names if re.search(r"\.[cho]$|^(tests|bench|native|build)", name)]
 
 
 def shared_libraries(wheel: Path) -> str:
-    """What `ldd` says of the wheel's core."""
+    """The output of `ldd` for the wheel's core."""
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         core = archive.extract(CORE, folder)
         return subprocess.run(["ldd", core], text=True, capture_output=True, check=True).stdout
 
 
 def main(sdist: Path, wheel: Path) -> None:
-    """Print what was found; exit with a message at the first thing that is wrong."""
+    """Check both files and print their sizes; exit with a message at the first fault."""
     if missing := missing_from_sdist(sdist):
         sys.exit(f"{sdist.name} lacks {', '.join(missing)}: see MANIFEST.in")
     if not re.search(r"-cp311-abi3-\w+\.whl$", wheel.name):

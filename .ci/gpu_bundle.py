@@ -2,10 +2,11 @@
 
 usage: gpu_bundle.py [--python 3.12] [OUT]
 
-OUT (build/gpu-bundle) holds our wheel, the wheels that it and its tests need beside what such a
-machine has (`THERE`), tests/, bench/, a small graph, and run.sh. It is made in a temporary folder
-and renamed: what is at OUT is always a whole bundle. Wheels have the versions that are installed
-here, so the tests run there with what they run with here. Run by `make gpu-bundle`.
+OUT (build/gpu-bundle) holds gnndrive's wheel, the wheels that it and its tests need except those
+that such a machine has (`NOT_BUNDLED`), tests/, bench/, a small graph, and run.sh. It is made in a
+temporary folder and renamed, so OUT is always a whole bundle. The wheels have the versions that are
+installed here, so the tests run with the same versions on both machines. `make gpu-bundle` runs
+this script.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = Path(__file__).resolve().parent / "gpu-bundle"
 BYTES_MAX = 64_000_000
-THERE = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
-"""What is not brought: large, of one piece with the machine's CUDA, or needed by those."""
+NOT_BUNDLED = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
+"""Packages that are too large, that must match the machine's CUDA, or that those need."""
 RUN = ("tests/gpu", "bench/gpu.py")
-GLIBC_MINORS = range(34, 4, -1)  # 2.34 is what our own core asks for when Debian 12 builds it
+GLIBC_MINORS = range(34, 4, -1)  # gnndrive's core needs 2.34 if Debian 12 builds it
 MAKE_STORE = """
 import sys
 from gnndrive.store.generate import planted_communities
@@ -42,20 +43,20 @@ planted_communities(sys.argv[1], num_nodes=50_000)
 """  # 25.6 MB of rows, 3 MB of edges
 
 Package: TypeAlias = tuple[str, list[str]]
-"""A version, and the requirements as the package states them."""
+"""A version, and the requirements of the package."""
 
 
 # ---- which wheels
 
 
-def asked_by_project() -> list[str]:
-    """Requirements of pyproject.toml: the package's and its tests'."""
+def project_requirements() -> list[str]:
+    """Requirements of the package and of its tests, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["test"]]
 
 
 def installed(name: str) -> Package:
-    """A package of this environment; exits where it is not installed."""
+    """Look up a package of this environment; exit if it is not installed."""
     try:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
@@ -66,12 +67,12 @@ def installed(name: str) -> Package:
 def wheels_needed(
     asked: Iterable[str], python: str, look_up: Callable[[str], Package] = installed
 ) -> dict[str, str]:
-    """Versions by name of all that is asked for, directly or not, and is not in `THERE`.
+    """Versions by name of the packages that are required, directly or not, but `NOT_BUNDLED`.
 
     Args:
         asked: requirements.
-        python: the version there, such as "3.12", which decides on conditions.
-        look_up: tells of a package by its canonical name.
+        python: the Python version on the other machine, such as "3.12", for the markers.
+        look_up: looks up a package by its canonical name.
     """
     environment = cast("dict[str, str]", default_environment()) | {
         "python_version": python, "python_full_version": f"{python}.0", "extra": "",
@@ -82,7 +83,7 @@ def wheels_needed(
         wanted = waiting.pop()
         name = canonicalize_name(wanted.name)
         unconditional = wanted.marker is None or wanted.marker.evaluate(environment)
-        if name in THERE or name in versions or not unconditional:
+        if name in NOT_BUNDLED or name in versions or not unconditional:
             continue
         assert not wanted.extras, f"{wanted}: extras are not followed"
         versions[name], requires = look_up(name)
@@ -91,17 +92,17 @@ def wheels_needed(
 
 
 def platforms(machine: str) -> list[str]:
-    """The tags of wheels that run there; pip matches them one by one."""
+    """The platform tags of wheels that run on the other machine; pip matches them one by one."""
     names = [f"manylinux_2_{minor}" for minor in GLIBC_MINORS]
     names += ["manylinux2014", "manylinux2010", "manylinux1"]
     return [f"{name}_{machine}" for name in names]
 
 
-# ---- what goes in
+# ---- the content
 
 
 def download(versions: dict[str, str], python: str, folder: Path) -> None:
-    """Fetch binary wheels for that Python; exits with pip's last words where they cannot be had."""
+    """Download binary wheels for a Python version; exit with pip's last lines if pip fails."""
     tag = f"cp{python.replace('.', '')}"
     options = ["--python-version", python, "--implementation", "cp"]
     options += [f"--abi={abi}" for abi in (tag, "abi3", "none")]
@@ -115,22 +116,22 @@ def download(versions: dict[str, str], python: str, folder: Path) -> None:
             *wheels,
         ],
         f"pip could not fetch the wheels of {', '.join(wheels)}. Making a bundle needs a network, "
-        "or a folder that holds them in PIP_FIND_LINKS; running one needs neither. pip said:",
+        "or PIP_FIND_LINKS with a folder that holds them; running one needs neither. pip printed:",
     )
 
 
 def build_wheel(folder: Path, scratch: Path) -> None:
-    """Build our wheel from an sdist, check both as .ci/run does, and put the wheel in `folder`."""
+    """Build gnndrive's wheel from an sdist into `folder`; check both as .ci/run does."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(scratch), str(ROOT)]
     run(command, "the wheel could not be built:")
     (sdist,), (wheel,) = scratch.glob("*.tar.gz"), scratch.glob("*.whl")
     check = ROOT / ".ci" / "check_packages.py"
-    run([sys.executable, str(check), str(sdist), str(wheel)], "the wheel is not as it should be:")
+    run([sys.executable, str(check), str(sdist), str(wheel)], "the wheel failed its check:")
     shutil.copy(wheel, folder)
 
 
 def run(command: list[str], failure: str) -> None:
-    """Run a command in the tree; exits with `failure` and the end of what it said if it fails."""
+    """Run a command in the tree; if it fails, exit with `failure` and the end of its output."""
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -140,16 +141,16 @@ def run(command: list[str], failure: str) -> None:
 
 
 def copy_tree(name: str, folder: Path) -> None:
-    """Copy a folder of the tree, without what Python left in it."""
+    """Copy a folder of the tree, without caches."""
     ignored = shutil.ignore_patterns("__pycache__", ".*")
     shutil.copytree(ROOT / name, folder / name, ignore=ignored)
 
 
 def fill(folder: Path, python: str, scratch: Path) -> None:
-    """Make the bundle's parts in an empty folder, the quick and likely to fail first."""
+    """Make the bundle's parts in an empty folder; the quick ones that may fail come first."""
     wheels = folder / "wheels"
     wheels.mkdir()
-    download(wheels_needed(asked_by_project(), python), python, wheels)
+    download(wheels_needed(project_requirements(), python), python, wheels)
     build_wheel(wheels, scratch)
     check_plain(wheels)
     run([sys.executable, "-c", MAKE_STORE, str(folder / "store")], "the graph could not be made:")
@@ -165,23 +166,25 @@ def fill(folder: Path, python: str, scratch: Path) -> None:
 
 
 def check_tree(root: Path) -> None:
-    """Exit if the tree lacks what run.sh runs there."""
+    """Exit if the tree lacks a test or script that run.sh runs."""
     if missing := [name for name in RUN if not (root / name).exists()]:
-        sys.exit(f"a bundle is for running {' and '.join(RUN)}; the tree lacks {missing[0]}")
+        sys.exit(f"a bundle runs {' and '.join(RUN)}, but the tree lacks {missing[0]}")
 
 
 def check_target(out: Path) -> None:
-    """Exit if something is at `out` that is no bundle."""
+    """Exit if `out` exists and is no bundle."""
     if out.is_symlink() or (out.exists() and not (out / "run.sh").is_file()):
-        sys.exit(f"{out} is there and is no bundle: remove it, or name another folder")
+        sys.exit(f"{out} exists and is no bundle: remove it, or give another folder")
 
 
 def check_plain(folder: Path) -> None:
-    """Exit if unpacking, which is all that run.sh does with a wheel, would not install it."""
+    """Exit if unpacking a wheel does not install it, because run.sh only unpacks wheels."""
     for path in sorted(folder.glob("*.whl")):
         with zipfile.ZipFile(path) as wheel:
             if any(name.split("/")[0].endswith(".data") for name in wheel.namelist()):
-                sys.exit(f"{path.name} holds a .data folder: run.sh would have to install it")
+                sys.exit(
+                    f"{path.name} holds a .data folder, which run.sh cannot install by unpacking"
+                )
 
 
 def bytes_below(path: Path) -> int:
@@ -192,7 +195,7 @@ def bytes_below(path: Path) -> int:
 
 
 def check_size(folder: Path, most: int = BYTES_MAX) -> str:
-    """What the bundle's parts weigh, in words; exits with the same words if it is too much."""
+    """Describe the sizes of the bundle's parts; exit with that text if the sum is too large."""
     parts = {path.name: bytes_below(path) for path in folder.iterdir()}
     total = sum(parts.values())
     largest = sorted(parts.items(), key=lambda part: -part[1])[:4]
@@ -204,18 +207,18 @@ def check_size(folder: Path, most: int = BYTES_MAX) -> str:
     return words
 
 
-# ---- the whole
+# ---- the bundle
 
 
 def replace(made: Path, out: Path) -> None:
-    """Let what was made stand at `out`; what stood there goes into the folder of `made`."""
+    """Move the new bundle to `out`; an older one there moves into the folder of `made`."""
     if out.exists():
         out.rename(made.parent / "old")
     made.rename(out)
 
 
 def make(out: Path, python: str) -> str:
-    """Make a bundle at `out`, replacing the one that is there; returns its sizes in words."""
+    """Make a bundle at `out`, replace an older one, and return a description of its sizes."""
     check_tree(ROOT)
     check_target(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -230,12 +233,14 @@ def make(out: Path, python: str) -> str:
 
 
 def main() -> None:
-    """Read the command line, make the bundle, say what it weighs."""
+    """Read the command line, make the bundle, print its sizes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", nargs="?", type=Path, default=ROOT / "build" / "gpu-bundle")
-    parser.add_argument("--python", default="3.12", help="the version there (3.12)")
+    parser.add_argument("--python", default="3.12", help="Python version there (3.12)")
     options = parser.parse_args()
-    out = Path(os.path.abspath(options.out))  # not resolved: a link is refused, not followed
+    out = Path(
+        os.path.abspath(options.out)
+    )  # not resolved, so that a link is refused instead of followed
     words = make(out, options.python)
     print(f"{os.path.relpath(out)} for Python {options.python}: {words}")
     print("copy it to the machine with the GPU and start ./run.sh there")

@@ -1,8 +1,8 @@
-"""What bench/gpu.py holds side by side on a GPU: our loader, and batches that are made on the host
-and copied over. Each is one function that runs in a process of its own and gives what it measured.
+"""The loaders that bench/gpu.py compares on a GPU: gnndrive's, and two that make batches on the
+host and copy them. Each is one function that runs in a separate process and returns its figures.
 
-All draw the same batches with the same sampler and keys, and train the same small GraphSAGE on
-them.
+All of them draw the same batches with the same sampler and keys, and train the same small GraphSAGE
+on them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPORTED = ("requests", "bytes_read", "bytes_wanted", "topology", "buffer_bytes"
 
 
 class Trainer:
-    """Trains a small GraphSAGE; each step is between two events of the stream that it runs on."""
+    """Trains a small GraphSAGE, with an event before and after each step on its stream."""
 
     def __init__(self, store: gnndrive.Store, layers: int) -> None:
         torch.manual_seed(SEED)
@@ -44,7 +44,7 @@ class Trainer:
         self._warm_up(store.num_features)
 
     def _warm_up(self, features: int) -> None:
-        """One step on a tiny batch: CUDA's libraries are loaded at first use."""
+        """Make one step on a tiny batch, because CUDA's libraries are loaded at first use."""
         ids = torch.arange(4, device="cuda")
         x = torch.zeros(4, features, device="cuda")
         self.step(Data(x=x, y=ids * 0, edge_index=ids.view(2, 2), n_id=ids, batch_size=2))
@@ -53,7 +53,7 @@ class Trainer:
         self._checked.clear()
 
     def step(self, batch: Data) -> None:
-        """One training step, begun and not waited for."""
+        """Queue one training step on the GPU, without waiting for it."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._checked.append(batch.n_id.sum())
         start.record()
@@ -65,8 +65,8 @@ class Trainer:
         self._events.append((start, end))
 
     def ended(self, started: float) -> dict[str, Any]:
-        """Wait for the last step; seconds since `started`, those of the steps on the GPU, the share
-        of time in which none ran, and a number that tells which batches they were."""
+        """Wait for the last step; return the seconds since `started`, the steps' seconds on the
+        GPU, the share of time without a step, and a checksum of the batches."""
         torch.cuda.synchronize()
         elapsed = time.perf_counter() - started
         steps = sum(start.elapsed_time(end) for start, end in self._events) / 1e3
@@ -76,8 +76,8 @@ class Trainer:
         }  # fmt: skip
 
 
-def run_ours(options: argparse.Namespace) -> dict[str, Any]:
-    """Our loader with device="cuda"."""
+def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
+    """Run gnndrive's loader with device="cuda"."""
     store, meter = gnndrive.open(options.store), Meter("gnndrive")
     trainer = Trainer(store, len(options.fanout))
     loader = make_loader(options, device="cuda", device_memory=options.device_memory)
@@ -102,12 +102,12 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
 def run_by_hand(
     options: argparse.Namespace, name: str, copy: Callable[[torch.Tensor], torch.Tensor]
 ) -> dict[str, Any]:
-    """Sample and gather in threads, ahead of training; copy to the GPU when a batch's turn comes.
+    """Sample and gather in threads, ahead of training; copy each batch to the GPU before its step.
 
     Args:
-        options: which batches.
-        name: the result's.
-        copy: brings pinned features to the GPU.
+        options: the batches and the number of threads.
+        name: name of the loader in the result.
+        copy: copies pinned features to the GPU.
     """
     store, meter = gnndrive.open(options.store), Meter(name)
     trainer = Trainer(store, len(options.fanout))
@@ -129,8 +129,11 @@ def run_by_hand(
 def prepared(
     store: gnndrive.Store, options: argparse.Namespace, graph: Topology, pin: bool = True
 ) -> Iterator[Data]:
-    """The batches that our loader would draw, made by so many threads, as many batches ahead; their
-    rows come out of the memory-mapped table into new, pinned tensors."""
+    """Yield the batches that gnndrive's loader draws.
+
+    `options.threads` threads make as many batches ahead. They gather rows of the memory-mapped
+    table into new tensors, pinned if `pin`.
+    """
     features, labels = store.tensor("x", random=True), store.tensor("y")
     sampler = Uniform(options.fanout)
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
@@ -159,38 +162,40 @@ def prepared(
 
 
 def picked(table: torch.Tensor, node: torch.Tensor, pin: bool) -> torch.Tensor:
-    """`table[node]` in pinned memory."""
+    """`table[node]`, in pinned memory if `pin`."""
     out = torch.empty((len(node), *table.shape[1:]), dtype=table.dtype, pin_memory=pin)
     return torch.index_select(table, 0, node, out=out)
 
 
 def copy_whole(x: torch.Tensor) -> torch.Tensor:
-    """All rows in one copy."""
+    """Copy all rows to the GPU at once."""
     return x.to("cuda", non_blocking=True)
 
 
 def copy_rows(x: torch.Tensor) -> torch.Tensor:
-    """Each row in a cudaMemcpyAsync of its own, through CuPy, whose calls cost least in Python, or
-    torch's copies."""
-    there = torch.empty_like(x, device="cuda", pin_memory=False)
+    """Copy each row with a separate cudaMemcpyAsync.
+
+    The calls go through CuPy, where they cost least in Python, or through torch without CuPy.
+    """
+    on_gpu = torch.empty_like(x, device="cuda", pin_memory=False)
     try:
         from cupy.cuda import runtime
     except ImportError:
-        for source, target in zip(x, there, strict=True):
+        for source, target in zip(x, on_gpu, strict=True):
             target.copy_(source, non_blocking=True)
-        return there
+        return on_gpu
     stream = torch.cuda.current_stream().cuda_stream
     copy, kind = runtime.memcpyAsync, runtime.memcpyHostToDevice
     step = x.stride(0) * x.element_size()
-    source, target = x.data_ptr(), there.data_ptr()
+    source, target = x.data_ptr(), on_gpu.data_ptr()
     for offset in range(0, (len(x) - 1) * step, step):
         copy(target + offset, source + offset, step, kind, stream)
-    there[-1].copy_(x[-1], non_blocking=True)  # by torch, which now knows until when x is read
-    return there
+    on_gpu[-1].copy_(x[-1], non_blocking=True)  # by torch, so that it keeps x until the copies end
+    return on_gpu
 
 
 RUNS = {
     "pinned": partial(run_by_hand, name="pinned", copy=copy_whole),
     "row-copies": partial(run_by_hand, name="row-copies", copy=copy_rows),
-    "gnndrive": run_ours,
+    "gnndrive": run_gnndrive,
 }

@@ -1,5 +1,8 @@
-"""Memory limits and cold caches for benchmarks: a cgroup and drop_caches as root, else as well as
-it goes, and said so."""
+"""Memory limits and cold caches for benchmarks.
+
+As root they use a cgroup and drop_caches. Otherwise there is no limit, only the store's pages are
+dropped, and the output says so.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ class Cgroup:
         (self.folder / "memory.limit_in_bytes").write_text(str(limit))
 
     def enter(self) -> None:
-        """Put the calling process into the group."""
+        """Move the calling process into the group."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def peak(self) -> int:
-        """The most bytes charged so far, page cache counted; starts anew."""
+        """The peak of charged bytes since the last call, page cache included; resets the peak."""
         file = self.folder / "memory.max_usage_in_bytes"
         peak = int(file.read_text())
         file.write_text("0")
@@ -40,7 +43,7 @@ class Cgroup:
 
 @contextmanager
 def limited(limit: int) -> Iterator[tuple[Cgroup | None, str]]:
-    """A group for child processes, or None where there can be none, and words for either."""
+    """Yield a group for child processes, or None if none can be made, and a description."""
     if not may_limit():
         yield None, "no memory limit (not root on cgroup v1), the store's pages dropped"
         return
@@ -52,12 +55,12 @@ def limited(limit: int) -> Iterator[tuple[Cgroup | None, str]]:
 
 
 def may_limit() -> bool:
-    """Whether memory can be limited and caches dropped here."""
+    """Whether this process may limit memory and drop caches."""
     return os.geteuid() == 0 and os.access(GROUPS / "cgroup.procs", os.W_OK)
 
 
 def drop_caches(folder: Path, everything: bool) -> None:
-    """Make the files below `folder` cold; as root all there are."""
+    """Drop the files below `folder` from the page cache, or, as root, everything."""
     if everything:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")

@@ -1,7 +1,7 @@
-"""The loaders that bench/epoch.py holds side by side, each one function that runs in a process of
-its own and gives what it measured.
+"""The loaders that bench/epoch.py compares; each is one function that runs in a separate process
+and returns its figures.
 
-All draw the same batches with the same sampler and keys, touch each batch's x and drop it.
+All of them draw the same batches with the same sampler and keys, touch each batch's x and drop it.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.calibration import checked_gap
 
 SEED = 7
-AHEAD = 4  # samples that the naive ring has made before they are wanted
-OURS: dict[str, dict[str, Any]] = {
+AHEAD = 4  # samples that are drawn ahead for the naive ring
+VARIANTS: dict[str, dict[str, Any]] = {
     "joint": {"gap": 0, "policy": "lru", "sweep": 1},
     "lru": {"policy": "lru", "sweep": 1},
     "gnndrive": {},
 }
-"""What sets our loaders apart: the paper's joint extraction, one batch a sweep, everything."""
+"""Arguments of gnndrive's variants: the paper's joint extraction, one batch a sweep, defaults."""
 REPORTED = (
     "requests", "bytes_read", "bytes_wanted", "topology", "topology_requests",
     "topology_bytes_read", "buffer_bytes", "engine",
 )  # fmt: skip
-"""What their counters say for the result."""
+"""The counters of gnndrive's loaders that the result reports."""
 
 
 class Meter:
-    """Counts batches, says where it is on standard error, and measures time, CPU and memory."""
+    """Counts batches, prints progress to standard error, and measures time, CPU and memory."""
 
     def __init__(self, name: str) -> None:
         self.name, self.batches, self.rows = name, 0, 0
         self.samples, self.sample_s = 0, 0.0
         self.set_up: dict[str, float] = {"set_up_s": 0.0, "set_up_cpu_s": 0.0}
         self.first_s = 0.0
-        self.private_bytes = 0  # the most memory of the process's own, looked at at each batch
+        self.private_bytes = 0  # peak of the process's private memory, sampled at each batch
         self._cpu, self._started = time.process_time(), time.perf_counter()
 
     def ready(self) -> None:
-        """What is done once, before the first batch begins, is done; `elapsed_s` counts it too."""
+        """Note the end of the set-up before the first batch; `elapsed_s` includes the set-up."""
         self.set_up = {
             "set_up_s": time.perf_counter() - self._started,
             "set_up_cpu_s": time.process_time() - self._cpu,
         }
 
     def batch(self, rows: int) -> None:
-        """Another batch was touched and is dropped next."""
+        """Count a batch that was touched and is dropped next."""
         self.batches, self.rows = self.batches + 1, self.rows + rows
         self.private_bytes = max(self.private_bytes, private_bytes())
         seconds = time.perf_counter() - self._started
@@ -83,7 +83,7 @@ class Meter:
         print(note, file=sys.stderr, flush=True)
 
     def result(self, **more: Any) -> dict[str, Any]:
-        """What was measured, and `more`."""
+        """The measured figures, and `more`."""
         return {
             "loader": self.name, "batches": self.batches, "rows": self.rows,
             "elapsed_s": time.perf_counter() - self._started,
@@ -93,13 +93,13 @@ class Meter:
 
 
 def private_bytes() -> int:
-    """This process's resident memory without mapped files: what no page cache can give back."""
+    """This process's resident memory without mapped files, which the page cache cannot free."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
 
 
 def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
-    """PyG+: sample on mapped indices, gather from mapped rows, one thread, no read-ahead."""
+    """Run PyG+: sample on mapped indices, gather from mapped rows, one thread, no read-ahead."""
     store = gnndrive.open(options.store)
     features, meter = store.tensor("x", random=True), Meter("pyg+")
     for sample in samples(store, options, mapped(store), meter):
@@ -109,9 +109,9 @@ def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_naive(options: argparse.Namespace) -> dict[str, Any]:
-    """The naive ring: one request a row, nothing shared between batches, sampling alongside.
+    """Run the naive ring: one request a row, no rows shared between batches, sampling in parallel.
 
-    Rows land where they would be used, so nothing is gathered or touched; that favours it.
+    Rows land where they would be used, so nothing is gathered or touched, which favours the ring.
     """
     store, meter = gnndrive.open(options.store), Meter("naive")
     file = store.table("x")
@@ -143,9 +143,9 @@ def naive_reads(table: TableLayout, drawn: Iterator[Sample], meter: Meter) -> It
         meter.batch(rows)
 
 
-def run_ours(options: argparse.Namespace) -> dict[str, Any]:
-    """One of our loaders, as `OURS` sets it apart."""
-    meter, loader = Meter(options.worker), make_loader(options, **OURS[options.worker])
+def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
+    """Run one of gnndrive's variants, with its arguments of `VARIANTS`."""
+    meter, loader = Meter(options.worker), make_loader(options, **VARIANTS[options.worker])
     plan = {line.what: line.nbytes for line in loader.plan().lines}
     with loader:
         batches = iter(loader)
@@ -165,7 +165,7 @@ def run_ours(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_sampling(options: argparse.Namespace) -> dict[str, Any]:
-    """Sampling alone, with as many threads and the same topology as our loaders."""
+    """Run sampling alone, with the threads and the topology of gnndrive's loaders."""
     store, meter = gnndrive.open(options.store), Meter("sampling")
     with opened(store, options) as graph:
         meter.ready()
@@ -175,10 +175,11 @@ def run_sampling(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class TrimmedSAGE(torch.nn.Module):
-    """GraphSAGE that computes, layer by layer, only the nodes that later layers need.
+    """GraphSAGE that computes in each layer only the nodes that later layers need.
 
-    `trim_to_layer` drops what a layer need not read; giving the convolution its targets apart also
-    drops what it need not write, which is nine tenths of the first layer's memory.
+    `trim_to_layer` drops the rows that a layer need not read. The convolution also gets its target
+    nodes as a separate tensor, so that it does not write rows that later layers do not read: nine
+    tenths of the first layer's memory.
     """
 
     def __init__(self, features: int, hidden: int, classes: int, layers: int) -> None:
@@ -200,7 +201,7 @@ class TrimmedSAGE(torch.nn.Module):
 
 
 def run_training(options: argparse.Namespace) -> dict[str, Any]:
-    """Train a small trimmed GraphSAGE; what counts is that it is not killed."""
+    """Train a small trimmed GraphSAGE, to show that the memory limit does not kill it."""
     store = gnndrive.open(options.store)
     torch.manual_seed(SEED)
     model = TrimmedSAGE(store.num_features, 16, store.num_classes, len(options.fanout))
@@ -225,7 +226,7 @@ PASSED_ON = (
 
 
 def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLoader:
-    """The loader that is measured."""
+    """Make the loader that is measured."""
     given = {
         name: getattr(options, name) for name in PASSED_ON if getattr(options, name) is not None
     }
@@ -237,7 +238,7 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
 
 @contextmanager
 def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topology]:
-    """The graph as our loader opens it, with a ring of its own if it reads as it goes."""
+    """Open the graph as gnndrive's loader does, with a ring if the topology reads on demand."""
     choice = make_loader(options).plan().topology
     gap = checked_gap(options.gap, store, SWEEP_BLOCK_BYTES)
     adjacency = Adjacency([store.edges()], choice, gap)
@@ -252,8 +253,11 @@ def samples(
     store: gnndrive.Store, options: argparse.Namespace, graph: Topology, meter: Meter,
     ahead: int = 0,
 ) -> Iterator[Sample]:  # fmt: skip
-    """The batches that our loader would draw, `ahead` of them in threads beside the caller; in
-    rounds, as the loader does, where samplers read the graph as they go."""
+    """Yield the samples that gnndrive's loader draws.
+
+    `ahead` threads draw samples ahead of the caller. If the topology reads the graph on demand,
+    samples share a combined fetch in each hop, as in the loader.
+    """
     sampler = Uniform(options.fanout)
     schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
 
@@ -286,14 +290,14 @@ def samples(
 
 
 def touch(rows: torch.Tensor) -> None:
-    """Read something of every page of `rows`."""
+    """Read a byte of every page of `rows`."""
     rows.view(torch.uint8).flatten()[::4096].sum()
 
 
 RUNS = {
     "pyg+": run_mapped,
     "naive": run_naive,
-    **dict.fromkeys(OURS, run_ours),
+    **dict.fromkeys(VARIANTS, run_gnndrive),
     "sampling": run_sampling,
     "training": run_training,
 }

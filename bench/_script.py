@@ -1,4 +1,4 @@
-"""How each of these scripts ends: what it found, printed and written, and what went wrong."""
+"""The end of each script of this folder: print and write results, report errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gnndrive.common.errors import GNNDriveError
 
 
 def show(text: str, found: dict[str, Any], path: str | None) -> None:
-    """Print a table, and write what it was made of as JSON if asked to."""
+    """Print a table, and write its figures as JSON to `path`, if given."""
     print(text)
     if path:
         Path(path).write_text(json.dumps(found, indent=2))
 
 
 def run(main: Callable[[], None]) -> None:
-    """Run a script; an error of ours is a message, Ctrl-C ends with 130."""
+    """Run a script; a gnndrive error ends it with its message, Ctrl-C with exit code 130."""
     try:
         main()
     except GNNDriveError as error:

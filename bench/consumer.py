@@ -4,31 +4,31 @@ usage: python bench/consumer.py STORE [--batches 20] [--runs 3] [--modes idle,wa
            [--share 1.0] [--memory-limit 3GiB] [--buffer 1GB] [--json FILE]
 
 idle    the consumer takes a batch and drops it
-thread  the same, while another thread runs pure Python all the time and never lets go of the GIL of
-        its own accord: all Python of the loader, the hand-over too, waits for it, up to a switch
-        interval (5 ms) a time. The batches' pace is the loader's alone, so this is the harder test.
-loop    the training loop itself burns pure Python after each batch, `--share` times as long as the
-        idle run of the same round took a batch: the loader must have the next one ready. With a
-        share of more than 1 the consumer sets the pace, and the ratio says nothing of the loader.
-wait    the training loop does nothing for as long: what its pace alone costs. It is the loader's
-        own, and one batch waits between them, so whenever either is late both have lost that time
+thread  the same, while a second thread runs pure Python all the time and never releases the GIL by
+        itself: all Python of the loader, the output queue too, waits for it, up to a switch
+        interval (5 ms) each time. The loader alone sets the pace, so this is the harder test.
+loop    the training loop itself burns pure Python after each batch, `--share` times as long as a
+        batch took in the idle run of the same round: the loader must have the next one ready. With
+        a share above 1 the consumer sets the pace, and the ratio does not measure the loader.
+wait    the training loop sleeps for as long, which shows what its pace alone costs. Consumer and
+        loader have the same pace, and one batch waits between them, so a delay of either costs both
 
-Each is a process of its own, in turn, everything cold, on the same batches; bench/epoch.py's other
-options are taken too. Time counts from the start of the epoch, behind the loader's own set-up, to
-the arrival of the last batch. Figures are the median of the runs, ratios (to idle of the same
-round) with their range.
+Each mode runs in a separate process, in turn, with cold caches, on the same batches. Other options
+of bench/epoch.py are accepted too. Time counts from the start of the epoch, after the loader's
+set-up, to the arrival of the last batch. Figures are medians of the runs; ratios (to idle of the
+same round) have their range.
 
 Below that the CPU seconds of threads over the elapsed seconds, so 100 % is one core:
-loop thread  the pipeline's event loop, where extraction is: admission, planning, commits
-its Python   the same without what it spends inside the C core's functions, each call of which is
-             timed; numpy's copies and the system calls of the loop are still in it: an upper bound
-             of Python's share of extraction
+loop thread  the pipeline's event loop, where extraction runs: admission, planning, commits
+its Python   the same without the time inside the C core's functions, each call of which is timed.
+             numpy's copies and the loop's system calls are still included, so this is an upper
+             bound of Python's share of extraction
 ring         the C thread that keeps the ring full and copies rows (or the threads engine's)
 workers      sampling, gathering, collation: C and numpy, little Python
-consumer     the thread that takes batches, with what it burns
-burner       the other thread of `thread`
-rest         the process's CPU time less all these: torch's threads, threads that ended
-steps        the burnt Python's speed beside what it had alone: what the loader took from it
+consumer     the thread that takes batches, including what it burns
+burner       the second thread of `thread`
+rest         the process's CPU time without all these: torch's threads, threads that ended
+steps        speed of the burnt Python, relative to its speed without the loader
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.memory import parse_size
 
 MODES = ("idle", "wait", "thread", "loop")
-STEPS_AT_ONCE = 1000  # of pure Python between two looks at the clock, some 50 us
+STEPS_AT_ONCE = 1000  # of pure Python between two reads of the clock, some 50 us
 ALONE_S = 0.3  # how long the burner is timed alone
-TICKS_A_SECOND = 100  # of /proc's times; Linux fixed it for user space
-LOOP, BURNER = "gnndrive", "burner"  # names of Python threads: gnndrive/common/loop_thread.py, ours
-ROLES = {  # prefixes of the other threads' names
+TICKS_A_SECOND = 100  # of the times in /proc; fixed by Linux for user space
+LOOP, BURNER = "gnndrive", "burner"  # names of Python threads, of LoopThread and of Burner
+ROLES = {  # prefixes of the names of the other threads
     "gnndrive-worker-": "workers",  # gnndrive/pipeline/workers.py
     "gd-ring": "ring",  # native/ring.c; one more reads the adjacency if topology is "direct"
     "gd-pread": "ring",  # gnndrive/disk/engines/threads.py
@@ -70,14 +70,14 @@ SHOWN = ("loop thread", "its Python", "ring", "workers", "consumer", "burner", "
 
 
 class Burner:
-    """Pure Python that never waits and never lets go of the GIL of its own accord."""
+    """Pure Python that never waits and never releases the GIL by itself."""
 
     def __init__(self) -> None:
         self.steps, self.seconds, self._stopped = 0, 0.0, False
         self._value = 1
 
     def burn(self, seconds: float) -> None:
-        """Run for so long, in this thread."""
+        """Run for `seconds`, in this thread."""
         started = now = time.perf_counter()
         while now - started < seconds and not self._stopped:
             value = self._value
@@ -100,7 +100,7 @@ class Burner:
 
     @property
     def speed(self) -> float:
-        """Steps a second, 0 if there were none."""
+        """Steps per second; 0 if there were none."""
         return self.steps / self.seconds if self.seconds else 0.0
 
 
@@ -108,19 +108,19 @@ class Burner:
 
 
 def cpu_by_role(core: TimedCore) -> Counter[str]:
-    """CPU seconds so far of this process's live threads, by what they do.
+    """CPU seconds so far of this process's live threads, by role.
 
-    Python's threads are known by their native ids, since before 3.14 the system does not hear of
-    their names; the ring's has its name from C.
+    Python's threads are found by their native ids, because before 3.14 Python does not tell the
+    system their names. C names the ring's thread.
     """
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     main, seconds = threading.main_thread().native_id, Counter[str]()
     for task in Path("/proc/self/task").iterdir():
         try:
             stat = (task / "stat").read_text()
-        except OSError:  # it has just ended
+        except OSError:  # the thread has just ended
             continue
-        head, _, fields = stat.rpartition(")")  # a name may hold anything
+        head, _, fields = stat.rpartition(")")  # a name may contain a bracket
         tid = int(task.name)
         name = names.get(tid, head.partition("(")[2])
         user, system = map(int, fields.split()[11:13])
@@ -132,11 +132,11 @@ def cpu_by_role(core: TimedCore) -> Counter[str]:
 
 
 class TimedCore:
-    """The C core's functions, their CPU time added up where the event loop's thread calls them.
+    """The C core's functions, with a sum of the CPU time of the loop thread's calls.
 
     Args:
         core: `lib` or `holding_gil` of the package.
-        other: counts as well.
+        other: another one, whose time is added.
     """
 
     def __init__(self, core: Any, other: TimedCore | None = None) -> None:
@@ -144,11 +144,11 @@ class TimedCore:
 
     @property
     def seconds(self) -> float:
-        """What they took so far."""
+        """CPU seconds of the calls so far."""
         return self._own_s + (self._other.seconds if self._other else 0.0)
 
     def __getattr__(self, name: str) -> Any:
-        """A function or constant of the core, looked up once."""
+        """A function or constant of the core; looked up at its first use."""
         found = getattr(self._core, name)
         self.__dict__[name] = found = self._timed(found) if callable(found) else found
         return found
@@ -167,21 +167,21 @@ class TimedCore:
 
     @classmethod
     def install(cls) -> TimedCore:
-        """Have the whole package call the core through one of these."""
+        """Make all modules of the package call the core through a `TimedCore`."""
         lib, holding_gil = gnndrive.common.ffi.lib, gnndrive.common.ffi.holding_gil
-        timed_quick = cls(holding_gil)
-        timed = cls(lib, timed_quick)
+        timed_holding_gil = cls(holding_gil)
+        timed = cls(lib, timed_holding_gil)
         for name, module in list(sys.modules.items()):
             if name.startswith("gnndrive."):
                 if getattr(module, "lib", None) is lib:
                     module.lib = timed
-                if getattr(module, "quick", None) is holding_gil:
-                    module.holding_gil = timed_quick
+                if getattr(module, "holding_gil", None) is holding_gil:
+                    module.holding_gil = timed_holding_gil
         return timed
 
 
 def role_of(name: str) -> str:
-    """What a thread of that name does."""
+    """The role of a thread, by its name."""
     exact = {LOOP: "loop thread", BURNER: "burner"}
     if name in exact:
         return exact[name]
@@ -189,10 +189,11 @@ def role_of(name: str) -> str:
 
 
 def spent(before: Counter[str], after: Counter[str], elapsed_s: float) -> dict[str, float]:
-    """Shares of a core between two looks.
+    """Shares of a core that each role used between `before` and `after`.
 
     Raises:
-        SystemExit: a thread that must be there is not: names have changed, and 0 would be a lie.
+        SystemExit: no thread has a role that must exist: thread names have changed, and a share of
+            0 would be wrong.
     """
     for role in ("loop thread", "ring", "workers"):
         if role not in after:
@@ -200,17 +201,17 @@ def spent(before: Counter[str], after: Counter[str], elapsed_s: float) -> dict[s
     return {role: (after[role] - before[role]) / elapsed_s for role in SHOWN}
 
 
-# ---- one run, in a process of its own ----
+# ---- one run, in a separate process ----
 
 
 def run(options: argparse.Namespace, mode: str, compute_s: float) -> dict[str, Any]:
-    """Load the batches beside one kind of consumer."""
+    """Load the batches with one kind of consumer."""
     core, alone, burner, thread = TimedCore.install(), Burner(), Burner(), None
     if mode in ("thread", "loop"):
         alone.burn(ALONE_S)
     meter = Meter(mode)
     with make_loader(options) as loader:
-        batches = iter(loader)  # rings, threads, the adjacency; the epoch begins
+        batches = iter(loader)  # makes rings and threads, opens the adjacency, begins the epoch
         meter.ready()
         if mode == "thread":
             thread = burner.start()
@@ -248,7 +249,7 @@ def run(options: argparse.Namespace, mode: str, compute_s: float) -> dict[str, A
 def measure(
     own: argparse.Namespace, options: argparse.Namespace, group: Cgroup | None
 ) -> list[dict[str, Any]]:
-    """The modes in turn, round after round; the idle one first, for the others are held by it."""
+    """Run the modes in turn, round after round; idle first, because the others need its time."""
     given, results = list(options.given), []
     for number in range(own.runs):
         compute_s, idle = 0.0, None
@@ -263,7 +264,7 @@ def measure(
 
 
 def table(found: dict[str, Any], own: argparse.Namespace, options: argparse.Namespace) -> str:
-    """What was measured, a line a mode."""
+    """Format the results, one line per mode."""
     fanout = ",".join(map(str, options.fanout))
     by_mode = {mode: [r for r in found["results"] if r["loader"] == mode] for mode in own.modes}
     lines = [
@@ -288,27 +289,29 @@ def table(found: dict[str, Any], own: argparse.Namespace, options: argparse.Name
 
 
 def middle(runs: list[dict[str, Any]], name: str) -> float:
-    """The median of one of the figures, 0 where there is none."""
+    """The median of a figure over runs; a missing one counts as 0."""
     return statistics.median(run[name] or 0.0 for run in runs)
 
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our own options, and what is left for bench/epoch.py."""
+    """Parse this script's options; return them and the options left for bench/epoch.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False, usage="%(prog)s STORE [options, also bench/epoch.py's]",
     )  # fmt: skip
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--modes", type=lambda text: text.split(","), default=list(MODES))
-    parser.add_argument("--share", type=float, default=1.0, help="of `loop` and `wait`")
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="of a batch's time, for `loop` and `wait`"
+    )
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", choices=MODES, help=argparse.SUPPRESS)
     parser.add_argument("--compute", type=float, default=0.0, help=argparse.SUPPRESS)
     own, left = parser.parse_known_args(given)
     if unknown := set(own.modes) - set(MODES):
-        parser.error(f"no mode is called {', '.join(unknown)}: there are {', '.join(MODES)}")
+        parser.error(f"unknown mode {', '.join(unknown)}: choose from {', '.join(MODES)}")
     if own.runs < 1 or own.share < 0:
-        parser.error("--runs is at least 1, and --share not less than 0")
+        parser.error("--runs must be at least 1, and --share at least 0")
     own.modes = ["idle", *(mode for mode in own.modes if mode != "idle")]
     return own, left
 

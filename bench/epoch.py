@@ -1,4 +1,4 @@
-"""Seconds a batch from disk, loader beside loader, in one run and one memory limit.
+"""Seconds a batch from disk of several loaders, in one run under one memory limit.
 
 usage: python bench/epoch.py STORE [--loaders pyg+,naive,joint,lru,gnndrive] [--batches 20]
            [--rounds 3] [--memory-limit 3GiB] [--buffer 1GB] [--topology resident]
@@ -10,23 +10,23 @@ pyg+      adjacency and features memory-mapped with MADV_RANDOM; sample, then ga
 naive     a full ring, one request a row, nothing shared between batches
 joint     GNNDrive's joint extraction: rows that share a sector or touch, LRU, one batch a sweep
 lru       the same with gaps bridged where the disk's constants say that it pays
-gnndrive  all that there is: look-ahead and sweeps beside it
+gnndrive  the defaults: lru's reads with look-ahead and sweeps over several batches
 
-Each runs in a process of its own, one after the other, everything cold, on the same batches (same
-sampler, same keys; it stands in for torch-sparse's, which PyG+ would use and which is slower). Each
-batch's x is touched and dropped. With --rounds all but pyg+, which would take most of the time, run
-so often in turn, and medians are compared.
+Each loader runs in a separate process, one after the other, with cold caches, on the same batches
+(same sampler, same keys; PyG+ would use torch-sparse's sampler, which is slower). Each batch's x is
+touched and dropped. With --rounds, all loaders but pyg+, which would take most of the time, run so
+often in turn, and medians are compared.
 
-The floor is the largest of: what the loader's own requests and bytes cost at the disk's two
-constants (measured as `gnndrive bench disk` does, just before and just after that loader, for a
-disk may be another one some minutes later), sampling alone in the same limit, and the CPU seconds
-of all its threads over the cores. There is no compute here. Requests are the features' alone; where
-the adjacency (or an attribute that is not mapped) is read from the same disk, what it is of all of
-it is said beside that.
+The floor is the largest of: the cost of the loader's own requests and bytes at the disk's two
+constants (measured as `gnndrive bench disk` does, just before and just after that loader, because a
+disk's speed may change within minutes), sampling alone under the same limit, and the CPU seconds of
+all its threads divided by the cores. There is no training. The floor counts the features' requests
+only; if the adjacency (or an attribute that is not mapped) is read from the same disk too, the
+ratio to a floor with those reads is printed beside it.
 
-As root on cgroup v1 each process runs under the memory limit, page cache counted, after dropping
-all caches. Otherwise there is no limit, the store's own pages are dropped with posix_fadvise, and
-the output says so; the page cache then helps the mapped loader.
+As root on cgroup v1, each process runs under the memory limit, page cache included, after all
+caches were dropped. Otherwise there is no limit, the store's own pages are dropped with
+posix_fadvise, and the output says so; the page cache then helps the mapped loader.
 
 `--train 10` trains a GraphSAGE of 16 hidden units with trimming on that many batches instead.
 """
@@ -46,7 +46,7 @@ from typing import Any
 import _script
 import numpy as np
 from _limits import Cgroup, drop_caches, limited
-from _loaders import OURS, RUNS
+from _loaders import RUNS, VARIANTS
 
 import gnndrive
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
@@ -61,7 +61,7 @@ LOADERS = [MAPPED, "gnndrive"]
 def spawn(
     which: str, options: argparse.Namespace, group: Cgroup | None, script: str = __file__
 ) -> dict[str, Any]:
-    """Run one loader in a process of its own, cold, and return what it prints."""
+    """Run one loader in a separate process with cold caches, and return what it prints."""
     drop_caches(Path(options.store), group is not None)
     command = [sys.executable, script, *options.given, "--worker", which]
     enter = None if group is None else group.enter
@@ -78,7 +78,7 @@ def spawn(
 def spawn_beside_disk(
     which: str, options: argparse.Namespace, group: Cgroup | None
 ) -> tuple[dict[str, Any], DiskCost]:
-    """`spawn` one of our loaders, and what reading cost on the disk just before and just after."""
+    """`spawn` a loader; return its result, and the cost of reading just before and after it."""
     store = gnndrive.open(options.store)
     before = calibrate(store)
     result = spawn(which, options, group)
@@ -87,8 +87,8 @@ def spawn_beside_disk(
 
 
 def add_floor(result: dict[str, Any], cost: DiskCost, sampling: dict[str, Any]) -> None:
-    """What no loader with these reads, this sampler and this CPU time could beat, s a batch; and
-    how long a sample takes when nothing else goes on."""
+    """Add the floor to a result: seconds a batch that no loader with these reads, this sampler and
+    this CPU time can beat. Add also the seconds of a sample when only sampling runs."""
     batches = result["batches"]
     result["request_us"], result["byte_ns"] = cost.request_s * 1e6, cost.byte_s * 1e9
     parts = {
@@ -104,23 +104,23 @@ def add_floor(result: dict[str, Any], cost: DiskCost, sampling: dict[str, Any]) 
 
 
 def s_a_batch(result: dict[str, Any]) -> float:
-    """Seconds that a batch took."""
+    """Seconds per batch."""
     return float(result["elapsed_s"] / result["batches"])
 
 
 def of_floor(result: dict[str, Any]) -> float:
-    """How often its floor a batch takes."""
+    """Seconds per batch, as a multiple of the floor."""
     return s_a_batch(result) / float(result["floor_s"])
 
 
 def of_all_reads(result: dict[str, Any]) -> float:
-    """The same if the adjacency's reads count in the floor too."""
+    """Seconds per batch, as a multiple of a floor that includes the adjacency's reads."""
     floor = max(result["floor_s"], result["floor_parts_s"]["reads"] + result["adjacency_s"])
     return s_a_batch(result) / float(floor)
 
 
 def limits(result: dict[str, Any]) -> str:
-    """What its floor is made of; and if the adjacency is read too, what a batch takes of all."""
+    """The part that sets the floor; if the adjacency is read too, `of_all_reads` beside it."""
     limit: str = max(result["floor_parts_s"], key=result["floor_parts_s"].get)
     if not result["adjacency_s"]:
         return limit
@@ -128,14 +128,14 @@ def limits(result: dict[str, Any]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Their median, and what they lie between if there are several."""
+    """The median, and the range if there are several values."""
     if len(values) == 1:
         return f"{values[0]:.2f}"
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def in_rounds(results: list[dict[str, Any]], what: str) -> dict[Any, list[dict[str, Any]]]:
-    """The rounds of each, by what tells them apart."""
+    """Group results by their entry `what`."""
     rounds: dict[Any, list[dict[str, Any]]] = {}
     for result in results:
         rounds.setdefault(result[what], []).append(result)
@@ -143,22 +143,22 @@ def in_rounds(results: list[dict[str, Any]], what: str) -> dict[Any, list[dict[s
 
 
 def summary(name: str, rounds: list[dict[str, Any]]) -> str:
-    """What its rounds took, and of their floors."""
+    """Describe the seconds per batch of a loader's rounds, and their multiples of the floor."""
     head = f"{name}, {len(rounds)} rounds" if len(rounds) > 1 else name
     seconds, shares = spread([*map(s_a_batch, rounds)]), spread([*map(of_floor, rounds)])
     return f"{head}: {seconds} s a batch, {shares} of its floor"
 
 
 def sample_s(result: dict[str, Any]) -> float:
-    """Seconds that a sample took."""
+    """Seconds per sample."""
     return float(result["sample_s"] / result["samples"])
 
 
 def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
-    """All loaders, one after the other."""
+    """Run all loaders, one after the other."""
     if options.train:
         return {"results": [spawn("training", options, group)]}
-    # How many reads the page cache made of the mapped one nobody counts.
+    # The mapped loader has no floor, because the page cache does not report its reads.
     results = [spawn(name, options, group) for name in options.loaders if name == MAPPED]
     own = [name for name in options.loaders if name != MAPPED]
     measured = [spawn_beside_disk(name, options, group) for name in own * options.rounds]
@@ -171,7 +171,7 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
-    """What was measured, a line a loader."""
+    """Format the results, one line per loader."""
     fanout = ",".join(map(str, options.fanout))
     lines = [f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}"]
     lines.append(
@@ -198,12 +198,12 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def ratios(results: list[dict[str, Any]]) -> list[str]:
-    """How much faster each of ours is than the first loader, and how near to its floor; medians of
-    the rounds."""
+    """Compare each variant of gnndrive with the first loader and with its floor, by medians of the
+    rounds."""
     rounds = in_rounds(results, "loader")
     seconds = {name: median(map(s_a_batch, of)) for name, of in rounds.items()}
     first, lines = results[0]["loader"], []
-    for name in [name for name in rounds if name in OURS]:
+    for name in [name for name in rounds if name in VARIANTS]:
         line = summary(name, rounds[name])
         if name != first:
             line += f", {seconds[first] / seconds[name]:.2f} times as fast as {first}"
@@ -212,7 +212,7 @@ def ratios(results: list[dict[str, Any]]) -> list[str]:
 
 
 def draw(found: dict[str, Any], path: str) -> None:
-    """Seconds a batch as bars, the floors as lines across them."""
+    """Draw seconds a batch as bars, and floors as lines across them."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -222,7 +222,9 @@ def draw(found: dict[str, Any], path: str) -> None:
     axes = figure.subplots()
     for place, result in enumerate(results):
         seconds = result["elapsed_s"] / result["batches"]
-        axes.bar(place, seconds, 0.6, color="tab:green" if result["loader"] in OURS else "tab:gray")
+        axes.bar(
+            place, seconds, 0.6, color="tab:green" if result["loader"] in VARIANTS else "tab:gray"
+        )
         axes.text(place, seconds, f"{seconds:.2f}", ha="center", va="bottom")
         if "floor_s" in result:
             axes.hlines(result["floor_s"], place - 0.4, place + 0.4, color="black", linestyle=":")
@@ -250,7 +252,7 @@ def main() -> None:
 
 
 def import_raw(folder: Path, path: str) -> None:
-    """Turn raw arrays into a store."""
+    """Make a store from raw arrays."""
     indptr = np.load(folder / "indptr.npy")
     nodes, row_bytes = len(indptr) - 1, (folder / "x.bin").stat().st_size // (len(indptr) - 1)
     features = np.memmap(folder / "x.bin", np.float32, "r", shape=(nodes, row_bytes // 4))
@@ -289,7 +291,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     options = parser.parse_args(given)
     options.given = given
     if unknown := set(options.loaders) - set(RUNS):
-        parser.error(f"no loader is called {', '.join(unknown)}: there are {', '.join(RUNS)}")
+        parser.error(f"unknown loader {', '.join(unknown)}: choose from {', '.join(RUNS)}")
     if options.train:
         options.batches = options.train
     options.buffer = options.buffer or ("450MB" if options.train else "1GB")

@@ -1,33 +1,33 @@
-"""What the way to the GPU costs: rows into the feature buffer, out of it, and whole epochs.
+"""The cost of the way to the GPU: rows into the feature buffer, rows out of it, and whole epochs.
 
 usage: python bench/gpu.py STORE [--runs 3] [--batches 20] [--device-memory 4GB] [--json FILE]
        python bench/gpu.py --generate 20 --folder DIR [--host-budget 6GiB] [the same options]
        python bench/gpu.py --parts h2d,gather      (neither store nor disk)
 
 Three parts:
-h2d     rows from pinned staging into slots of the feature buffer drawn at random, by each of the
-        two ways, beside a plain cudaMemcpyAsync of the same bytes from the same memory
-gather  rows of slots drawn at random into a new tensor, the slots' numbers brought over with it,
-        beside a copy of the same bytes within the GPU's memory
-epoch   seconds a batch with a training step on each, a GraphSAGE of 64 hidden units, beside
+h2d     rows from pinned staging into random slots of the feature buffer, in each of the two ways,
+        compared with a plain cudaMemcpyAsync of the same bytes from the same memory
+gather  rows of random slots into a new tensor, including the copy of the slot numbers to the GPU,
+        compared with a copy of the same bytes within the GPU's memory
+epoch   seconds a batch with a training step on each, a GraphSAGE of 64 hidden units, compared with
         pinned      PyG's way: threads sample and gather from the memory-mapped table into pinned
-                    memory, ahead of training; a batch is copied over in one piece
+                    memory, ahead of training; a batch is copied to the GPU in one piece
         row-copies  the same, with one cudaMemcpyAsync a row
 
-h2d and gather are the GPU's own time between two events, all of it queued before the first runs.
-Bytes are those of the rows, counted once. Loaders run in processes of their own, in turn, all
-caches cold, on the same batches, which a checksum shows; time counts from behind the set-up to the
-end of the last step. `idle` is the share of it in which no step ran on the GPU: 1 less the steps'
-seconds, each between two events, over the epoch's. What of our gathers falls into a step counts as
-the step.
+h2d and gather are the GPU's time between two events; all work is queued before the first starts.
+Bytes are those of the rows, counted once. Loaders run in separate processes, in turn, with cold
+caches, on the same batches, which a checksum proves; time counts from the end of the set-up to the
+end of the last step. `idle` is the share of that time in which no step ran on the GPU: 1 less the
+steps' seconds, each between two events, over the epoch's seconds. A gather of gnndrive that runs
+during a step counts as part of the step.
 
 Figures are the median of the runs and their range; a ratio is of two figures of one run.
 
-`--generate N` makes a graph of N million nodes in DIR first (593 bytes of disk a node) if it is not
-there. `--host-budget` limits each loader's memory, page cache counted, with cgroup v1 as root;
-CUDA's own libraries count too. Otherwise the output says that there was no limit, and the page
-cache helps the two that map. bench/epoch.py's options are taken too (`--batch-size`, `--fanout`,
-`--topology`, …). Without a GPU it says so and ends with 2.
+`--generate N` first makes a graph of N million nodes in DIR (593 bytes of disk a node), unless it
+exists. `--host-budget` limits each loader's memory, page cache and CUDA's own libraries included,
+with cgroup v1 as root. Otherwise the output says that there was no limit, and the page cache helps
+the two loaders that map the store. bench/epoch.py's options are accepted too (`--batch-size`,
+`--fanout`, `--topology`, …). Without a GPU the script says so and exits with 2.
 """
 
 from __future__ import annotations
@@ -59,16 +59,14 @@ PARTS = ("h2d", "gather", "epoch")
 ROW_BYTES = (512, 3072)
 GATHERED_BYTES, SLOTS_BYTES = 400 << 20, 2 << 30  # of a batch; of the feature buffer
 TIMES = 16  # operations between two events
-GATE_CYCLES = (
-    200_000_000  # of the GPU's clock: a tenth of a second, in which all of them are queued
-)
+GATE_CYCLES = 200_000_000  # of the GPU's clock: a tenth of a second, enough to queue all operations
 
 
-# ---- the GPU's own time
+# ---- the GPU's time
 
 
 def gpu_seconds(stream: torch.cuda.Stream, work: Callable[[], Any]) -> float:
-    """Seconds of `stream` that `work`, which queues something on it, takes each time."""
+    """Seconds that the work which `work` queues on `stream` takes, as a mean of `TIMES` calls."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     with torch.cuda.stream(stream):
         torch.cuda._sleep(GATE_CYCLES)
@@ -81,13 +79,13 @@ def gpu_seconds(stream: torch.cuda.Stream, work: Callable[[], Any]) -> float:
 
 
 def side_by_side(
-    stream: torch.cuda.Stream, ours: Callable[[], Any], plain: Callable[[], Any], nbytes: int,
+    stream: torch.cuda.Stream, measured: Callable[[], Any], plain: Callable[[], Any], nbytes: int,
     runs: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Bytes a second of both, run by run, and ours over the plain copy's."""
-    for work in (ours, plain):  # what is made at first use is made, pinned memory for each too
+    """Bytes a second of both, run by run, and the ratio of `measured` to `plain`."""
+    for work in (measured, plain):  # warm up: the first call allocates, pinned memory too
         gpu_seconds(stream, work)
-    times = [(gpu_seconds(stream, ours), gpu_seconds(stream, plain)) for _ in range(runs)]
+    times = [(gpu_seconds(stream, measured), gpu_seconds(stream, plain)) for _ in range(runs)]
     return {
         "bytes": nbytes,
         "bytes_per_s": [nbytes / mine for mine, _ in times],
@@ -97,7 +95,7 @@ def side_by_side(
 
 
 def measure_h2d(driver: TorchDriver, row_bytes: int, runs: int) -> dict[str, Any]:
-    """Scatter a portion of staging, its rows in order, beside one copy of it."""
+    """Measure a scatter of a portion of staging, rows in order, and one copy of the portion."""
     count = PORTION_BYTES // row_bytes
     slots = min(SLOTS_BYTES // row_bytes, 1 << 22)
     into = driver.allocate(slots * row_bytes).view(slots, row_bytes)
@@ -120,7 +118,7 @@ def measure_h2d(driver: TorchDriver, row_bytes: int, runs: int) -> dict[str, Any
 
 
 def measure_gather(driver: TorchDriver, row_bytes: int, runs: int) -> dict[str, Any]:
-    """Gather a batch, beside a copy within the GPU's memory."""
+    """Measure a gather of a batch, and a copy within the GPU's memory."""
     count, slots = GATHERED_BYTES // row_bytes, SLOTS_BYTES // row_bytes
     rows = driver.allocate(slots * row_bytes).view(slots, row_bytes)
     with driver.computing():
@@ -141,7 +139,7 @@ MEASURE = {"h2d": measure_h2d, "gather": measure_gather}
 
 
 def measure_moves(own: argparse.Namespace) -> list[dict[str, Any]]:
-    """The parts without a disk, each by each way for each size of row."""
+    """Measure the parts that need no disk, in each way and for each row size."""
     results = []
     for way in WAYS:
         try:
@@ -164,10 +162,10 @@ def measure_moves(own: argparse.Namespace) -> list[dict[str, Any]]:
 def measure_epochs(
     own: argparse.Namespace, options: argparse.Namespace, group: Cgroup | None
 ) -> list[dict[str, Any]]:
-    """The loaders in turn, round after round.
+    """Run the loaders in turn, round after round.
 
     Raises:
-        SystemExit: they did not train on the same batches.
+        SystemExit: the loaders did not train on the same batches.
     """
     results = []
     for number in range(own.runs):
@@ -176,12 +174,12 @@ def measure_epochs(
             per_batch = result["elapsed_s"] / result["batches"]
             results.append(result | {"run": number, "s_per_batch": per_batch})
     if len({(result["batches"], result["checksum"]) for result in results}) > 1:
-        sys.exit("the loaders did not train on the same batches: nothing can be said")
+        sys.exit("the loaders did not train on the same batches, so their times cannot be compared")
     return results
 
 
-def beside_ours(results: list[dict[str, Any]], name: str) -> list[float]:
-    """How many times as fast as loader `name` ours was, round by round."""
+def speedups_of_gnndrive(results: list[dict[str, Any]], name: str) -> list[float]:
+    """How many times as fast as loader `name` gnndrive was, round by round."""
     seconds = {(result["loader"], result["run"]): result["s_per_batch"] for result in results}
     return [
         seconds[name, number] / seconds["gnndrive", number]
@@ -190,25 +188,27 @@ def beside_ours(results: list[dict[str, Any]], name: str) -> list[float]:
     ]
 
 
-# ---- what is said
+# ---- the output
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """The median, and the range."""
+    """The median and the range."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
-    """What was measured."""
+    """Format the results."""
     lines = [found["machine"]]
     if found["moves"]:
         heads = f"{'rows':>6} {'GB/s':>24} {'plain copy GB/s':>24} {'ratio':>18}"
         lines.append(f"{'part':<7} {'way':<10} {heads}")
     for move in found["moves"]:
-        ours, plain = ([x / 1e9 for x in move[key]] for key in ("bytes_per_s", "plain_bytes_per_s"))
+        moved, plain = (
+            [x / 1e9 for x in move[key]] for key in ("bytes_per_s", "plain_bytes_per_s")
+        )
         lines.append(
-            f"{move['part']:<7} {move['way']:<10} {move['row_bytes']:>4} B {spread(ours, 1):>24} "
+            f"{move['part']:<7} {move['way']:<10} {move['row_bytes']:>4} B {spread(moved, 1):>24} "
             f"{spread(plain, 1):>24} {spread(move['ratio'], 3):>18}"
         )
     if options is None or not found["epochs"]:
@@ -221,14 +221,14 @@ def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
         engine = runs[0].get("engine", engine)
         line = f"{name:<11} {spread([run['s_per_batch'] for run in runs], 3):>22}"
         line += f" {spread([run['idle'] for run in runs]):>22}"
-        if name != "gnndrive" and (ratios := beside_ours(found["epochs"], name)):
+        if name != "gnndrive" and (ratios := speedups_of_gnndrive(found["epochs"], name)):
             line += f" {spread(ratios):>22}"
         lines.append(line)
     return "\n".join([*lines, f"engine: {engine}"] if engine else lines)
 
 
 def machine() -> str:
-    """The GPU and the libraries."""
+    """Name the GPU and the versions of the libraries."""
     try:
         import cupy
 
@@ -238,11 +238,11 @@ def machine() -> str:
     return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {version}"
 
 
-# ---- all of it
+# ---- the script
 
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | None]:
-    """Our own options, and bench/epoch.py's for the loaders, None where none is to run."""
+    """Parse this script's options and bench/epoch.py's; the latter are None if no loader runs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False, usage="%(prog)s [STORE] [options, also bench/epoch.py's]",
@@ -250,13 +250,13 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | No
     parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--generate", type=float, metavar="N", help="million nodes")
-    parser.add_argument("--folder", type=Path, default=Path("."), help="where that graph is")
+    parser.add_argument("--folder", type=Path, default=Path("."), help="folder of that graph")
     parser.add_argument("--loaders", dest="gpu_loaders", type=lambda text: text.split(","),
                         default=list(RUNS))  # fmt: skip
     parser.add_argument("--device-memory", help="default: what training leaves")
     parser.add_argument("--buffer", help="default: what --device-memory leaves")
-    parser.add_argument("--host-budget", metavar="SIZE", help="of memory, for each loader")
-    parser.add_argument("--threads", type=int, default=4, help="of the two that map")
+    parser.add_argument("--host-budget", metavar="SIZE", help="memory limit of each loader")
+    parser.add_argument("--threads", type=int, default=4, help="of the two loaders that map")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", choices=sorted(RUNS), help=argparse.SUPPRESS)
     own, left = parser.parse_known_args(given)
@@ -264,9 +264,9 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | No
         ("part", own.parts, PARTS), ("loader", own.gpu_loaders, tuple(RUNS)),
     ):  # fmt: skip
         if unknown := set(asked) - set(known):
-            parser.error(f"no {what} is called {', '.join(unknown)}: there are {', '.join(known)}")
+            parser.error(f"unknown {what} {', '.join(unknown)}: choose from {', '.join(known)}")
     if own.runs < 1 or own.threads < 1:
-        parser.error("--runs and --threads are at least 1")
+        parser.error("--runs and --threads must be at least 1")
     if "epoch" not in own.parts:
         return own, None
     if own.generate is not None:
@@ -290,7 +290,7 @@ def main() -> None:
     if options is not None:
         if own.generate is not None:
             scale.make_missing(own.folder, [int(own.generate * 1e6)])
-        none = None, "no limit on memory was asked for, the store's pages dropped"
+        none = None, "no memory limit was requested, the store's pages dropped"
         budget = own.host_budget
         with limited(parse_size(budget, "--host-budget")) if budget else nullcontext(none) as (
             group, found["memory"],

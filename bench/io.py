@@ -1,4 +1,4 @@
-"""Does the ring reach what the disk can do, and the planner more rows than one request a row?
+"""Does the ring reach the disk's speed, and does planning beat one request a row?
 
 usage: python bench/io.py --filename FILE --bs 4k --iodepth 128 --runtime 3 --against-fio --runs 5
        python bench/io.py --rows STORE --share 0.05 --against-fio --runs 5

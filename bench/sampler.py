@@ -1,11 +1,11 @@
-"""How fast is the uniform sampler on one thread, in memory, beside torch-sparse's?
+"""How fast is the uniform sampler on one thread, in memory, compared with torch-sparse's?
 
 usage: python bench/sampler.py GRAPH_DIR [--batches 10] [--torch-sparse]
 
 GRAPH_DIR holds indptr.npy and indices.npy (a store, its `graph` folder, or what gen_powerlaw.py
-writes). Both samplers get the same seeds in the same run, in turn, and both graphs lie in memory:
-ours with int32 indices where the node ids fit (as in a store), torch-sparse's with int64, the only
-dtype it takes. Times are wall clock for one call, our copy into numpy arrays included.
+writes). Both samplers get the same seeds in the same run, in turn. Both graphs are in memory:
+gnndrive's with int32 indices if the node ids fit (as in a store), torch-sparse's with int64, the
+only dtype that it takes. Times are wall clock of one call; gnndrive's include the copy to numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies.mmap import Mmap
 
-NOT_THERE = (
+NOT_INSTALLED = (
     "torch-sparse is not installed, so there is nothing to compare with: `pip install wheel` and "
     "`pip install --no-build-isolation torch-sparse` (it compiles for some twelve minutes)"
 )
@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
 
 
 def resident_mib() -> float:
-    """This process's resident memory now."""
+    """This process's resident memory now, in MiB."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * 4096 / 2**20
 
@@ -53,7 +53,7 @@ def resident_mib() -> float:
 def torch_sparse_sampler(
     indptr: torch.Tensor, indices: torch.Tensor, fanout: list[int], replace: bool
 ) -> Callable[[torch.Tensor, int], Counts] | None:
-    """torch-sparse's operator as a function of seeds, or None where it is not installed."""
+    """torch-sparse's operator as a function of seeds; None: it is not installed."""
     for library in glob.glob(sysconfig.get_paths()["purelib"] + "/torch_sparse/*_cpu.so"):
         torch.ops.load_library(library)  # type: ignore[no-untyped-call]
     if not hasattr(torch.ops.torch_sparse, "neighbor_sample"):
@@ -68,7 +68,7 @@ def torch_sparse_sampler(
     return sample
 
 
-def our_sampler(
+def gnndrive_sampler(
     topology: Mmap, fanout: list[int], replace: bool
 ) -> Callable[[torch.Tensor, int], Counts]:
     sampler = Uniform(fanout, replace=replace)
@@ -89,12 +89,12 @@ def main() -> None:
     stored = np.load(folder / "indices.npy", mmap_mode="r")
     fits = len(indptr) - 1 < 2**31
     indices = np.array(stored, dtype=np.int32 if fits else np.int64)
-    samplers = {"gnndrive": our_sampler(Mmap(indptr, indices), fanout, options.replace)}
+    samplers = {"gnndrive": gnndrive_sampler(Mmap(indptr, indices), fanout, options.replace)}
     if options.torch_sparse:
         wide = torch.from_numpy(np.array(stored, dtype=np.int64))
         theirs = torch_sparse_sampler(torch.from_numpy(indptr), wide, fanout, options.replace)
         if theirs is None:
-            sys.exit(NOT_THERE)
+            sys.exit(NOT_INSTALLED)
         samplers["torch-sparse"] = theirs
     print(f"{len(indptr) - 1:,} nodes, {len(indices):,} edges in memory, one thread;", end=" ")
     print(f"{options.batch_size} seeds, fanout {fanout}, replace={options.replace}")

@@ -1,27 +1,28 @@
-"""Does a larger graph take more than its own disk asks for, and more memory than its tables?
+"""Does a larger graph take more time than its disk reads need, and more memory than its tables?
 
 usage: python bench/scale.py [--sizes 1,10,50] [--folder DIR] [--batches 20] [--rounds 3]
            [--memory-limit 3GiB] [--buffer 1GB] [--topology direct] [--json FILE]
 
-Loads batches from power-law graphs of so many million nodes (fractions too), all of one degree,
-one after the other in the same memory, each in a process of its own, everything cold. Each size's
-floor is its own, as in bench/epoch.py, whose other options are taken too (`--batch-size`,
-`--fanout`, `--engine`, `--samplers`, …). The disk is measured before and after each. With --rounds
-all run so often in turn, and medians are said at the end: the disk is another one each minute.
+The script loads batches from power-law graphs of --sizes million nodes (fractions too), all of one
+degree, one after the other with the same memory, each in a separate process with cold caches. Each
+size has its own floor, as in bench/epoch.py, whose other options are accepted too (`--batch-size`,
+`--fanout`, `--engine`, `--samplers`, …). The disk is measured before and after each size. With
+--rounds, all sizes run so often in turn, and medians are printed at the end, because a disk's speed
+changes within minutes.
 
-Graphs that are not in DIR yet are made first: 16 edges a node, 128 × float32 rows; 593 bytes of
-disk a node, so 29.6 GB for 50 M, some minutes and 1.6 GB of memory. They stay there.
+Graphs that are missing in DIR are made first and stay there: 16 edges a node, 128 × float32 rows;
+593 bytes of disk a node, so 29.6 GB for 50 M nodes, some minutes and 1.6 GB of memory.
 
 set-up    seconds before the first batch: opening the store, the neighbour cache; not in s/batch
-first     seconds from there to the first batch, which is in s/batch: cold code is read from disk
-          too, a second or two whatever the graph, so small graphs want more batches
-peak      the most bytes charged to the limit, page cache counted (without a limit: resident)
-private   the most memory of the process's own, mapped files not counted, looked at at each batch
-tables    what of that each node has a share in, by the loader's plan: mapping table, index
-          pointers, labels, look-ahead, the order of the input nodes as far as its seeds touched
-          it; resident indices if they are that
-beyond    private less tables: what should not grow. A graph that fits into the feature buffer
-          whole has less. A neighbour cache's address table, a fifth of a byte a node, is in it.
+first     seconds from there to the first batch; included in s/batch. Cold code is read from disk
+          too, a second or two for every graph, so small graphs need more batches
+peak      the peak of the bytes charged to the limit, page cache included (no limit: resident)
+private   the peak of the process's private memory without mapped files, sampled at each batch
+tables    the part of private that grows with the nodes, by the loader's plan: mapping table, index
+          pointers, labels, look-ahead, the touched pages of the order of the input nodes; and the
+          indices, if they are resident
+beyond    private less tables, which should not grow. It is less for a graph that fits whole into
+          the feature buffer. It includes a neighbour cache's address table: 0.2 bytes a node
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ PER_NODE = ("mapping table", "index pointers", "labels", "look-ahead", "input no
 
 
 def store_path(folder: Path, nodes: int) -> Path:
-    """Where the graph of so many nodes is, or shall be."""
+    """The path of the graph with so many nodes."""
     return folder / f"powerlaw_{nodes / 1e6:g}m.gnn"
 
 
 def make_missing(folder: Path, sizes: list[int]) -> None:
-    """Make what is not there, if the disk has room for all of it."""
+    """Make the missing graphs, if the disk has room for all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = {nodes: store_path(folder, nodes) for nodes in sizes}
     missing = {nodes: path for nodes, path in paths.items() if not path.exists()}
@@ -74,7 +75,7 @@ def make_missing(folder: Path, sizes: list[int]) -> None:
 
 
 def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
-    """One size: the loader, and sampling alone for its floor."""
+    """Measure one size: run the loader, and sampling alone for its floor."""
     result, cost = epoch.spawn_beside_disk("gnndrive", options, group)
     result = per_batch(result)
     sampling = per_batch(epoch.spawn("sampling", options, group))
@@ -95,19 +96,19 @@ def measure(nodes: int, options: argparse.Namespace, group: Cgroup | None) -> di
 
 
 def touched(nbytes: int, seeds: int) -> int:
-    """Bytes of an order of seeds that drawing so many has touched: each a page, any of them."""
+    """Bytes of an order of seeds in pages that so many draws have touched, each a random page."""
     pages = max(nbytes / mmap.PAGESIZE, 1)
     return int(nbytes * -math.expm1(-seeds / pages))
 
 
 def per_batch(result: dict[str, Any]) -> dict[str, Any]:
-    """The same without the set-up in its times: what a batch costs must not hang on how many."""
+    """The result without the set-up in its times, so that s/batch does not depend on --batches."""
     elapsed = result["elapsed_s"] - result["set_up_s"]
     return result | {"elapsed_s": elapsed, "cpu_s": result["cpu_s"] - result["set_up_cpu_s"]}
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
-    """What was measured, a line a size."""
+    """Format the results, one line per size."""
     fanout = ",".join(map(str, options.fanout))
     lines = [
         f"batches of {options.batch_size}, fanout {fanout}; {found['memory']}",
@@ -129,7 +130,7 @@ def table(found: dict[str, Any], options: argparse.Namespace) -> str:
 
 
 def medians(results: list[dict[str, Any]]) -> list[str]:
-    """A line a size of what its rounds took, if there were several."""
+    """Describe the rounds of each size, one line per size, if there were several rounds."""
     rounds, lines = epoch.in_rounds(results, "nodes"), []
     for nodes, of in rounds.items():
         line = epoch.summary(f"{nodes / 1e6:g} M", of)
@@ -141,13 +142,13 @@ def medians(results: list[dict[str, Any]]) -> list[str]:
 
 
 def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our own options, and what is left for bench/epoch.py."""
+    """Parse this script's options; return them and the options left for bench/epoch.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False, usage="%(prog)s [options, also bench/epoch.py's]",
     )  # fmt: skip
     parser.add_argument("--sizes", type=node_counts, default="1,10,50", help="million nodes")
-    parser.add_argument("--folder", type=Path, default=Path("."), help="where the graphs are")
+    parser.add_argument("--folder", type=Path, default=Path("."), help="folder of the graphs")
     parser.add_argument("--topology", default="direct")
     parser.add_argument("--json", metavar="FILE")
     own, left = parser.parse_known_args(given)
@@ -155,7 +156,7 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def node_counts(text: str) -> list[int]:
-    """Numbers of nodes from millions, comma-separated."""
+    """Parse comma-separated millions of nodes to numbers of nodes."""
     nodes = [round(float(million) * 1e6) for million in text.split(",")]
     if min(nodes) < 1:
         raise argparse.ArgumentTypeError(f"{text}: give millions of nodes above 0")
@@ -166,7 +167,9 @@ def main() -> None:
     own, left = parse(sys.argv[1:])
     runs = {nodes: epoch.parse([str(store_path(own.folder, nodes)), *left]) for nodes in own.sizes}
     options = runs[own.sizes[0]]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that half a graph is removed
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that an unfinished graph is removed
     make_missing(own.folder, own.sizes)
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
         turns = list(runs.items()) * options.rounds

@@ -2,15 +2,15 @@
 
     PYTHONPATH=. python bench/standby.py [--rows N] [--slots N] [--batch N] [--rounds N]
 
-Three kinds of standby keys: LRU (none given), look-ahead (64 distinct ones) and random (each slot
-its own: the worst case for the heap). First the structure alone beside a bare linked list, both in
-C: random slots are taken out and put back at the end. Then the whole feature buffer, full, where a
-batch is admitted, committed and released, with keys from a window, so that of random ones too there
-are no more than 256: either each row of the batch evicts one ("misses"), or each is found on
-standby and returns there ("hits"; measured first, so that the misses meet a list whose slots have
-lost their order).
+There are three kinds of standby keys: LRU (no key is given), look-ahead (64 distinct keys) and
+random (a different key for each slot: the worst case for the heap). First the structure alone is
+compared with a bare linked list, both in C: random slots are taken out and put back at the end.
+Then a full feature buffer admits, commits and releases batches. Keys come from a window there, so
+that even random ones have at most 256 values. Either each row of the batch evicts one ("misses"),
+or each is found on standby and returns there ("hits"; measured first, so that the misses meet a
+list whose slots have lost their order).
 
-Reported: the median of the rounds, ns a row.
+The output is the median of the rounds, in ns a row.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NATIVE = Path(__file__).resolve().parent.parent / "native"
 
 
 def loops() -> CDLL:
-    """The two loops, compiled with native/standby.c."""
+    """Compile the two loops with native/standby.c and load them."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder) / "loops.c", Path(folder) / "loops.so"
         source.write_text(LOOPS)
@@ -72,14 +72,17 @@ def loops() -> CDLL:
 
 
 def draw_keys(random: np.random.Generator, kind: str, tick: int, n: int) -> Int64Array:
-    """Standby keys of a batch: `tick` for all of it, one of 64, or any."""
+    """Draw the standby keys of a batch: `tick` for all rows, or 64 values, or any value."""
     if kind == "LRU":
         return np.full(n, tick, dtype=np.int64)
     return random.integers(-64 if kind == "look-ahead" else -(2**40), 0, n)
 
 
 def alone(c: CDLL, kind: str, slots: int, batch: int, rounds: int) -> float:
-    """ns a row to take random slots out and put them back; kind: of keys, or "linked list"."""
+    """Measure ns a row to take random slots out and put them back.
+
+    `kind` is a kind of keys, or "linked list".
+    """
     random, times = np.random.default_rng(2), []
     links = (np.arange(slots + 1)[:, None] + [1, -1]) % (slots + 1)
     nodes, standby = links.astype(np.int32), c.gd_standby_new(slots)
@@ -116,7 +119,7 @@ class Run:
             self.serve(np.ascontiguousarray(part))
 
     def make_window(self) -> Any:
-        """Eight batches of half the rows each, so that a row has one of 256 keys."""
+        """Announce eight batches of half the rows each, so that a row has one of 256 keys."""
         window: Any = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
         for index in range(lib.GD_WINDOW_BATCHES):
             ids = self.random.permutation(self.rows)[: self.rows // 2]
@@ -126,7 +129,7 @@ class Run:
         return window
 
     def serve(self, ids: Int64Array) -> float:
-        """Admit, commit and release one batch; ns a row."""
+        """Admit, commit and release one batch; return ns a row."""
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending = pointer(self.slots[0]), pointer(self.slots[1])
         rows, slots, wanted = pointer(self.load_rows), pointer(self.load_slots), pointer(ids)
@@ -140,7 +143,7 @@ class Run:
         return (end - start) / n
 
     def draw(self, present: bool) -> Int64Array:
-        """A batch of rows that all lie in the buffer, or none of them, in random order."""
+        """Draw a batch of rows in random order, all in the buffer or all outside it."""
         found = np.zeros(self.rows, dtype=np.bool_)
         found[self.row_of] = True
         return self.random.permutation(np.flatnonzero(found == present))[: self.batch]

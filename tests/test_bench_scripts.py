@@ -1,5 +1,5 @@
 """The benchmarks still run: their workers, their graph and their tables, on tiny stores, in this
-process. What they measure is no matter here.
+process. The tests do not look at the measured times.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def options(store: Path, *more: str) -> argparse.Namespace:
 # ---- the graph ----
 
 
-def test_the_graph_is_whole_and_skewed(store: Path):
+def test_the_power_law_graph_is_whole_and_skewed(store: Path):
     made = gnndrive.open(store)
     made.verify()
     assert (made.num_nodes, made.num_edges) == (NODES, _powerlaw.DEGREE * NODES)
@@ -65,7 +65,7 @@ def test_the_graph_is_whole_and_skewed(store: Path):
     assert np.corrcoef(in_degree, out_degree)[0, 1] > 0.5  # one permutation for both
 
 
-def test_chunks_do_not_show_in_the_counts(monkeypatch: pytest.MonkeyPatch):
+def test_counts_do_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch):
     ranks = np.arange(500, dtype=np.int32)[::-1].copy()
     whole = _powerlaw.index_pointers(ranks, 8000, None)
     monkeypatch.setattr(_powerlaw, "COUNTED_AT_ONCE", 999)
@@ -73,7 +73,7 @@ def test_chunks_do_not_show_in_the_counts(monkeypatch: pytest.MonkeyPatch):
     assert whole[-1] == 8000
 
 
-def test_nothing_is_left_of_a_graph_that_was_interrupted(
+def test_an_interrupted_graph_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupt(what: str, done: int, total: int) -> None:
@@ -96,7 +96,7 @@ def test_all_loaders_draw_the_same_batches(store: Path, topology: str):
     given = options(store, "--topology", topology)
     ended = {name: _loaders.RUNS[name](given) for name in ("pyg+", "sampling")}
     given.worker = "gnndrive"
-    ended["gnndrive"] = _loaders.run_ours(given)
+    ended["gnndrive"] = _loaders.run_gnndrive(given)
     assert {result["batches"] for result in ended.values()} == {3}
     assert len({result["rows"] for result in ended.values()}) == 1
     assert ended["gnndrive"]["topology"] == topology
@@ -104,7 +104,7 @@ def test_all_loaders_draw_the_same_batches(store: Path, topology: str):
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers in this process, and a disk that is not measured."""
+    """Run workers in this process, and do not measure the disk."""
 
     def spawn(which: str, given: argparse.Namespace, *_: Any) -> dict[str, Any]:
         given.worker = which
@@ -115,7 +115,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_each_loader_has_the_disk_measured_beside_it(store: Path):
+def test_the_disk_is_measured_with_each_loader(store: Path):
     more = ("--loaders", "pyg+,naive,gnndrive", "--topology", "resident", "--rounds", "2")
     given = options(store, *more)
     found = epoch.measure(given, None)
@@ -138,7 +138,7 @@ def test_each_loader_has_the_disk_measured_beside_it(store: Path):
     assert "adjacency" not in text
 
 
-def test_the_adjacencys_reads_are_said_beside_the_floor():
+def test_the_floor_with_the_adjacencys_reads_is_reported():
     sampling = {"elapsed_s": 0.1, "batches": 2, "sample_s": 0.1, "samples": 2}
     result = {
         "batches": 2, "elapsed_s": 6.0, "cpu_s": 0.1, "samples": 4, "requests": 200_000,
@@ -151,7 +151,7 @@ def test_the_adjacencys_reads_are_said_beside_the_floor():
     assert epoch.limits(result | {"adjacency_s": 0.0}) == "reads"
 
 
-def test_a_spread_is_the_median_and_what_lies_around_it():
+def test_a_spread_is_the_median_and_the_range():
     assert epoch.spread([3.0, 1.0, 2.0]) == "2.00 (1.00 to 3.00)"
     assert epoch.spread([1.234]) == "1.23"
 
@@ -160,7 +160,7 @@ def test_a_spread_is_the_median_and_what_lies_around_it():
 
 
 @pytest.mark.usefixtures("in_process")
-def test_scale_measures_a_size(store: Path):
+def test_scale_measures_one_size(store: Path):
     result = scale.measure(NODES, options(store, "--topology", "resident"), None)
     assert result["tables"]["index pointers"] == 4 * (NODES + 1)
     assert result["tables"]["indices"] == 12 * _powerlaw.DEGREE * NODES // 8 + 8
@@ -170,7 +170,7 @@ def test_scale_measures_a_size(store: Path):
 
 
 @pytest.mark.usefixtures("in_process")
-def test_scale_says_the_medians_of_its_rounds(
+def test_scale_prints_the_medians_of_its_rounds(
     store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     seconds = iter([3.0, 1.0, 2.0])
@@ -192,7 +192,7 @@ def test_scale_says_the_medians_of_its_rounds(
 
 
 def measured(nodes: int) -> dict[str, Any]:
-    """Two batches of a size; half a second a batch of reads for features, a quarter for others."""
+    """A result of two batches; reads take 0.5 s a batch for features, 0.25 s for the adjacency."""
     numbers = dict.fromkeys(("set_up_s", "first_s", "hit_rate"), 0.0)
     sizes = dict.fromkeys(("rows", "requests", "peak_bytes", "private_bytes", "tables_bytes",
                            "beyond_bytes"), 0)  # fmt: skip
@@ -200,13 +200,13 @@ def measured(nodes: int) -> dict[str, Any]:
     return numbers | sizes | floor | {"nodes": nodes, "batches": 2}
 
 
-def test_scale_counts_what_an_order_has_touched():
+def test_scale_counts_the_touched_pages_of_an_order():
     assert scale.touched(4 << 20, 0) == 0
     assert scale.touched(4 << 20, 512) == pytest.approx(0.3935 * (4 << 20), rel=1e-3)
     assert scale.touched(4 << 20, 10**6) == pytest.approx(4 << 20, abs=1)
 
 
-def test_scale_makes_what_is_missing_and_knows_its_own(store: Path):
+def test_scale_makes_missing_graphs_and_refuses_others(store: Path):
     scale.make_missing(store.parent, [NODES, 10])
     assert gnndrive.open(scale.store_path(store.parent, 10)).num_nodes == 10
     scale.store_path(store.parent, 10).rename(scale.store_path(store.parent, 20))
@@ -214,13 +214,13 @@ def test_scale_makes_what_is_missing_and_knows_its_own(store: Path):
         scale.make_missing(store.parent, [20])
 
 
-def test_scale_says_what_room_is_missing(tmp_path: Path):
+def test_scale_refuses_graphs_that_do_not_fit_on_the_disk(tmp_path: Path):
     with pytest.raises(SystemExit, match=r"powerlaw_1e\+06m\.gnn take .* free"):
         scale.make_missing(tmp_path, [10**12])
     assert not list(tmp_path.iterdir())
 
 
-def test_scale_leaves_the_other_options_to_epoch():
+def test_scale_passes_other_options_to_epoch():
     own, left = scale.parse(["--sizes", "0.5,2", "--batches", "3", "--topology", "mmap"])
     assert own.sizes == [500_000, 2_000_000]
     assert epoch.parse(["there.gnn", *left]).topology == "mmap"
@@ -232,7 +232,7 @@ def test_scale_leaves_the_other_options_to_epoch():
 
 @pytest.mark.parametrize("mode", consumer.MODES)
 @pytest.mark.parametrize("engine", ["auto", "threads"])
-def test_consumer_finds_the_threads(
+def test_consumer_finds_the_loaders_threads(
     store: Path, mode: str, engine: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(consumer, "ALONE_S", 1e-4)
@@ -242,12 +242,12 @@ def test_consumer_finds_the_threads(
     assert (result["burn_speed"] is None) is (mode in ("idle", "wait"))
 
 
-def test_consumer_will_not_call_an_unknown_thread_nothing():
+def test_consumer_refuses_unknown_thread_names():
     with pytest.raises(SystemExit, match="loop thread"):
         consumer.spent(consumer.Counter(), consumer.Counter(), 1.0)
 
 
-def test_consumer_holds_modes_beside_the_idle_one(store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_consumer_compares_modes_with_idle(store: Path, monkeypatch: pytest.MonkeyPatch):
     speeds = {"idle": 100.0, "thread": 95.0, "loop": 90.0}
     asked = []
 
@@ -282,7 +282,7 @@ def test_standby_measures_each_kind_of_keys(capsys: pytest.CaptureFixture[str]):
 # ---- bench/gpu.py ----
 
 
-def test_gpu_says_that_there_is_none(
+def test_gpu_without_a_gpu_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -293,7 +293,7 @@ def test_gpu_says_that_there_is_none(
     assert "needs a CUDA GPU" in capsys.readouterr().err
 
 
-def test_gpu_makes_the_batches_that_our_loader_draws(store: Path):
+def test_gpu_makes_the_batches_that_gnndrive_draws(store: Path):
     _, given = gpu.parse([str(store), *SMALL])
     assert given is not None
     made = gnndrive.open(store)
@@ -305,7 +305,7 @@ def test_gpu_makes_the_batches_that_our_loader_draws(store: Path):
                 assert torch.equal(torch.as_tensor(mine[name]), torch.as_tensor(batch[name]))
 
 
-def test_gpu_passes_options_on(store: Path):
+def test_gpu_passes_options_to_epoch(store: Path):
     own, given = gpu.parse([str(store), *SMALL, "--device-memory", "1GB", "--threads", "2"])
     assert (own.parts, given.device_memory, given.threads) == (list(gpu.PARTS), "1GB", 2)
     assert (given.buffer, given.batches, given.fanout) == ("1MB", 3, [3, 2])
@@ -314,7 +314,7 @@ def test_gpu_passes_options_on(store: Path):
     assert given.store == str(scale.store_path(made.folder, 500_000))
 
 
-def test_gpu_holds_loaders_beside_ours(store: Path, monkeypatch: pytest.MonkeyPatch):
+def test_gpu_compares_loaders_with_gnndrive(store: Path, monkeypatch: pytest.MonkeyPatch):
     seconds = {"pinned": 6.0, "row-copies": 9.0, "gnndrive": 3.0}
 
     def spawn(name: str, *_: Any) -> dict[str, Any]:
@@ -344,5 +344,5 @@ def test_gpu_holds_loaders_beside_ours(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))
-def test_every_script_finds_what_it_imports(script: str):
+def test_every_script_can_be_imported(script: str):
     assert importlib.import_module(script).__doc__

@@ -1,6 +1,6 @@
-"""`make gpu-bundle`: which wheels it brings, what it refuses, and what its run.sh does with them.
+"""`make gpu-bundle`: the wheels of a bundle, the refusals, and the work of its run.sh.
 
-Nothing is built here and nothing fetched; what run.sh runs are stand-ins.
+These tests build and download nothing; run.sh runs fakes.
 """
 
 import importlib.util
@@ -32,7 +32,7 @@ gpu_bundle = _load()
 # ---- which wheels ----
 
 
-def test_requirements_are_followed_for_the_python_there():
+def test_requirements_are_followed_for_the_given_python():
     packages = {
         "a": ("1.0", ["B_b>=2", "numpy", "old; python_version < '3.12'", "docs; extra == 'docs'"]),
         "b-b": ("2.1", ["a", "new; python_version >= '3.12'"]),
@@ -46,18 +46,20 @@ def test_requirements_are_followed_for_the_python_there():
     assert found == {"a": "1.0", "b-b": "2.1", "old": "4.0"}
 
 
-def test_this_tree_brings_what_the_machine_lacks_and_nothing_large():
-    found = gpu_bundle.wheels_needed(gpu_bundle.asked_by_project(), "3.12")
+def test_this_trees_bundle_has_small_packages_only():
+    found = gpu_bundle.wheels_needed(gpu_bundle.project_requirements(), "3.12")
     assert {"cffi", "pycparser", "rich", "typer", "pytest", "pluggy", "iniconfig"} <= set(found)
     assert {"torch", "numpy", "scipy", "torch-geometric", "triton"}.isdisjoint(found)
 
 
-def test_what_is_not_installed_is_named():
+def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(SystemExit, match=r"needs no-such-package, which .* `make build`"):
         gpu_bundle.wheels_needed(["no-such-package"], "3.12")
 
 
-def test_without_a_network_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_a_network_the_message_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(SystemExit) as stopped:
@@ -68,7 +70,7 @@ def test_without_a_network_it_says_what_is_needed(tmp_path: Path, monkeypatch: p
     assert "No matching distribution" in said
 
 
-def test_a_wheel_that_unpacking_does_not_install_is_refused(tmp_path: Path):
+def test_a_wheel_that_must_be_installed_is_refused(tmp_path: Path):
     _wheel(tmp_path, "plain", {"plain.py": ""})
     gpu_bundle.check_plain(tmp_path)
     _wheel(tmp_path, "spread", {"spread-1.data/scripts/spread": ""})
@@ -97,7 +99,7 @@ def test_a_tree_without_gpu_tests_is_refused(tmp_path: Path):
         gpu_bundle.check_tree(tmp_path)
 
 
-def test_a_folder_that_is_no_bundle_is_left_alone(tmp_path: Path):
+def test_a_folder_that_is_no_bundle_is_not_replaced(tmp_path: Path):
     (tmp_path / "thesis").write_text("mine")
     with pytest.raises(SystemExit, match="is no bundle"):
         gpu_bundle.check_target(tmp_path)
@@ -141,7 +143,7 @@ def _wheel(folder: Path, name: str, files: dict[str, str]) -> None:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle whose pytest says "pytest ran" and ends as $TESTS says, its bench as $BENCH says."""
+    """A bundle with a fake pytest that prints and exits with $TESTS, and a bench with $BENCH."""
     folder = tmp_path / "a bundle"
     for name in ("tests/gpu", "bench"):
         (folder / name).mkdir(parents=True)
@@ -158,7 +160,7 @@ def bundle(tmp_path: Path) -> Path:
 def run(
     bundle: Path, *arguments: str, tests: int = 0, bench: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """Start its run.sh from elsewhere."""
+    """Start the bundle's run.sh from another folder."""
     environment = {"PYTHON": sys.executable, "TESTS": str(tests), "BENCH": str(bench)}
     return subprocess.run(
         [bundle / "run.sh", *arguments],
@@ -167,7 +169,9 @@ def run(
 
 
 @pytest.mark.parametrize(("tests", "bench", "status"), [(0, 0, 0), (1, 0, 1), (0, 3, 3), (2, 3, 2)])
-def test_both_run_and_the_first_failure_is_told(bundle: Path, tests: int, bench: int, status: int):
+def test_both_run_and_the_first_failure_is_the_status(
+    bundle: Path, tests: int, bench: int, status: int
+):
     done = run(bundle, "--nodes", "a b", tests=tests, bench=bench)
     assert done.returncode == status, done.stderr
     assert "check []" in done.stdout
@@ -176,7 +180,7 @@ def test_both_run_and_the_first_failure_is_told(bundle: Path, tests: int, bench:
     assert f"tests/gpu {tests}, bench/gpu.py {bench}" in done.stdout
 
 
-def test_a_check_runs_neither_and_new_wheels_are_unpacked_anew(bundle: Path):
+def test_a_check_runs_neither_and_new_wheels_are_unpacked(bundle: Path):
     done = run(bundle, "--check")
     assert (done.returncode, done.stdout) == (0, "check ['--epoch']\n"), done.stderr
     made = (bundle / "site" / ".made").read_text()

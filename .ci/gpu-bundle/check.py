@@ -1,6 +1,6 @@
-"""Say what the bundle finds on this machine; with --epoch, load an epoch of its graph on the CPU.
+"""Print what the bundle finds on this machine; with --epoch, load an epoch of its graph on the CPU.
 
-Called by the bundle's run.sh, which unpacks the wheels and sets PYTHONPATH.
+The bundle's run.sh calls this after it has unpacked the wheels and set PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ STORE = HERE / "store"
 
 
 def check_origin() -> None:
-    """Exit if the machine lacks something, or lends what the bundle should bring."""
+    """Exit if the machine lacks a package, or if a package of the bundle comes from elsewhere."""
     if missing := [name for name in ("numpy", "torch", "torch_geometric") if not find_spec(name)]:
-        sys.exit(f"{sys.executable} lacks {', '.join(missing)}: name a Python with it in PYTHON")
+        sys.exit(f"{sys.executable} lacks {', '.join(missing)}: set PYTHON to a Python that has it")
     for name in ("gnndrive", "cffi", "pytest"):
         origin = import_module(name).__file__ or ""
         if not Path(origin).resolve().is_relative_to(HERE):
@@ -26,7 +26,7 @@ def check_origin() -> None:
 
 
 def describe() -> str:
-    """Versions, the GPU and the engine, a line each."""
+    """Describe versions, the GPU and the engine, one line each."""
     import torch
 
     from gnndrive.disk.engines import why_not_uring
@@ -35,7 +35,7 @@ def describe() -> str:
     reason = why_not_uring()
     try:
         cupy = import_module("cupy").__version__ if find_spec("cupy") else "none"
-    except Exception as error:  # for another CUDA, say
+    except Exception as error:  # such as a CuPy for another CUDA
         cupy = f"none that works ({error})"
     lines = {
         "python": sys.version.split()[0],
@@ -48,7 +48,7 @@ def describe() -> str:
 
 
 def load_epoch() -> str:
-    """Load one epoch with a small buffer, compare each row with the file; exits at a wrong one."""
+    """Load one epoch with a small buffer, compare each row with the file; exit at a wrong row."""
     import numpy as np
 
     import gnndrive
@@ -68,7 +68,7 @@ def load_epoch() -> str:
     ) as loader:
         for number, batch in enumerate(loader):
             if not np.array_equal(batch.x.numpy(), rows[batch.n_id.numpy()]):
-                sys.exit(f"batch {number} holds rows that are not those of its nodes")
+                sys.exit(f"batch {number} holds rows of other nodes than its own")
         stats = loader.stats()
     return (
         f"checked: an epoch of {stats['batches']} batches, {stats['rows']} rows, "

@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# Run tests/gpu, then bench/gpu.py, with what this folder and the machine's Python hold.
+# Run tests/gpu, then bench/gpu.py, with this folder's packages and the machine's Python.
 #
 # usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    default: store; PYTEST_ADDOPTS holds pytest's
 #        ./run.sh --check                         on any machine: load an epoch on the CPU
 #
-# Exit status: that of the first that failed; both run. PYTHON names another interpreter.
+# Both always run; the exit status is that of the first one that failed. PYTHON names another
+# interpreter.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 PYTHON=${PYTHON:-python3}
 wanted=$(<python-version)
 found=$("$PYTHON" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || exit 1
 if [ "$found" != "$wanted" ]; then
-    echo "this bundle is for Python $wanted, and $PYTHON is $found: name another in PYTHON, or make" \
+    echo "this bundle is for Python $wanted, and $PYTHON is $found: set PYTHON to another, or make" \
         "a bundle with .ci/gpu_bundle.py --python $found" >&2
     exit 1
 fi
 
-# Unpack the wheels, unless the very same ones are; pip may be missing here, and is not needed.
+# Unpack the wheels, unless the same ones are unpacked already; this needs no pip.
 unpack() {
     local sum
     sum=$(cat wheels/*.whl | sha256sum) || return
@@ -36,7 +37,7 @@ fi
 [ $# -gt 0 ] || set -- store
 "$PYTHON" check.py || exit
 
-# Plug-ins that the machine's own pytest has are made for another pytest than the bundle's.
+# Plug-ins of the machine's own pytest may not work with the bundle's pytest.
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 printf '\n== tests/gpu\n'
 "$PYTHON" -m pytest -p asyncio -rs tests/gpu
