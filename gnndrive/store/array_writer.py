@@ -4,39 +4,61 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.atomic_files import write_all
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.checks import check_for
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of, to_storage
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.labels import ClassCount
-
-if TYPE_CHECKING:
-    from gnndrive.store.writer import StoreWriter
+from gnndrive.store.types import Types
 
 
 class ArrayWriter:
-    """One array of a store being written, in order; made by `StoreWriter.array`.
+    """One array of a store that is being written, its rows in order; made by `StoreWriter.array`.
+
+    Args:
+        info: the array's name, dtype and shape.
+        file: the file to write; it must not exist yet.
+        where: the file's path in the finished store, for errors.
+        types: the store's types, against which indices are checked.
+        failure: makes a StoreError of the operating system's error and of `where`.
 
     Attributes:
-        info: its name, dtype and shape.
-        rows_written: rows so far.
+        info: the array's name, dtype and shape.
+        rows_written: rows written so far.
+        finished: `info` with the checksum of the file; None until the last row is written.
+        num_classes: classes of a `y` whose last row is written; else 0.
+
+    Raises:
+        OSError: the file cannot be made.
+        StoreError: the disk is full.
     """
 
-    def __init__(self, store: StoreWriter, info: ArrayInfo, file: Path) -> None:
+    def __init__(
+        self,
+        info: ArrayInfo,
+        file: Path,
+        where: str,
+        types: Types,
+        failure: Callable[[OSError, str], StoreError],
+    ) -> None:
         self.info, self.rows_written = info, 0
-        self._store, self._file = store, file
-        self._where = str(store.path / info.file)
-        self._check = check_for(info.name, self._where, store.types)
-        place = store.types.place(info.name)
+        self.finished: ArrayInfo | None = None
+        self.num_classes = 0
+        self._where, self._failure = where, failure
+        self._check = check_for(info.name, where, types)
+        place = types.place(info.name)
         self._classes = ClassCount() if (place.group, place.leaf) == ("nodes", "y") else None
         self._hash = hashlib.sha256()
+        self._closed = False
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(file, flags, 0o666)
         self._put(memoryview(npy_header(info)))
@@ -55,10 +77,12 @@ class ArrayWriter:
             rows: [n, *row_shape], numpy, torch or a list, of a dtype whose values fit the array's.
 
         Raises:
-            ConfigError: wrong shape, too many rows, or a value that does not fit.
+            ConfigError: wrong shape, too many rows, a value that does not fit, or the StoreWriter's
+                with block has ended.
             StoreError: an index out of range, or the disk is full.
         """
-        self._store._assert_open()
+        if self._closed:
+            raise outside_with_block()
         chunk = as_rows(rows, self._where)
         left = self.info.shape[0] - self.rows_written
         if tuple(chunk.shape[1:]) != self.info.shape[1:] or len(chunk) > left:
@@ -78,6 +102,11 @@ class ArrayWriter:
         if self.rows_written == self.info.shape[0]:
             self._finish()
 
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards. Idempotent."""
+        self._closed = True
+        self._close_file()
+
     def _whole_numbers(self, chunk: Rows) -> npt.NDArray[Any]:
         dtype = dtype_of(chunk)
         if "int" not in dtype:
@@ -88,7 +117,7 @@ class ArrayWriter:
         try:
             write_all(self._fd, view)
         except OSError as error:
-            raise self._store._failure(error, self._where) from error
+            raise self._failure(error, self._where) from error
         self._hash.update(view)
 
     def _finish(self) -> None:
@@ -97,15 +126,18 @@ class ArrayWriter:
         try:
             os.fsync(self._fd)
         except OSError as error:
-            raise self._store._failure(error, self._where) from error
-        self.close()
-        done = ArrayInfo(self.info.name, self.info.dtype, self.info.shape, self._hash.hexdigest())
-        self._store._arrays[done.name] = done
+            raise self._failure(error, self._where) from error
+        self._close_file()
+        self.finished = replace(self.info, sha256=self._hash.hexdigest())
         if self._classes is not None:
-            self._store._num_classes[done.name] = self._classes.result()
+            self.num_classes = self._classes.result()
 
-    def close(self) -> None:
-        """Give the descriptor back; rows that are missing stay missing."""
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def outside_with_block() -> ConfigError:
+    """The error for a StoreWriter that is used outside its with block."""
+    return ConfigError("a StoreWriter works inside its with block: with StoreWriter(…) as writer")

@@ -22,7 +22,7 @@ from types import TracebackType
 from gnndrive.common.atomic_files import fsync_folder, write_all
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeType, NodeKey
-from gnndrive.store.array_writer import ArrayWriter
+from gnndrive.store.array_writer import ArrayWriter, outside_with_block
 from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, split_ids
 from gnndrive.store.format import (
     CHUNK_BYTES,
@@ -74,8 +74,6 @@ class StoreWriter:
         self._made_by = "".join(letter if is_plain_text(letter) else "?" for letter in made_by)
         self._overwrite, self._progress = overwrite, progress
         self._classes: dict[NodeKey, tuple[str, ...]] = {}
-        self._num_classes: dict[str, int] = {}
-        self._arrays: dict[str, ArrayInfo] = {}
         self._writers: dict[str, ArrayWriter] = {}
         self._bytes_expected = 0
         self._folder: Path | None = None
@@ -160,12 +158,13 @@ class StoreWriter:
                 f"index pointers and splits int64, other arrays have a row for each node or edge"
             )
         self.reserve(sum(writer.info.nbytes for writer in self._writers.values()) + info.nbytes)
-        file = folder / info.file
+        file, where = folder / info.file, str(self.path / info.file)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            writer = self._writers[name] = ArrayWriter(self, info, file)
+            writer = ArrayWriter(info, file, where, self.types, self._failure)
         except OSError as error:
-            raise self._failure(error, str(self.path / info.file)) from error
+            raise self._failure(error, where) from error
+        self._writers[name] = writer
         return writer
 
     def write(self, name: str, array: ArrayLike, dtype: AnyDType | None = None) -> None:
@@ -220,9 +219,7 @@ class StoreWriter:
 
     def _assert_open(self) -> Path:
         if self._folder is None:
-            raise ConfigError(
-                "a StoreWriter works inside its with block: with StoreWriter(…) as writer"
-            )
+            raise outside_with_block()
         return self._folder
 
     def _check_target(self) -> None:
@@ -245,22 +242,20 @@ class StoreWriter:
     def _commit(self) -> None:
         """Check that all is there, write store.json, sync, rename."""
         folder = self._assert_open()
+        arrays: dict[str, ArrayInfo] = {}
         for name, writer in self._writers.items():
-            if name not in self._arrays:
+            if writer.finished is None:
                 raise ConfigError(
                     f"{name} has {writer.rows_written} of its {writer.info.shape[0]} rows: write "
                     "the rest"
                 )
-        for name in missing_arrays(self._arrays, self.types):
+            arrays[name] = writer.finished
+        for name in missing_arrays(arrays, self.types):
             raise ConfigError(f"{name} is not written: a store has a graph")
         nodes = {
             type: self._with_classes(type, counted) for type, counted in self.types.nodes.items()
         }
-        info = StoreInfo(
-            Types(nodes, self.types.edges),
-            self._made_by,
-            {name: self._arrays[name] for name in self._writers},
-        )
+        info = StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays)
         content = dump(info)
         if parse(content, STORE_JSON) != info:
             raise AssertionError("store.json does not read back as it was written")
@@ -270,7 +265,7 @@ class StoreWriter:
         with contextlib.closing(os.fdopen(fd, "wb", buffering=0)):
             write_all(fd, memoryview(content))
             os.fsync(fd)
-        files = [Path(name) for name in self._arrays]
+        files = [Path(name) for name in arrays]
         for part in {parent for file in files for parent in file.parents[:-1]}:
             fsync_folder(folder / part)
         fsync_folder(folder)
@@ -279,7 +274,8 @@ class StoreWriter:
     def _with_classes(self, type: NodeKey, counted: NodeType) -> NodeType:
         """A node type with what is known of its classes."""
         names = self._classes.get(type)
-        seen = self._num_classes.get(array_name("nodes", type, "y"), 0)
+        y = self._writers.get(array_name("nodes", type, "y"))
+        seen = 0 if y is None else y.num_classes
         return replace(counted, num_classes=max(len(names or ()), seen), classes=names)
 
     def _appear(self, folder: Path) -> None:
