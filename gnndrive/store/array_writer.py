@@ -61,9 +61,13 @@ class ArrayWriter:
         self._closed = False
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(file, flags, 0o666)
-        self._put(memoryview(npy_header(info)))
-        if info.shape[0] == 0:
-            self._finish()
+        try:
+            self._put(memoryview(npy_header(info)))
+            if info.shape[0] == 0:
+                self._finish()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def bytes_written(self) -> int:

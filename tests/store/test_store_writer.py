@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import re
@@ -266,6 +267,33 @@ def test_nothing_holds_a_descriptor(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         write_store(tmp_path / "t", indptr=[0, 1], indices=[7], nodes={})
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_header_that_cannot_be_written_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(fd: int, view: memoryview) -> None:
+        raise OSError(errno.ENOSPC, "simulated")
+
+    def write() -> None:
+        with StoreWriter(tmp_path / "s", 3, 0) as writer:
+            writer.array("nodes/x", "int8", [3])
+
+    monkeypatch.setattr(array_writer_module, "write_all", failing)
+    gc.collect()  # other tests may have left descriptors in cycles
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(StoreError, match="too full"):
+        write()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_an_array_of_a_closed_writer_takes_no_rows(tmp_path: Path) -> None:
+    writer = StoreWriter(tmp_path / "s", 3, 0)
+    with contextlib.suppress(KeyError), writer:
+        x = writer.array("nodes/x", "int8", [3])
+        raise KeyError
+    with pytest.raises(ConfigError, match="with block"):
+        x.write([1])
 
 
 def test_all_is_synced_before_the_rename(
