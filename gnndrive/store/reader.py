@@ -8,7 +8,6 @@ After `open`, indices are still what the files say: C checks them in use.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
 from hashlib import sha256
@@ -16,28 +15,19 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, NodeKey, TableFile
-from gnndrive.store.format import (
-    DATA_OFFSET,
-    ArrayInfo,
-    Progress,
-    StoreInfo,
-    dump,
-    torch_dtype,
-)
+from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, NodeKey
+from gnndrive.store.format import Progress, dump
 from gnndrive.store.loading import load_checked, open_checked, read_info
+from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.types import array_name
 from gnndrive.store.verify import verify
 from gnndrive.store.views import StoredEdges, StoredNodes
 
-_MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
 
-
-class Store:
+class Store(MappedArrays):
     """An open store; `gnndrive.open` makes it. Safe to share between threads; pickles as its path.
 
     What belongs to nodes or edges of a type is in `store["paper"]` and `store["author", "writes",
@@ -47,13 +37,6 @@ class Store:
         path: its folder, absolute.
         info: what store.json says, a `StoreInfo`.
     """
-
-    def __init__(
-        self, path: Path, info: StoreInfo, index_pointers: dict[EdgeKey, IndexPointers]
-    ) -> None:
-        self.path, self.info = path, info
-        self._index_pointers = index_pointers
-        self._maps: dict[str, np.memmap[Any, Any]] = {}
 
     def __repr__(self) -> str:
         counts = f"num_nodes={self.num_nodes}, num_edges={self.num_edges}"
@@ -212,97 +195,6 @@ class Store:
     def split(self, name: str) -> torch.Tensor:
         """The node ids of a split; see `StoredNodes.split`."""
         return self.nodes().split(name)
-
-    # ---- arrays ----
-
-    def _find(self, name: str) -> ArrayInfo:
-        full = name if "/" in name else f"nodes/{name}"
-        try:
-            return self.info.arrays[full]
-        except KeyError:
-            raise ConfigError(
-                f"{self.path} has no array {full!r}; it has: {', '.join(self.info.arrays)}"
-            ) from None
-
-    def table(self, name: str) -> TableFile:
-        """Where the rows of an array lie on disk.
-
-        Args:
-            name: a per-node array, "x", or in full, "edges/edge_attr".
-
-        Raises:
-            ConfigError: there is no such array.
-        """
-        info = self._find(name)
-        return TableFile(
-            path=str(self.path / info.file),
-            data_offset=DATA_OFFSET,
-            row_count=info.shape[0],
-            row_bytes=info.row_bytes,
-            dtype=info.dtype,
-            row_shape=info.shape[1:],
-        )
-
-    def array(self, name: str) -> np.memmap[Any, Any]:
-        """An array mapped read-only; bfloat16 comes as uint16.
-
-        Args:
-            name: in full, "nodes/x", or "x" for a per-node array.
-
-        Raises:
-            ConfigError: there is no such array.
-            StoreError: its file is no longer what it was at open.
-        """
-        info = self._find(name)
-        if info.name not in self._maps:
-            with os.fdopen(open_checked(self.path, info), "rb") as file:
-                self._maps[info.name] = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
-        return self._maps[info.name]
-
-    def tensor(self, name: str, random: bool = False) -> torch.Tensor:
-        """An array as a tensor in its own dtype, bfloat16 too, mapped and not read.
-
-        What is written into it stays in this process's memory; the file never changes.
-
-        Args:
-            name: a per-node array, "y", or in full, "edges/edge_attr".
-            random: have the kernel read no pages but those that are wanted.
-
-        Raises:
-            ConfigError: there is no such array.
-            StoreError: its file is no longer what it was at open.
-        """
-        info = self._find(name)
-        fd = open_checked(self.path, info)
-        try:
-            # Private and writable, because torch has no read-only tensors; without a reserve,
-            # because a table may be larger than memory.
-            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
-            mapped = mmap.mmap(fd, info.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(fd)
-        if random:
-            mapped.madvise(mmap.MADV_RANDOM)
-        dtype = torch_dtype(info.dtype)
-        if info.nbytes == DATA_OFFSET:
-            return torch.empty(info.shape, dtype=dtype)
-        values = torch.frombuffer(mapped, dtype=torch.uint8, offset=DATA_OFFSET)
-        return values.view(dtype).view(info.shape)
-
-    def in_memory(self, name: str) -> npt.NDArray[Any]:
-        """Index pointers or a split, read and checked.
-
-        Args:
-            name: in full, "splits/train".
-
-        Raises:
-            StoreError: what it says cannot be.
-        """
-        return load_checked(self.path, self._find(name), self.info.types)
-
-    def pointers_in_memory(self, type: EdgeKey) -> IndexPointers:
-        """The index pointers of an edge type, see `StoredEdges.index_pointers`."""
-        return self._index_pointers[type]
 
     def verify(self, progress: Progress | None = None) -> None:
         """Read every file: checksums, indices within bounds, edge ids each once.

@@ -6,17 +6,15 @@ A homogeneous store has one of each, whose type is None.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
+from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.types import array_name
-
-if TYPE_CHECKING:
-    from gnndrive.store.reader import Store
 
 
 class _View:
@@ -30,14 +28,14 @@ class _View:
     group: str
     ids: str
 
-    def __init__(self, store: Store, type: NodeKey | EdgeKey) -> None:
-        self._store, self._type = store, type
+    def __init__(self, arrays: MappedArrays, type: NodeKey | EdgeKey) -> None:
+        self._arrays, self._type = arrays, type
 
     def _named(self, group: str, leaf: str) -> str:
         return array_name(group, self._type, leaf)
 
     def _names(self, group: str) -> tuple[str, ...]:
-        return self._store.info.leaves.get(self._named(group, ""), ())
+        return self._arrays.info.leaves.get(self._named(group, ""), ())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -50,11 +48,11 @@ class _View:
 
     def table(self, attribute: str) -> TableFile:
         """Where an attribute's rows lie; see `Store.table`."""
-        return self._store.table(self.name_of(attribute))
+        return self._arrays.table(self.name_of(attribute))
 
     def tensor(self, attribute: str, random: bool = False) -> torch.Tensor:
         """An attribute, mapped; see `Store.tensor`."""
-        return self._store.tensor(self.name_of(attribute), random)
+        return self._arrays.tensor(self.name_of(attribute), random)
 
     def __contains__(self, attribute: object) -> bool:
         return attribute in self.names
@@ -64,7 +62,7 @@ class StoredNodes(_View):
     """Nodes of one type.
 
     Args:
-        store: whose.
+        arrays: the store's.
         type: their type; None: of a homogeneous store.
     """
 
@@ -79,12 +77,12 @@ class StoredNodes(_View):
     @property
     def num_nodes(self) -> int:
         """How many."""
-        return self._store.info.types.nodes[self._type].num_nodes
+        return self._arrays.info.types.nodes[self._type].num_nodes
 
     @property
     def num_features(self) -> int:
         """Columns of their x, 0 if there is none."""
-        return self._store.info.num_features(self._type)
+        return self._arrays.info.num_features(self._type)
 
     @property
     def num_node_features(self) -> int:
@@ -94,12 +92,12 @@ class StoredNodes(_View):
     @property
     def num_classes(self) -> int:
         """Classes of their y, 0 if there are none."""
-        return self._store.info.types.nodes[self._type].num_classes
+        return self._arrays.info.types.nodes[self._type].num_classes
 
     @property
     def classes(self) -> tuple[str, ...] | None:
         """The classes' names in the order of their ids, if they had names."""
-        return self._store.info.types.nodes[self._type].classes
+        return self._arrays.info.types.nodes[self._type].classes
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -116,8 +114,8 @@ class StoredNodes(_View):
         if name not in self.split_names:
             known = ", ".join(self.split_names) or "none"
             whose = "" if self._type is None else f" of {self._type!r}"
-            raise ConfigError(f"{self._store.path} has no split {name!r}{whose}; it has: {known}")
-        return torch.from_numpy(self._store.in_memory(self._named("splits", name)))
+            raise ConfigError(f"{self._arrays.path} has no split {name!r}{whose}; it has: {known}")
+        return torch.from_numpy(self._arrays.in_memory(self._named("splits", name)))
 
     def __repr__(self) -> str:
         return f"StoredNodes({self._type!r}, num_nodes={self.num_nodes}, names={list(self.names)})"
@@ -127,7 +125,7 @@ class StoredEdges(_View):
     """Edges of one type, as CSC: the in-neighbours of each node of the target type.
 
     Args:
-        store: whose.
+        arrays: the store's.
         type: (source, relation, target); None: of a homogeneous store.
     """
 
@@ -142,38 +140,38 @@ class StoredEdges(_View):
     @property
     def source(self) -> StoredNodes:
         """The nodes that they come from."""
-        return self._store.nodes(ends_of(self._type)[0])
+        return StoredNodes(self._arrays, ends_of(self._type)[0])
 
     @property
     def target(self) -> StoredNodes:
         """The nodes that they go to."""
-        return self._store.nodes(ends_of(self._type)[1])
+        return StoredNodes(self._arrays, ends_of(self._type)[1])
 
     @property
     def num_edges(self) -> int:
         """How many."""
-        return self._store.info.types.edges[self._type]
+        return self._arrays.info.types.edges[self._type]
 
     @property
     def index_pointers(self) -> IndexPointers:
         """CSC index pointers, [targets + 1], in memory, read-only, checked at open; uint32 if there
         are fewer than 2^32 edges, else int64."""
-        return self._store.pointers_in_memory(self._type)
+        return self._arrays.pointers_in_memory(self._type)
 
     @property
     def indptr(self) -> np.memmap[Any, Any]:
         """CSC index pointers, int64 [targets + 1], mapped."""
-        return self._store.array(self._named("graph", "indptr"))
+        return self._arrays.array(self._named("graph", "indptr"))
 
     @property
     def indices(self) -> np.memmap[Any, Any]:
         """The in-neighbours of v are indices[indptr[v]:indptr[v + 1]]; [num_edges], mapped."""
-        return self._store.array(self._named("graph", "indices"))
+        return self._arrays.array(self._named("graph", "indices"))
 
     @property
     def indices_file(self) -> TableFile:
         """The file of `indices`."""
-        return self._store.table(self._named("graph", "indices"))
+        return self._arrays.table(self._named("graph", "indices"))
 
     @property
     def indices_path(self) -> Path:
@@ -184,7 +182,7 @@ class StoredEdges(_View):
     def edge_id_name(self) -> str | None:
         """The name of the array `edge_id` in the store; None: there is none."""
         name = self._named("graph", "edge_id")
-        return name if name in self._store.info.arrays else None
+        return name if name in self._arrays.info.arrays else None
 
     @property
     def edge_id(self) -> np.memmap[Any, Any] | None:
@@ -192,11 +190,11 @@ class StoredEdges(_View):
 
         int32 or int64 [num_edges], mapped.
         """
-        return None if self.edge_id_name is None else self._store.array(self.edge_id_name)
+        return None if self.edge_id_name is None else self._arrays.array(self.edge_id_name)
 
     def mapped_edge_id(self) -> torch.Tensor | None:
         """`edge_id` as a tensor."""
-        return None if self.edge_id_name is None else self._store.tensor(self.edge_id_name)
+        return None if self.edge_id_name is None else self._arrays.tensor(self.edge_id_name)
 
     def __repr__(self) -> str:
         return f"StoredEdges({self._type!r}, num_edges={self.num_edges}, names={list(self.names)})"

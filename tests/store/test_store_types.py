@@ -58,6 +58,14 @@ def test_round_trip(store: Store, again: str) -> None:
     store.verify()
 
 
+def test_nodes_and_edges_of_a_type_pickle_with_their_store(store: Store) -> None:
+    paper, cites = pickle.loads(pickle.dumps((store["paper"], store[CITES])))
+    assert repr(paper) == repr(store["paper"])
+    assert torch.equal(paper.tensor("x"), store["paper"].tensor("x"))
+    assert np.array_equal(cites.index_pointers, store[CITES].index_pointers)
+    assert repr(cites.target) == repr(paper)
+
+
 def test_what_is_of_one_type_asks_which(store: Store) -> None:
     for name in ("indices", "index_pointers", "node_names", "num_features", "split_names"):
         with pytest.raises(ConfigError, match=r"name a type: store\[TYPE\]; the types are"):

@@ -1,0 +1,132 @@
+"""The arrays of an open store by name: mapped, as tensors, or as files of rows.
+
+`Store` is the public class; the nodes and edges of a type (views.py) need no more than this one.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, torch_dtype
+from gnndrive.store.loading import load_checked, open_checked
+
+_MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
+
+
+class MappedArrays:
+    """The arrays of an open store. Safe to share between threads.
+
+    Args:
+        path: the store's folder, absolute.
+        info: what store.json says.
+        index_pointers: of each edge type, in memory; see `StoredEdges.index_pointers`.
+
+    Attributes:
+        path: the store's folder, absolute.
+        info: what store.json says.
+    """
+
+    def __init__(
+        self, path: Path, info: StoreInfo, index_pointers: dict[EdgeKey, IndexPointers]
+    ) -> None:
+        self.path, self.info = path, info
+        self._index_pointers = index_pointers
+        self._maps: dict[str, np.memmap[Any, Any]] = {}
+
+    def _find(self, name: str) -> ArrayInfo:
+        full = name if "/" in name else f"nodes/{name}"
+        try:
+            return self.info.arrays[full]
+        except KeyError:
+            raise ConfigError(
+                f"{self.path} has no array {full!r}; it has: {', '.join(self.info.arrays)}"
+            ) from None
+
+    def table(self, name: str) -> TableFile:
+        """Where the rows of an array lie on disk.
+
+        Args:
+            name: a per-node array, "x", or in full, "edges/edge_attr".
+
+        Raises:
+            ConfigError: there is no such array.
+        """
+        info = self._find(name)
+        return TableFile(
+            path=str(self.path / info.file),
+            data_offset=DATA_OFFSET,
+            row_count=info.shape[0],
+            row_bytes=info.row_bytes,
+            dtype=info.dtype,
+            row_shape=info.shape[1:],
+        )
+
+    def array(self, name: str) -> np.memmap[Any, Any]:
+        """An array mapped read-only; bfloat16 comes as uint16.
+
+        Args:
+            name: in full, "nodes/x", or "x" for a per-node array.
+
+        Raises:
+            ConfigError: there is no such array.
+            StoreError: its file is no longer what it was at open.
+        """
+        info = self._find(name)
+        if info.name not in self._maps:
+            with os.fdopen(open_checked(self.path, info), "rb") as file:
+                self._maps[info.name] = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
+        return self._maps[info.name]
+
+    def tensor(self, name: str, random: bool = False) -> torch.Tensor:
+        """An array as a tensor in its own dtype, bfloat16 too, mapped and not read.
+
+        What is written into it stays in this process's memory; the file never changes.
+
+        Args:
+            name: a per-node array, "y", or in full, "edges/edge_attr".
+            random: have the kernel read no pages but those that are wanted.
+
+        Raises:
+            ConfigError: there is no such array.
+            StoreError: its file is no longer what it was at open.
+        """
+        info = self._find(name)
+        fd = open_checked(self.path, info)
+        try:
+            # Private and writable, because torch has no read-only tensors; without a reserve,
+            # because a table may be larger than memory.
+            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+            mapped = mmap.mmap(fd, info.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        finally:
+            os.close(fd)
+        if random:
+            mapped.madvise(mmap.MADV_RANDOM)
+        dtype = torch_dtype(info.dtype)
+        if info.nbytes == DATA_OFFSET:
+            return torch.empty(info.shape, dtype=dtype)
+        values = torch.frombuffer(mapped, dtype=torch.uint8, offset=DATA_OFFSET)
+        return values.view(dtype).view(info.shape)
+
+    def in_memory(self, name: str) -> npt.NDArray[Any]:
+        """Index pointers or a split, read and checked.
+
+        Args:
+            name: in full, "splits/train".
+
+        Raises:
+            StoreError: what it says cannot be.
+        """
+        return load_checked(self.path, self._find(name), self.info.types)
+
+    def pointers_in_memory(self, type: EdgeKey) -> IndexPointers:
+        """The index pointers of an edge type, see `StoredEdges.index_pointers`."""
+        return self._index_pointers[type]
