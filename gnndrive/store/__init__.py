@@ -1,4 +1,4 @@
-"""Stores: a graph and its features as a folder of plain .npy files (format.py says which)."""
+"""Stores: a graph and its features as a folder of plain .npy files; format.py describes them."""
 
 from gnndrive.store.array_writer import ArrayWriter
 from gnndrive.store.arrays import write_store

@@ -1,7 +1,7 @@
-"""disk.json beside a store: what reading costs on its disk, as `gnndrive bench disk` measured it.
+"""disk.json in a store's folder: what reading costs on its disk, measured by `gnndrive bench disk`.
 
-It belongs to the machine, not to the data: opening and verifying a store do not look at it, and
-where it is damaged, or was measured on another disk, it counts as not there.
+It describes the machine, not the data: opening and verifying a store ignore it, and a disk.json
+that is damaged or was measured on another disk is treated as missing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gnndrive.store.reader import Store
 
 DISK_JSON = "disk.json"
-DEFAULT_GAP_BYTES = 8192  # what most SSDs are near; a calibration says it of this one
-# A byte may cost more under load than it was measured to. Where every sixteenth row is wanted, this
-# gap costs 5 % too much if a byte is twice as dear, one of 48 KiB 19 %; cheap as it is, 32 KiB gain
-# nothing.
+DEFAULT_GAP_BYTES = 8192  # close to the best gap of most SSDs; used without a calibration
+# Under load a byte can cost more than the calibration measured. If it costs twice as much and every
+# sixteenth row is read, this maximum costs 5 % more than the best gap, and 48 KiB would cost 19 %
+# more. If it costs what was measured, 32 KiB would gain nothing.
 GAP_BYTES_MAX = 24576
 _VERSION = 1
 _JSON_BYTES_MAX = 1 << 16
@@ -36,7 +36,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 def gap_bytes(cost: DiskCost | None, read_bytes_max: int) -> int:
-    """The widest gap between two rows that is cheaper to read than to ask for the second anew.
+    """The widest gap between two rows that costs less to read than a second request.
 
     Args:
         cost: what reading costs; None: not calibrated.
@@ -58,12 +58,13 @@ def checked_gap(gap: str | int | None, store: Store, read_bytes_max: int) -> int
     """The widest gap between two rows that is read over, in bytes.
 
     Args:
-        gap: bytes or text; None: what the store's calibration says, else the default.
-        store: whose rows.
-        read_bytes_max: the largest read.
+        gap: bytes, or a text such as "8KiB"; None: what the store's calibration says, or the
+            default if there is none.
+        store: the store whose calibration is used.
+        read_bytes_max: the largest read in bytes.
 
     Raises:
-        ConfigError: `gap` is no size.
+        ConfigError: `gap` is not a size.
     """
     if gap is None:
         return gap_bytes(load_calibration(store), read_bytes_max)
@@ -71,11 +72,14 @@ def checked_gap(gap: str | int | None, store: Store, read_bytes_max: int) -> int
 
 
 def load_calibration(store: Store) -> DiskCost | None:
-    """What `gnndrive bench disk` measured for this store, on the disk that it lies on now.
+    """The costs in a store's disk.json, if they were measured on the disk that the store is on now.
 
     Returns:
-        None where there is none, where it was measured on another disk, and, with a RuntimeWarning,
-        where it is damaged.
+        The costs; None if there is no disk.json, if it was measured on another disk, or if it is
+        damaged.
+
+    Warns:
+        RuntimeWarning: disk.json is damaged.
     """
     if not os.path.lexists(store.path / DISK_JSON):
         return None
@@ -89,7 +93,7 @@ def load_calibration(store: Store) -> DiskCost | None:
     except (OSError, StoreError, *_MALFORMED) as error:
         warnings.warn(
             f"{store.path / DISK_JSON} cannot be used ({type(error).__name__}: {error}): run "
-            f"`gnndrive bench disk {store.path}`; until then the defaults serve",
+            f"`gnndrive bench disk {store.path}`; until then the defaults are used",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -99,6 +103,9 @@ def load_calibration(store: Store) -> DiskCost | None:
 
 def save_calibration(store: Store, cost: DiskCost) -> Path:
     """Write disk.json into the store's folder, whole or not at all.
+
+    Returns:
+        The file's path.
 
     Raises:
         StoreError: the folder cannot be written to.
@@ -118,7 +125,7 @@ def save_calibration(store: Store, cost: DiskCost) -> Path:
 
 
 def not_writable(store: Store, reason: str) -> StoreError:
-    """What to raise where disk.json cannot be written."""
+    """The error for a disk.json that cannot be written for `reason`."""
     return StoreError(
         f"{store.path / DISK_JSON} cannot be written ({reason}): make the store's folder writable "
         "for this, or leave it and give gap= to the loader"
@@ -126,7 +133,7 @@ def not_writable(store: Store, reason: str) -> StoreError:
 
 
 def _parse(content: bytes) -> DiskCost:
-    """disk.json's content; what is wrong with it raises one of many errors."""
+    """Parse disk.json's content; raises one of `_MALFORMED` if it is damaged."""
     if len(content) > _JSON_BYTES_MAX:
         raise ValueError("it is too large")
     stored = json.loads(content)
@@ -148,15 +155,15 @@ def _parse(content: bytes) -> DiskCost:
 
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number of seconds")
+        raise TypeError(f"{value!r} is not a number of seconds")
     if not (math.isfinite(value) and 0 <= value < 1e6):
-        raise ValueError(f"{value!r} is no number of seconds")
+        raise ValueError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.isprintable():
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not printable text")
     return value
 
 
@@ -164,7 +171,7 @@ def _text(value: Any) -> str:
 
 
 def disk_identity(folder: Path) -> DiskIdentity:
-    """The disk that a folder is on, as far as the kernel tells."""
+    """The disk that a folder is on; what the kernel does not tell is ""."""
     device = os.stat(folder).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     block = Path(os.path.realpath(f"/sys/dev/block/{number}"))

@@ -1,7 +1,7 @@
-"""What the values of a store's arrays must be, checked in one pass over chunks.
+"""Checks of the values of a store's arrays, in one pass over chunks.
 
-The writer feeds every chunk before it is written, `Store.verify` every chunk that it reads back:
-the same rules on both ways. The C samplers check each index once more when they use it.
+The writer checks every chunk before it writes it, and `Store.verify` checks every chunk that it
+reads, by the same rules. The C samplers check each index again when they use it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Check:
     """Checks the values of one array of whole numbers, in order.
 
     Args:
-        where: the file, for errors.
+        where: the array's file, for errors.
     """
 
     def __init__(self, where: str) -> None:
@@ -30,26 +30,26 @@ class Check:
         """Check the next rows.
 
         Raises:
-            StoreError: a value that must not be; the message says where.
+            StoreError: a value is not allowed; the message gives its position.
         """
         self.position += len(chunk)
 
     def finish(self) -> None:
-        """Check what only the end can tell.
+        """Check the array as a whole, after its last chunk.
 
         Raises:
-            StoreError: as for `feed`.
+            StoreError: the values contradict the store's counts.
         """
 
 
 class Bounds(Check):
-    """Every value lies in [0, limit).
+    """Checks that every value lies in [0, limit).
 
     Args:
-        where: the file, for errors.
-        what: what one entry is, such as "edge".
-        limit: one more than the largest value.
-        things: what the values number, such as "nodes".
+        where: the array's file, for errors.
+        what: what one entry of the array is, such as "edge".
+        limit: one more than the largest value allowed.
+        things: what the values are numbers of, such as "nodes".
     """
 
     def __init__(self, where: str, what: str, limit: int, things: str) -> None:
@@ -62,19 +62,18 @@ class Bounds(Check):
             bad = int(np.flatnonzero((chunk < 0) | (chunk >= self.limit))[0])
             raise StoreError(
                 f"{self.where}: {self.what} {self.position + bad} names {int(chunk[bad])}, but "
-                "there are "
-                f"{self.limit} {self.things}, numbered from 0; correct the source and import it "
-                "again"
+                f"there are {self.limit} {self.things}, numbered from 0; correct the source and "
+                "import it again"
             )
         super().feed(chunk)
 
 
 class Pointers(Check):
-    """Index pointers: from 0, never decreasing, ending at the number of edges.
+    """Checks that index pointers start at 0, never decrease and end at the number of edges.
 
     Args:
-        where: the file, for errors.
-        num_edges: the value of the last one.
+        where: the array's file, for errors.
+        num_edges: the value that the last one must have.
     """
 
     def __init__(self, where: str, num_edges: int) -> None:
@@ -107,12 +106,12 @@ class Pointers(Check):
 
 
 def check_for(name: str, where: str, types: Types) -> Check | None:
-    """The check that array `name` of a store must pass; None: its values may be anything.
+    """The check for an array of a store; None: the array may hold any values.
 
     Args:
-        name: in full, "graph/indptr".
-        where: its file, for errors.
-        types: of the store.
+        name: the array's full name, such as "graph/indptr".
+        where: the array's file, for errors.
+        types: the store's types.
     """
     place = types.place(name)
     if place.group == "splits":

@@ -1,8 +1,7 @@
 """Arrays of any kind as rows in a store's dtype: numpy, mapped, torch (bfloat16 too), lists.
 
-Conversion never changes a value silently: floats may lose precision on the way to a narrower float,
-but what does not fit at all (300 as uint8, 1e6 as float16, 0.5 as int64) is an error that says
-where.
+Conversion to a narrower float may round. A value that does not fit at all (300 as uint8, 1e6 as
+float16, 0.5 as int64) is an error that names the array and the value.
 """
 
 from __future__ import annotations
@@ -17,17 +16,21 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import dtype_name, storage_dtype
 
 Rows: TypeAlias = "npt.NDArray[Any] | torch.Tensor"
-"""What the functions here give back and slice: numpy or torch, rows first."""
+"""A numpy array or a torch tensor whose first dimension counts rows."""
 
 ArrayLike: TypeAlias = "Rows | npt.ArrayLike"
-"""What users may give: also lists."""
+"""What users may give: `Rows` or a list."""
 
 
 def as_rows(array: ArrayLike, what: str) -> Rows:
-    """`array` as something with a shape and a dtype to slice; large arrays are not copied.
+    """Make a numpy array of a list; return numpy arrays and torch tensors without a copy.
+
+    Args:
+        array: numpy (memory-mapped too), torch or a list.
+        what: the array's name, for errors.
 
     Raises:
-        ConfigError: it is sparse, has no dimension, or is of a dtype that a store cannot hold.
+        ConfigError: it is sparse, has no dimension, or has a dtype that a store cannot hold.
     """
     if isinstance(array, torch.Tensor):
         if array.layout != torch.strided:
@@ -43,9 +46,9 @@ def as_rows(array: ArrayLike, what: str) -> Rows:
         try:
             rows = np.asarray(array)
         except ValueError as error:
-            raise ConfigError(f"{what} is no array: {error}") from None
+            raise ConfigError(f"{what} is not an array ({error}): give rows of one shape") from None
     if rows.ndim == 0:
-        raise ConfigError(f"{what} is a single number: a store holds one row per node or edge")
+        raise ConfigError(f"{what} is a single number: give one row per node or edge")
     try:
         dtype_of(rows)
     except ConfigError as error:
@@ -54,17 +57,21 @@ def as_rows(array: ArrayLike, what: str) -> Rows:
 
 
 def dtype_of(rows: Rows) -> str:
-    """The store's name of the rows' dtype."""
+    """The store's name of the rows' dtype.
+
+    Raises:
+        ConfigError: a store cannot hold that dtype.
+    """
     return dtype_name(rows.dtype)
 
 
 def to_storage(rows: Rows, dtype: str, what: str) -> npt.NDArray[Any]:
-    """Rows as a C-contiguous array in the numpy dtype that stores `dtype`.
+    """Convert rows to a C-contiguous array in the numpy dtype that stores `dtype`.
 
     Args:
         rows: numpy or torch, any device.
-        dtype: the store's name of the target.
-        what: what they are, for errors.
+        dtype: the store's name of the dtype to convert to.
+        what: the array's name, for errors.
 
     Raises:
         ConfigError: a value does not fit the target dtype.
@@ -75,7 +82,7 @@ def to_storage(rows: Rows, dtype: str, what: str) -> npt.NDArray[Any]:
     if isinstance(rows, torch.Tensor):
         rows = rows.cpu()
         rows = (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()
-    elif rows.dtype.name == "bfloat16":  # the ml_dtypes package's
+    elif rows.dtype.name == "bfloat16":  # a numpy dtype of the ml_dtypes package
         rows = rows.astype(np.float32)
     if rows.dtype == target:
         return np.ascontiguousarray(rows)
@@ -93,8 +100,7 @@ def _to_bfloat16(rows: Rows, what: str) -> npt.NDArray[Any]:
         if rows.dtype == np.uint16:
             raise ConfigError(
                 f"{what}: uint16 for bfloat16 could be numbers or bits; give a torch.bfloat16 "
-                "tensor "
-                f"(from bits: torch.from_numpy(array).view(torch.bfloat16))"
+                "tensor (from bits: torch.from_numpy(array).view(torch.bfloat16))"
             )
         wide = np.promote_types(rows.dtype, np.float32)
         rows = torch.from_numpy(np.require(rows, wide, ["C", "W"]))
@@ -104,29 +110,33 @@ def _to_bfloat16(rows: Rows, what: str) -> npt.NDArray[Any]:
 
 
 def _check_fit(rows: npt.NDArray[Any], converted: npt.NDArray[Any], what: str) -> None:
-    """Refuse a conversion that changed a value beyond rounding to a narrower float."""
+    """Raise ConfigError if the conversion did more to a value than round it to a narrower float."""
     if converted.dtype.kind == "f":
-        # Whole numbers and wider floats may round; only running out of range is a loss.
+        # Whole numbers and wider floats may round; a value that becomes infinite does not fit.
         bad = np.isinf(converted) & np.isfinite(rows)
     else:
         with np.errstate(invalid="ignore", over="ignore"):
             bad = converted.astype(rows.dtype) != rows
-        if rows.dtype.kind in "iu":  # a wrapped number can come back as itself: -1, uint64, -1
+        if rows.dtype.kind in "iu":  # -1 becomes another number in uint64, but converts back to -1
             bad |= (converted < 0) != (rows < 0)
     if bad.any():
         value = rows[bad].flat[0]
         raise ConfigError(
             f"{what}: {value} does not fit {converted.dtype.name}; choose a wider dtype, or "
-            "convert the "
-            f"array yourself if that is what you want"
+            "convert the array yourself if you want that"
         )
 
 
 def split_ids(nodes: Rows, num_nodes: int, name: str) -> Rows:
-    """The ids of a split given as ids or as a bool mask.
+    """The node ids of a split that is given as ids or as a bool mask.
+
+    Args:
+        nodes: node ids [n], or a mask [num_nodes].
+        num_nodes: number of nodes.
+        name: the split's name, for errors.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `nodes` is neither ids nor a mask of all nodes.
     """
     dtype = dtype_of(nodes)
     if nodes.ndim != 1 or (dtype == "bool" and len(nodes) != num_nodes):

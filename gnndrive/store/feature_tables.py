@@ -1,7 +1,7 @@
 """Which arrays of a store go through the feature buffer: the features of nodes, and of edges.
 
-`x` of every node type, and `edge_attr` of every edge type if a row is large enough for a place in
-the mapping table to be little beside it. All else is read through memory maps. A type without
+They are `x` of every node type, and `edge_attr` of every edge type whose rows are much larger than
+an entry of the mapping table. All other arrays are read through memory maps. A type without
 features has no table.
 """
 
@@ -14,7 +14,7 @@ from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 NODE_FEATURES, EDGE_FEATURES = "x", "edge_attr"
-EDGE_ROW_BYTES_MIN = 64  # below it a mapping table of 4 bytes an edge is no bargain
+EDGE_ROW_BYTES_MIN = 64  # beside smaller rows, a mapping table of 4 bytes an edge is too large
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class FeatureTable:
     """A table of the feature buffer.
 
     Attributes:
-        name: the array's, in full: "nodes/x", "edges/author__writes__paper/edge_attr".
-        attribute: its own name, as a batch has it.
-        type: of the nodes or edges; None in a homogeneous store.
-        of_edges: whose they are.
-        file: where its rows lie.
+        name: the array's full name: "nodes/x", "edges/author__writes__paper/edge_attr".
+        attribute: the array's name in a batch: "x", "edge_attr".
+        type: type of the nodes or edges; None in a homogeneous store.
+        of_edges: whether its rows belong to edges; else to nodes.
+        file: where its rows lie on disk.
     """
 
     name: str
@@ -37,7 +37,7 @@ class FeatureTable:
 
 
 def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
-    """A store's tables, those of nodes first."""
+    """A store's tables of the feature buffer: those of nodes, then those of edges."""
     found = []
     for nodes in store.all_nodes():
         if NODE_FEATURES in nodes:

@@ -1,4 +1,4 @@
-"""Reading the files of a store, which may be a stranger's: only plain files are opened."""
+"""Reading the files of a store that may come from a stranger: only plain files are opened."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from gnndrive.common.errors import StoreError
 def open_plain(store: Path, file: str) -> int:
     """Open `store/file` for reading: a regular file, reached through no link inside the store.
 
-    A store from a stranger must not lead out of its folder, nor hang the process on a pipe.
+    A store from a stranger must not make the process read outside its folder or wait for a pipe.
 
     Args:
         store: the store's folder.
-        file: relative, a few folders deep.
+        file: the file's path relative to `store`.
 
     Returns:
         A descriptor that the caller closes.
 
     Raises:
-        StoreError: it is missing, unreadable or something else than a plain file.
+        StoreError: the file is missing, unreadable or not a plain file.
     """
     path = store / file
     try:
         for parent in path.parents[: len(Path(file).parts) - 1]:
             if not stat.S_ISDIR(os.lstat(parent).st_mode):
                 raise StoreError(
-                    f"{parent} is no folder: copy the store again, with its own files in it"
+                    f"{parent} is not a folder: copy the store again, with its own files in it"
                 )
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be opened ({error.strerror}): copy the store again with all its files, "
-            f"no links, or import it again"
+            f"{path} cannot be opened ({error.strerror}): copy the store again with all its files "
+            "and without links, or import it again"
         ) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise StoreError(f"{path} is no plain file: copy the store again, with its own files in it")
+        raise StoreError(
+            f"{path} is not a plain file: copy the store again, with its own files in it"
+        )
     return fd
 
 
 def read_at_most(fd: int, nbytes: int) -> bytes:
-    """The next `nbytes` of a file, fewer only at its end.
+    """Read the next `nbytes` of a file; returns fewer only at its end.
 
     Raises:
-        OSError: the operating system's.
+        OSError: the file cannot be read.
     """
     parts = []
     while nbytes > 0:

@@ -1,14 +1,14 @@
 """The store's format: store.json and .npy files whose data starts on a 4,096-byte boundary.
 
-`store.json` lists every array with its dtype, shape, size and sha256; nothing that it does not list
-is ever read. Each array `group/name` is the file `group/name.npy`: a header of exactly 4,096 bytes
-in numpy's own format, so that `numpy.load(mmap_mode="r")` opens it as it is and direct reads find
-the rows aligned, then the rows in C order. bfloat16, which numpy does not have, is stored as uint16
-and called bfloat16 in store.json. No pickle anywhere.
+`store.json` lists every array with its dtype, shape, size and sha256; files that it does not list
+are never read. Each array `group/name` is the file `group/name.npy`: a header of exactly 4,096
+bytes in numpy's own format, then the rows in C order. `numpy.load(mmap_mode="r")` opens the file as
+it is, and the rows are aligned for direct reads. bfloat16, which numpy does not have, is stored as
+uint16 and called bfloat16 in store.json. No file holds a pickle.
 
 The groups: `graph/indptr`, `graph/indices` and `graph/edge_id` (CSC), `nodes/*` with one row per
 node, `edges/*` with one row per edge in the order that edge_id refers to, `splits/*` with node ids.
-In a heterogeneous store, which is version 2, each of them for each type (types.py).
+A heterogeneous store, version 2 of the format, has these groups for each type (types.py).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Progress = Callable[[str, int, int], None]
 """Called as progress(what, done, total), in bytes; total never changes for one `what`."""
 
 AnyDType: TypeAlias = "torch.dtype | npt.DTypeLike"
-"""A dtype of numpy or torch, or its name, "bfloat16" too."""
+"""A dtype of numpy or torch, or its name; "bfloat16" is allowed."""
 
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _STORAGE: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("bool", *_INTEGERS, "float16", "float32", "float64")
 } | {"bfloat16": np.dtype(np.uint16)}
-_NEEDED = ("indptr", "indices")  # of GRAPH
+_REQUIRED = ("indptr", "indices")  # of types.GRAPH
 COUNT_MAX = 1 << 48
 
 
@@ -58,8 +58,8 @@ class ArrayInfo:
     Attributes:
         name: "group/name", such as "nodes/x".
         dtype: element type: a numpy name or "bfloat16".
-        shape: its shape, at least one dimension.
-        sha256: of the whole file, as `sha256sum` prints it.
+        shape: the array's shape, rows first; at least one dimension.
+        sha256: checksum of the whole file, as `sha256sum` prints it; "" until it is written.
     """
 
     name: str
@@ -90,11 +90,11 @@ class ArrayInfo:
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What store.json says.
+    """The content of store.json.
 
     Attributes:
-        types: of nodes and edges, and how many there are.
-        made_by: how the store was made, for people.
+        types: the types of nodes and edges, with their numbers of nodes and edges.
+        made_by: a text that says how the store was made.
         arrays: every array by name.
     """
 
@@ -104,12 +104,12 @@ class StoreInfo:
 
     @property
     def version(self) -> int:
-        """The format's version."""
+        """The version of the format."""
         return HETEROGENEOUS if self.types.hetero else HOMOGENEOUS
 
     @cached_property
     def leaves(self) -> dict[str, tuple[str, ...]]:
-        """The arrays' own names by folder: "nodes/paper" has "x"."""
+        """The last parts of the arrays' names by folder, such as {"nodes/paper": ("x", "y")}."""
         leaves = defaultdict[str, list[str]](list)
         for name in self.arrays:
             folder, _, leaf = name.rpartition("/")
@@ -122,7 +122,7 @@ class StoreInfo:
         return sum(array.nbytes for array in self.arrays.values())
 
     def num_features(self, node_type: NodeKey) -> int:
-        """Columns of a node type's `x`, 0 if there is none."""
+        """Columns of a node type's `x`; 0 if it has no `x`."""
         x = self.arrays.get(array_name("nodes", node_type, "x"))
         if x is None:
             return 0
@@ -166,10 +166,10 @@ def _classes(nodes: NodeType) -> dict[str, Any]:
 
 
 def storage_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype that stores elements called `name`.
+    """The numpy dtype in which a store's files hold elements of dtype `name`.
 
     Raises:
-        ConfigError: a store has no such dtype.
+        ConfigError: a store cannot hold that dtype.
     """
     try:
         return _STORAGE[name]
@@ -180,10 +180,10 @@ def storage_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: AnyDType) -> str:
-    """The store's name of a numpy or torch dtype, or of its name.
+    """The store's name of a dtype.
 
     Raises:
-        ConfigError: a store has no such dtype.
+        ConfigError: a store cannot hold that dtype.
     """
     if isinstance(dtype, torch.dtype):
         name = str(dtype).removeprefix("torch.")
@@ -199,19 +199,19 @@ def dtype_name(dtype: AnyDType) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of elements called `name`."""
+    """The torch dtype of elements of dtype `name`."""
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
 
 
 def index_dtype(values: int) -> str:
-    """The dtype of indices into `values` things: int32 below 2**31 of them, else int64."""
+    """The dtype of whole numbers from 0 to `values` - 1: int32 if `values` < 2**31, else int64."""
     return "int32" if values < 2**31 else "int64"
 
 
 def npy_header(info: ArrayInfo) -> bytes:
-    """The file's first 4,096 bytes: a header in .npy format 1.0, padded with spaces."""
+    """The first 4,096 bytes of an array's file: a header in .npy format 1.0, padded with spaces."""
     descr = info.storage.newbyteorder("<").str
     text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {info.shape!r}, }}"
     body = text.encode("ascii").ljust(DATA_OFFSET - 11) + b"\n"
@@ -221,17 +221,21 @@ def npy_header(info: ArrayInfo) -> bytes:
 
 
 def dump(info: StoreInfo) -> bytes:
-    """store.json's bytes."""
+    """The bytes of store.json."""
     return (json.dumps(info.as_dict(), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def is_plain_text(text: str) -> bool:
-    """Whether text can be printed: no control characters (terminals obey them) or surrogates."""
+    """Whether a text may be printed: no control characters (terminals obey them), no surrogates."""
     return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 def fits(array: ArrayInfo, types: Types) -> bool:
-    """Whether an array has a shape and dtype that its place in a store of these types allows."""
+    """Whether a store of these types may hold an array of this name, shape and dtype.
+
+    Raises:
+        ConfigError: a store of these types has no array of that name.
+    """
     place = types.place(array.name)
     if place.group == "splits":
         return len(array.shape) == 1 and array.dtype == "int64"
@@ -244,6 +248,6 @@ def fits(array: ArrayInfo, types: Types) -> bool:
 
 
 def missing_arrays(arrays: Mapping[str, Any], types: Types) -> list[str]:
-    """Arrays that a store must have and that are not there."""
-    wanted = [array_name("graph", type, leaf) for type in types.edges for leaf in _NEEDED]
-    return [name for name in wanted if name not in arrays]
+    """Names of the arrays that a store of these types must have and `arrays` lacks."""
+    required = [array_name("graph", type, leaf) for type in types.edges for leaf in _REQUIRED]
+    return [name for name in required if name not in arrays]

@@ -1,4 +1,4 @@
-"""How many classes `y` has, counted while it is written (as PyG's `num_classes` counts them)."""
+"""The number of classes of `y`, counted while it is written; the rules are PyG's `num_classes`'."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from gnndrive.store.convert import Rows, dtype_of, to_storage
 
 
 class ClassCount:
-    """Sees the chunks of y and says the number of classes at the end.
+    """Counts the classes of y, chunk by chunk.
 
-    Whole numbers: the largest + 1, so that -1 may mean "no label". Several columns: their number
-    (multi-label). Floats count only if they are whole (or nan, no label), as OGB has them; other
-    floats are no classes: 0.
+    One column of whole numbers has as many classes as its largest value + 1; -1 means that there is
+    no label. Several columns (multi-label) are one class each. A column of floats counts as whole
+    numbers if every value is whole or nan (no label), because OGB stores labels so; otherwise it
+    has 0 classes.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class ClassCount:
         self._whole = True
 
     def feed(self, chunk: Rows) -> None:
-        """Look at the next rows."""
+        """Count the classes of the next rows."""
         if chunk.ndim > 1 and chunk.shape[-1] != 1:
             self._count = int(chunk.shape[-1])
             return
@@ -36,5 +37,5 @@ class ClassCount:
             self._count = max(self._count, int(values.max()) + 1)
 
     def result(self) -> int:
-        """The number of classes, 0 if y does not say classes."""
+        """The number of classes; 0 if y does not hold classes."""
         return self._count if self._whole and self._count < 1 << 48 else 0

@@ -1,6 +1,6 @@
-"""What is read of a store when it is opened: store.json, files' headers, index pointers, splits.
+"""Read and check what opening a store needs: store.json, headers, index pointers and splits.
 
-Nothing that the files say is believed before it was checked.
+Every value is checked before it is used, because the files may come from a stranger.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _STEP = 1 << 20  # values checked at once
 
 
 def read_info(folder: Path) -> StoreInfo:
-    """What a store's store.json says.
+    """Read a store's store.json.
 
     Raises:
-        StoreError: it is missing or cannot be believed.
+        StoreError: it is missing, unreadable or invalid.
     """
     if not os.path.lexists(folder / STORE_JSON):
         raise StoreError(
-            f"{folder / STORE_JSON} is not there: {folder} is no store; make one with gnndrive "
+            f"{folder / STORE_JSON} is not there: {folder} is not a store; make one with gnndrive "
             "import"
         )
     fd = open_plain(folder, STORE_JSON)
@@ -50,16 +50,19 @@ def read_info(folder: Path) -> StoreInfo:
         os.close(fd)
     if len(content) > JSON_BYTES_MAX:
         raise StoreError(
-            f"{folder / STORE_JSON} is larger than any store.json: import the store again"
+            f"{folder / STORE_JSON} is larger than {JSON_BYTES_MAX:,} bytes: import the store again"
         )
     return parse(content, str(folder / STORE_JSON))
 
 
 def open_checked(folder: Path, info: ArrayInfo) -> int:
-    """Open an array's file, which must have the size and the header that store.json says.
+    """Open an array's file and check its size and header against store.json.
+
+    Returns:
+        A descriptor that the caller closes.
 
     Raises:
-        StoreError: it has not.
+        StoreError: the file is missing or unreadable, or its size or header differs.
     """
     path = folder / info.file
     fd = open_plain(folder, info.file)
@@ -71,13 +74,11 @@ def open_checked(folder: Path, info: ArrayInfo) -> int:
                 f"{path} is {state}: {size} bytes instead of {info.nbytes}; copy or import the "
                 "store again"
             )
-        # One version of the format writes one header for a dtype and shape, so bytes can be
-        # compared.
+        # The format has exactly one header for a dtype and shape, so the bytes can be compared.
         if read_at_most(fd, DATA_OFFSET) != npy_header(info):
             raise StoreError(
-                f"{path} has a header that is not that of {info.dtype} {list(info.shape)} in C "
-                "order, as "
-                f"store.json says; copy or import the store again"
+                f"{path} does not have the header of {info.dtype} {list(info.shape)} in C order, "
+                "which store.json says; copy or import the store again"
             )
     except OSError as error:
         os.close(fd)
@@ -91,23 +92,26 @@ def open_checked(folder: Path, info: ArrayInfo) -> int:
 def load_checked(
     folder: Path, info: ArrayInfo, types: Types, dtype: type | None = None
 ) -> npt.NDArray[Any]:
-    """Read and check index pointers or a split; what is checked is what is given back.
+    """Read index pointers or a split into memory and check them.
+
+    The file is read once, so the values returned are the ones that were checked.
 
     Args:
-        folder, info: where it is.
-        types: what its values are checked against.
-        dtype: what to keep it in; it must hold every value that passes the checks.
+        folder: the store's folder.
+        info: the array.
+        types: the store's types, which say what values are allowed.
+        dtype: dtype of the result, which must hold every value allowed; None: the array's own.
 
     Raises:
-        StoreError: it cannot be read, or says what cannot be.
+        StoreError: the array cannot be read, or a value is not allowed.
     """
     path = folder / info.file
     try:
         values = np.empty(info.shape, dtype or info.storage)
     except MemoryError:
         raise StoreError(
-            f"{path} needs {info.nbytes:,} bytes of memory, which there are not: use a machine "
-            "with more, or, if the graph is not that large, import the store again"
+            f"{path} needs {info.nbytes:,} bytes of memory, more than there are: use a machine "
+            "with more memory, or import the store again if the graph is not that large"
         ) from None
     check = check_for(info.name, str(path), types)
     assert check is not None

@@ -55,7 +55,7 @@ class MappedArrays:
         """Where the rows of an array lie on disk.
 
         Args:
-            name: a per-node array, "x", or in full, "edges/edge_attr".
+            name: the array's full name, "edges/edge_attr"; or "x" for the per-node array "nodes/x".
 
         Raises:
             ConfigError: there is no such array.
@@ -74,11 +74,11 @@ class MappedArrays:
         """An array mapped read-only; bfloat16 comes as uint16.
 
         Args:
-            name: in full, "nodes/x", or "x" for a per-node array.
+            name: as for `table`.
 
         Raises:
             ConfigError: there is no such array.
-            StoreError: its file is no longer what it was at open.
+            StoreError: the size or header of its file has changed since the store was opened.
         """
         info = self._find(name)
         if info.name not in self._maps:
@@ -89,21 +89,21 @@ class MappedArrays:
     def tensor(self, name: str, random: bool = False) -> torch.Tensor:
         """An array as a tensor in its own dtype, bfloat16 too, mapped and not read.
 
-        What is written into it stays in this process's memory; the file never changes.
+        Writing into the tensor changes this process's memory only, never the file.
 
         Args:
-            name: a per-node array, "y", or in full, "edges/edge_attr".
-            random: have the kernel read no pages but those that are wanted.
+            name: as for `table`.
+            random: tell the kernel not to read pages ahead.
 
         Raises:
             ConfigError: there is no such array.
-            StoreError: its file is no longer what it was at open.
+            StoreError: the size or header of its file has changed since the store was opened.
         """
         info = self._find(name)
         fd = open_checked(self.path, info)
         try:
-            # Private and writable, because torch has no read-only tensors; without a reserve,
-            # because a table may be larger than memory.
+            # Private and writable, because torch has no read-only tensors; no memory is reserved,
+            # because an array may be larger than memory.
             flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
             mapped = mmap.mmap(fd, info.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
@@ -117,16 +117,17 @@ class MappedArrays:
         return values.view(dtype).view(info.shape)
 
     def in_memory(self, name: str) -> npt.NDArray[Any]:
-        """Index pointers or a split, read and checked.
+        """Read index pointers or a split into memory and check them.
 
         Args:
-            name: in full, "splits/train".
+            name: the array's full name, "splits/train".
 
         Raises:
-            StoreError: what it says cannot be.
+            ConfigError: there is no such array.
+            StoreError: the array cannot be read, or a value is not allowed.
         """
         return load_checked(self.path, self._find(name), self.info.types)
 
     def pointers_in_memory(self, type: EdgeKey) -> IndexPointers:
-        """The index pointers of an edge type, see `StoredEdges.index_pointers`."""
+        """The index pointers of an edge type; see `StoredEdges.index_pointers`."""
         return self._index_pointers[type]

@@ -1,4 +1,4 @@
-"""store.json, read: it may be a stranger's, and nothing in it is believed before it was checked."""
+"""Parse store.json. It may come from a stranger, so every value is checked before it is used."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _DAMAGED = "the store is damaged: copy it again from where it came, or import it
 
 
 def parse(content: bytes, where: str) -> StoreInfo:
-    """Read store.json.
+    """Parse store.json.
 
     Args:
-        content: its bytes, from anywhere: nothing in them is trusted.
+        content: its bytes, which may come from a stranger.
         where: its path, for errors.
 
     Raises:
-        StoreError: it is not what this version writes, or contradicts itself.
+        StoreError: it is invalid, of another version of the format, or contradicts itself.
     """
     try:
-        # parse_constant is called for NaN and Infinity, which are no JSON.
+        # json calls parse_constant for NaN and Infinity, which JSON does not allow.
         document = json.loads(content.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{where} is not valid JSON ({error}): {_DAMAGED}") from None
@@ -76,15 +76,15 @@ def _parse_types(top: _Record) -> Types:
         record = _Record(fields, top.where, f"edge_types[{place}]")
         type: Any = tuple(record.texts("type") or ())
         if type in edges:
-            raise record.error("has a 'type' that was there before")
+            raise record.error("has the 'type' of an earlier entry")
         edges[type] = record.whole("num_edges")
     types = Types(nodes, edges)
     try:
         types.check()
     except ConfigError as error:
-        raise top.error(f"has types that cannot be: {error}") from None
+        raise top.error(f"has invalid types: {error}") from None
     if types.num_nodes >= COUNT_MAX or types.num_edges >= COUNT_MAX:
-        raise top.error("has more nodes or edges than there can be")
+        raise top.error("has more nodes or edges than a store can hold")
     return types
 
 
@@ -93,7 +93,7 @@ def _parse_nodes(record: _Record) -> NodeType:
         record.whole("num_nodes"), record.whole("num_classes"), record.texts("classes")
     )
     if nodes.classes is not None and nodes.num_classes < len(nodes.classes):
-        raise record.error("has a 'num_classes' that is less than there are 'classes'")
+        raise record.error("has a 'num_classes' below the number of 'classes'")
     return nodes
 
 
@@ -117,7 +117,7 @@ class _Record:
         if key not in self.fields:
             raise self.error(f"has no {key!r}")
         value = self.fields[key]
-        if type(value) is not kind:  # exactly: True is no whole number
+        if type(value) is not kind:  # not isinstance, because True is an int
             raise self.error(f"has a {key!r} that is not {kind.__name__}")
         return value
 
@@ -138,7 +138,7 @@ class _Record:
             return None
         values = self.value(key, list)
         if not all(isinstance(value, str) and is_plain_text(value) for value in values):
-            raise self.error(f"has {key!r} that are not all text")
+            raise self.error(f"has {key!r} that are not all printable text")
         return tuple(values)
 
 
@@ -146,7 +146,7 @@ def _parse_array(name: str, record: _Record, types: Types) -> ArrayInfo:
     try:
         types.place(name)
         dtype = record.text("dtype")
-        storage_dtype(dtype)  # exactly these names; numpy's own parser takes far more
+        storage_dtype(dtype)  # not np.dtype, which accepts far more names
     except ConfigError as error:
         raise record.error(f"is refused: {error}") from None
     shape = record.value("shape", list)
@@ -159,12 +159,14 @@ def _parse_array(name: str, record: _Record, types: Types) -> ArrayInfo:
         raise record.error("has a 'sha256' that is not 64 hexadecimal digits")
     info = ArrayInfo(name, dtype, tuple(shape), sha256)
     if record.whole("bytes") != info.nbytes:
-        raise record.error(f"says 'bytes' {record.whole('bytes')}, its shape says {info.nbytes}")
+        raise record.error(
+            f"has 'bytes' {record.whole('bytes')}, but by its shape there are {info.nbytes}"
+        )
     return info
 
 
 def _check_counts(info: StoreInfo, where: str) -> None:
-    """Hold the arrays' shapes and dtypes against the counts."""
+    """Check the arrays' shapes and dtypes against the numbers of nodes and edges."""
     for name in missing_arrays(info.arrays, info.types):
         raise StoreError(f"{where}: 'arrays' has no {name}; {_DAMAGED}")
     for name, array in info.arrays.items():

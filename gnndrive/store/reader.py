@@ -1,9 +1,9 @@
-"""Open a store. It stands where `data` stands in PyTorch Geometric's examples.
+"""Open a store, which takes the place of `data` in PyTorch Geometric's examples.
 
-What is cheap is checked at every opening: store.json, each file's size and header, index pointers,
-splits. What costs a pass over the whole store (checksums, every index) is `Store.verify`. Arrays
-are mapped, not read; only the index pointers are kept in memory, 4 bytes a node below 2^32 edges.
-After `open`, indices are still what the files say: C checks them in use.
+`open` checks what is cheap: store.json, each file's size and header, the index pointers and the
+splits. `Store.verify` checks what takes a pass over the whole store: checksums and every index.
+Arrays are mapped, not read; only the index pointers are kept in memory, 4 bytes a node below 2^32
+edges. `open` does not check the in-neighbours' ids, so C checks each one when it uses it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from gnndrive.store.views import StoredEdges, StoredNodes
 
 
 class Store(MappedArrays):
-    """An open store; `gnndrive.open` makes it. Safe to share between threads; pickles as its path.
+    """An open store, made by `gnndrive.open`. Safe to share between threads; pickles as its path.
 
-    What belongs to nodes or edges of a type is in `store["paper"]` and `store["author", "writes",
-    "paper"]`; a homogeneous store has it itself.
+    The nodes and edges of a type are `store["paper"]` and `store["author", "writes", "paper"]`; a
+    homogeneous store has their attributes itself.
 
     Attributes:
-        path: its folder, absolute.
-        info: what store.json says, a `StoreInfo`.
+        path: the store's folder, absolute.
+        info: the content of store.json.
     """
 
     def __repr__(self) -> str:
@@ -53,33 +53,36 @@ class Store(MappedArrays):
 
     @property
     def identity(self) -> str:
-        """What tells this store's content from any other's, wherever it lies: a digest of
-        store.json, which has every array's."""
+        """A text that identifies the store's content: the SHA-256 of store.json, which holds the
+        checksum of every array. Copies of a store have the same identity."""
         return sha256(dump(self.info)).hexdigest()
 
     # ---- types ----
 
     @property
     def is_hetero(self) -> bool:
-        """Whether it has named types of nodes and edges."""
+        """Whether the store has named types of nodes and edges."""
         return self.info.types.hetero
 
     @property
     def node_types(self) -> list[str]:
-        """The node types' names; none in a homogeneous store."""
+        """The names of the node types; [] in a homogeneous store."""
         return [name for name in self.info.types.nodes if name is not None]
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """The edge types, (source, relation, target) each; none in a homogeneous store."""
+        """The edge types, (source, relation, target) each; [] in a homogeneous store."""
         return [name for name in self.info.types.edges if name is not None]
 
     def metadata(self) -> tuple[list[str], list[EdgeType]]:
-        """Node and edge types, as `torch_geometric.nn.to_hetero` wants them."""
+        """Node and edge types, as `torch_geometric.nn.to_hetero` takes them."""
         return self.node_types, self.edge_types
 
     def nodes(self, type: NodeKey = None) -> StoredNodes:
-        """The nodes of a type; None: those of a homogeneous store.
+        """The nodes of a type.
+
+        Args:
+            type: the type's name; None in a homogeneous store.
 
         Raises:
             ConfigError: there is no such type.
@@ -89,7 +92,10 @@ class Store(MappedArrays):
         return StoredNodes(self, type)
 
     def edges(self, type: EdgeKey = None) -> StoredEdges:
-        """The edges of a type; None: those of a homogeneous store.
+        """The edges of a type.
+
+        Args:
+            type: (source, relation, target); None in a homogeneous store.
 
         Raises:
             ConfigError: there is no such type.
@@ -134,22 +140,22 @@ class Store(MappedArrays):
 
     @property
     def num_features(self) -> int:
-        """Columns of x, 0 if there is none."""
+        """Columns of x; 0 if there is no x."""
         return self.nodes().num_features
 
     @property
     def num_node_features(self) -> int:
-        """The same, under PyG's other name."""
+        """`num_features` under PyG's other name."""
         return self.nodes().num_features
 
     @property
     def num_classes(self) -> int:
-        """Classes of y, 0 if there are none."""
+        """Classes of y; 0 if there are none."""
         return self.nodes().num_classes
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The classes' names in the order of their ids, if they had names."""
+        """The classes' names in the order of their ids; None if they have no names."""
         return self.nodes().classes
 
     @property
@@ -164,12 +170,13 @@ class Store(MappedArrays):
 
     @property
     def indices(self) -> np.memmap[Any, Any]:
-        """The in-neighbours of v are indices[indptr[v]:indptr[v + 1]]; [num_edges], mapped."""
+        """In-neighbours, int32 or int64 [num_edges], mapped; those of v are at indptr[v] to
+        indptr[v + 1] - 1."""
         return self.edges().indices
 
     @property
     def indices_path(self) -> Path:
-        """The file of `indices`; its values start at byte 4,096."""
+        """The file of `indices`; the values start at byte 4,096."""
         return self.edges().indices_path
 
     @property
@@ -197,23 +204,28 @@ class Store(MappedArrays):
         return self.nodes().split(name)
 
     def verify(self, progress: Progress | None = None) -> None:
-        """Read every file: checksums, indices within bounds, edge ids each once.
+        """Read every file and check its checksum; check that indices are within bounds and that
+        each edge id occurs once.
 
         Args:
-            progress: called as progress(what, bytes done, bytes in all).
+            progress: called as progress("verify", bytes done, bytes in all).
 
         Raises:
-            StoreError: the first thing that is wrong, naming the file.
+            StoreError: the store is damaged; the message names the first file that is.
         """
         verify(self.path, self.info, progress)
 
 
 def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
-    """Open a store that has one type of nodes, for what knows no other.
+    """Open a store that must be homogeneous.
+
+    Args:
+        path: the store's folder.
+        whose: what needs a homogeneous store, for the error.
 
     Raises:
-        ConfigError: it is heterogeneous; says what `whose` is good for.
-        StoreError: as `open`.
+        ConfigError: the store is heterogeneous.
+        StoreError: as for `open`.
     """
     store = open(path)
     if store.is_hetero:
@@ -228,10 +240,10 @@ def open(path: str | os.PathLike[str]) -> Store:
     """Open a store.
 
     Args:
-        path: its folder.
+        path: the store's folder.
 
     Returns:
-        The store, checked as far as that is cheap.
+        The open store; `Store.verify` checks what `open` does not.
 
     Raises:
         StoreError: it is missing, damaged or of another version; the message names the file.

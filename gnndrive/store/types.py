@@ -1,6 +1,6 @@
-"""Which types of nodes and edges a store has, and what its arrays are called: `nodes/paper/x`.
+"""The types of nodes and edges of a store, and the names of its arrays: `nodes/paper/x`.
 
-A homogeneous store has one type of each and no names for them: None is the type, and its arrays are
+A homogeneous store has one type of nodes and one of edges, both named None, and arrays such as
 `nodes/x`. The folder of an edge type is its three names: `graph/author__writes__paper/indptr`.
 """
 
@@ -25,9 +25,9 @@ class NodeType:
     """Nodes of one type.
 
     Attributes:
-        num_nodes: how many.
-        num_classes: classes of their `y`, 0 if there is none.
-        classes: the classes' names in the order of their ids, if they had names.
+        num_nodes: number of nodes.
+        num_classes: classes of their `y`; 0 if there are none.
+        classes: the classes' names in the order of their ids; None if they have no names.
     """
 
     num_nodes: int
@@ -37,14 +37,14 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array belongs, and what it is measured by.
+    """The group that an array belongs to, and the counts that its shape and values must fit.
 
     Attributes:
         group: "graph", "nodes", "edges" or "splits".
-        leaf: its own name.
-        sources, targets: nodes of the types that its edges come from and go to; the same number for
-            what belongs to nodes.
-        edges: how many edges there are of its type.
+        leaf: the last part of the array's name: "x", "indptr".
+        sources, targets: numbers of nodes of the types that the array's edges come from and go to;
+            for an array of nodes, both are the number of nodes of their type.
+        edges: number of edges of the array's type; 0 for an array of nodes.
     """
 
     group: str
@@ -59,8 +59,8 @@ class Types:
     """The types of a store.
 
     Attributes:
-        nodes: by name; of a homogeneous store one whose name is None.
-        edges: how many edges there are of each type; of a homogeneous store of type None.
+        nodes: node types by name; a homogeneous store has one, named None.
+        edges: numbers of edges by type; a homogeneous store has one type, named None.
     """
 
     nodes: Mapping[NodeKey, NodeType]
@@ -70,11 +70,11 @@ class Types:
     def of(
         cls, num_nodes: int | Mapping[str, int], num_edges: int | Mapping[EdgeType, int]
     ) -> Types:
-        """Of two numbers, or of numbers by type.
+        """Make the types of a store from two numbers, or from numbers by type.
 
         Raises:
-            ConfigError: names that no folder can have, or an edge type between nodes that there are
-                not.
+            ConfigError: a type's name cannot be a folder's, or an edge type begins or ends at an
+                unknown node type.
         """
         if not isinstance(num_nodes, Mapping) and not isinstance(num_edges, Mapping):
             return cls({None: NodeType(num_nodes)}, {None: num_edges})
@@ -90,7 +90,11 @@ class Types:
         return types
 
     def check(self) -> None:
-        """Refuse types that a heterogeneous store cannot have; see `of`."""
+        """Check the types of a heterogeneous store.
+
+        Raises:
+            ConfigError: as for `of`.
+        """
         for type in self.edges:
             if not isinstance(type, tuple) or len(type) != 3:
                 raise ConfigError(f"an edge type is {type!r}: give (source, relation, target)")
@@ -101,12 +105,12 @@ class Types:
                     "letters, digits, '_', '-' and '.'; rename it first"
                 )
         if not self.nodes:
-            raise ConfigError("there are no node types: a store has nodes")
+            raise ConfigError("there are no node types: give one at least")
         for type in self.edges:
             if not set(ends_of(type)) <= set(self.nodes):
                 raise ConfigError(
-                    f"the edge type {type} begins or ends at a node type that there is not: there "
-                    f"are {', '.join(map(str, self.nodes))}"
+                    f"the edge type {type} begins or ends at a node type that does not exist: the "
+                    f"node types are {', '.join(map(str, self.nodes))}"
                 )
         folders = [folder(type) for type in self.edges]
         if len(set(folders)) < len(folders):
@@ -122,12 +126,12 @@ class Types:
 
     @property
     def num_nodes(self) -> int:
-        """Nodes of all types."""
+        """Number of nodes, of all types."""
         return sum(type.num_nodes for type in self.nodes.values())
 
     @property
     def num_edges(self) -> int:
-        """Edges of all types."""
+        """Number of edges, of all types."""
         return sum(self.edges.values())
 
     @property
@@ -144,10 +148,10 @@ class Types:
         return {folder(type): type for type in self.edges}
 
     def place(self, name: str) -> Place:
-        """Where an array belongs.
+        """The place of the array called `name`.
 
         Raises:
-            ConfigError: a store of these types cannot have an array of that name.
+            ConfigError: a store of these types has no array of that name.
         """
         group, _, rest = name.partition("/")
         where, _, leaf = rest.rpartition("/")
@@ -164,7 +168,7 @@ class Types:
         kind = "/TYPE" if self.hetero else ""
         types = f"; TYPE is one of {', '.join(map(folder, [*self.nodes, *self.edges]))}"
         raise ConfigError(
-            f"{name!r} is no name for an array: use nodes{kind}/NAME, edges{kind}/NAME, "
+            f"{name!r} is not a name for an array: use nodes{kind}/NAME, edges{kind}/NAME, "
             f"splits{kind}/NAME with letters, digits, '_', '-' and '.', or "
             f"{', '.join(f'graph{kind}/{each}' for each in GRAPH)}{types if kind else ''}"
         )
@@ -178,5 +182,5 @@ def folder(type: NodeKey | EdgeKey) -> str:
 
 
 def array_name(group: str, type: NodeKey | EdgeKey, leaf: str) -> str:
-    """What an array is called in store.json: "nodes/x", "nodes/paper/x"."""
+    """The name of an array in store.json: "nodes/x", "nodes/paper/x"."""
     return "/".join(part for part in (group, folder(type), leaf) if part)

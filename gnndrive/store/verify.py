@@ -1,7 +1,6 @@
-"""Read a whole store and hold it against store.json: every checksum, every index, every edge id.
+"""Read a whole store and check it against store.json: every checksum, every index, every edge id.
 
-What a pass costs is reading the store once (edge ids once per 256 Mi edges more); memory stays
-under 300 MB.
+The store is read once, and edge ids once more for every 256 Mi edges; memory stays under 300 MB.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _SEEN_MAX = 1 << 28
 
 
 def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> None:
-    """Check all of a store.
+    """Check a whole store.
 
     Args:
         folder: the store's folder.
-        info: its store.json.
+        info: the content of its store.json.
         progress: called as progress("verify", bytes done, bytes in all).
 
     Raises:
-        StoreError: the first thing that is wrong, naming the file.
+        StoreError: the store is damaged; the message names the first file that is.
     """
     done = 0
     for array in info.arrays.values():
@@ -54,7 +53,7 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
         if digest.hexdigest() != array.sha256:
             raise StoreError(
                 f"{path} has another checksum than store.json says: its content has changed; "
-                f"copy the store again from where it came, or import it again"
+                "copy the store again from where it came, or import it again"
             )
     for array in info.arrays.values():
         place = info.types.place(array.name)
@@ -63,7 +62,7 @@ def verify(folder: Path, info: StoreInfo, progress: Progress | None = None) -> N
 
 
 def _blocks(folder: Path, array: ArrayInfo) -> Iterator[bytes]:
-    """The header, then the data in blocks of whole elements."""
+    """Read the header, then the data in blocks of whole elements."""
     path = folder / array.file
     fd = open_plain(folder, array.file)
     try:
@@ -89,7 +88,7 @@ def _blocks(folder: Path, array: ArrayInfo) -> Iterator[bytes]:
 
 
 def _check_permutation(folder: Path, array: ArrayInfo) -> None:
-    """Each edge id occurs once; values are known to be in range."""
+    """Check that each edge id occurs once; all are known to be in range."""
     edges = array.shape[0]
     for first in range(0, edges, _SEEN_MAX):
         seen = np.zeros(min(_SEEN_MAX, edges - first), np.bool_)
@@ -101,5 +100,5 @@ def _check_permutation(folder: Path, array: ArrayInfo) -> None:
             missing = first + int(np.flatnonzero(~seen)[0])
             raise StoreError(
                 f"{folder / array.file}: edge {missing} does not occur, so another occurs twice; "
-                f"import the store again"
+                "import the store again"
             )

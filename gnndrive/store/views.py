@@ -1,6 +1,6 @@
-"""The nodes of one type of a store, and the edges of one type: what PyG has `data["paper"]` for.
+"""The nodes or the edges of one type of a store, as `data["paper"]` in PyG.
 
-A homogeneous store has one of each, whose type is None.
+A homogeneous store has one type of nodes and one of edges, both None.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gnndrive.store.types import array_name
 
 
 class _View:
-    """Arrays of one type.
+    """The arrays of one type of nodes or edges.
 
     Attributes:
-        group: of their attributes.
-        ids: what a batch calls their numbers.
+        group: the group of their attributes, "nodes" or "edges".
+        ids: the name of their ids in a batch, "n_id" or "e_id".
     """
 
     group: str
@@ -39,19 +39,19 @@ class _View:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of their attributes."""
+        """Names of the attributes."""
         return self._names(self.group)
 
     def name_of(self, attribute: str) -> str:
-        """An attribute's name in the store: "nodes/paper/x" of "x"."""
+        """An attribute's full name in the store: "nodes/paper/x" for "x"."""
         return self._named(self.group, attribute)
 
     def table(self, attribute: str) -> TableFile:
-        """Where an attribute's rows lie; see `Store.table`."""
+        """Where an attribute's rows lie on disk; see `Store.table`."""
         return self._arrays.table(self.name_of(attribute))
 
     def tensor(self, attribute: str, random: bool = False) -> torch.Tensor:
-        """An attribute, mapped; see `Store.tensor`."""
+        """An attribute as a mapped tensor; see `Store.tensor`."""
         return self._arrays.tensor(self.name_of(attribute), random)
 
     def __contains__(self, attribute: object) -> bool:
@@ -62,8 +62,8 @@ class StoredNodes(_View):
     """Nodes of one type.
 
     Args:
-        arrays: the store's.
-        type: their type; None: of a homogeneous store.
+        arrays: the store's arrays.
+        type: the nodes' type; None in a homogeneous store.
     """
 
     group, ids = "nodes", "n_id"
@@ -71,32 +71,32 @@ class StoredNodes(_View):
 
     @property
     def type(self) -> NodeKey:
-        """Their type."""
+        """The nodes' type; None in a homogeneous store."""
         return self._type
 
     @property
     def num_nodes(self) -> int:
-        """How many."""
+        """Number of nodes."""
         return self._arrays.info.types.nodes[self._type].num_nodes
 
     @property
     def num_features(self) -> int:
-        """Columns of their x, 0 if there is none."""
+        """Columns of their x; 0 if there is no x."""
         return self._arrays.info.num_features(self._type)
 
     @property
     def num_node_features(self) -> int:
-        """The same, under PyG's other name."""
+        """`num_features` under PyG's other name."""
         return self.num_features
 
     @property
     def num_classes(self) -> int:
-        """Classes of their y, 0 if there are none."""
+        """Classes of their y; 0 if there are none."""
         return self._arrays.info.types.nodes[self._type].num_classes
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """The classes' names in the order of their ids, if they had names."""
+        """The classes' names in the order of their ids; None if they have no names."""
         return self._arrays.info.types.nodes[self._type].classes
 
     @property
@@ -125,8 +125,8 @@ class StoredEdges(_View):
     """Edges of one type, as CSC: the in-neighbours of each node of the target type.
 
     Args:
-        arrays: the store's.
-        type: (source, relation, target); None: of a homogeneous store.
+        arrays: the store's arrays.
+        type: (source, relation, target); None in a homogeneous store.
     """
 
     group, ids = "edges", "e_id"
@@ -134,28 +134,28 @@ class StoredEdges(_View):
 
     @property
     def type(self) -> EdgeKey:
-        """Their type."""
+        """The edges' type; None in a homogeneous store."""
         return self._type
 
     @property
     def source(self) -> StoredNodes:
-        """The nodes that they come from."""
+        """The nodes that the edges come from."""
         return StoredNodes(self._arrays, ends_of(self._type)[0])
 
     @property
     def target(self) -> StoredNodes:
-        """The nodes that they go to."""
+        """The nodes that the edges go to."""
         return StoredNodes(self._arrays, ends_of(self._type)[1])
 
     @property
     def num_edges(self) -> int:
-        """How many."""
+        """Number of edges."""
         return self._arrays.info.types.edges[self._type]
 
     @property
     def index_pointers(self) -> IndexPointers:
-        """CSC index pointers, [targets + 1], in memory, read-only, checked at open; uint32 if there
-        are fewer than 2^32 edges, else int64."""
+        """CSC index pointers [targets + 1], in memory and read-only, checked when the store was
+        opened; uint32 if there are fewer than 2^32 edges, else int64."""
         return self._arrays.pointers_in_memory(self._type)
 
     @property
@@ -165,35 +165,35 @@ class StoredEdges(_View):
 
     @property
     def indices(self) -> np.memmap[Any, Any]:
-        """The in-neighbours of v are indices[indptr[v]:indptr[v + 1]]; [num_edges], mapped."""
+        """In-neighbours, int32 or int64 [num_edges], mapped; those of v are at indptr[v] to
+        indptr[v + 1] - 1."""
         return self._arrays.array(self._named("graph", "indices"))
 
     @property
     def indices_file(self) -> TableFile:
-        """The file of `indices`."""
+        """Where the values of `indices` lie on disk."""
         return self._arrays.table(self._named("graph", "indices"))
 
     @property
     def indices_path(self) -> Path:
-        """Where it is; its values start at byte 4,096."""
+        """The file of `indices`; the values start at byte 4,096."""
         return Path(self.indices_file.path)
 
     @property
     def edge_id_name(self) -> str | None:
-        """The name of the array `edge_id` in the store; None: there is none."""
+        """The full name of the array `edge_id`; None if there is no such array."""
         name = self._named("graph", "edge_id")
         return name if name in self._arrays.info.arrays else None
 
     @property
     def edge_id(self) -> np.memmap[Any, Any] | None:
-        """The original number of the edge at each CSC position; None: the position itself.
-
-        int32 or int64 [num_edges], mapped.
+        """The original number of the edge at each CSC position, int32 or int64 [num_edges], mapped;
+        None if each edge's number is its position.
         """
         return None if self.edge_id_name is None else self._arrays.array(self.edge_id_name)
 
     def mapped_edge_id(self) -> torch.Tensor | None:
-        """`edge_id` as a tensor."""
+        """`edge_id` as a mapped tensor."""
         return None if self.edge_id_name is None else self._arrays.tensor(self.edge_id_name)
 
     def __repr__(self) -> str:

@@ -119,7 +119,7 @@ def test_a_link_or_a_pipe_is_not_followed(store, tmp_path):
         assert load_calibration(store) is None
     (store.path / DISK_JSON).unlink()
     os.mkfifo(store.path / DISK_JSON)
-    with pytest.warns(RuntimeWarning, match="no plain file"):
+    with pytest.warns(RuntimeWarning, match="not a plain file"):
         assert load_calibration(store) is None
 
 

@@ -118,13 +118,13 @@ def test_types_that_no_folder_can_be_called_after(tmp_path: Path, name: Any) -> 
 
 
 def test_types_that_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="begins or ends at a node type that there is not"):
+    with pytest.raises(ConfigError, match="begins or ends at a node type that does not exist"):
         Types.of({"a": 1}, {("a", "to", "b"): 1})
     with pytest.raises(ConfigError, match="share a folder"):
         Types.of({"a": 1, "a__b": 1}, {("a", "b__c", "a"): 1, ("a__b", "c", "a"): 1})
     with pytest.raises(ConfigError, match="give two numbers, or two dicts"):
         Types.of(3, {("a", "to", "a"): 1})
-    with pytest.raises(ConfigError, match="a store has nodes"):
+    with pytest.raises(ConfigError, match="there are no node types"):
         Types.of({}, {})
     with pytest.raises(ConfigError, match=r"give \(source, relation, target\)"):
         Types.of({"a": 1}, {("a", "a"): 1})  # type: ignore[dict-item]
@@ -218,7 +218,7 @@ def test_a_store_json_that_contradicts_itself(
 def test_a_link_instead_of_a_folder(store: Store, folder: str, tmp_path: Path) -> None:
     shutil.move(store.path / folder, tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", store.path / folder)
-    with pytest.raises(StoreError, match="is no folder"):
+    with pytest.raises(StoreError, match="is not a folder"):
         gnndrive.open(store.path)
 
 
