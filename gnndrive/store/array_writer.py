@@ -81,9 +81,9 @@ class ArrayWriter:
             rows: [n, *row_shape], numpy, torch or a list, of a dtype whose values fit the array's.
 
         Raises:
-            ConfigError: wrong shape, too many rows, a value that does not fit, or the StoreWriter's
-                with block has ended.
-            StoreError: an index out of range, or the disk is full.
+            ConfigError: the rows have the wrong shape or are too many, a value does not fit, or the
+                StoreWriter's with block has ended.
+            StoreError: an index is out of range, or the disk is full.
         """
         if self._closed:
             raise outside_with_block()
@@ -96,7 +96,7 @@ class ArrayWriter:
             )
         if len(chunk) == 0:
             return
-        if self._check is not None:  # before a narrower dtype could hide what is out of range
+        if self._check is not None:  # before a value out of range could wrap in a narrower dtype
             self._check.feed(self._whole_numbers(chunk))
         values = to_storage(chunk, self.info.dtype, self._where)
         if self._classes is not None:
@@ -114,7 +114,7 @@ class ArrayWriter:
     def _whole_numbers(self, chunk: Rows) -> npt.NDArray[Any]:
         dtype = dtype_of(chunk)
         if "int" not in dtype:
-            raise ConfigError(f"{self._where} got {dtype}: give whole numbers")
+            raise ConfigError(f"{self._where} holds indices and got {dtype}: give whole numbers")
         return to_storage(chunk, dtype, self._where)
 
     def _put(self, view: memoryview) -> None:

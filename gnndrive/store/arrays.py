@@ -1,7 +1,7 @@
-"""Write arrays that are there already as a store: numpy, memory-mapped, torch, in one call.
+"""Write existing arrays as a store in one call: numpy, memory-mapped or torch.
 
-When not to use it: for arrays that do not exist anywhere yet and do not fit in memory;
-`StoreWriter` takes pieces.
+When not to use it: for arrays that are computed and do not fit in memory; `StoreWriter` takes them
+piece by piece.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ def write_store(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
-    """Write arrays as a store, streaming them; large ones may be memory-mapped.
+    """Write arrays as a store, chunk by chunk; large ones may be memory-mapped.
 
     Args:
-        path: where the store shall be.
+        path: the folder to make.
         indptr: CSC index pointers, whole numbers [num_nodes + 1].
-        indices: the in-neighbours of node v are indices[indptr[v]:indptr[v + 1]]; [num_edges].
-        edge_id: for each position in `indices` the edge's number in the original order, a
-            permutation [num_edges]; None: the positions themselves.
-        nodes: per-node arrays [num_nodes, …] by name; "x" and "y" mean to gnndrive what they mean
-            to PyG.
+        indices: in-neighbours, whole numbers [num_edges]; those of node v are
+            indices[indptr[v]:indptr[v + 1]].
+        edge_id: the original number of the edge at each position of `indices`, a permutation
+            [num_edges]; None: each edge's number is its position.
+        nodes: per-node arrays [num_nodes, …] by name; "x" are features and "y" labels, as in PyG.
         edges: per-edge arrays [num_edges, …] by name, in the original order.
         splits: node ids [n] or bool masks [num_nodes] by name.
-        classes: names of the classes of y.
-        made_by: how it was made, for people.
-        overwrite: replace a store that is at `path`.
-        progress: called as progress(what, bytes done, bytes in all).
+        classes: names of the classes of y, in the order of their ids.
+        made_by: a text that says how the store was made.
+        overwrite: replace an existing store at `path`.
+        progress: called as progress(array, bytes done, bytes in all).
 
     Returns:
-        The store, open.
+        The open store.
 
     Raises:
-        ConfigError: arguments that do not fit together.
-        StoreError: an index out of range, or the disk is full. Nothing is left behind.
+        ConfigError: arguments do not fit together, or `path` exists.
+        StoreError: an index is out of range, or the disk is full; nothing is left behind.
     """
     arrays = _graph_arrays(indptr, indices, edge_id)
     num_nodes, num_edges = arrays["graph/indptr"].shape[0] - 1, arrays["graph/indices"].shape[0]
@@ -96,5 +96,5 @@ def _graph_arrays(
         if rows.ndim != 1 or ("int" not in dtype and len(rows)):
             raise ConfigError(f"{name} is {dtype} {list(rows.shape)}: give whole numbers [n]")
     if not len(graph["graph/indptr"]):
-        raise ConfigError("indptr is empty: it has one entry more than there are nodes")
+        raise ConfigError("indptr is empty: give one entry more than there are nodes")
     return graph

@@ -1,17 +1,17 @@
 """A synthetic graph with planted communities, for the demo and for tests that need a task to learn.
 
-Each node belongs to one of `classes` communities, drawn at random, so that node ids say nothing
-and neighbours are strewn over the whole file: no locality is given away. Most in-neighbours of a
-node are of its own community. Degrees are skewed as in real graphs: in-degrees follow a power law,
-and a few popular nodes are neighbours of very many, which is what a feature buffer lives on. A row
-of features is a weak signal of the community under strong noise: alone it tells little, averaged
-over sampled neighbours it tells the community well, so a model that learns from neighbours is far
-above chance and above a model without them.
+Each node belongs to one of `classes` communities. These are drawn at random, so that a node's id
+does not tell its community and its neighbours are spread over the whole file. Most in-neighbours of
+a node are of its own community. Degrees are skewed as in real graphs: in-degrees follow a power
+law, and a few popular nodes are neighbours of very many nodes, so that a feature buffer has hits. A
+row of features is a weak signal of the community under strong noise. One row tells little, but the
+mean over sampled neighbours tells the community well, so a model that learns from neighbours is far
+better than chance and than a model without them.
 
-Everything but the labels and index pointers is computed when it is sliced, in blocks whose random
-numbers are counted from the block's place; a graph far larger than memory is written with little of
-it. The same arguments give the same store with the same numpy; numpy promises no more than that for
-its distributions. Not for measuring accuracy: the task is as easy as it was made.
+Indices and features are computed block by block when they are sliced, so that writing a graph far
+larger than memory needs little memory. A block's random numbers depend on the seed and the block's
+number only. The same arguments give the same store with the same version of numpy; other versions
+may draw other numbers. When not to use it: to measure accuracy, because the task is artificial.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gnndrive.store.writer import StoreWriter
 
 Array = npt.NDArray[Any]
 
-IN_COMMUNITY = 0.8  # of a node's in-neighbours
-POPULARITY = 3.0  # a neighbour's rank among its community is size * u ** POPULARITY, u uniform
+IN_COMMUNITY = 0.8  # share of in-neighbours drawn from the node's community, others from anywhere
+POPULARITY = 3.0  # a neighbour's rank in its community is size * u ** POPULARITY, u uniform
 DEGREE_TAIL = 2.5  # in-degrees follow a Pareto law with this exponent,
 DEGREE_CUT = 50  # cut at this many times the mean
 SIGNAL = 1.0  # length of a community's mean row; each element's noise has deviation 1
@@ -43,13 +43,14 @@ BLOCK_EDGES = 1 << 20
 class Computed:
     """An array whose rows are computed, block by block, when they are sliced.
 
-    It holds one block at most. The same slice always gives the same rows.
+    It keeps one block at most. The same slice always gives the same rows.
 
     Args:
         shape: rows first.
         dtype: element type.
-        block: rows computed at once.
-        compute: (number of the block, its first row, the row behind its last) → these rows.
+        block: rows of a block.
+        compute: called with the block's number, its first row and the row after its last; returns
+            the block's rows.
     """
 
     def __init__(
@@ -102,12 +103,12 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A graph as `planted_communities` writes it.
+    """The graph that `planted_communities` writes.
 
     Attributes:
         indptr: int64 [nodes + 1].
-        indices: in-neighbours, int32 (int64 from 2³¹ nodes on) [edges], computed.
-        x: features, float32 [nodes, dim], computed.
+        indices: in-neighbours, int32 (int64 from 2³¹ nodes on) [edges], computed when sliced.
+        x: features, float32 [nodes, dim], computed when sliced.
         y: communities, int64 [nodes].
         splits: node ids by name, int64, sorted.
     """
@@ -120,24 +121,25 @@ class Planted:
 
 
 def _random(seed: int, stream: int, block: int = 0) -> np.random.Generator:
-    """Random numbers of one block of one stream: the counter, not the order of use, tells them."""
+    """A generator of the random numbers of one block of one stream, the same at every call."""
     return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, block, 0]))
 
 
 def _degrees(num_nodes: int, mean: float, seed: int) -> Int64Array:
-    """In-degrees, at least 1, by a Pareto law whose mean after the cut is about `mean`."""
+    """In-degrees [num_nodes], at least 1, by a Pareto law; their mean is about `mean`."""
     u = _random(seed, 0).random(num_nodes)
-    mean_raw = (DEGREE_TAIL - 1) / (DEGREE_TAIL - 2)  # of the law before the cut
+    mean_raw = (DEGREE_TAIL - 1) / (DEGREE_TAIL - 2)  # mean of the law before the cut
     raw = np.minimum((1 - u) ** (-1 / (DEGREE_TAIL - 1)), DEGREE_CUT * mean_raw)
     degrees: Int64Array = np.maximum(np.rint(raw * (mean / raw.mean())), 1).astype(np.int64)
     return degrees
 
 
 class _Neighbours:
-    """Draws the in-neighbours of a stretch of edges."""
+    """Draws the in-neighbours of a block of edges."""
 
     def __init__(self, indptr: Int64Array, y: Int64Array, classes: int, seed: int) -> None:
-        order = _random(seed, 1).permutation(len(y))  # else popular nodes would have small ids
+        # Without a permutation the popular nodes would have small ids.
+        order = _random(seed, 1).permutation(len(y))
         by_community = order[np.argsort(y[order], kind="stable")]
         self._members = by_community.astype(index_dtype(len(y)))
         self._sizes = np.bincount(y, minlength=classes)
@@ -153,7 +155,7 @@ class _Neighbours:
         random = _random(self._seed, 2, block)
         stray = random.random(stop - start, np.float32) >= IN_COMMUNITY
         community[stray] = random.integers(0, len(self._sizes), int(stray.sum()))
-        # A community that was left empty has no members to offer: take the whole graph instead.
+        # An empty community has no members: draw from the whole graph instead.
         sizes = np.where(self._sizes > 0, self._sizes, len(self._y))
         starts = np.where(self._sizes > 0, self._starts, 0)
         rank = random.random(stop - start) ** POPULARITY * sizes[community]
@@ -162,7 +164,7 @@ class _Neighbours:
 
 
 class _Features:
-    """Draws the features of a stretch of nodes."""
+    """Draws the features of a block of nodes."""
 
     def __init__(self, y: Int64Array, classes: int, dim: int, seed: int) -> None:
         means = _random(seed, 3).standard_normal((classes, dim), np.float32)
@@ -194,18 +196,18 @@ def planted(
     fractions: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> Planted:
-    """The graph itself, with everything large computed when it is sliced.
+    """Make the graph; its indices and features are computed when they are sliced.
 
     Args:
-        num_nodes: nodes.
+        num_nodes: number of nodes.
         dim: elements of a row of features.
-        classes: communities, about equal in size.
+        classes: number of communities, which are about equal in size.
         degree: mean in-degree.
-        fractions: the share of the nodes in each split; train 0.1, val 0.05, test 0.05 where None.
+        fractions: the share of the nodes in each split; None: train 0.1, val 0.05, test 0.05.
         seed: the same seed gives the same graph.
 
     Raises:
-        ConfigError: a number that gives no graph.
+        ConfigError: a number is out of range.
     """
     fractions = {"train": 0.1, "val": 0.05, "test": 0.05} if fractions is None else fractions
     if min(num_nodes, dim, classes) < 1 or classes > num_nodes:
@@ -213,7 +215,7 @@ def planted(
     if degree < 1:
         raise ConfigError(f"degree={degree}: give a mean in-degree of at least 1")
     if min(fractions.values(), default=0) < 0 or sum(fractions.values()) > 1 + 1e-9:
-        raise ConfigError("fractions: give shares of at least 0 that are 1 or less together")
+        raise ConfigError("fractions: give shares of at least 0 that add up to 1 or less")
     if not 0 <= seed < 1 << 64:
         raise ConfigError(f"seed={seed}: give a number from 0 to 2**64 - 1")
     indptr = np.zeros(num_nodes + 1, np.int64)
@@ -241,19 +243,19 @@ def planted_communities(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> None:
-    """Write such a graph as a store: `x` float32, `y` int64, splits train, val and test.
+    """Write the graph of `planted` as a store: `x` float32, `y` int64, splits train, val and test.
 
-    The defaults make 1.02 GB of features and 30 M edges and take about 0.3 GB of memory.
+    The defaults write 1.02 GB of features and 30 M edges and use about 0.3 GB of memory.
 
     Args:
-        path: where the store shall be.
+        path: the folder to make.
         num_nodes, dim, classes, degree, fractions, seed: as for `planted`.
-        overwrite: replace a store that is at `path`.
+        overwrite: replace an existing store at `path`.
         progress: called as progress(array, bytes done, bytes in all).
 
     Raises:
-        ConfigError: a number that gives no graph, or something is at `path`.
-        StoreError: the disk is full, or does not take it.
+        ConfigError: a number is out of range, or `path` exists.
+        StoreError: the disk is full, or writing failed.
     """
     graph = planted(num_nodes, dim, classes, degree, fractions, seed)
     made_by = (

@@ -1,9 +1,10 @@
-"""Make a store in a temporary folder beside it, fsync, rename: it exists whole or not at all.
+"""Write a store into a temporary folder beside its path, fsync it and rename it: a store exists
+whole or not at all.
 
-Arrays are streamed in chunks, checked and hashed while they are written, so a store can be far
-larger than memory. `StoreWriter` is for arrays that are made piece by piece, `write_store`
-(arrays.py) for those that are there already. When not to use them: to change a store. A store is
-never changed; write another.
+Arrays are written in chunks, which are checked and hashed on the way, so a store can be far larger
+than memory. `StoreWriter` is for arrays that are made piece by piece, `write_store` (arrays.py) for
+arrays that already exist. When not to use them: to change a store. A store never changes; write
+another one.
 """
 
 from __future__ import annotations
@@ -40,22 +41,27 @@ from gnndrive.store.format import (
 from gnndrive.store.parsing import parse
 from gnndrive.store.types import NodeType, Types, array_name
 
-_MARGIN_BYTES = 1 << 20  # folders, store.json, the file system's own books
+_MARGIN_BYTES = 1 << 20  # for folders, store.json and the file system's metadata
 
 
 class StoreWriter:
     """Writes a store array by array; use it as a context manager.
 
-    Leaving the block without an exception makes the store appear at `path`; leaving it with one
-    removes every trace.
+    Leaving the block without an exception renames the store to `path`; leaving it with an exception
+    removes all that was written.
 
     Args:
-        path: where the store shall be; its parent folder must exist.
+        path: the folder to make; its parent folder must exist.
         num_nodes: number of nodes; by type for a heterogeneous store.
         num_edges: number of directed edges; by (source, relation, target) for a heterogeneous one.
-        made_by: how it was made, for people.
-        overwrite: replace a store that is at `path`; anything else there is never touched.
-        progress: told of the bytes written by `write`.
+        made_by: a text that says how the store was made; characters that must not be printed
+            become "?".
+        overwrite: replace an existing store at `path`; anything else at `path` is never touched.
+        progress: called by `write` as progress(array, bytes done, bytes in all).
+
+    Raises:
+        ConfigError: types that a store cannot have; on entering the block, `path` exists or its
+            parent folder does not.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class StoreWriter:
     ) -> None:
         self.path = Path(os.path.realpath(path))
         self.types = Types.of(num_nodes, num_edges)
-        # File names may hold anything; what is printed later may not.
+        # made_by often names files, and file names may hold characters that must not be printed.
         self._made_by = "".join(letter if is_plain_text(letter) else "?" for letter in made_by)
         self._overwrite, self._progress = overwrite, progress
         self._classes: dict[NodeKey, tuple[str, ...]] = {}
@@ -113,14 +119,14 @@ class StoreWriter:
             for writer in self._writers.values():
                 writer.close()
             folder, self._folder = self._folder, None
-            if folder is not None:  # a commit that went through has taken it
+            if folder is not None:  # it is None after a commit, which has renamed the folder
                 shutil.rmtree(folder, ignore_errors=True)
 
     def reserve(self, nbytes: int) -> None:
-        """Make sure, before hours are spent, that the disk has room for `nbytes` of arrays in all.
+        """Check, before a long import, that the disk has room for `nbytes` of arrays in all.
 
         Raises:
-            StoreError: it has not; nothing was written.
+            StoreError: the disk has less room.
         """
         self._bytes_expected = max(self._bytes_expected, nbytes)
         written = sum(writer.bytes_written for writer in self._writers.values())
@@ -128,26 +134,26 @@ class StoreWriter:
             raise self._disk_full()
 
     def array(self, name: str, dtype: AnyDType, shape: Sequence[int]) -> ArrayWriter:
-        """Begin an array; several may be written in turns.
+        """Begin an array; several may be written at the same time.
 
         Args:
             name: "nodes/x", "edges/edge_attr", "graph/indptr", …; of a heterogeneous store
                 "nodes/paper/x", "graph/author__writes__paper/indptr", …
-            dtype: numpy or torch dtype, or its name; "bfloat16" too.
+            dtype: numpy or torch dtype, or its name; "bfloat16" is allowed.
             shape: the whole array's shape, rows first.
 
         Raises:
-            ConfigError: the name, dtype or shape cannot be.
-            StoreError: the disk has no room for it.
+            ConfigError: the name, dtype or shape is not allowed.
+            StoreError: the disk has no room for the array.
         """
         folder = self._assert_open()
         self.types.place(name)
         if name in self._writers:
-            raise ConfigError(f"{name} is there already: a store holds one array of a name")
+            raise ConfigError(f"{name} was begun already: write each array once")
         sizes = tuple(int(size) for size in shape)
         if not 1 <= len(sizes) <= 8 or min(sizes) < 0:
             raise ConfigError(
-                f"{name}: shape {list(sizes)} cannot be: give 1 to 8 sizes, rows first"
+                f"{name}: shape {list(sizes)} is not allowed: give 1 to 8 sizes, rows first"
             )
         info = ArrayInfo(name, dtype_name(dtype), sizes, "")
         if not fits(info, self.types):
@@ -173,7 +179,7 @@ class StoreWriter:
         Args:
             name: as for `array`.
             array: numpy (memory-mapped too), torch or a list.
-            dtype: as for `array`; None: the array's own.
+            dtype: as for `array`; None: the dtype that `array` has.
 
         Raises:
             ConfigError, StoreError: as `array` and `ArrayWriter.write`.
@@ -194,19 +200,22 @@ class StoreWriter:
         Args:
             name: "train", "val", …
             nodes: node ids [n], kept in their order, or a bool mask [num_nodes].
-            node_type: of which type they are, in a heterogeneous store.
+            node_type: the nodes' type in a heterogeneous store.
 
         Raises:
-            ConfigError: it is neither.
-            StoreError: an id out of range.
+            ConfigError: `nodes` is neither ids nor a mask.
+            StoreError: an id is out of range.
         """
         full = array_name("splits", node_type, name)
         rows = as_rows(nodes, f"split {name!r}")
         self.write(full, split_ids(rows, self.types.place(full).sources, name), "int64")
 
     def classes(self, names: Sequence[str], node_type: str | None = None) -> None:
-        """Name the classes of `y`, of a node type in a heterogeneous store, in the order of their
-        ids.
+        """Name the classes of `y`.
+
+        Args:
+            names: the classes' names in the order of their ids.
+            node_type: the nodes' type in a heterogeneous store.
 
         Raises:
             ConfigError: a name holds control characters.
@@ -233,14 +242,14 @@ class StoreWriter:
             raise ConfigError(
                 f"{self.path} exists: choose another path, or overwrite=True (--overwrite)"
             )
-        # Never delete what we would not know how to make again.
+        # overwrite=True must never delete a folder that is not a store.
         if not (self.path / STORE_JSON).is_file():
             raise ConfigError(
                 f"{self.path} is not a store and is left as it is: choose another path"
             )
 
     def _commit(self) -> None:
-        """Check that all is there, write store.json, sync, rename."""
+        """Check that the store is complete, write store.json, sync and rename."""
         folder = self._assert_open()
         arrays: dict[str, ArrayInfo] = {}
         for name, writer in self._writers.items():
@@ -251,10 +260,8 @@ class StoreWriter:
                 )
             arrays[name] = writer.finished
         for name in missing_arrays(arrays, self.types):
-            raise ConfigError(f"{name} is not written: a store has a graph")
-        nodes = {
-            type: self._with_classes(type, counted) for type, counted in self.types.nodes.items()
-        }
+            raise ConfigError(f"{name} is not written: write it, because every store has a graph")
+        nodes = {type: self._with_classes(type, nodes) for type, nodes in self.types.nodes.items()}
         info = StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays)
         content = dump(info)
         if parse(content, STORE_JSON) != info:
@@ -269,17 +276,17 @@ class StoreWriter:
         for part in {parent for file in files for parent in file.parents[:-1]}:
             fsync_folder(folder / part)
         fsync_folder(folder)
-        self._appear(folder)
+        self._move_into_place(folder)
 
-    def _with_classes(self, type: NodeKey, counted: NodeType) -> NodeType:
-        """A node type with what is known of its classes."""
+    def _with_classes(self, type: NodeKey, nodes: NodeType) -> NodeType:
+        """A node type with the number of its classes and their names."""
         names = self._classes.get(type)
         y = self._writers.get(array_name("nodes", type, "y"))
         seen = 0 if y is None else y.num_classes
-        return replace(counted, num_classes=max(len(names or ()), seen), classes=names)
+        return replace(nodes, num_classes=max(len(names or ()), seen), classes=names)
 
-    def _appear(self, folder: Path) -> None:
-        """Rename the folder to where the store shall be, putting an old store aside first."""
+    def _move_into_place(self, folder: Path) -> None:
+        """Rename the folder to the store's path; rename an old store before, remove it after."""
         self._check_target()
         old = None
         if self.path.exists():
@@ -299,16 +306,16 @@ class StoreWriter:
     def _disk_full(self) -> StoreError:
         return StoreError(
             f"the disk is too full for {self.path}: the store needs {self._bytes_expected:,} bytes "
-            "and "
-            f"{_free_bytes(self.path.parent):,} are free; free some, or choose a path on another "
-            "disk"
+            f"and {_free_bytes(self.path.parent):,} are free; free some, or choose a path on "
+            "another disk"
         )
 
     def _failure(self, error: OSError, where: str) -> StoreError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self._disk_full()
         return StoreError(
-            f"writing {where} failed: {error.strerror or error}; nothing was kept of it"
+            f"writing {where} failed ({error.strerror or error}): check the disk; nothing is left "
+            "of the new store"
         )
 
 

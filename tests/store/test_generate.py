@@ -125,7 +125,7 @@ def test_splits_are_disjoint_and_of_their_sizes(graph: Planted):
         ({"num_nodes": 3, "classes": 4}, "num_nodes >= classes"),
         ({"dim": 0}, "dim >= 1"),
         ({"degree": 0.5}, "at least 1"),
-        ({"fractions": {"train": 0.9, "test": 0.2}}, "1 or less together"),
+        ({"fractions": {"train": 0.9, "test": 0.2}}, "add up to 1 or less"),
         ({"seed": -1}, "seed=-1"),
     ],
 )

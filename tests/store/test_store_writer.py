@@ -240,7 +240,7 @@ def test_a_writer_says_what_is_missing(tmp_path: Path) -> None:
                 x.write([1, 2, 3])
             with pytest.raises(ConfigError, match="do not fit"):
                 x.write([[1]])
-            with pytest.raises(ConfigError, match="there already"):
+            with pytest.raises(ConfigError, match="begun already"):
                 writer.array("nodes/x", "int8", [3])
 
     with pytest.raises(ConfigError, match="nodes/x has 1 of its 3 rows"):
