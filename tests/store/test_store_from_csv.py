@@ -160,11 +160,11 @@ def test_labels(files: Files, content: str, y: list[object], classes) -> None:
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        ("node,label\n0,a\n5,b\n", "line 3: '5' is no node id"),
+        ("node,label\n0,a\n5,b\n", "line 3: '5' is not a node id"),
         ("0,a\n1,b\n1,c\n", "line 3: node 1 has a second label"),
         ("0,a\n1,b,c\n", "line 2"),
-        ("0,a\nx,b\n", "line 2: 'x' is no node id"),
-        ("0,a\n1,\n", "line 2: '' is no name for a class"),
+        ("0,a\nx,b\n", "line 2: 'x' is not a node id"),
+        ("0,a\n1,\n", "line 2: '' is not a name for a class"),
         ("0,a\n1,\x1b[2J\n", "line 2"),
         ('0,a\n1,"b\n', "line 2"),
         ("a\nb\n", "has 2 labels for 5 nodes"),
@@ -260,8 +260,8 @@ def test_random_splits() -> None:
 @pytest.mark.parametrize(
     ("splits", "match"),
     [
-        (("random", 0.6, 0.3, 0.2, 0), "parts of at most 1"),
-        (("random", 0.6, -0.1, 0.2, 0), "parts of at most 1"),
+        (("random", 0.6, 0.3, 0.2, 0), "add up to 1 or less"),
+        (("random", 0.6, -0.1, 0.2, 0), "parts from 0 to 1"),
         (("random", 0.6, 0.2, 0.2, -1), "seed"),
         (("random", 0.6), "give \\('random'"),
         (0.6, "give a RandomSplit"),

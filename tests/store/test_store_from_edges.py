@@ -283,7 +283,7 @@ def sorting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], edge_lis
 
 def test_a_sort_says_how_far_it_is(sorting: Callable[..., edge_list.EdgeList]) -> None:
     told: list[int] = []
-    sorting([-1.0, 0.0, 12.5, 40.0, 50.0])._begun("", told.append)
+    sorting([-1.0, 0.0, 12.5, 40.0, 50.0])._open_reader("", told.append)
     assert told[:5] == [0, 0, 25, 80, 99]
     assert told[-1] == 100
 
@@ -296,5 +296,5 @@ def test_a_sort_can_be_interrupted(sorting: Callable[..., edge_list.EdgeList]) -
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made._begun("", tell)
+        made._open_reader("", tell)
     assert made._db.interrupted

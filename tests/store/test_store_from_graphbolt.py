@@ -196,13 +196,14 @@ def test_what_is_left_out_is_said(source: Source) -> None:
     with pytest.warns(UserWarning) as warned:  # noqa: PT030 - each is looked at below
         store = source.store()
     assert sorted(str(each.message).removeprefix(str(source.folder)) for each in warned) == [
-        "/metadata.yaml: tasks[0] (of seeds) is of links: it makes no splits of nodes; give its "
-        "seed edges to a LinkNeighborLoader yourself",
-        "/metadata.yaml: tasks[1] (of node_pairs) is of links: it makes no splits of nodes; give "
-        "its seed edges to a LinkNeighborLoader yourself",
-        "/metadata.yaml: tasks[2].train_set[0] has more than seeds and labels; left out: weight",
-        "/metadata.yaml: tasks[3] (another) is left out, for a store has one set of splits: that "
-        "of tasks[2] (classify)",
+        "/metadata.yaml: tasks[0] (of seeds) is left out, because a store's splits are of nodes "
+        "and this task is of links; give its seed edges to a LinkNeighborLoader yourself",
+        "/metadata.yaml: tasks[1] (of node_pairs) is left out, because a store's splits are of "
+        "nodes and this task is of links; give its seed edges to a LinkNeighborLoader yourself",
+        "/metadata.yaml: tasks[2].train_set[0] has data other than seeds and labels; left out: "
+        "weight",
+        "/metadata.yaml: tasks[3] (another) is left out, because a store has one set of splits; "
+        "it is that of tasks[2] (classify)",
         "a store holds features of nodes and edges; left out: colour, of the whole graph",
     ]
     assert store.split_names

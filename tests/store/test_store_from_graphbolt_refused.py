@@ -85,7 +85,7 @@ class _Code:
         (_Code(), "x.pt cannot be read as a tensor"),
         ({"x": torch.zeros(3)}, "holds a dict that is not one dense tensor"),
         (torch.zeros(NODES, 2).to_sparse(), "not one dense tensor"),
-        (torch.zeros(()), "no rows"),
+        (torch.zeros(()), "not rows of numbers"),
         (torch.zeros(3), f"x.pt has 3 rows, but metadata.yaml's graph says {NODES}"),
     ],
 )
@@ -140,36 +140,36 @@ TRAIN = "tasks.0.train_set.0"
     ("changed", "match"),
     [
         (change("graph", None), "metadata.yaml has no 'graph'"),
-        (change("graph", [1]), "graph is no list of names and values"),
+        (change("graph", [1]), "graph is not a list of names and values"),
         (change("graph.nodes", []), "graph has no 'nodes'"),
-        (change("graph.nodes", 7), "graph has a 'nodes' that is no list"),
+        (change("graph.nodes", 7), "graph has a 'nodes' that is not a list"),
         (change("graph.nodes.0.num", -1), r"graph.nodes\[0\] has no 'num' that is a whole"),
         (change("graph.nodes.0.num", True), r"graph.nodes\[0\] has no 'num'"),
         (change("graph.nodes.0.type", None), r"graph.nodes\[0\] has no 'type' of its own"),
         (change("graph.nodes.1.type", "paper"), r"graph.nodes\[1\] has no 'type' of its own"),
         (change("graph.nodes.0.type", "a/b"), "a type is called 'a/b'"),
-        (change("graph.edges.0.type", None), r"graph.edges\[0\] has no 'type' in text"),
+        (change("graph.edges.0.type", None), r"graph.edges\[0\] has no 'type' that is a text"),
         (change("graph.edges.0.type", "writes"), "'writes': say source:relation:target"),
-        (change("graph.edges.0.type", "venue:of:paper"), r"edges\[0\] cannot be: .*begins or"),
+        (change("graph.edges.0.type", "venue:of:paper"), r"edges\[0\] is not valid: .*begins or"),
         (change("graph.edges.0.type", "paper:cites:paper"), r"edges\[1\] has no 'type' of its"),
-        (change("graph.edges.0.format", "torch"), "the format 'torch', .*none of csv, numpy"),
+        (change("graph.edges.0.format", "torch"), "the format 'torch', .*not one of csv, numpy"),
         (change("graph.edges.0.path", "no.csv"), r"names .*dataset/no.csv, which is not there"),
-        (change("graph.edges.0.path", 7), r"graph.edges\[0\] has no 'path' in text"),
+        (change("graph.edges.0.path", 7), r"graph.edges\[0\] has no 'path' that is a text"),
         (change("feature_data.0.domain", "x"), r"feature_data\[0\] has the domain 'x'"),
         (change("feature_data.0.name", None), r"feature_data\[0\] has no 'name'"),
-        (change("feature_data.0.type", "venue"), "of the node type 'venue', but the types are pa"),
-        (change("feature_data.0.type", None), "of the node type None, but the types are paper"),
-        (change("feature_data.0.format", "csv"), "the format 'csv', .*none of numpy, torch"),
+        (change("feature_data.0.type", "venue"), "has the node type 'venue', but the types are pa"),
+        (change("feature_data.0.type", None), "has the node type None, but the types are paper"),
+        (change("feature_data.0.format", "csv"), "the format 'csv', .*not one of numpy, torch"),
         (change("feature_data.0.path", "no.npy"), "names .*no.npy, which is not there"),
-        (change("feature_data.0", "x"), r"feature_data\[0\] is no list of names and values"),
+        (change("feature_data.0", "x"), r"feature_data\[0\] is not a list of names and values"),
         (change("feature_data.0.name", "y"), "nodes/paper/y would be made of two arrays"),
-        (change(f"{TRAIN}.type", "venue"), r"tasks\[0\].train_set\[0\] is of the node type 'ven"),
+        (change(f"{TRAIN}.type", "venue"), r"tasks\[0\].train_set\[0\] has the node type 'venue'"),
         (change(f"{TRAIN}.data.0", None), r"train_set\[0\] has no data named 'seeds'"),
-        (change(f"{TRAIN}.data.0.name", None), r"train_set\[0\].data\[0\] has no 'name' in text"),
+        (change(f"{TRAIN}.data.0.name", None), r"train_set\[0\].data\[0\] has no 'name' that is"),
         (change(f"{TRAIN}.data.1.path", "data/node-feat.npy"), "node-feat.npy has 200 rows, but"),
-        (change(f"{TRAIN}.data.0.path", "data/node-real.npy"), "holds float64 and no node ids"),
+        (change(f"{TRAIN}.data.0.path", "data/node-real.npy"), "holds float64 and not node ids"),
         (change(f"{TRAIN}.data.0.path", "data/large.npy"), "whose entry 1 is node 200, but there"),
-        (change(f"{TRAIN}.data.1.path", "data/wide.npy"), r"has labels of shape \[30\], another"),
+        (change(f"{TRAIN}.data.1.path", "data/wide.npy"), r"has labels of shape \[30\], but anoth"),
     ],
 )
 def test_metadata_that_is_wrong(typed: Source, changed: Any, match: str) -> None:
@@ -192,7 +192,7 @@ def test_types_that_only_edges_have(source: Source) -> None:
     source.refused("has a 'type', but the nodes have none")
     del source.graph["edges"][0]["type"]
     source.feature("node", "feat", np.ones(NODES), type="paper")
-    source.refused("of the node type 'paper', but the types are none, for there is one")
+    source.refused("has the node type 'paper', but the nodes have no types")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_yaml_that_cannot_be_made_of(source: Source, text: str) -> None:
 def test_files_that_are_elsewhere(source: Source, path: str) -> None:
     source.edges("csv")
     source.said["graph"]["edges"][0]["path"] = path
-    source.refused("which is not", StoreError)
+    source.refused("which is not (in the folder of the metadata: move it )?there", StoreError)
 
 
 def test_labels_larger_than_memory(source: Source) -> None:
@@ -217,7 +217,7 @@ def test_labels_larger_than_memory(source: Source) -> None:
     source.task()
     data = source.said["tasks"][0]["train_set"][0]["data"]
     data[1] = {"name": "labels", **source.put("wide", np.zeros((30, 500), np.int8))}
-    source.refused(r"more than memory=: give more \(--memory\)", ConfigError, memory="50KB")
+    source.refused(r"more than memory=: raise it \(--memory\)", ConfigError, memory="50KB")
 
 
 def test_no_metadata(source: Source, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_no_metadata(source: Source, tmp_path: Path) -> None:
     for content, match in (
         ("graph:\n  nodes: [1\n", "metadata.yaml, line 3: "),
         ("a: !!python/object/apply:os.mkdir [ran]\n", "line 1: could not determine a const"),
-        ("7", "metadata.yaml is no list of names and values"),
+        ("7", "metadata.yaml is not a list of names and values"),
         ("graph_topology: {path: x}\n", "a preprocessed dataset, whose graph is a pickle: give"),
         ("a: \ud800".encode("utf-8", "surrogatepass"), "cannot be read .*UTF-8"),
     ):

@@ -186,8 +186,8 @@ def test_splits_as_tensors(arrays: dict[str, Any], tmp_path: Path) -> None:
     for wrong, match in (
         ({name: np.array(each) for name, each in SPLITS.items()}, "a pickle can run any code"),
         ({**ids, "test": torch.tensor([0, NODES])}, f"entry 1 of 'test' names node {NODES}"),
-        ({**ids, "valid": torch.tensor([0.5])}, "'valid' is no tensor of node ids"),
-        ({"train": ids["train"]}, "'valid' is no tensor of node ids"),
+        ({**ids, "valid": torch.tensor([0.5])}, "'valid' is not a tensor of node ids"),
+        ({"train": ids["train"]}, "'valid' is not a tensor of node ids"),
     ):
         torch.save(wrong, scheme / "split_dict.pt")
         refused(folder, match)
@@ -212,7 +212,7 @@ def test_the_importer_is_found(arrays: dict[str, Any], tmp_path: Path) -> None:
     assert store.array("nodes/x").dtype == np.float32
     half = from_dataset(folder, tmp_path / "half.gnn", dtype=np.dtype("float16"))
     assert half.array("nodes/x").dtype == np.float16
-    with pytest.raises(ConfigError, match="is no dataset: give an OGB folder"):
+    with pytest.raises(ConfigError, match="is not a dataset: give an OGB folder"):
         from_dataset(tmp_path, tmp_path / "h.gnn")
 
 

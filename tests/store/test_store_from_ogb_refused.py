@@ -54,8 +54,8 @@ def text(path: Path, content: str) -> None:
         ("edge", "0,1\n", "edge.csv.gz has 1 rows, but num-edge-list.csv.gz says 2000"),
         ("edge", "0,1\n" * 2001, "edge.csv.gz has more than 2000 rows, but num-edge-list"),
         ("num-edge-list", "1999\n", "has more than 1999 rows"),
-        ("num-edge-list", "x\n", "num-edge-list.csv.gz: 'x' is no number of things"),
-        ("num-edge-list", "inf\n", "num-edge-list.csv.gz: 'inf' is no number of things"),
+        ("num-edge-list", "x\n", "num-edge-list.csv.gz: 'x' is not a count"),
+        ("num-edge-list", "inf\n", "num-edge-list.csv.gz: 'inf' is not a count"),
         ("num-edge-list", "7\n8\n", "says that there are 2 graphs: give a dataset of one graph"),
         ("num-node-list", "299\n", "299.*299"),
         ("node-feat", "1,2\n", "node-feat.csv.gz has 1 rows, but num-node-list.csv.gz says 300"),
@@ -106,9 +106,9 @@ def test_splits_that_are_wrong(arrays: dict[str, Any], tmp_path: Path) -> None:
 
 
 def test_no_ogb_folder(arrays: dict[str, Any], tmp_path: Path) -> None:
-    refused(tmp_path / "none", "none is no OGB folder: .*data.npz, .*edge.csv.gz")
+    refused(tmp_path / "none", "none is not an OGB folder: .*data.npz, .*edge.csv.gz")
     folder = csv_form(tmp_path / "ogb", arrays)
-    refused(folder / "raw", "raw is no OGB folder")
+    refused(folder / "raw", "raw is not an OGB folder")
     refused(folder, "more than memory=", ConfigError, memory=8 * NODES - 1)
     refused(folder, "is no size", ConfigError, memory="much")
     refused(folder, "dtype", ConfigError, dtype="text")
@@ -133,8 +133,8 @@ def test_no_ogb_folder(arrays: dict[str, Any], tmp_path: Path) -> None:
         ({"node_feat": np.array([{}] * NODES)}, r"cannot be read \(node_feat: it holds object"),
         ({"node_feat": np.zeros((2, NODES)).T}, "it.* in Fortran order"),
         ({"edge_feat": np.zeros(7)}, r"\(edge_feat\) has 7 rows, but num_edges_list says"),
-        ({"colour": np.zeros(NODES)}, "'colour' is neither of nodes nor of edges"),
-        ({"num_nodes_list": np.array([3, 4])}, r"\[3, 4\] and not how many .* in one graph"),
+        ({"colour": np.zeros(NODES)}, "'colour' belongs neither to nodes nor to edges"),
+        ({"num_nodes_list": np.array([3, 4])}, r"\[3, 4\] and not the count of one graph"),
     ],
 )
 def test_npz_that_is_wrong(
@@ -200,14 +200,14 @@ def test_a_missing_relation_is_named(typed: dict[str, Any], tmp_path: Path, file
 @pytest.mark.parametrize(
     ("file", "content", "match"),
     [
-        ("num_edges_dict", {"paper__cites__paper": [1]}, "is no edge type: OGB writes"),
+        ("num_edges_dict", {"paper__cites__paper": [1]}, "is not an edge type, which OGB writes"),
         ("num_edges_dict", {"a___b___c": [1]}, "begins or ends at a node type"),
         ("edge_index_dict", {"x": [1]}, "cannot be read as edges .*no item"),
         ("node_year", {"venue": [1]}, "has an array of 'venue', but the types are author, field"),
         ("node_year", {"paper": [1]}, r"node_year.npz \(paper\) has 1 rows, but num_nodes_dict"),
         ("edge_reltype", {"a___b___c": [1]}, "has an array of .*, but the types are"),
         ("node-label", {}, "has no labels"),
-        ("venue", {"paper": [1]}, "'venue' is neither of nodes nor of edges"),
+        ("venue", {"paper": [1]}, "'venue' belongs neither to nodes nor to edges"),
     ],
 )
 def test_npz_of_types_that_is_wrong(

@@ -1,4 +1,4 @@
-"""Ways into a store: one file per kind of source, each streaming what is large."""
+"""Importers: functions that make a store of other data, one file for each kind of source."""
 
 from gnndrive.store.importers.csc import csc_from_edges, to_undirected
 from gnndrive.store.importers.detect import from_dataset

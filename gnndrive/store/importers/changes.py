@@ -1,4 +1,4 @@
-"""Rows of features that are changed on their way into a store: another shape, labels made whole."""
+"""Changes to rows of features before they are written: other shapes, labels as a store has them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gnndrive.store.format import dtype_name
 from gnndrive.store.importers.features import Features, as_numpy, rows_per_chunk
 
 
-class Changed(Features):
-    """Rows that are changed on their way, chunk by chunk.
+class ChangedRows(Features):
+    """Rows that a function changes, chunk by chunk.
 
     Args:
-        rows: what is read.
-        change: makes other rows of a chunk's.
-        shape: of all that comes out.
-        dtype: of what comes out; None: as it was.
+        rows: the rows to change.
+        change: called with each chunk; returns the changed rows.
+        shape: shape of all changed rows.
+        dtype: dtype of the changed rows; None: the dtype of `rows`.
     """
 
     def __init__(
@@ -40,34 +40,36 @@ class Changed(Features):
         return self._stored
 
     def chunks(self, rows: int) -> Iterator[Rows]:
-        """See `Features.chunks`; of one that makes more rows there are more."""
+        """See `Features.chunks`; a chunk is longer than `rows` if `change` returns more rows."""
         return map(self._change, self._rows.chunks(rows))
 
 
 def flat(rows: Features) -> Features:
-    """A single column as [n]; anything else as it is."""
+    """Make one column [n, 1] an array [n]; leave other shapes as they are."""
     if len(rows.shape) == 2 and rows.shape[1] == 1:
-        return Changed(rows, lambda chunk: chunk.reshape(-1), rows.shape[:1])
+        return ChangedRows(rows, lambda chunk: chunk.reshape(-1), rows.shape[:1])
     return rows
 
 
 def two_dimensional(rows: Features) -> Features:
-    """One number a row as [n, 1]; anything else as it is."""
+    """Make an array [n] one column [n, 1]; leave other shapes as they are."""
     if len(rows.shape) == 1:
-        return Changed(rows, lambda chunk: chunk.reshape(-1, 1), (*rows.shape, 1))
+        return ChangedRows(rows, lambda chunk: chunk.reshape(-1, 1), (*rows.shape, 1))
     return rows
 
 
 def twice(rows: Features) -> Features:
-    """Each row, and the same row again: of edges that are followed by their reverse."""
+    """Repeat each row once, for edges that are each followed by their reverse."""
     shape = (2 * rows.shape[0], *rows.shape[1:])
-    return Changed(rows, lambda chunk: np.repeat(chunk, 2, axis=0), shape)
+    return ChangedRows(rows, lambda chunk: np.repeat(chunk, 2, axis=0), shape)
 
 
 def as_labels(rows: Features) -> Features:
-    """Labels as a store has them: a single column as [n]; whole numbers as int64, in which a
-    missing one is −1, other numbers as float32 with nan. Numbers that are no integers are read once
-    more, to see whether they are whole.
+    """Labels as a store has them.
+
+    Whole numbers become int64, with -1 for a missing label, other numbers float32, with nan for a
+    missing label; one column [n, 1] becomes [n]. Floats are read twice, to find out whether all of
+    them are whole.
 
     Raises:
         StoreError: the file is damaged.
@@ -78,13 +80,13 @@ def as_labels(rows: Features) -> Features:
     else:
         dtype = "int64"
     change = _without_nan if dtype == "int64" else _single
-    return flat(Changed(rows, change, rows.shape, dtype))
+    return flat(ChangedRows(rows, change, rows.shape, dtype))
 
 
 def _is_whole(chunk: Rows) -> bool:
     values = as_numpy(chunk)
     values = values[~np.isnan(values)]
-    # Ids of classes; what float64 can no longer count is none.
+    # From 2**53 on, float64 does not hold every whole number, so these are not ids of classes.
     return bool((np.isfinite(values) & (values == np.floor(values))).all()) and bool(
         (np.abs(values) < 2**53).all()
     )

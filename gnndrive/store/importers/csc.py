@@ -1,6 +1,6 @@
-"""Edges to CSC, in memory: the in-neighbours of each node, and which edge each of them was.
+"""Sort edges to CSC in memory: the in-neighbours of each node, and the number of each edge.
 
-When not to use it: for edge lists larger than memory; the peak is about 40 bytes an edge.
+When not to use it: for edge lists larger than memory; sorting takes about 40 bytes an edge.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ EdgeEnds = npt.NDArray[Any]
 def csc_from_edges(
     src: EdgeEnds, dst: EdgeEnds, num_nodes: int, num_sources: int | None = None
 ) -> tuple[Int64Array, EdgeEnds, Int64Array]:
-    """Sort edges by destination, keeping the order of those that share one.
+    """Sort edges by destination; edges with one destination keep their order.
 
     Args:
-        src: where each edge comes from, whole numbers [num_edges].
-        dst: where it goes to, [num_edges].
-        num_nodes: number of nodes that they go to.
-        num_sources: number of nodes that they come from; None: they are the same nodes.
+        src: the node that each edge comes from, whole numbers [num_edges].
+        dst: the node that each edge goes to, whole numbers [num_edges].
+        num_nodes: number of nodes that edges may go to.
+        num_sources: number of nodes that edges may come from; None: `num_nodes`.
 
     Returns:
         (indptr int64 [num_nodes + 1], indices [num_edges] in src's dtype, edge_id int64
@@ -39,8 +39,8 @@ def csc_from_edges(
         < indptr[v + 1].
 
     Raises:
-        ConfigError: src and dst are not of one length, or no whole numbers.
-        StoreError: a node that there is not, naming the edge.
+        ConfigError: src and dst differ in length, or are not whole numbers.
+        StoreError: an edge names a node that does not exist; the message names the edge.
     """
     sources = num_nodes if num_sources is None else num_sources
     for what, ends, count in (("src", src, sources), ("dst", dst, num_nodes)):
@@ -49,7 +49,7 @@ def csc_from_edges(
                 f"{what} is {ends.dtype} {list(ends.shape)}: give whole numbers [edges]"
             )
         Bounds(f"the edges' {what}", "edge", count, "nodes").feed(ends)
-    # Several times as fast as numpy's stable argsort: torch sorts whole numbers by radix.
+    # torch sorts whole numbers by radix, several times as fast as numpy's stable argsort.
     narrow = np.int32 if num_nodes < 2**31 else np.int64
     keys = torch.from_numpy(np.require(dst, narrow, ["C", "W"]))
     edge_id: Int64Array = torch.sort(keys, stable=True).indices.numpy()
@@ -62,9 +62,9 @@ def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) 
     """Sort the edges of a type and write them.
 
     Args:
-        writer: of their store.
-        type: their type; None in a homogeneous store.
-        src, dst: whole numbers [num_edges].
+        writer: the store's writer.
+        type: the edges' type; None in a homogeneous store.
+        src, dst: as for `csc_from_edges`.
 
     Raises:
         ConfigError, StoreError: as `csc_from_edges` and `StoreWriter.write`.
@@ -77,18 +77,19 @@ def write_csc(writer: StoreWriter, type: EdgeKey, src: EdgeEnds, dst: EdgeEnds) 
 
 
 def to_undirected(src: EdgeEnds, dst: EdgeEnds, num_nodes: int) -> tuple[EdgeEnds, EdgeEnds]:
-    """Each edge in both directions, each pair once, sorted by (src, dst): PyG's `to_undirected`.
+    """Add the other direction of every edge, drop repetitions and sort by (src, dst), as PyG's
+    `to_undirected`.
 
     Args:
-        src: where each edge comes from, whole numbers [num_edges].
-        dst: where it goes to, [num_edges].
+        src: the node that each edge comes from, whole numbers [num_edges].
+        dst: the node that each edge goes to, whole numbers [num_edges].
         num_nodes: number of nodes, at most 2**31.
 
     Returns:
         (src, dst) of the undirected graph, int64.
 
     Raises:
-        ConfigError: there are too many nodes for it.
+        ConfigError: there are more than 2**31 nodes.
     """
     if num_nodes > 2**31:
         raise ConfigError(

@@ -1,8 +1,7 @@
-"""Numbers in CSV without a header, also gzipped, as a stream: the files of OGB and of GraphBolt.
+"""Read numbers in CSV without a header block by block: the files of OGB, gzipped, and of GraphBolt.
 
-pyarrow parses blocks of 16 MiB; only a file that it refuses is read again line by line, to say
-which line is wrong. When not to use it: for text with a header, comments or other separators
-(text.py).
+pyarrow parses blocks of 16 MiB. Only a file that it refuses is read again line by line, to find the
+wrong line. When not to use it: for text with a header, comments or other separators (text.py).
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.text import is_whole
 
 BLOCK_BYTES = 16 << 20
-_LINE_BYTES = 1 << 24  # no line of numbers is longer
-_SMALL_LINES = 10_000  # of a file that says how many there are of something
+_LINE_BYTES = 1 << 24  # a line of this length or more is refused
+_SMALL_LINES = 10_000  # a file of names or counts with more lines is refused
 _UNREADABLE = (OSError, EOFError, zlib.error)
-_MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # what pyarrow takes for none
+_MISSING = {"", "nan", "-nan", "null", "na", "n/a", "#na", "#n/a"}  # missing numbers to pyarrow
 
 
 class CsvRows(Features):
@@ -35,18 +34,18 @@ class CsvRows(Features):
 
     Args:
         path: the file; gzipped if its name ends with .gz.
-        count: how many rows it must have.
-        said: which file says so, for errors.
-        kind: "int64" or "float64", in which an empty field and nan are nan; None: int64 if all are
-            whole numbers, for which the file is read once more.
+        count: number of rows that the file must have.
+        count_source: the file that says so, for errors.
+        kind: "int64", or "float64" with nan for an empty field; None: int64 if the file holds whole
+            numbers only, else float64; the file is then read once more.
 
     Raises:
         ConfigError: pyarrow is not installed.
         StoreError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, count: int, said: str, kind: str | None = None) -> None:
-        self._path, self._said = path, said
+    def __init__(self, path: Path, count: int, count_source: str, kind: str | None = None) -> None:
+        self._path, self._count_source = path, count_source
         self._columns = columns_of(path)
         if kind is None:
             kind = "int64" if self._all_whole() else "float64"
@@ -57,44 +56,61 @@ class CsvRows(Features):
         try:
             for _ in batches(self._path, self._columns, "int64", explain=False):
                 pass
-        except _Refused:
+        except _NotNumbers:
             return False
         return True
 
     def chunks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
-        """See `Features.chunks`; also refuses a file with more or fewer rows than it must have."""
+        """See `Features.chunks`; a file with more or fewer than `count` rows is a StoreError."""
         done = 0
         for batch in batches(self._path, self._columns, self.dtype.name):
             done += len(batch)
             if done > self.shape[0]:
-                raise wrong_count(self._path, None, self.shape[0], self._said)
+                raise wrong_count(self._path, None, self.shape[0], self._count_source)
             for start in range(0, len(batch), rows):
                 yield batch[start : start + rows]
         if done < self.shape[0]:
-            raise wrong_count(self._path, done, self.shape[0], self._said)
+            raise wrong_count(self._path, done, self.shape[0], self._count_source)
 
 
-def wrong_count(path: Path, found: int | None, wanted: int, said: str) -> StoreError:
-    """That a file has another number of rows than another file says; None: more than that."""
+def wrong_count(path: Path | str, found: int | None, wanted: int, count_source: str) -> StoreError:
+    """The error for a file with another number of rows than it must have.
+
+    Args:
+        path: the file.
+        found: number of rows in the file; None: more than `wanted`.
+        wanted: number of rows that the file must have.
+        count_source: the file that says so.
+    """
     rows = f"more than {wanted}" if found is None else found
     return StoreError(
-        f"{path} has {rows} rows, but {said} says {wanted}: one of them is damaged; correct it, or "
-        "fetch the dataset again"
+        f"{path} has {rows} rows, but {count_source} says {wanted}: one of them is damaged; "
+        "correct it, or fetch the dataset again"
     )
 
 
-class _Refused(Exception):
-    """pyarrow does not take the file for numbers of that kind."""
+class _NotNumbers(Exception):
+    """pyarrow cannot read the file as numbers of the given kind."""
 
 
 def batches(
     path: Path, columns: int, kind: str, explain: bool = True
 ) -> Iterator[npt.NDArray[Any]]:
-    """The rows of a file in order, [n, columns] of `kind`, "int64" or "float64".
+    """Read the rows of a file in order.
+
+    Args:
+        path: the file.
+        columns: numbers in a row; 0: the file is empty.
+        kind: "int64" or "float64".
+        explain: find the wrong line in a file that does not hold numbers of that kind, and raise
+            StoreError; False: raise `_NotNumbers`.
+
+    Yields:
+        Rows [n, columns] of dtype `kind`.
 
     Raises:
         ConfigError: pyarrow is not installed.
-        StoreError: a line is wrong, naming it, or the file is damaged.
+        StoreError: a line is wrong, which the message names, or the file is damaged.
     """
     arrow, arrow_csv = _pyarrow()
     if not columns:
@@ -115,22 +131,26 @@ def batches(
             yield rows
     except (arrow.ArrowException, OSError, ValueError) as error:
         if not explain and isinstance(error, ValueError):
-            raise _Refused from None
-        raise _explained(path, columns, kind, error) from None
+            raise _NotNumbers from None
+        raise _describe_error(path, columns, kind, error) from None
 
 
 def columns_of(path: Path) -> int:
-    """How many numbers are in the file's first line, 0 if the file is empty.
+    """Number of fields in a file's first line; 0 if the file is empty.
 
     Raises:
-        StoreError: it cannot be opened.
+        StoreError: the file cannot be opened.
     """
     first = next((line for _, line in _lines(path)), None)
     return 0 if first is None else len(first.split(","))
 
 
 def count_rows(path: Path, columns: int) -> int:
-    """How many rows of so many whole numbers a file has.
+    """Number of rows of a file of whole numbers.
+
+    Args:
+        path: the file.
+        columns: numbers that each row must have.
 
     Raises:
         ConfigError, StoreError: as `batches`.
@@ -139,22 +159,22 @@ def count_rows(path: Path, columns: int) -> int:
 
 
 def line_of_row(path: Path, row: int) -> int:
-    """The number of the line, from 1, that a row, from 0, stands in."""
+    """The number, from 1, of the line that holds a row, which is counted from 0."""
     numbers = (number for number, _ in _lines(path))
     return next(number for at, number in enumerate(numbers) if at == row)
 
 
 def read_small(path: Path) -> list[list[str]]:
-    """The fields of a file of a few lines.
+    """The fields of each line of a small file.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the file cannot be read, or is not small.
     """
     lines = []
     for number, line in _lines(path):
         if number > _SMALL_LINES:
             raise StoreError(
-                f"{path} has more than {_SMALL_LINES} lines, where a few belong: fetch or unzip "
+                f"{path} has more than {_SMALL_LINES} lines and should have a few: fetch or unzip "
                 "the dataset again"
             )
         lines.append(line)
@@ -162,10 +182,10 @@ def read_small(path: Path) -> list[list[str]]:
 
 
 def read_ids(path: Path, num_nodes: int) -> Int64Array:
-    """Node ids, one a line, int64 [n].
+    """Read node ids, one a line, int64 [n].
 
     Raises:
-        StoreError: a line is wrong, or names a node that there is not; the message names it.
+        StoreError: a line is wrong, or names a node that does not exist; the message names it.
     """
     parts, done = [np.empty(0, np.int64)], 0
     for batch in batches(path, min(columns_of(path), 1), "int64"):
@@ -186,7 +206,7 @@ def _open(path: Path) -> gzip.GzipFile | BinaryIO:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of each line that is not blank."""
+    """Yield (number from 1, text) of each line that is not blank."""
     try:
         with _open(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(_LINE_BYTES), b""), 1):
@@ -206,8 +226,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from None
 
 
-def _explained(path: Path, columns: int, kind: str, error: BaseException) -> StoreError:
-    """What is wrong with a file, by reading it line by line."""
+def _describe_error(path: Path, columns: int, kind: str, error: BaseException) -> StoreError:
+    """Read a file line by line to find the first wrong line, and make an error that names it."""
     whole = kind == "int64"
     try:
         for number, line in _lines(path):

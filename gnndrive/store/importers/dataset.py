@@ -1,4 +1,4 @@
-"""A dataset of many files, opened and not yet read: what importers of datasets make of theirs."""
+"""A dataset of many files, which an importer has opened but not read; write it as a store."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name
+from gnndrive.store.importers.csv_numbers import wrong_count
 from gnndrive.store.importers.ends import Ends, write_edges
 from gnndrive.store.importers.features import Features
 from gnndrive.store.importers.tables import write_features
@@ -22,14 +23,14 @@ from gnndrive.store.writer import StoreWriter
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a store is made of.
+    """The sources of a store's arrays.
 
     Attributes:
-        num_nodes: nodes by type; of a homogeneous graph of type None.
-        edges: by type; of a homogeneous graph of type None.
-        rows: what each array of nodes or edges is made of, by its name in the store.
-        dtypes: element types in the store, of arrays that are not as in their files.
-        splits: node ids by node type and name.
+        num_nodes: numbers of nodes by type; the type of a homogeneous graph is None.
+        edges: edges by type; the type of a homogeneous graph is None.
+        rows: rows of each array of nodes or edges, by the array's name in the store.
+        dtypes: dtypes of these arrays in the store, by the same names.
+        splits: node ids, int64 [n], by (node type, split's name).
     """
 
     num_nodes: Mapping[NodeKey, int]
@@ -50,13 +51,13 @@ class Dataset:
 
         Args:
             group: "nodes" or "edges".
-            type: their type.
-            leaf: the array's own name.
-            rows: one for each of them.
-            dtype: element type in the store; None: as in the file.
+            type: type of the nodes or edges.
+            leaf: the last part of the array's name, such as "x".
+            rows: one row for each node or edge of the type.
+            dtype: dtype in the store; None: the dtype in the file.
 
         Raises:
-            ConfigError: there is one of the name already, or a store has no such dtype.
+            ConfigError: there is an array of that name already, or a store cannot hold the dtype.
         """
         name = array_name(group, type, leaf)
         if name in self.rows:
@@ -77,18 +78,18 @@ def write_dataset(
     """Write a store from a dataset.
 
     Args:
-        dataset: what of.
-        path: where the store shall be.
+        dataset: the sources of the store's arrays.
+        path: the folder to make.
         memory: bytes for sorting the edges of a type.
-        made_by: how it was made, for people.
-        overwrite: replace a store that is at `path`.
+        made_by: a text that says how the store was made.
+        overwrite: replace an existing store at `path`.
         progress: called as progress(what, done, total).
 
     Returns:
-        The store, open.
+        The open store.
 
     Raises:
-        ConfigError: arguments that do not fit together, or names that a store cannot have.
+        ConfigError: arguments do not fit together, or a name is not allowed in a store.
         StoreError: a file is damaged, or the disk is full; nothing is left behind.
     """
     nodes: Any = dict(dataset.num_nodes)
@@ -113,25 +114,28 @@ def write_dataset(
     return open_store(writer.path)
 
 
-def checked_rows(rows: Features, count: int, where: str, said: str) -> Features:
-    """The rows, if there are as many as there must be.
+def checked_rows(rows: Features, count: int, where: str, count_source: str) -> Features:
+    """Check the number of rows and return them.
+
+    Args:
+        rows: the rows.
+        count: number of rows that there must be.
+        where: the rows' file, for errors.
+        count_source: the file that says `count`, for errors.
 
     Raises:
-        StoreError: there are not; `where` is the file, `said` who says how many.
+        StoreError: the number of rows is not `count`.
     """
     if rows.shape[0] != count:
-        raise StoreError(
-            f"{where} has {rows.shape[0]} rows, but {said} says {count}: one of them is damaged; "
-            "correct it, or fetch the dataset again"
-        )
+        raise wrong_count(where, rows.shape[0], count, count_source)
     return rows
 
 
 def require(path: Path) -> Path:
-    """A file that must be there.
+    """Return the path of a file that must exist.
 
     Raises:
-        StoreError: it is not.
+        StoreError: the file is missing.
     """
     if not path.is_file():
         raise StoreError(f"{path} is missing: fetch or unzip the dataset again")
@@ -139,7 +143,7 @@ def require(path: Path) -> Path:
 
 
 def _nbytes(writer: StoreWriter, dataset: Dataset) -> int:
-    """About how many bytes the store will have."""
+    """About how many bytes the store will take on disk."""
     arrays = (
         ArrayInfo(name, dataset.dtypes[name], rows.shape, "").nbytes
         for name, rows in dataset.rows.items()

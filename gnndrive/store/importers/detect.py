@@ -1,4 +1,4 @@
-"""Which importer a dataset's folder is for; what `gnndrive import FOLDER STORE` asks."""
+"""Choose the importer for a dataset's folder, for `gnndrive import FOLDER STORE`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def from_dataset(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
-    """Write a store from an OGB folder (`from_ogb`) or a metadata.yaml of GraphBolt
-    (`from_graphbolt`), whichever is there.
+    """Write a store from an OGB folder with `from_ogb`, or from a metadata.yaml of GraphBolt with
+    `from_graphbolt`.
 
     Args:
         source: a folder with raw/ in it; or metadata.yaml, or a folder that holds one.
-        path, memory, undirected, overwrite, progress: as theirs.
-        dtype: of x in the store; None: float32 of OGB, else as it is there.
+        path, memory, undirected, overwrite, progress: as for these functions.
+        dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file for GraphBolt.
 
     Returns:
-        The store, open.
+        The open store.
 
     Raises:
-        ConfigError: it is neither, or arguments that do not fit together.
-        StoreError: as theirs.
+        ConfigError: `source` is neither, or arguments do not fit together.
+        StoreError: as for these functions.
     """
     folder = Path(source)
     if folder.suffix in (".yaml", ".yml") or (folder / NAME).is_file():
@@ -54,6 +54,6 @@ def from_dataset(
             dtype="float32" if dtype is None else dtype, overwrite=overwrite, progress=progress,
         )  # fmt: skip
     raise ConfigError(
-        f"{folder} is no dataset: give an OGB folder, which has raw/ in it, or a {NAME} of "
+        f"{folder} is not a dataset: give an OGB folder, which has raw/ in it, or a {NAME} of "
         "GraphBolt, or its folder; for edges in a file use --edges"
     )

@@ -1,7 +1,7 @@
-"""Edges of datasets that come in large arrays or CSV, as a stream; sorted in memory or by DuckDB.
+"""Edges of datasets in large arrays or CSV: read in chunks, sorted in memory or by DuckDB.
 
-Each kind of source gives its edges out in chunks, in its order, so that what is held is one chunk,
-or, where all of them fit in the budget, their two ends.
+Each kind of file yields its edges in chunks, in the file's order. If sorting all edges fits in the
+memory budget, memory holds the ends of all of them, else one chunk.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gnndrive.store.importers.features import BAD_FILE, read_header
 from gnndrive.store.importers.sorted_edges import write_graph
 from gnndrive.store.writer import StoreWriter
 
-CHUNK = 1 << 20  # edges at once
-SORTING_BYTES = 40  # an edge, in memory (csc.py)
+CHUNK = 1 << 20  # edges in a chunk
+SORTING_BYTES = 40  # memory that sorting takes for each edge (csc.py)
 Pair: TypeAlias = "tuple[EdgeEnds, EdgeEnds]"
 
 
 class Ends:
-    """Where edges come from and go to, in files.
+    """The ends of edges in a file: the nodes that they come from and go to.
 
     Attributes:
-        count: edges.
+        count: number of edges.
         where: the file, for errors.
     """
 
@@ -44,7 +44,10 @@ class Ends:
     where: str
 
     def chunks(self) -> Iterator[Pair]:
-        """Sources and targets of the next edges, whole numbers [n] each, in the source's order.
+        """Read the edges in the file's order.
+
+        Yields:
+            Sources and targets of the next edges, whole numbers [n] each.
 
         Raises:
             StoreError: the file is damaged, or has another number of edges than it must have.
@@ -52,21 +55,21 @@ class Ends:
         raise NotImplementedError
 
     def place(self, edge: int) -> str:
-        """Where an edge, from 0, stands, for errors."""
+        """The place in the file of an edge, which is counted from 0; for errors."""
         return f"{self.where}, edge {edge} (from 0)"
 
 
 class CsvEnds(Ends):
-    """Source and target a line, without a header, also gzipped.
+    """Edges in CSV: a source and a target a line, no header.
 
     Args:
-        path: the file.
-        count: how many edges it must have.
-        said: which file says so, for errors.
+        path: the file; gzipped if its name ends with .gz.
+        count: number of edges that the file must have.
+        count_source: the file that says so, for errors.
     """
 
-    def __init__(self, path: Path, count: int, said: str) -> None:
-        self._path, self._said = path, said
+    def __init__(self, path: Path, count: int, count_source: str) -> None:
+        self._path, self._count_source = path, count_source
         self.count, self.where = count, str(path)
         self._columns = columns_of(path) and 2
 
@@ -76,10 +79,10 @@ class CsvEnds(Ends):
         for batch in batches(self._path, self._columns, "int64"):
             done += len(batch)
             if done > self.count:
-                raise wrong_count(self._path, None, self.count, self._said)
+                raise wrong_count(self._path, None, self.count, self._count_source)
             yield batch[:, 0], batch[:, 1]
         if done < self.count:
-            raise wrong_count(self._path, done, self.count, self._said)
+            raise wrong_count(self._path, done, self.count, self._count_source)
 
     def place(self, edge: int) -> str:
         """See `Ends.place`."""
@@ -87,10 +90,13 @@ class CsvEnds(Ends):
 
 
 class NpyEnds(Ends):
-    """An array [2, edges] in an .npy file, mapped.
+    """Edges in an .npy file: an array [2, edges] of whole numbers, mapped.
+
+    Args:
+        path: the file.
 
     Raises:
-        StoreError: it is none.
+        StoreError: the file does not hold such an array.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,14 +118,14 @@ class NpyEnds(Ends):
 
 
 class NpzEnds(Ends):
-    """An array [2, edges] in an .npz file, also compressed, read as a stream.
+    """Edges in an .npz file: an array [2, edges] of whole numbers, read as a stream.
 
     Args:
-        path: the file.
-        member: the array's name in it.
+        path: the file; it may be compressed.
+        member: the array's name in the file.
 
     Raises:
-        StoreError: there is none.
+        StoreError: the file does not hold such an array.
     """
 
     def __init__(self, path: Path, member: str) -> None:
@@ -141,7 +147,7 @@ class NpzEnds(Ends):
             raise _bad(self.where, error) from None
 
     def _pairs(self) -> Iterator[Pair]:
-        """Of an array in Fortran order: both ends of an edge lie side by side."""
+        """Read an array in Fortran order, in which both ends of an edge lie side by side."""
         with zipfile.ZipFile(self._path) as archive, archive.open(self._member) as stream:
             read_header(stream)
             for start in range(0, self.count, CHUNK):
@@ -149,7 +155,7 @@ class NpzEnds(Ends):
                 yield both[:, 0], both[:, 1]
 
     def _rows(self) -> Iterator[Pair]:
-        """Of an array in C order: all sources, then all targets; it is read at two places."""
+        """Read an array in C order at two places, because all targets follow all sources."""
         with (
             zipfile.ZipFile(self._path) as archive,
             archive.open(self._member) as sources,
@@ -157,7 +163,7 @@ class NpzEnds(Ends):
         ):
             read_header(sources)
             read_header(targets)
-            for start in range(0, self.count, CHUNK):  # not seek: it would lose the checksum
+            for start in range(0, self.count, CHUNK):  # not seek, which gives up the checksum
                 self._read(targets, min(CHUNK, self.count - start))
             for start in range(0, self.count, CHUNK):
                 count = min(CHUNK, self.count - start)
@@ -171,7 +177,11 @@ class NpzEnds(Ends):
 
 
 class BothWays(Ends):
-    """Each edge, and its reverse behind it, as OGB's add_inverse_edge has them: 2 · count edges."""
+    """Each edge followed by its reverse, as OGB's add_inverse_edge writes them.
+
+    Args:
+        ends: the edges without their reverses.
+    """
 
     def __init__(self, ends: Ends) -> None:
         self._ends, self.where, self.count = ends, ends.where, 2 * ends.count
@@ -192,22 +202,23 @@ def write_edges(
     """Sort the edges of a type and write them.
 
     Args:
-        writer: of their store.
-        type: their type; None in a homogeneous store.
-        ends: the edges; as many as the writer was told.
-        memory: bytes for sorting; edges that need more are sorted by DuckDB, beside the store.
+        writer: the store's writer.
+        type: the edges' type; None in a homogeneous store.
+        ends: the edges, as many as the writer expects of their type.
+        memory: bytes for sorting; if sorting needs more, DuckDB sorts and spills beside the store.
         progress: called as progress(what, edges done, edges in all).
 
     Raises:
         ConfigError: DuckDB is needed and is not installed.
-        StoreError: an edge names a node that there is not, a file is damaged, or the disk is full.
+        StoreError: an edge names a node that does not exist, a file is damaged, or the disk is
+            full.
     """
     name = "edges" if type is None else " ".join(type)
     chunks = _checked(writer, type, ends, f"reading {name}", progress)
     if ends.count * SORTING_BYTES > memory:
         with (
             _as_parquet(writer, chunks) as file,
-            closing(EdgeList([file], memory, file.parent, called=ends.where)) as edges,
+            closing(EdgeList([file], memory, file.parent, name=ends.where)) as edges,
         ):
             write_graph(edges, writer, False, progress, type)
         return
@@ -224,7 +235,7 @@ def write_edges(
 def _checked(
     writer: StoreWriter, type: EdgeKey, ends: Ends, what: str, progress: Progress | None
 ) -> Iterator[Pair]:
-    """The edges; one that names a node that there is not is refused."""
+    """Yield the edges' chunks; an edge that names a node that does not exist is a StoreError."""
     names = ends_of(type)
     done = 0
     for chunk in ends.chunks():
@@ -245,7 +256,7 @@ def _checked(
 
 @contextmanager
 def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
-    """The edges in a Parquet file beside the store, which is removed afterwards."""
+    """Write the edges to a Parquet file beside the store; remove it at the end of the context."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -265,7 +276,7 @@ def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
         except OSError as error:
             raise StoreError(
                 f"writing {folder} failed ({error.strerror or error}): sorting needs some 40 bytes "
-                "an edge beside the store; free some, or choose a path on another disk"
+                "an edge of disk beside the store; free some, or choose a path on another disk"
             ) from None
         yield folder / "edges.parquet"
     finally:

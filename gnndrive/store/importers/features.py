@@ -1,7 +1,7 @@
-"""Feature files for importers: .npy, .npz dense or SciPy CSR, .pt, given out as dense chunks.
+"""Read feature files in dense chunks: .npy, .npz (dense, or a SciPy CSR matrix) and .pt.
 
-Nothing large is held: .npy and .pt are mapped, a dense .npz member is read as a stream, CSR is
-densified chunk by chunk (its non-zeros are in memory). Nothing is unpickled.
+.npy and .pt are mapped, an array in .npz is read as a stream, and a CSR matrix is made dense chunk
+by chunk, with its non-zeros in memory. No pickle is loaded.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ BAD_FILE = (
     ValueError,
     EOFError,
     KeyError,
-    RuntimeError,  # zipfile's, for a compression or encryption that it lacks
+    RuntimeError,  # zipfile's, for a compression or encryption that it does not know
     SyntaxError,
     struct.error,
-    tokenize.TokenError,  # numpy's, for a header that is not one
+    tokenize.TokenError,  # numpy's, for a damaged header
     zipfile.BadZipFile,
     zlib.error,
 )
 
 
 class Features:
-    """Rows of features.
+    """Rows of features, or of any other array of nodes or edges.
 
     Attributes:
-        shape: rows first.
-        dtype: of the file; of bfloat16, which numpy has not, uint16.
+        shape: shape of the whole array, rows first.
+        dtype: dtype in the file; uint16 for bfloat16, which numpy does not have.
     """
 
     shape: tuple[int, ...]
@@ -53,12 +53,12 @@ class Features:
         """The store's name of the dtype.
 
         Raises:
-            ConfigError: a store cannot hold it.
+            ConfigError: a store cannot hold that dtype.
         """
         return dtype_name(self.dtype)
 
     def chunks(self, rows: int) -> Iterator[Rows]:
-        """The rows in order, at most `rows` at a time.
+        """Read the rows in order, at most `rows` at a time.
 
         Raises:
             StoreError: the file is damaged.
@@ -66,7 +66,7 @@ class Features:
         raise NotImplementedError
 
     def all_rows(self) -> npt.NDArray[Any]:
-        """All rows, in memory: for what is small. Of bfloat16 as float32.
+        """Read all rows into memory, for small arrays; bfloat16 becomes float32.
 
         Raises:
             StoreError: the file is damaged.
@@ -79,7 +79,7 @@ class Features:
 
 
 def as_numpy(chunk: Rows) -> npt.NDArray[Any]:
-    """A chunk as numpy has it; bfloat16 as float32."""
+    """A chunk as a numpy array; bfloat16 becomes float32."""
     if isinstance(chunk, torch.Tensor):
         values: npt.NDArray[Any] = chunk.float().numpy()
         return values
@@ -87,7 +87,7 @@ def as_numpy(chunk: Rows) -> npt.NDArray[Any]:
 
 
 def rows_per_chunk(shape: tuple[int, ...], itemsize: int) -> int:
-    """How many rows make a chunk of about 64 MiB."""
+    """Number of rows in a chunk of about 64 MiB."""
     row_bytes = itemsize
     for size in shape[1:]:
         row_bytes *= size
@@ -95,10 +95,10 @@ def rows_per_chunk(shape: tuple[int, ...], itemsize: int) -> int:
 
 
 def open_features(path: Path) -> Features:
-    """Features from a file.
+    """Open a file of features.
 
     Args:
-        path: .npy, or .npz with one array, or as `scipy.sparse.save_npz` writes a CSR matrix.
+        path: .npy, .npz with one array, or a CSR matrix that `scipy.sparse.save_npz` wrote.
 
     Raises:
         StoreError: it is none of these; the message names the file.
@@ -118,14 +118,14 @@ def open_features(path: Path) -> Features:
 
 
 def open_tensor(path: Path) -> Features:
-    """Rows of a tensor that `torch.save` wrote, mapped.
+    """Open a file of one tensor that `torch.save` wrote; the tensor is mapped.
 
     Raises:
-        StoreError: it is none; the message names the file.
+        StoreError: the file does not hold one dense tensor; the message names the file.
     """
     try:
         return _Tensor(path)
-    except Exception as error:  # what a damaged pickle raises can be anything
+    except Exception as error:  # because a damaged pickle can raise anything
         text = " ".join(str(error).split())[:120]
         raise StoreError(
             f"{path} cannot be read as a tensor ({text}): save one tensor with torch.save, or the "
@@ -134,10 +134,10 @@ def open_tensor(path: Path) -> Features:
 
 
 def members(path: Path) -> list[str]:
-    """Names of the arrays in an .npz.
+    """Names of the arrays in an .npz file.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the file cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -147,10 +147,11 @@ def members(path: Path) -> list[str]:
 
 
 def open_member(path: Path, member: str) -> Features:
-    """An array of an .npz, as a stream.
+    """Open an array of an .npz file, which is read as a stream.
 
     Raises:
-        StoreError: there is none, or it holds no rows of numbers; the message names it.
+        StoreError: there is no such array, or it does not hold rows of numbers; the message names
+            the array.
     """
     try:
         return _DenseNpz(path, f"{member}.npy")
@@ -159,10 +160,10 @@ def open_member(path: Path, member: str) -> Features:
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether it is in Fortran order, and dtype of the .npy array that begins here.
+    """Read the header of an .npy array: shape, whether it is in Fortran order, and dtype.
 
     Raises:
-        ValueError: it holds no rows of numbers; pickles are none.
+        ValueError: the array does not hold rows of numbers, for example pickled objects.
     """
     version = npy_format.read_magic(stream)
     old = version == (1, 0)
@@ -182,14 +183,13 @@ def _bad(path: Path, error: BaseException, member: str = "") -> StoreError:
         )
     return StoreError(
         f"{path} cannot be read as features ({error}): save a numeric array with numpy.save, or a "
-        "CSR matrix "
-        f"with scipy.sparse.save_npz"
+        "CSR matrix with scipy.sparse.save_npz"
     )
 
 
 def _check_rows(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if len(shape) == 0 or dtype.kind not in "biuf":
-        raise ValueError(f"it holds {dtype} of shape {list(shape)}, which are no rows of numbers")
+        raise ValueError(f"it holds {dtype} of shape {list(shape)}, which are not rows of numbers")
 
 
 class Array(Features):
@@ -244,7 +244,10 @@ class _Tensor(Features):
         if not isinstance(found, torch.Tensor) or found.layout != torch.strided:
             raise ValueError(f"it holds a {type(found).__name__} that is not one dense tensor")
         if not found.dim() or found.is_complex() or found.is_quantized:
-            raise ValueError(f"it holds {found.dtype} of shape {list(found.shape)}, no rows")
+            raise ValueError(
+                f"it holds {found.dtype} of shape {list(found.shape)}, which are not rows of "
+                "numbers"
+            )
         self._tensor = found.detach()
         self.shape = tuple(found.shape)
         if found.dtype == torch.bfloat16:
@@ -298,6 +301,6 @@ class _Csr(Features):
             row = np.repeat(np.arange(count), np.diff(pointers))
             entries = slice(int(pointers[0]), int(pointers[-1]))
             dense = np.zeros((count, self.shape[1]), self.dtype)
-            # add.at and not assignment: entries that occur twice are summed, as SciPy does.
+            # add.at, not assignment, because SciPy sums entries that occur several times.
             np.add.at(dense, (row, self._indices[entries]), self._data[entries])
             yield dense

@@ -49,33 +49,32 @@ def from_edges(
     """Write a store from an edge list of any length, sorted by DuckDB within `memory`.
 
     Args:
-        edges: .parquet files, or CSV files of any separator; one, or several that follow each
-            other.
-        path: where the store shall be. Sorting spills beside it, some 30 bytes an edge.
-        memory: bytes or text; for sorting and all else but 8 bytes a node.
-        source, target: names of the columns of ids; None: the first two.
+        edges: one or several files, .parquet, or CSV with any separator; several are read one after
+            the other.
+        path: the folder to make. Sorting spills some 30 bytes an edge beside it.
+        memory: bytes, or a text such as "4GB": memory for the import, without the index pointers of
+            8 bytes a node.
+        source, target: names of the columns of node ids; None: the first two columns.
         columns: names of columns of numbers to keep as attributes of edges, such as weight.
-        map_ids: ids are text, or sparse numbers: nodes are numbered in the ids' order, and the ids
-            kept as the node attribute "id" (of text its UTF-8 bytes, uint8 [nodes, longest]).
-            Features and labels are in that order then.
-        num_nodes: number of nodes; None: as many as features, labels or ids say.
-        features, labels, splits, dtype, overwrite, progress: as `from_csv`'s.
+        map_ids: ids may be text or any whole numbers. Nodes are numbered in the ids' order, which
+            features and labels must have too. The ids are kept as the node attribute "id" (text as
+            UTF-8 bytes, uint8 [nodes, longest]).
+        num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
+        features, labels, splits, dtype, overwrite, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
-        header: whether each text file begins with the columns' names; None: if nothing in its first
-            row is a number.
+        header: whether each text file begins with the columns' names; None: it does if no field of
+            its first row is a number.
 
     Returns:
-        The store, open. Its edge ids are positions in the list; after `undirected`, in the graph.
+        The open store. Its edge ids are positions in the list; if `undirected`, CSC positions.
 
     Raises:
-        ConfigError: arguments that do not fit together, or DuckDB is not installed.
+        ConfigError: arguments do not fit together, `path` exists, or DuckDB is not installed.
         StoreError: a file is damaged, or the disk is full; nothing is left behind.
     """
-    files = [Path(each) for each in ([edges] if isinstance(edges, str | os.PathLike) else edges)]
-    if not files:
-        raise ConfigError("edges names no file: give one at least")
+    files = _files(edges)
     if undirected and columns:
-        raise ConfigError("columns= are of edges in one direction: leave out undirected=")
+        raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
     budget, folder = parse_size(memory, "memory"), _checked_target(Path(path), overwrite)
     edge_list = EdgeList(files, budget, folder, source, target, map_ids, columns, header)
     with closing(edge_list) as found:
@@ -98,6 +97,13 @@ def from_edges(
     return open_store(writer.path)
 
 
+def _files(edges: File | Sequence[File]) -> list[Path]:
+    files = [Path(each) for each in ([edges] if isinstance(edges, str | os.PathLike) else edges)]
+    if not files:
+        raise ConfigError("edges names no file: give at least one")
+    return files
+
+
 def _splits(splits: SplitSpec, y: Labels | None, nodes: int) -> Mapping[str, Any]:
     if splits is None:
         return {}
@@ -106,13 +112,20 @@ def _splits(splits: SplitSpec, y: Labels | None, nodes: int) -> Mapping[str, Any
 
 def _too_many(nodes: int, last: int) -> ConfigError:
     return ConfigError(
-        f"ids go up to {last}: the index pointers of {nodes} nodes alone are more than memory=; if "
-        "few of them are used give map_ids=True (--map-ids)"
+        f"ids go up to {last}: the index pointers of {nodes} nodes alone are more than memory=; "
+        "raise memory= (--memory), or if few of the ids are used give map_ids=True (--map-ids)"
     )
 
 
 def _checked_target(path: Path, overwrite: bool) -> Path:
-    """The folder that the store shall be in; refuses what the writer would after hours."""
+    """Check the store's path now, because the writer checks it only after the sort.
+
+    Returns:
+        The folder in which the store will be.
+
+    Raises:
+        ConfigError: that folder does not exist, or `path` does and `overwrite` is False.
+    """
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"the folder {path.absolute().parent} is not there: make it first")
     if os.path.lexists(path) and not overwrite:
@@ -131,23 +144,27 @@ def _writer(
 def _count_nodes(
     edges: EdgeList, num_nodes: int | None, table: Features | None, map_ids: bool
 ) -> int:
-    """How many nodes there are, by the first who says it; all are to say the same."""
-    said = {
+    """The number of nodes.
+
+    Raises:
+        ConfigError: num_nodes, features and mapped ids say different numbers.
+    """
+    counts = {
         "num_nodes": num_nodes,
         "features": None if table is None else table.shape[0],
         "the mapped ids": edges.last + 1 if map_ids else None,
     }
-    given = {name: count for name, count in said.items() if count is not None}
+    given = {name: count for name, count in counts.items() if count is not None}
     if len(set(given.values())) > 1:
         words = ", ".join(f"{name} say {count}" for name, count in given.items())
-        raise ConfigError(f"how many nodes are there? {words}: give the same number")
+        raise ConfigError(f"the numbers of nodes differ: {words}: give the same number")
     return next(iter(given.values()), edges.last + 1)
 
 
 def _write_nodes(
     writer: StoreWriter, edges: EdgeList | None, y: Labels | None, splits: Mapping[str, Any]
 ) -> None:
-    """Ids of mapped nodes, labels and splits."""
+    """Write the ids of mapped nodes, the labels and the splits."""
     array = None
     for values in () if edges is None else edges.ids():
         if array is None:

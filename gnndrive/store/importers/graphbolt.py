@@ -1,8 +1,8 @@
-"""Import a dataset that a metadata.yaml of DGL's GraphBolt describes, before its preprocessing.
+"""Import a dataset of DGL's GraphBolt, which a metadata.yaml describes, before preprocessing.
 
-The files are GraphBolt's OnDiskDataset's: edges in CSV or .npy, features and sets of seeds in .npy
-or as tensors. When not to use it: for the preprocessed folder that GraphBolt makes of them, whose
-graph is a pickle.
+The files are those of GraphBolt's OnDiskDataset: edges in CSV or .npy, features and sets of seeds
+in .npy or as tensors. When not to use it: for the preprocessed folder that GraphBolt makes of these
+files, because its graph is a pickle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gnndrive.store.types import Types
 _SETS = {"train_set": "train", "validation_set": "val", "test_set": "test"}
 _SEEDS = ("seeds", "seed_nodes")
 _LABELS = ("labels", "label")
-_OF_LINKS = ("node_pairs", "negative_srcs", "negative_dsts", "indexes")
+_LINK_DATA = ("node_pairs", "negative_srcs", "negative_dsts", "indexes")
 
 
 def from_graphbolt(
@@ -53,44 +53,44 @@ def from_graphbolt(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
-    """Write a store from a dataset of GraphBolt's OnDiskDataset, as it is before preprocessing.
+    """Write a store from a dataset of GraphBolt's OnDiskDataset, before preprocessing.
 
-    The node feature "feat" becomes x [nodes, columns], the edge feature "feat" edge_attr [edges,
-    columns], others keep their names and shapes. The first task of nodes gives the splits train,
-    val and test, and the labels y of the nodes that are in one of them; where it has no labels, a
+    The node feature "feat" becomes x [nodes, columns] and the edge feature "feat" becomes edge_attr
+    [edges, columns]; other features keep their names and shapes. The first task of nodes gives the
+    splits train, val and test, and the labels y of the nodes in its sets. If it has no labels, a
     node feature "label" or "labels" becomes y. Edge ids are positions in the list of edges.
 
     Args:
         source: metadata.yaml, or the folder that holds it.
-        path: where the store shall be.
-        memory: bytes or text. Edges of a type that need more to be sorted, 40 bytes each, are
-            sorted by DuckDB beside the store.
-        dtype: of x in the store; "bfloat16" too. None: as it is there.
-        made_by: how it was made, for people; None: says the source.
-        overwrite: replace a store that is at `path`.
+        path: the folder to make.
+        memory: bytes, or a text such as "4GB". Sorting takes 40 bytes an edge; if the edges of a
+            type need more than `memory`, DuckDB sorts them and spills beside the store.
+        dtype: dtype of x in the store; "bfloat16" is allowed. None: the dtype in the file.
+        made_by: a text that says how the store was made; None: a text that names the source.
+        overwrite: replace an existing store at `path`.
         progress: called as progress(what, done, total).
 
     Returns:
-        The store, open: homogeneous where types are left out. y is int64 [nodes], −1 where there is
-        no label, or, of labels that are not whole, float32 with nan; of several labels a node
-        [nodes, labels].
+        The open store, which is homogeneous if the metadata names no types. y is int64 with -1 for
+        a missing label, or, if a label is not whole, float32 with nan; its shape is [nodes], or
+        [nodes, labels] if nodes have several labels.
 
     Raises:
-        ConfigError: arguments that do not fit together; PyYAML, or for CSV pyarrow, or DuckDB, is
-            needed and is not installed.
-        StoreError: the metadata says what cannot be, a file is missing or damaged (the message
-            names it, and the line), an edge, seed or feature does not fit, or the disk is full;
-            nothing is left behind.
+        ConfigError: arguments do not fit together, `path` exists, or a package is needed and is not
+            installed: PyYAML, pyarrow for CSV, DuckDB.
+        StoreError: the metadata is invalid, a file is missing or damaged (the message names the
+            file and the line), an edge, seed or feature does not fit, or the disk is full; nothing
+            is left behind.
 
     Warns:
-        UserWarning: what is left out: tasks of links, further tasks of nodes, what a set of seeds
-            has beside labels, features of the whole graph.
+        UserWarning: something is left out: tasks of links, further tasks of nodes, data of a set
+            of seeds other than labels, features of the whole graph.
     """
     budget = parse_size(memory, "memory")
     top = read_metadata(Path(source))
     if "graph" not in top and "graph_topology" in top:
         raise StoreError(
-            f"{top.file} is of a preprocessed dataset, whose graph is a pickle: give the "
+            f"{top.file} belongs to a preprocessed dataset, whose graph is a pickle: give the "
             "metadata.yaml in the folder above it"
         )
     graph = top.entry("graph")
@@ -99,9 +99,9 @@ def from_graphbolt(
     labels = _add_task(dataset, top, budget)
     for entry in [*graph.entries("feature_data"), *top.entries("feature_data")]:
         _add_feature(dataset, entry, labels, dtype)
-    said = f"gnndrive.from_graphbolt({os.fspath(source)})"
+    default_made_by = f"gnndrive.from_graphbolt({os.fspath(source)})"
     return write_dataset(
-        dataset, path, memory=budget, made_by=made_by or said, overwrite=overwrite,
+        dataset, path, memory=budget, made_by=made_by or default_made_by, overwrite=overwrite,
         progress=progress,
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def from_graphbolt(
 
 
 def _nodes(graph: Entry) -> dict[NodeKey, int]:
-    """How many nodes there are of each type; None is the type of a homogeneous graph."""
+    """Numbers of nodes by type; the type of a homogeneous graph is None."""
     found: dict[NodeKey, int] = {}
     entries = graph.entries("nodes")
     for entry in entries:
@@ -137,7 +137,7 @@ def _edges(graph: Entry, num_nodes: dict[NodeKey, int]) -> Iterator[tuple[EdgeKe
             try:
                 Types.of({str(name): count for name, count in num_nodes.items()}, {key: 0})
             except ConfigError as error:
-                raise entry.error(f"cannot be: {error}") from None
+                raise entry.error(f"is not valid: {error}") from None
         path = entry.path()
         if entry.text("format", "csv", "numpy") == "numpy":
             yield key, NpyEnds(path)
@@ -151,7 +151,7 @@ def _edges(graph: Entry, num_nodes: dict[NodeKey, int]) -> Iterator[tuple[EdgeKe
 
 
 def _open(entry: Entry) -> Features:
-    """The rows that an entry names."""
+    """Open the file of features that an entry names."""
     numpy = entry.text("format", "numpy", "torch") == "numpy"
     return open_features(entry.path()) if numpy else open_tensor(entry.path())
 
@@ -173,8 +173,10 @@ def _add_feature(
     if domain == "edge" and key is not None:
         key = entry.edge_type()
     if key not in counts:
-        known = ", ".join(map(str, counts)) if None not in counts else "none, for there is one"
-        raise entry.error(f"is of the {domain} type {key!r}, but the types are {known}")
+        if None in counts:
+            raise entry.error(f"has the {domain} type {key!r}, but the nodes have no types")
+        known = ", ".join(map(str, counts))
+        raise entry.error(f"has the {domain} type {key!r}, but the types are {known}")
     rows = checked_rows(_open(entry), counts[key], str(entry.path()), f"{entry.file.name}'s graph")
     if name == "feat":
         leaf, wanted = ("x", dtype) if domain == "node" else ("edge_attr", None)
@@ -189,20 +191,20 @@ def _add_feature(
 
 
 def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
-    """Splits and labels of the first task of nodes; returns the types that it gives labels of."""
+    """Add the splits and labels of the first task of nodes; return the node types with labels."""
     tasks = top.entries("tasks")
-    links = [task for task in tasks if _is_of_links(task)]
+    links = [task for task in tasks if _is_link_task(task)]
     of_nodes = [task for task in tasks if task not in links]
     for task in links:
         warnings.warn(
-            f"{task.file}: {_called(task)} is of links: it makes no splits of nodes; give its seed "
-            "edges to a LinkNeighborLoader yourself",
+            f"{task.file}: {_title(task)} is left out, because a store's splits are of nodes and "
+            "this task is of links; give its seed edges to a LinkNeighborLoader yourself",
             stacklevel=3,
         )
     for task in of_nodes[1:]:
         warnings.warn(
-            f"{task.file}: {_called(task)} is left out, for a store has one set of splits: that of "
-            f"{_called(of_nodes[0])}",
+            f"{task.file}: {_title(task)} is left out, because a store has one set of splits; it "
+            f"is that of {_title(of_nodes[0])}",
             stacklevel=3,
         )
     labelled: dict[NodeKey, list[tuple[Int64Array, Features, Entry]]] = {}
@@ -211,7 +213,7 @@ def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
             key = entry.text_or_none("type")
             if key not in dataset.num_nodes:
                 known = ", ".join(map(str, dataset.num_nodes))
-                raise entry.error(f"is of the node type {key!r}, but the types are {known}")
+                raise entry.error(f"has the node type {key!r}, but the types are {known}")
             seeds, labels = _seeds_and_labels(entry, dataset.num_nodes[key])
             earlier = dataset.splits.get((key, split))
             joined = seeds if earlier is None else np.concatenate([earlier, seeds])
@@ -219,34 +221,34 @@ def _add_task(dataset: Dataset, top: Entry, budget: int) -> set[NodeKey]:
             if labels is not None:
                 labelled.setdefault(key, []).append((seeds, labels, entry))
     for key, parts in labelled.items():
-        dataset.add("nodes", key, "y", Array(_y(dataset.num_nodes[key], parts, budget)))
+        dataset.add("nodes", key, "y", Array(_labels_of_all(dataset.num_nodes[key], parts, budget)))
     return set(labelled)
 
 
-def _called(task: Entry) -> str:
+def _title(task: Entry) -> str:
     name = task.text_or_none("name")
     return f"{task.what} ({name})" if name else task.what
 
 
-def _is_of_links(task: Entry) -> bool:
+def _is_link_task(task: Entry) -> bool:
     for set_name in _SETS:
         for entry in task.entries(set_name):
             if ":" in (entry.text_or_none("type") or ""):
                 return True
             for data in entry.entries("data"):
                 name = data.text("name")
-                if name in _OF_LINKS or (name in _SEEDS and len(_open(data).shape) != 1):
+                if name in _LINK_DATA or (name in _SEEDS and len(_open(data).shape) != 1):
                     return True
     return False
 
 
 def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Features | None]:
-    """Node ids, checked, and what labels there are of them."""
+    """Read and check the node ids of a set; open their labels, or None if there are none."""
     data = {each.text("name"): each for each in entry.entries("data")}
     left_out = [name for name in data if name not in (*_SEEDS, *_LABELS)]
     if left_out:
         warnings.warn(
-            f"{entry.file}: {entry.what} has more than seeds and labels; left out: "
+            f"{entry.file}: {entry.what} has data other than seeds and labels; left out: "
             f"{', '.join(left_out)}",
             stacklevel=4,
         )
@@ -255,7 +257,7 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
         raise entry.error("has no data named 'seeds'")
     seeds = _open(given).all_rows()
     if seeds.dtype.kind not in "iu":
-        raise given.error(f"names {given.path()}, which holds {seeds.dtype} and no node ids")
+        raise given.error(f"names {given.path()}, which holds {seeds.dtype} and not node ids")
     bad = np.flatnonzero((seeds < 0) | (seeds >= num_nodes))
     if len(bad):
         raise given.error(
@@ -269,28 +271,40 @@ def _seeds_and_labels(entry: Entry, num_nodes: int) -> tuple[Int64Array, Feature
     return seeds.astype(np.int64), rows
 
 
-def _y(
+def _labels_of_all(
     num_nodes: int, parts: list[tuple[Int64Array, Features, Entry]], budget: int
 ) -> npt.NDArray[Any]:
-    """Labels of all nodes, of those of some; whole if they are in every set.
+    """Spread the labels of some nodes over an array of all nodes.
+
+    Args:
+        num_nodes: number of nodes.
+        parts: node ids of a set, their labels, and the set's entry.
+        budget: bytes that the array may take.
+
+    Returns:
+        Labels of all nodes: int64, -1 for a missing label, if the labels of every set are whole;
+        else float32 with nan.
 
     Raises:
-        ConfigError: they are more than `budget` bytes.
-        StoreError: sets have labels of other shapes, or a file is damaged.
+        ConfigError: the array takes more than `budget` bytes.
+        StoreError: the sets' labels differ in shape, or a file is damaged.
     """
     row = flat(parts[0][1]).shape[1:]
     needed = 8 * num_nodes * math.prod(row)
     if needed > budget:
         raise ConfigError(
-            f"the labels of {num_nodes} nodes, {needed} bytes, are more than memory=: give more "
+            f"the labels of {num_nodes} nodes take {needed} bytes, more than memory=: raise it "
             "(--memory)"
         )
     whole = all(as_labels(labels).dtype.kind == "i" for _, labels, _ in parts)
     y = np.full((num_nodes, *row), -1 if whole else np.nan, np.int64 if whole else np.float32)
     for seeds, labels, entry in parts:
         if flat(labels).shape[1:] != row:
-            raise entry.error(f"has labels of shape {list(labels.shape)}, another set of {[*row]}")
-        # In a set of integers -1 is missing; -1.0 beside 0.5 is a number.
+            raise entry.error(
+                f"has labels of shape {list(labels.shape)}, but another set has {[*row]} for each "
+                "node"
+            )
+        # -1 is a missing label in a set of integers, and a number in a set of floats.
         given = as_labels(labels) if whole else flat(labels)
         done = 0
         for chunk in map(as_numpy, given.chunks(rows_per_chunk(given.shape, 8))):

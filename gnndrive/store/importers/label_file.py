@@ -1,4 +1,4 @@
-"""Labels in CSV: text, whole numbers or other numbers, with node ids or in the nodes' order."""
+"""Read labels in CSV: text, whole numbers or other numbers, with node ids or in node order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Labels:
     Attributes:
         values: int64 [num_nodes] (-1: no label) or float32 (nan: no label).
         present: which nodes have a label in the file, bool [num_nodes].
-        classes: what the ids stand for, sorted, if labels were text.
+        classes: the texts that the class ids stand for, sorted; None if labels are numbers.
     """
 
     values: npt.NDArray[Any]
@@ -33,17 +33,17 @@ class Labels:
     classes: tuple[str, ...] | None
 
     def labelled(self) -> Int64Array:
-        """Ids of the nodes that have a label, int64 [n]; -1 and nan in the file are none."""
+        """Ids of the nodes that have a label, int64 [n]; -1 and nan in the file mean no label."""
         missing = np.isnan(self.values) if self.values.dtype.kind == "f" else self.values == -1
         return np.flatnonzero(self.present & ~missing)
 
 
 def read_labels(path: Path, num_nodes: int | None) -> Labels:
-    """Read labels; see `from_csv` for what they may be.
+    """Read labels; see `from_csv` for their forms.
 
     Args:
         path: the CSV file.
-        num_nodes: number of nodes; None: as many as there are labels.
+        num_nodes: number of nodes; None: the number of labels.
 
     Raises:
         StoreError: a line is wrong; the message names it.
@@ -53,7 +53,7 @@ def read_labels(path: Path, num_nodes: int | None) -> Labels:
             text = file.read().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise StoreError(
-                f"{path} is not text in UTF-8 (byte {error.start}): save it so"
+                f"{path} is not text in UTF-8 (byte {error.start}): save it as UTF-8 text"
             ) from None
         except OSError as error:
             raise StoreError(f"reading {path} failed ({error.strerror}): check the file") from None
@@ -84,10 +84,10 @@ def read_labels(path: Path, num_nodes: int | None) -> Labels:
 
 
 def _fields(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) of each line that is not blank."""
+    """Yield (line number, fields) of each line that is not blank."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = next((sign for sign in ",;\t" if sign in first), None)
-    if delimiter is None:  # spaces: the label is what follows the first of them
+    if delimiter is None:  # the label is the text after the first space
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
                 yield number, line.split(None, 1)
@@ -102,7 +102,11 @@ def _fields(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_header(lines: list[list[str]]) -> bool:
-    """Whether the first line is a header: no node id where the next line has one, or called so."""
+    """Whether the first of the given lines is a header.
+
+    Of two fields, the first is not a number. Of one field, it is a usual name of labels, or it is
+    not a number and the next line is one.
+    """
     first, width = lines[0], len(lines[0])
     if width == 2:
         return not is_whole(first[0]) and first[0][:1] not in "+-."
@@ -114,8 +118,8 @@ def _is_header(lines: list[list[str]]) -> bool:
 def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
     if not is_whole(text) or not 0 <= int(text) < num_nodes:
         raise StoreError(
-            f"{path}, line {number}: {text!r} is no node id; there are {num_nodes} nodes, "
-            f"numbered from 0; correct the line"
+            f"{path}, line {number}: {text!r} is not a node id; there are {num_nodes} nodes, "
+            "numbered from 0; correct the line"
         )
     return int(text)
 
@@ -154,7 +158,9 @@ def _assemble(
         return Labels(real, present, None)
     for label, number in zip(labels, numbers, strict=True):
         if not label or not is_plain_text(label):
-            raise StoreError(f"{path}, line {number}: {label!r} is no name for a class; correct it")
+            raise StoreError(
+                f"{path}, line {number}: {label!r} is not a name for a class; correct it"
+            )
     names = sorted(set(labels))
     place = {name: index for index, name in enumerate(names)}
     classes = np.full(num_nodes, -1, np.int64)

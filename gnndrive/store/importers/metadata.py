@@ -1,4 +1,6 @@
-"""What a metadata.yaml of GraphBolt says, checked as it is taken: nothing in it is trusted."""
+"""Read a metadata.yaml of GraphBolt, which may come from a stranger; each value is checked when it
+is used.
+"""
 
 from __future__ import annotations
 
@@ -13,81 +15,85 @@ NAME = "metadata.yaml"
 
 
 class Entry:
-    """An object of the file.
+    """An object in the file, with named values.
 
     Args:
-        fields: what it holds.
-        file: the file.
-        what: where it stands in the file, such as "graph.nodes[0]", for errors.
+        fields: the object's values by name.
+        file: the metadata file.
+        what: the object's place in the file, such as "graph.nodes[0]", for errors.
 
     Raises:
-        StoreError: it is no object.
+        StoreError: `fields` is not a mapping.
     """
 
     def __init__(self, fields: Any, file: Path, what: str) -> None:
         self.file, self.what = file, what
         if not isinstance(fields, dict):
-            raise self.error("is no list of names and values")
+            raise self.error("is not a list of names and values")
         self._fields = fields
 
     def __contains__(self, name: object) -> bool:
         return self._fields.get(name) is not None
 
     def error(self, problem: str) -> StoreError:
-        """An error that says where it is."""
+        """An error that names the file and this object's place in it."""
         where = self.file if self.what == NAME else f"{self.file}: {self.what}"
         return StoreError(f"{where} {problem}; correct the file")
 
     def entries(self, name: str) -> list[Entry]:
-        """The objects of a list, none if there is no such list.
+        """The objects in the list `name`; [] if it is missing.
 
         Raises:
-            StoreError: it is no list of objects.
+            StoreError: the value is not a list of objects.
         """
         found = self._fields.get(name)
         if found is None:
             return []
         if not isinstance(found, list):
-            raise self.error(f"has a {name!r} that is no list")
+            raise self.error(f"has a {name!r} that is not a list")
         where = f"{self.what}.{name}" if self.what != NAME else name
         return [Entry(each, self.file, f"{where}[{n}]") for n, each in enumerate(found)]
 
     def entry(self, name: str) -> Entry:
-        """An object in this one.
+        """The object `name` in this one.
 
         Raises:
-            StoreError: it is not there, or no object.
+            StoreError: the value is missing or not an object.
         """
         if name not in self:
             raise self.error(f"has no {name!r}")
         return Entry(self._fields[name], self.file, name)
 
     def text(self, name: str, *allowed: str) -> str:
-        """A text.
+        """The text `name`.
+
+        Args:
+            name: the value's name.
+            *allowed: the texts that are allowed; none: every text is.
 
         Raises:
-            StoreError: it is not there, no text, or none of those that are allowed.
+            StoreError: the value is missing, not a text or not allowed.
         """
         found = self._fields.get(name)
         if not isinstance(found, str) or not found:
-            raise self.error(f"has no {name!r} in text")
+            raise self.error(f"has no {name!r} that is a text")
         if allowed and found not in allowed:
-            raise self.error(f"has the {name} {found!r}, which is none of {', '.join(allowed)}")
+            raise self.error(f"has the {name} {found!r}, which is not one of {', '.join(allowed)}")
         return found
 
     def text_or_none(self, name: str) -> str | None:
-        """A text, None if it is left out.
+        """The text `name`; None if it is missing.
 
         Raises:
-            StoreError: it is no text.
+            StoreError: the value is not a text.
         """
         return self.text(name) if name in self else None
 
     def count(self, name: str) -> int:
-        """A whole number from 0.
+        """The whole number `name`, which is at least 0.
 
         Raises:
-            StoreError: it is none.
+            StoreError: the value is missing or not such a number.
         """
         found = self._fields.get(name)
         if type(found) is not int or found < 0:
@@ -95,10 +101,10 @@ class Entry:
         return found
 
     def edge_type(self) -> EdgeType:
-        """Its type, "source:relation:target".
+        """The edge type in "type", written "source:relation:target".
 
         Raises:
-            StoreError: it is none.
+            StoreError: the value is missing or not such a text.
         """
         parts = self.text("type").split(":")
         if len(parts) != 3:
@@ -106,18 +112,20 @@ class Entry:
         return parts[0], parts[1], parts[2]
 
     def path(self) -> Path:
-        """The file that it names, which is beside the metadata.
+        """The file that "path" names, in the folder of the metadata or below.
 
         Raises:
-            StoreError: it names none, or it is not there.
+            StoreError: the value is missing or outside that folder, or the file is missing.
         """
         given = os.path.normpath(self.text("path"))
         path = self.file.parent / given
         if os.path.isabs(given) or given.startswith(".."):
-            raise self.error(f"names {given!r}, which is not beside the metadata: move it there")
+            raise self.error(
+                f"names {given!r}, which is not in the folder of the metadata: move it there"
+            )
         try:
             there = path.is_file()
-        except OSError:  # no file system has such a name
+        except OSError:  # the name is too long for a file
             there = False
         if not there:
             raise self.error(f"names {path}, which is not there")
@@ -125,11 +133,14 @@ class Entry:
 
 
 def read_metadata(source: Path) -> Entry:
-    """Read a metadata.yaml, or that of a folder.
+    """Read a metadata.yaml.
+
+    Args:
+        source: the file, or the folder that holds it.
 
     Raises:
         ConfigError: PyYAML is not installed.
-        StoreError: there is none, or it is no YAML, naming the line.
+        StoreError: the file is missing, or is not valid YAML; the message names the line.
     """
     try:
         import yaml
@@ -147,8 +158,8 @@ def read_metadata(source: Path) -> Entry:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or "it is no YAML"
+        problem = getattr(error, "problem", None) or "it is not valid YAML"
         raise StoreError(f"{file}{line}: {problem}; correct the file") from None
-    except Exception as error:  # of the constructors of numbers and dates
+    except Exception as error:  # PyYAML passes on what its constructors of numbers and dates raise
         raise StoreError(f"{file}: {error}; correct the file") from None
     return Entry(content, file, NAME)

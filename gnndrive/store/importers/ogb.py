@@ -1,7 +1,7 @@
 """Import an OGB node property dataset from its folder, without the ogb package.
 
-When not to use it: for what OGB calls link or graph property datasets, and for a dataset that is in
-memory already (`from_data`).
+When not to use it: for OGB's link and graph property datasets, and for a dataset that is already in
+memory (`from_data`).
 """
 
 from __future__ import annotations
@@ -40,45 +40,49 @@ def from_ogb(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
-    """Write a store from an OGB node property dataset, as it is downloaded and unzipped.
+    """Write a store from an OGB node property dataset that is downloaded and unzipped.
 
     Node features become x [nodes, columns], edge features edge_attr [edges, columns], labels y.
-    Every other array keeps its name, such as node_year, node_species and edge_reltype; one of a
-    single column is [n]. In CSV they are int64 if all are whole numbers, else float32, as OGB reads
-    them; in .npz as they are there. Edge ids are positions in OGB's list of edges.
+    Every other array keeps its name, such as node_year, node_species and edge_reltype; an array of
+    one column becomes [n]. Arrays in CSV become int64 if they hold whole numbers only, else
+    float32, as in OGB's own reader; arrays in .npz keep their dtype, but float64 becomes float32.
+    Edge ids are positions in OGB's list of edges.
 
     Args:
-        folder: with raw/ and split/ in it, such as dataset/ogbn_arxiv. The CSV form (ogbn-arxiv,
-            -products, -proteins, -mag) needs pyarrow, the binary form (ogbn-papers100M) does not.
-        path: where the store shall be.
-        memory: bytes or text. Edges of a type that need more to be sorted, 40 bytes each, are
-            sorted by DuckDB beside the store.
-        undirected: put the reverse of each edge behind it, with the same features: OGB's
-            add_inverse_edge, which its own loaders set for ogbn-products and ogbn-proteins.
-            Repetitions stay. Not for several edge types: OGB's own loaders add none to ogbn-mag.
-        dtype: of x in the store; "bfloat16" too.
-        made_by: how it was made, for people; None: says the folder.
-        overwrite: replace a store that is at `path`.
+        folder: a folder with raw/ and split/ in it, such as dataset/ogbn_arxiv. The CSV form
+            (ogbn-arxiv, -products, -proteins, -mag) needs pyarrow, the binary form
+            (ogbn-papers100M) does not.
+        path: the folder to make.
+        memory: bytes, or a text such as "4GB". Sorting takes 40 bytes an edge; if the edges of a
+            type need more than `memory`, DuckDB sorts them and spills beside the store.
+        undirected: insert the reverse of each edge after the edge, with the same features, and keep
+            repetitions. This is OGB's add_inverse_edge, which OGB's loaders set for ogbn-products
+            and ogbn-proteins. Not allowed with several edge types: OGB's loaders insert no reverse
+            edges into ogbn-mag.
+        dtype: dtype of x in the store; "bfloat16" is allowed.
+        made_by: a text that says how the store was made; None: a text that names the folder.
+        overwrite: replace an existing store at `path`.
         progress: called as progress(what, done, total).
 
     Returns:
-        The store, open: homogeneous, or with OGB's types. y is int64 [nodes] where labels are whole
-        numbers or missing (−1), else float32 with nan; with several columns [nodes, columns]. Its
-        splits are train, val and test; of a folder with several schemes of splits SCHEME_train, …
+        The open store: homogeneous, or with OGB's types. y is int64 with -1 for a missing label if
+        all labels are whole numbers, else float32 with nan; its shape is [nodes], or [nodes,
+        columns] if there are several columns. The splits are train, val and test; if the folder has
+        several schemes of splits, they are SCHEME_train and so on.
 
     Raises:
-        ConfigError: arguments that do not fit together; pyarrow or DuckDB is needed and is not
-            installed.
-        StoreError: it is no OGB folder, a file is missing or damaged, counts or edges contradict
-            each other (the message names file and line), or the disk is full; nothing is left
-            behind.
+        ConfigError: arguments do not fit together, `path` exists, or pyarrow or DuckDB is needed
+            and is not installed.
+        StoreError: `folder` is not an OGB folder, a file is missing or damaged, counts or edges
+            contradict each other (the message names the file and the line), or the disk is full;
+            nothing is left behind.
     """
     budget, root = parse_size(memory, "memory"), Path(folder)
     raw = open_raw(root)
     if undirected and None not in raw.num_nodes:
         raise ConfigError(
-            "undirected= is for one type of edges: leave it out, and add reverse edge types to "
-            "what is sampled yourself"
+            "undirected= is for one type of edges: leave it out, and add edge types of reverse "
+            "edges to the dataset yourself"
         )
     if undirected:
         raw.edges[None] = BothWays(raw.edges[None])
@@ -86,9 +90,11 @@ def from_ogb(
     _add_arrays(dataset, raw, undirected, dtype)
     for node_type, name, ids in _splits(root / "split", raw):
         dataset.splits[node_type, name] = ids
-    said = f"gnndrive.from_ogb({os.fspath(folder)}{', undirected' if undirected else ''})"
+    default_made_by = (
+        f"gnndrive.from_ogb({os.fspath(folder)}{', undirected' if undirected else ''})"
+    )
     return write_dataset(
-        dataset, path, memory=budget, made_by=made_by or said, overwrite=overwrite,
+        dataset, path, memory=budget, made_by=made_by or default_made_by, overwrite=overwrite,
         progress=progress,
     )  # fmt: skip
 
@@ -120,7 +126,7 @@ def _as_ogb_reads(rows: Features) -> str:
 
 
 def _splits(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
-    """(node type, name, ids) of each split."""
+    """Yield (node type, name, ids) of each split."""
     schemes = sorted(each for each in folder.glob("*") if each.is_dir())
     if not schemes:
         raise StoreError(
@@ -142,8 +148,8 @@ def _scheme(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]
     types = list(raw.num_nodes)
     if None not in raw.num_nodes:
         lines = read_small(require(flags))
-        said = dict(zip(*lines, strict=True)) if len(lines) == 2 else {}
-        types = [each for each in types if str(said.get(str(each))).lower() in ("true", "1")]
+        has_split = dict(zip(*lines, strict=True)) if len(lines) == 2 else {}
+        types = [each for each in types if str(has_split.get(str(each))).lower() in ("true", "1")]
         if not types:
             raise StoreError(f"{flags} says that no node type is split: fetch the dataset again")
     for node_type in types:
@@ -153,13 +159,14 @@ def _scheme(folder: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]
 
 
 def _pickled(path: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
-    """Splits that OGB's DatasetSaver wrote, if they are tensors: arrays would be unpickled."""
+    """Yield the splits that OGB's DatasetSaver wrote as tensors; arrays are refused, because only a
+    pickle can hold them."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # what a damaged pickle raises can be anything
+    except Exception:  # because a damaged pickle can raise anything
         raise StoreError(
-            f"{path} is not loaded, for it holds more than tensors and a pickle can run any code: "
-            "if you trust it, write its arrays beside it as other OGB datasets have them, in "
+            f"{path} is not loaded, because it holds more than tensors and a pickle can run any "
+            "code: if you trust it, write its ids beside it as other OGB datasets have them, in "
             "train.csv.gz, valid.csv.gz and test.csv.gz, an id a line"
         ) from None
     for name in _SPLITS:
@@ -169,7 +176,7 @@ def _pickled(path: Path, raw: Raw) -> Iterator[tuple[NodeKey, str, Int64Array]]:
             raise StoreError(f"{path} has no {name!r} for these node types: fetch it again")
         for node_type, ids in by_type.items():
             if not isinstance(ids, torch.Tensor) or ids.dim() != 1 or ids.is_floating_point():
-                raise StoreError(f"{path}: {name!r} is no tensor of node ids: fetch it again")
+                raise StoreError(f"{path}: {name!r} is not a tensor of node ids: fetch it again")
             values = ids.numpy().astype(np.int64)
             bad = np.flatnonzero((values < 0) | (values >= raw.num_nodes[node_type]))
             if len(bad):

@@ -1,9 +1,9 @@
-"""An OGB node-property dataset's files: CSV or .npz, of one type of node or of several.
+"""Open the files of an OGB node property dataset: CSV or .npz, with one or several types of nodes.
 
-What is where, as OGB's own readers take it (ogb/io/read_graph_raw.py): in CSV a file for each
-array, in raw/ or, for each type, in raw/relations/SOURCE___RELATION___TARGET, raw/node-feat/TYPE
-and raw/node-label/TYPE; in the binary form one .npz with all arrays, or, with types, one .npz for
-each array with a member for each type.
+The places are those of OGB's own readers (ogb/io/read_graph_raw.py). In CSV, each array is a file
+in raw/ or, with types, in raw/relations/SOURCE___RELATION___TARGET, raw/node-feat/TYPE and
+raw/node-label/TYPE. In the binary form, one .npz holds all arrays or, with types, each array is an
+.npz with a member for each type.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from gnndrive.store.importers.features import Features, members, open_member
 from gnndrive.store.types import Types
 
 _ENDING = ".csv.gz"
-_AGAIN = "fetch or unzip the dataset again"
+_FETCH_AGAIN = "fetch or unzip the dataset again"
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """What the raw files hold, opened and not yet read.
+    """The raw files' arrays, opened and not read yet. The type of a homogeneous graph is None.
 
     Attributes:
-        num_nodes: nodes by type; of a homogeneous graph of type None.
-        edges: by type; of a homogeneous graph of type None.
-        nodes, of_edges: arrays by type and OGB's name for them: "node_feat", "node_year", …
-        labels: by node type.
+        num_nodes: numbers of nodes by type.
+        edges: edges by type.
+        nodes, of_edges: arrays by type and OGB's name: "node_feat", "node_year", …
+        labels: labels by node type.
     """
 
     num_nodes: dict[NodeKey, int]
@@ -47,11 +47,11 @@ class Raw:
 
 
 def open_raw(folder: Path) -> Raw:
-    """Open the raw files of an OGB folder, in whichever form they are.
+    """Open the raw files of an OGB folder in any of their forms.
 
     Raises:
-        ConfigError: it is in CSV, and pyarrow is not installed.
-        StoreError: it is no such folder, or a file is missing or damaged.
+        ConfigError: the files are CSV, and pyarrow is not installed.
+        StoreError: `folder` is not an OGB folder, or a file is missing or damaged.
     """
     raw = folder / "raw"
     forms = {
@@ -60,12 +60,12 @@ def open_raw(folder: Path) -> Raw:
         "triplet-type-list.csv.gz": _csv_of_types,
         "edge.csv.gz": _csv,
     }
-    for name, opened in forms.items():
+    for name, open_form in forms.items():
         if (raw / name).is_file():
-            return opened(raw)
+            return open_form(raw)
     raise StoreError(
-        f"{folder} is no OGB folder: raw/ holds none of {', '.join(forms)}; give the folder of a "
-        "node property dataset as it is unzipped, such as dataset/ogbn_arxiv"
+        f"{folder} is not an OGB folder: raw/ holds none of {', '.join(forms)}; give the unzipped "
+        "folder of a node property dataset, such as dataset/ogbn_arxiv"
     )
 
 
@@ -95,10 +95,10 @@ def _csv_of_types(raw: Path) -> Raw:
         if len(triplet) != 3:
             raise StoreError(
                 f"{raw / 'triplet-type-list.csv.gz'}, line {place}: {triplet} is not source, "
-                f"relation and target; {_AGAIN}"
+                f"relation and target; {_FETCH_AGAIN}"
             )
     num_nodes: dict[NodeKey, int] = {
-        name: _whole(count, raw / "num-node-dict.csv.gz")
+        name: _parse_count(count, raw / "num-node-dict.csv.gz")
         for name, count in zip(names, counts, strict=True)
     }
     types: list[EdgeType] = [(source, relation, target) for source, relation, target in triplets]
@@ -110,7 +110,9 @@ def _csv_of_types(raw: Path) -> Raw:
         found.edges[type] = CsvEnds(folder / "edge.csv.gz", count, "num-edge-list.csv.gz")
         for name, rows in _csv_arrays(folder, "edge", count, "num-edge-list.csv.gz"):
             found.of_edges[type, name] = rows
-    featured, labelled = (_flags(raw / f"nodetype-has-{what}.csv.gz") for what in ("feat", "label"))
+    featured, labelled = (
+        _types_with_true(raw / f"nodetype-has-{what}.csv.gz") for what in ("feat", "label")
+    )
     for node_type, count in num_nodes.items():
         folder = raw / "node-feat" / str(node_type)
         for name, rows in _csv_arrays(folder, "node", count, "num-node-dict.csv.gz"):
@@ -119,58 +121,60 @@ def _csv_of_types(raw: Path) -> Raw:
             require(folder / "node-feat.csv.gz")
         labels = raw / "node-label" / str(node_type) / "node-label.csv.gz"
         if node_type in labelled or labels.is_file():
-            said = "num-node-dict.csv.gz"
-            found.labels[node_type] = CsvRows(require(labels), count, said, "float64")
+            count_source = "num-node-dict.csv.gz"
+            found.labels[node_type] = CsvRows(require(labels), count, count_source, "float64")
     return found
 
 
-def _csv_arrays(folder: Path, group: str, count: int, said: str) -> Iterator[tuple[str, Features]]:
-    """(OGB's name, rows) of each array of nodes or edges in a folder."""
+def _csv_arrays(
+    folder: Path, group: str, count: int, count_source: str
+) -> Iterator[tuple[str, Features]]:
+    """Yield (OGB's name, rows) of each array of nodes or edges in a folder."""
     for file in sorted(folder.glob(f"*{_ENDING}")):
         name = file.name.removesuffix(_ENDING)
         if group == "node" and name == "species":  # as ogbn-proteins calls it
             name = "node_species"
         if name == f"{group}-feat":
             kind = "float64" if group == "node" else None
-            yield f"{group}_feat", CsvRows(file, count, said, kind)
+            yield f"{group}_feat", CsvRows(file, count, count_source, kind)
         elif name.startswith(f"{group}_"):
-            yield name, CsvRows(file, count, said)
+            yield name, CsvRows(file, count, count_source)
 
 
 def _count(path: Path) -> int:
-    """The one number of a file."""
+    """The count in a file that holds one count."""
     lines = read_small(require(path))
     if len(lines) != 1:
         raise StoreError(
             f"{path} says that there are {len(lines)} graphs: give a dataset of one graph, whose "
             "name begins with ogbn"
         )
-    return _whole(lines[0][0], path)
+    return _parse_count(lines[0][0], path)
 
 
-def _whole(text: str, path: Path) -> int:
+def _parse_count(text: str, path: Path) -> int:
     try:
-        count = float(text)  # OGB's may be written as 5.0
+        count = float(text)  # because OGB writes some counts as 5.0
     except ValueError:
         count = -1.0
     if not (0 <= count < 2**48 and count == int(count)):
-        raise StoreError(f"{path}: {text!r} is no number of things; {_AGAIN}")
+        raise StoreError(f"{path}: {text!r} is not a count; {_FETCH_AGAIN}")
     return int(count)
 
 
 def _two_lines(path: Path) -> tuple[list[str], list[str]]:
-    """Names, and what is said of each."""
+    """The names in a file's first line, and the values in its second."""
     lines = read_small(require(path))
     if len(lines) != 2 or len(lines[0]) != len(lines[1]):
         raise StoreError(
-            f"{path} has {len(lines)} lines and not names and one value for each: give a dataset "
-            f"of one graph, whose name begins with ogbn, or {_AGAIN}"
+            f"{path} has {len(lines)} lines and should have two, names and one value for each: "
+            f"give a dataset of one graph, whose name begins with ogbn, or {_FETCH_AGAIN}"
         )
     return lines[0], lines[1]
 
 
-def _flags(path: Path) -> set[str]:
-    """Types of which a file says True; none if there is no such file."""
+def _types_with_true(path: Path) -> set[str]:
+    """The types for which a file says True; empty if there is no such file."""
     if not path.is_file():
         return set()
     pairs = zip(*_two_lines(path), strict=True)
@@ -190,10 +194,10 @@ def _binary(raw: Path) -> Raw:
         if name in ("edge_index", "num_nodes_list", "num_edges_list"):
             continue
         group = _group(name, path)
-        count, said = (num_nodes, "num_nodes_list") if group == "node" else (
+        count, count_source = (num_nodes, "num_nodes_list") if group == "node" else (
             num_edges, "num_edges_list"
         )  # fmt: skip
-        rows = checked_rows(open_member(path, name), count, f"{path} ({name})", said)
+        rows = checked_rows(open_member(path, name), count, f"{path} ({name})", count_source)
         if group == "node":
             found.nodes[None, name] = rows
         else:
@@ -226,7 +230,7 @@ def _binary_of_types(raw: Path) -> Raw:
         for name in members(path):
             where = f"{path} ({name})"
             if attribute == "node-label" or _group(attribute, path) == "node":
-                count = _known(num_nodes, name, path)
+                count = _count_of(num_nodes, name, path)
                 rows = checked_rows(open_member(path, name), count, where, nodes_file.name)
                 if attribute == "node-label":
                     found.labels[name] = rows
@@ -234,31 +238,31 @@ def _binary_of_types(raw: Path) -> Raw:
                     found.nodes[name, attribute] = rows
             else:
                 type = _triplet(name, path)
-                count = _known(num_edges, type, path)
+                count = _count_of(num_edges, type, path)
                 rows = checked_rows(open_member(path, name), count, where, edges_file.name)
                 found.of_edges[type, attribute] = rows
     return found
 
 
 def _member_count(path: Path, name: str) -> int:
-    """The one number of a member."""
+    """The count in a member that holds one count."""
     member = open_member(path, name)
-    few = math.prod(member.shape) <= 4  # or it is a bomb
+    few = math.prod(member.shape) <= 4  # because a larger array could fill the memory
     values = member.all_rows().reshape(-1) if few else np.empty(0, np.int64)
     if len(values) != 1 or values.dtype.kind not in "iu" or values[0] < 0:
         raise StoreError(
-            f"{path} ({name}) says {values[:4].tolist()} and not how many there are in one graph: "
-            "give a dataset of one graph, whose name begins with ogbn"
+            f"{path} ({name}) holds {values[:4].tolist()} and not the count of one graph: give a "
+            "dataset of one graph, whose name begins with ogbn"
         )
     return int(values[0])
 
 
-def _npz_ends(path: Path, name: str, count: int, said: Path) -> Ends:
+def _npz_ends(path: Path, name: str, count: int, count_source: Path) -> Ends:
     ends = NpzEnds(path, name)
     if ends.count != count:
         raise StoreError(
-            f"{ends.where} has {ends.count} edges, but {said.name} says {count}: one of them is "
-            f"damaged; {_AGAIN}"
+            f"{ends.where} has {ends.count} edges, but {count_source.name} says {count}: one of "
+            f"them is damaged; {_FETCH_AGAIN}"
         )
     return ends
 
@@ -267,8 +271,8 @@ def _group(name: str, path: Path) -> str:
     group = name[:5]
     if group not in ("node_", "edge_"):
         raise StoreError(
-            f"{path}: {name!r} is neither of nodes nor of edges: OGB's names begin with node_ or "
-            "edge_; rename it, or take it out"
+            f"{path}: {name!r} belongs neither to nodes nor to edges, because OGB's names begin "
+            "with node_ or edge_: rename it, or take it out"
         )
     return group[:4]
 
@@ -277,15 +281,18 @@ def _triplet(name: str, path: Path) -> EdgeType:
     parts = name.split("___")
     if len(parts) != 3:
         raise StoreError(
-            f"{path}: {name!r} is no edge type: OGB writes source___relation___target; rename it"
+            f"{path}: {name!r} is not an edge type, which OGB writes as "
+            "source___relation___target: rename it"
         )
     return parts[0], parts[1], parts[2]
 
 
-def _known(counts: Mapping[Any, int], name: Any, path: Path) -> int:
+def _count_of(counts: Mapping[Any, int], name: Any, path: Path) -> int:
     if name not in counts:
         known = ", ".join(map(str, counts))
-        raise StoreError(f"{path} has an array of {name!r}, but the types are {known}; {_AGAIN}")
+        raise StoreError(
+            f"{path} has an array of {name!r}, but the types are {known}; {_FETCH_AGAIN}"
+        )
     return counts[name]
 
 

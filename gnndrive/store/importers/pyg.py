@@ -1,5 +1,6 @@
-"""Import a PyTorch Geometric `Data` or `HeteroData`: what its loader slices per node or edge is
-stored.
+"""Import a PyTorch Geometric `Data` or `HeteroData`: its edges and attributes of nodes and edges.
+
+When not to use it: for a graph that does not fit in memory (`from_edges`).
 """
 
 from __future__ import annotations
@@ -39,25 +40,31 @@ def from_data(
 ) -> Store:
     """Write a PyG `Data` or `HeteroData` as a store.
 
-    Every attribute that PyG counts as one per node or one per edge is written; edge ids are
+    Every attribute that PyG takes for an attribute of nodes or of edges is written. Edge ids are
     positions in `edge_index`. Masks `NAME_mask` [num_nodes] also become splits NAME. Attributes of
-    the whole graph have no place in a store: they are left out, with a warning that names them.
+    the whole graph are left out, because a store cannot hold them.
 
     Args:
-        data: a graph with `edge_index`, of each edge type.
-        path: where the store shall be.
-        splits: node ids or bool masks by name, of a HeteroData by node type and name; None: from
-            the masks.
-        made_by: how it was made, for people.
-        overwrite: replace a store that is at `path`.
-        progress: called as progress(what, bytes done, bytes in all).
+        data: a graph with `edge_index`; a HeteroData has one for each edge type.
+        path: the folder to make.
+        splits: node ids or bool masks by name; for a HeteroData, by node type and name. None: the
+            masks of `data`.
+        made_by: a text that says how the store was made.
+        overwrite: replace an existing store at `path`.
+        progress: called as progress(array, bytes done, bytes in all).
 
     Returns:
-        The store, open.
+        The open store.
 
     Raises:
-        ConfigError: `data` has no edge_index, or an attribute that a store cannot hold.
-        StoreError: an edge names a node that there is not, or the disk is full.
+        ConfigError: `data` has no edge_index, or an attribute that a store cannot hold, or `path`
+            exists.
+        StoreError: an edge names a node that does not exist, or the disk is full; nothing is left
+            behind.
+
+    Warns:
+        UserWarning: attributes are left out, or a mask holds several splits; the message names
+            them.
     """
     from torch_geometric.data import Data as DataClass
     from torch_geometric.data import HeteroData
@@ -95,7 +102,7 @@ def from_data(
 def _arrays(
     data: Data | HeteroData, nodes: Mapping[NodeKey, Any], edges: Mapping[EdgeKey, Any]
 ) -> dict[str, Any]:
-    """Attributes of nodes and edges by their names in the store, a warning for the others."""
+    """Attributes of nodes and edges by their names in the store; warn of the others."""
     arrays: dict[str, Any] = {}
     left_out: set[str] = set()
     for group, stores in (("nodes", nodes), ("edges", edges)):
@@ -106,13 +113,14 @@ def _arrays(
                 of_nodes = group == "nodes"
                 of_one = store.is_node_attr if of_nodes else store.is_edge_attr
                 count = store.num_nodes if of_nodes else store.edge_index.shape[1]
-                # PyG takes edge_label_index [2, n] for one of n edges: a row each is wanted.
+                # PyG takes edge_label_index [2, n] for an attribute of n edges, but a store needs
+                # one row for each edge.
                 rows = isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
                 if rows and of_one(name) and len(value) == count:
                     arrays[array_name(group, key, name)] = value
                 else:
                     left_out.add(name if key is None else f"{key}.{name}")
-    if None in nodes:  # it was looked at twice
+    if None in nodes:  # a Data is in `nodes` and in `edges`: keep what neither of them took
         left_out -= {name.rpartition("/")[2] for name in arrays}
     else:
         left_out.update(data._global_store.keys())
@@ -168,7 +176,7 @@ def _mask_splits(
                 splits[key, split] = value
             else:
                 warnings.warn(
-                    f"{name} holds {value.shape[-1]} splits and none is chosen: "
+                    f"{name} holds {value.shape[-1]} splits and is not made a split: "
                     f"pass splits={{'{split}': data.{name}[:, 0], …}}",
                     stacklevel=3,
                 )

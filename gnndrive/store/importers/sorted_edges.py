@@ -1,4 +1,4 @@
-"""An edge list that DuckDB has sorted becomes the arrays of a store, batch by batch."""
+"""Write the edges that DuckDB sorts to a store's arrays, batch by batch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ def write_graph(
     progress: Progress | None = None,
     type: EdgeKey = None,
 ) -> None:
-    """Write graph/indptr, indices and, unless undirected, edge_id from a sorted list.
+    """Sort the edges of a type and write indptr, indices and, unless `undirected`, edge_id.
 
     Args:
         edges: all edges of the type.
-        writer: of their store.
+        writer: the store's writer.
         undirected: see `EdgeList.by_target`.
-        progress: called as progress(what, done, in all): percent sorted, then edges written.
-        type: their type; None in a homogeneous store.
+        progress: called as progress(what, done, in all), with percent while the edges are sorted
+            and with edges while they are written.
+        type: the edges' type; None in a homogeneous store.
 
     Raises:
         StoreError: the disk is full, or a file cannot be read.
@@ -62,7 +63,7 @@ def write_graph(
 def write_columns(
     edges: EdgeList, writer: StoreWriter, names: Sequence[str], progress: Progress | None = None
 ) -> None:
-    """Write columns of a list as attributes of edges, in the list's order."""
+    """Write kept columns of an edge list as attributes of edges, in the list's order."""
     for name in names:
         array = writer.array(f"edges/{name}", edges.dtype(name), (writer.num_edges,))
         for values in edges.column(name):

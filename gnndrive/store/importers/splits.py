@@ -1,4 +1,4 @@
-"""Splits for importers: drawn with a seed, or given as ids, masks or files of either."""
+"""Splits for importers: drawn at random, or given as ids, masks or files of either."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RandomSplit:
 
     Attributes:
         train, val, test: fractions of the nodes; together at most 1.
-        seed: what torch's generator starts from; the same seed gives the same split.
+        seed: seed of torch's generator; the same seed gives the same split.
     """
 
     train: float = 0.6
@@ -45,24 +45,25 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
     """Draw train, val and test from `nodes`.
 
     Args:
-        nodes: the ids to draw from, int64 [n].
+        nodes: ids to draw from, int64 [n].
         split: the fractions and the seed.
 
     Returns:
-        Disjoint sorted ids by name; the fractions of n, rounded, and when they add up to 1 every
-        node is in one.
+        Disjoint sorted ids by name. Their numbers are the fractions of n, rounded; if the fractions
+        add up to 1, every node is in one split.
 
     Raises:
-        ConfigError: the fractions cannot be.
+        ConfigError: the fractions or the seed are out of range.
     """
     fractions = (split.train, split.val, split.test)
     if not all(0 <= part <= 1 for part in fractions) or sum(fractions) > 1 + 1e-9:
         raise ConfigError(
-            f"a random split into {fractions} cannot be: give parts of at most 1 in all"
+            f"a random split into {fractions} is not possible: give parts from 0 to 1 that add up "
+            "to 1 or less"
         )
     if split.seed < 0:
         raise ConfigError(f"a random split's seed is {split.seed}: give one from 0 upwards")
-    # torch's permutation, as in PyG's own split transforms: the split can be had without gnndrive
+    # torch's permutation, as in PyG's split transforms, so that users can make the split themselves
     draw = torch.Generator().manual_seed(split.seed)
     order = nodes[torch.randperm(len(nodes), generator=draw).numpy()]
     ends = [round(sum(fractions[: part + 1]) * len(nodes)) for part in range(3)]
@@ -75,7 +76,7 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
 
 
 def resolve(splits: SplitSpec, labelled: Int64Array, num_nodes: int) -> dict[str, ArrayLike]:
-    """Ids or masks for what an importer was given as `splits`.
+    """The ids or masks of an importer's argument `splits`, by name.
 
     Args:
         splits: see `SplitSpec`.
@@ -83,15 +84,16 @@ def resolve(splits: SplitSpec, labelled: Int64Array, num_nodes: int) -> dict[str
         num_nodes: number of nodes.
 
     Raises:
-        ConfigError: `splits` is none of the things it may be.
-        StoreError: a file that cannot be read; the message names it and the line.
+        ConfigError: `splits` is not a `SplitSpec`.
+        StoreError: a file cannot be read; the message names the file and the line.
     """
     if splits is None:
         return {}
     if isinstance(splits, tuple):
         if len(splits) != 5 or splits[0] != "random":
             raise ConfigError(
-                f"splits {splits!r}: give ('random', train, val, test, seed), say 0.6, 0.2"
+                f"splits {splits!r}: give ('random', train, val, test, seed), such as "
+                "('random', 0.6, 0.2, 0.2, 0)"
             )
         splits = RandomSplit(*splits[1:])
     if isinstance(splits, RandomSplit):

@@ -1,4 +1,4 @@
-"""What DuckDB is told of files: their names, and where a text file's rows begin."""
+"""Parts of SQL for DuckDB that name files, and where the rows of a text file begin."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ NUMBER = re.compile(r"[+\-.]?[0-9]")
 
 
 def first_row(file: Path) -> tuple[int, list[str], str, bool]:
-    """Lines before a text file's first row, which are blank or comments; its fields, none if the
-    file is empty; what is between them; and whether it is the only row."""
+    """Find a text file's first row.
+
+    Returns:
+        (number of lines before it, which are blank or comments; its fields, [] if the file is
+        empty; its separator; whether it is the only row).
+
+    Raises:
+        StoreError: the file cannot be read as text.
+    """
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             for number, line in enumerate(lines):
@@ -28,10 +35,10 @@ def first_row(file: Path) -> tuple[int, list[str], str, bool]:
 
 
 def file_name(path: Path) -> str:
-    """A file's name in SQL, in which nothing is a wildcard."""
+    """A file's name as a literal in SQL, with DuckDB's wildcards escaped."""
     return quoted(re.sub(r"[*?\[]", r"[\g<0>]", str(path)))
 
 
 def quoted(text: str) -> str:
-    """A text in SQL."""
+    """A text as a literal in SQL."""
     return "'" + text.replace("'", "''") + "'"

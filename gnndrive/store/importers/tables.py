@@ -1,7 +1,7 @@
 """Import a graph from plain files: edges in CSV, features in .npy or .npz, labels in CSV.
 
-The edges pass through memory, the features do not. When not to use it: for edge lists larger than
-memory, or in Parquet (`from_edges`).
+All edges are held in memory; features are read in chunks. When not to use it: for edge lists that
+are larger than memory or in Parquet (`from_edges`).
 """
 
 from __future__ import annotations
@@ -42,34 +42,35 @@ def from_csv(
     """Write a store from files.
 
     Args:
-        edges: source and target ids a line, with or without a header, separated by a comma,
-            semicolon, tab or spaces.
+        edges: text with a source id and a target id a line, separated by a comma, semicolon, tab or
+            spaces, with or without a header.
         features: .npy, .npz with one array, or a SciPy CSR .npz, one row per node; becomes x. None:
             no x.
-        labels: node id and label a line, or one label a line in the nodes' order; becomes y. Whole
-            numbers stay as they are (int64), other numbers become float32, text becomes class ids
-            in sorted order, the names kept. A node without a label has -1 (nan among floats). None:
-            no y.
-        path: where the store shall be.
+        labels: text with a node id and a label a line, or with one label a line in the nodes'
+            order; becomes y. Whole numbers become int64, other numbers float32. Other labels become
+            class ids, int64, in the labels' sorted order, and the names of the classes. A node
+            without a label has -1 (nan among floats). None: no y.
+        path: the folder to make.
         undirected: add the other direction of every edge and drop repetitions, as PyG's
             `to_undirected`.
-        splits: RandomSplit(train, val, test, seed) of the labelled nodes; or ("random", train, val,
-            test, seed); or by name ids, a bool mask, or a file: .npy, or text with an id a line.
-            None: no splits.
-        dtype: of x in the store; "bfloat16" too.
-        made_by: how it was made, for people; None: says the files.
-        overwrite: replace a store that is at `path`.
+        splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
+            train, val, test, seed); or a mapping from names to ids, a bool mask, or a file of these
+            (.npy, or text with an id a line). None: no splits.
+        dtype: dtype of x in the store; "bfloat16" is allowed.
+        made_by: a text that says how the store was made; None: a text that names the files.
+        overwrite: replace an existing store at `path`.
         progress: called as progress(what, bytes done, bytes in all).
 
     Returns:
-        The store, open. Its edge ids are positions in the list of edges, after `undirected`.
+        The open store. Its edge ids are positions in the list of edges; if `undirected`, in the
+        sorted list of both directions.
 
     Raises:
-        ConfigError: arguments that do not fit together.
-        StoreError: a file is damaged; the message names it and the line. Nothing is left behind.
+        ConfigError: arguments do not fit together, or `path` exists.
+        StoreError: a file is damaged (the message names the line); nothing is left behind.
     """
     if features is None and labels is None:
-        raise ConfigError("no features, no labels: one of them must say how many nodes there are")
+        raise ConfigError("give features or labels: one of them must say how many nodes there are")
     table = None if features is None else open_features(Path(features))
     given = None if table is None else table.shape[0]
     y = None if labels is None else read_labels(Path(labels), given)
@@ -107,13 +108,17 @@ def _read_graph(
 
 
 def reserve(writer: StoreWriter, table: Features, dtype: str) -> None:
-    """Room for x and the graph; labels and splits are small beside them."""
+    """Check that the disk has room for x and the graph; labels and splits are small beside them.
+
+    Raises:
+        StoreError: the disk has less room.
+    """
     x = ArrayInfo("nodes/x", dtype, table.shape, "")
     writer.reserve(x.nbytes + 24 * writer.num_nodes + 16 * writer.num_edges)
 
 
 def write_labels(writer: StoreWriter, y: Labels) -> None:
-    """Write nodes/y and its classes."""
+    """Write nodes/y and the names of its classes."""
     writer.write("nodes/y", y.values)
     if y.classes is not None:
         writer.classes(y.classes)
@@ -126,7 +131,15 @@ def write_features(
     progress: Progress | None,
     name: str = "nodes/x",
 ) -> None:
-    """Write an array of rows, chunk by chunk."""
+    """Write an array of rows, chunk by chunk.
+
+    Args:
+        writer: the store's writer.
+        table: the rows.
+        dtype: dtype in the store.
+        progress: called as progress(name, bytes done, bytes in all).
+        name: the array's full name.
+    """
     x = writer.array(name, dtype, table.shape)
     rows = rows_per_chunk(table.shape, max(x.info.storage.itemsize, table.dtype.itemsize, 4))
     for chunk in table.chunks(rows):

@@ -1,7 +1,7 @@
-"""Read whole numbers from text, fast, with the line in every error.
+"""Read whole numbers from text fast; errors name the line.
 
-Blocks go through numpy's parser; only a block that it refuses, or that holds a number out of
-bounds, is read again line by line to say which line is wrong.
+numpy parses blocks of lines. Only a block that numpy refuses, or that holds a number out of bounds,
+is read again line by line, to find the wrong line.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> Int64Array:
-    """Edges from a text file.
+    """Read edges from a text file.
 
     Args:
-        path: two node ids a line, separated by a comma, semicolon, tab or spaces; a header line,
-            blank lines and what follows "#" are passed over.
-        num_nodes: ids must be below it.
+        path: text with two node ids a line, separated by a comma, semicolon, tab or spaces; a
+            header line, blank lines and text after "#" are skipped.
+        num_nodes: number of nodes; ids must be less.
         progress: called as progress(file name, bytes done, bytes in all).
 
     Returns:
@@ -43,19 +43,22 @@ def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> 
 
 
 def read_ids(path: Path, num_nodes: int) -> Int64Array:
-    """Node ids from a text file, one a line, as `read_edges` reads two.
+    """Read node ids from a text file, one a line, in the same way as `read_edges`.
+
+    Returns:
+        int64 [ids], in the file's order.
 
     Raises:
-        StoreError: as `read_edges`.
+        StoreError: as for `read_edges`.
     """
     return _read_table(path, 1, num_nodes, None).reshape(-1)
 
 
 def open_text(path: Path) -> io.FileIO:
-    """Open a source file for reading bytes.
+    """Open a file for reading bytes.
 
     Raises:
-        StoreError: it cannot be opened.
+        StoreError: the file cannot be opened.
     """
     try:
         return io.FileIO(path, "r")
@@ -66,7 +69,7 @@ def open_text(path: Path) -> io.FileIO:
 
 
 def split_line(line: str) -> list[str]:
-    """The fields of a line without its comment; none for a blank one."""
+    """The fields of a line without its comment; [] for a blank line."""
     line = line.split("#", 1)[0].strip(" \r\n")
     return [field.strip() for field in _SEPARATOR.split(line)] if line else []
 
@@ -87,7 +90,7 @@ def _read_table(path: Path, columns: int, limit: int, progress: Progress | None)
             text = _decode(block, path, line)
             if not headed and (header := _header_length(text)) is not None:
                 headed = True
-                text = "\n" * text[:header].count("\n") + text[header:]  # keeps the lines' numbers
+                text = "\n" * text[:header].count("\n") + text[header:]  # keeps line numbers right
             table = _parse_fast(text, columns)
             if table is None or (len(table) and (table.min() < 0 or table.max() >= limit)):
                 table = _parse_slow(text, columns, limit, path, line)
@@ -100,7 +103,7 @@ def _read_table(path: Path, columns: int, limit: int, progress: Progress | None)
 
 
 def _blocks(file: io.FileIO, path: Path) -> Iterator[bytes]:
-    """The file in blocks of whole lines."""
+    """Read the file in blocks of whole lines."""
     rest = b""
     while True:
         try:
@@ -133,9 +136,10 @@ def _decode(block: bytes, path: Path, line: int) -> str:
 
 
 def _header_length(text: str) -> int | None:
-    """How long blank lines, comments and a header are; None: nothing else in this text yet.
+    """Length of the blank lines, comments and header at the beginning of a text; None: it holds
+    blank lines and comments only.
 
-    A header is a first line in which nothing is a number.
+    A header is a first line in which no field is a number.
     """
     position = 0
     for line in text.splitlines(keepends=True):
@@ -148,7 +152,8 @@ def _header_length(text: str) -> int | None:
 
 
 def _parse_fast(text: str, columns: int) -> Int64Array | None:
-    """What numpy makes of it; None: it refuses, or it is not `columns` wide."""
+    """Parse a block with numpy, int64 [n, columns]; None if numpy refuses it or finds another
+    number of columns."""
     if not text.strip():
         return np.empty((0, columns), np.int64)
     first = next((line for line in text.splitlines() if split_line(line)), "")
@@ -163,7 +168,11 @@ def _parse_fast(text: str, columns: int) -> Int64Array | None:
 
 
 def _parse_slow(text: str, columns: int, limit: int, path: Path, first_line: int) -> Int64Array:
-    """Line by line, to say which one is wrong; also reads what numpy is too strict for."""
+    """Parse a block line by line, which also takes lines that numpy refuses without need.
+
+    Raises:
+        StoreError: a line is wrong; the message names it.
+    """
     rows = []
     for number, line in enumerate(text.split("\n"), first_line):
         fields = split_line(line)
@@ -179,8 +188,7 @@ def _parse_slow(text: str, columns: int, limit: int, path: Path, first_line: int
             if not 0 <= value < limit:
                 raise StoreError(
                     f"{path}, line {number}: node {value}, but there are {limit} nodes, numbered "
-                    "from 0; "
-                    f"correct the line, or give features and labels for all nodes"
+                    "from 0; correct the line, or give features and labels for all nodes"
                 )
         rows.append(values)
     return np.array(rows, np.int64).reshape(-1, columns)
