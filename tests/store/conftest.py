@@ -1,4 +1,4 @@
-"""A tiny store with every kind of array in it, and ways to damage it."""
+"""A tiny store with every kind of array, and functions that damage it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NODES, EDGES = 40, 160
 
 @pytest.fixture(autouse=True)
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was fsynced, in order; nothing really is, or hundreds of tests wait for the disk."""
+    """The paths that were fsynced, in order. fsync is replaced, because hundreds of tests would
+    wait for the disk."""
     paths: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: paths.append(os.readlink(f"/proc/self/fd/{fd}")))
     return paths
@@ -47,7 +48,7 @@ def make_store(path: Path) -> Store:
 
 @pytest.fixture(scope="session")
 def make() -> Callable[[Path], Store]:
-    """Make the tiny store at a path."""
+    """A function that makes the tiny store at a path."""
     return make_store
 
 
@@ -58,7 +59,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def edit_json(store: Store) -> Callable[[Callable[[dict[str, Any]], object]], None]:
-    """Change store.json in place."""
+    """A function that changes store.json in place."""
 
     def edit(change: Callable[[dict[str, Any]], object]) -> None:
         file = store.path / "store.json"

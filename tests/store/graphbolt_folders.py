@@ -1,4 +1,4 @@
-"""Folders of datasets that a metadata.yaml of GraphBolt describes."""
+"""Folders of GraphBolt datasets, each with a metadata.yaml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
 
 class Source:
-    """A dataset's folder: arrays that were put there, and what the metadata says of them."""
+    """A dataset's folder: its files, and the metadata that describes them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.random = folder, np.random.default_rng(0)
@@ -32,7 +32,7 @@ class Source:
         folder.mkdir()
 
     def put(self, name: str, array: Any, kind: str = "numpy") -> dict[str, str]:
-        """Save an array; returns what the metadata says of it."""
+        """Save an array; return the metadata of its file."""
         ending = {"numpy": "npy", "torch": "pt", "csv": "csv"}[kind]
         path = self.folder / "data" / f"{name}.{ending}"
         path.parent.mkdir(exist_ok=True)
@@ -58,7 +58,7 @@ class Source:
         return array
 
     def task(self, type: str | None = None, labels: str | None = "numpy", **more: Any) -> Any:
-        """A task of nodes; returns the seeds and the labels of its sets."""
+        """Add a task of nodes; return the seeds and the labels of its sets."""
         order = self.random.permutation(NODES)[:90]
         given = {}
         task: dict[str, Any] = {"name": "classify", "num_classes": 5, **more}
@@ -83,7 +83,7 @@ class Source:
         )  # fmt: skip
 
     def refused(self, match: str | None, kind: Any = StoreError, **arguments: Any) -> None:
-        """Hold that it is refused, and that nothing is left behind."""
+        """Check that the dataset is refused and that nothing is left behind."""
         before = sorted(os.listdir(self.folder.parent))
         with pytest.raises(kind, match=match):
             gnndrive.from_graphbolt(
@@ -93,14 +93,14 @@ class Source:
 
 
 def homogeneous(folder: Path) -> Source:
-    """A homogeneous dataset that has nodes and nothing else yet."""
+    """A homogeneous dataset with nodes and nothing else."""
     made = Source(folder)
     made.graph["nodes"].append({"num": NODES})
     return made
 
 
 def heterogeneous(folder: Path) -> Source:
-    """A heterogeneous dataset that has nodes and nothing else yet."""
+    """A heterogeneous dataset with nodes and nothing else."""
     made = Source(folder)
     made.graph["nodes"] += [{"type": name, "num": count} for name, count in COUNTS.items()]
     return made

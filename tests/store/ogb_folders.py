@@ -1,4 +1,4 @@
-"""Folders of OGB node property datasets, in each of their four forms, made of given arrays."""
+"""Write given arrays as folders of OGB node property datasets, in each of their forms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def put_splits(folder: Path) -> None:
 
 
 def make_arrays() -> dict[str, Any]:
-    """What a homogeneous dataset holds."""
+    """The arrays of a homogeneous dataset."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 4, NODES).astype(np.float32)
     labels[::7] = np.nan
@@ -89,7 +89,7 @@ def plain_form(folder: Path, arrays: dict[str, Any]) -> Path:
 
 
 def make_typed() -> dict[str, Any]:
-    """What a heterogeneous dataset holds: arrays by type."""
+    """The arrays of a heterogeneous dataset, by type."""
     random = np.random.default_rng(1)
     return {
         "edge_index": {
@@ -147,12 +147,12 @@ def put_typed_splits(folder: Path) -> Path:
 
 
 def left(folder: Path) -> list[str]:
-    """What is in a folder."""
+    """The names in a folder, sorted."""
     return sorted(os.listdir(folder))
 
 
 def refused(folder: Path, match: str | None, kind: Any = StoreError, **arguments: Any) -> None:
-    """Hold that a folder is refused, and that nothing is left behind."""
+    """Check that a folder is refused and that nothing is left behind."""
     before = left(folder.parent)
     with pytest.raises(kind, match=match):
         gnndrive.from_ogb(folder, folder.parent / "refused.gnn", **arguments)

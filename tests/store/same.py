@@ -1,4 +1,4 @@
-"""A store held against the source that it was imported from."""
+"""Compare a store with the source that it was imported from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gnndrive import Store
 
 
 def same_edges(store: Store, type: Any, expected: np.ndarray) -> None:
-    """Hold each edge of a store against the source's."""
+    """Check that the edges of a store equal the source's, by edge id."""
     edges = store.edges(type)
     found = np.empty((2, edges.num_edges), np.int64)
     assert edges.edge_id is not None
@@ -20,7 +20,7 @@ def same_edges(store: Store, type: Any, expected: np.ndarray) -> None:
 
 
 def same_array(store: Store, name: str, dtype: str, expected: Any) -> None:
-    """Hold an array of a store, dtype and all, against the source's."""
+    """Check the dtype of an array of a store, and that its values equal the source's."""
     array = store.array(name)
     assert array.dtype == dtype
     np.testing.assert_array_equal(array, expected)

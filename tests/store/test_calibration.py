@@ -1,4 +1,4 @@
-"""disk.json: written whole, believed only if it is sound and of this disk, ignored by the rest."""
+"""disk.json is written whole, and used only if it is valid and was measured on the store's disk."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import DiskCost, DiskIdentity
 from gnndrive.store.calibration import (
     DEFAULT_GAP_BYTES,
     DISK_JSON,
+    checked_gap,
     disk_identity,
     gap_bytes,
     load_calibration,
@@ -31,7 +32,7 @@ def cost(store):
     return replace(COST, disk=disk_identity(store.path))
 
 
-def test_what_was_saved_is_loaded(store, cost, synced):
+def test_saved_costs_are_loaded(store, cost, synced):
     assert load_calibration(store) is None
     path = save_calibration(store, cost)
     assert path == store.path / DISK_JSON
@@ -45,7 +46,7 @@ def test_what_was_saved_is_loaded(store, cost, synced):
     open_store(store.path).verify()
 
 
-def test_another_disk_counts_as_not_calibrated(store, cost):
+def test_costs_of_another_disk_are_not_loaded(store, cost):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for name in ("model", "serial", "file_system"):
@@ -53,7 +54,7 @@ def test_another_disk_counts_as_not_calibrated(store, cost):
             assert load_calibration(store) is None
 
 
-def test_which_disks_are_one():
+def test_disks_are_compared():
     assert DISK.same_as(DISK)
     assert DISK.same_as(replace(DISK, number="8:17"))  # after another boot
     assert not DISK.same_as(replace(DISK, serial="other"))
@@ -62,7 +63,7 @@ def test_which_disks_are_one():
     assert not nameless.same_as(replace(nameless, number="8:17"))
 
 
-def test_this_disk(tmp_path):
+def test_the_disk_of_a_folder_is_identified(tmp_path):
     disk = disk_identity(tmp_path)
     device = os.stat(tmp_path).st_dev
     assert disk.number == f"{os.major(device)}:{os.minor(device)}"
@@ -106,7 +107,7 @@ def _fields(record):
         broken(lambda c: c.update(points=[[512]])),
     ],
 )
-def test_a_damaged_file_warns_and_counts_as_not_there(store, content):
+def test_a_damaged_file_warns_and_is_ignored(store, content):
     (store.path / DISK_JSON).write_text(content)
     with pytest.warns(RuntimeWarning, match="run `gnndrive bench disk"):
         assert load_calibration(store) is None
@@ -157,10 +158,27 @@ def test_a_disk_that_is_full_leaves_the_old_file(store, cost, monkeypatch):
         (0.0, 0.0, 24576),
     ],
 )
-def test_the_gap_that_follows(request_s, byte_s, gap):
+def test_the_gap_of_given_costs(request_s, byte_s, gap):
     assert gap_bytes(replace(COST, request_s=request_s, byte_s=byte_s), 65536) == gap
 
 
 def test_the_gap_without_a_calibration():
     assert gap_bytes(None, 65536) == DEFAULT_GAP_BYTES
     assert gap_bytes(None, 4096) == 4096
+
+
+@pytest.mark.parametrize(("gap", "nbytes"), [("8KiB", 8192), (1000, 1000), (0, 0), ("0", 0)])
+def test_a_given_gap_needs_no_calibration(store, gap, nbytes):
+    assert checked_gap(gap, store, 4096) == nbytes
+
+
+def test_the_gap_is_the_calibrations_unless_given(store, cost):
+    assert checked_gap(None, store, 65536) == DEFAULT_GAP_BYTES
+    save_calibration(store, cost)
+    assert checked_gap(None, store, 65536) == gap_bytes(cost, 65536)
+
+
+@pytest.mark.parametrize("gap", [-1, True, False, "wide"])
+def test_a_gap_that_is_not_a_size_is_refused(store, gap):
+    with pytest.raises(ConfigError, match=f"gap={gap!r}"):
+        checked_gap(gap, store, 65536)

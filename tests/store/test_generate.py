@@ -1,4 +1,4 @@
-"""The planted graph: every slice gives the same rows, and neighbours solve its task."""
+"""The planted graph: slices equal the whole, and neighbours' features tell the community."""
 
 from pathlib import Path
 
@@ -15,25 +15,25 @@ def graph() -> Planted:
 
 
 def owners(graph: Planted) -> np.ndarray:
-    """The node that each edge leads to."""
+    """The node that each edge goes to."""
     return np.repeat(np.arange(len(graph.y)), np.diff(graph.indptr))
 
 
 def neighbour_mean(graph: Planted, rows: np.ndarray) -> np.ndarray:
-    """For each node the mean of `rows` over its in-neighbours, dense."""
+    """For each node, the mean of `rows` over its in-neighbours."""
     total = np.zeros_like(rows)
     np.add.at(total, owners(graph), rows[graph.indices[:]])
     return total / np.diff(graph.indptr)[:, None]
 
 
 def accuracy(graph: Planted, rows: np.ndarray) -> float:
-    """Of the classifier that takes the community whose mean row is nearest in angle."""
+    """The accuracy of choosing the community whose mean row is nearest in angle."""
     known = np.stack([rows[graph.y == label].mean(0) for label in range(8)])
     known /= np.linalg.norm(known, axis=1, keepdims=True)
     return float(np.mean((rows @ known.T).argmax(1) == graph.y))
 
 
-def test_slices_agree_with_the_whole_across_blocks():
+def test_slices_across_blocks_equal_the_whole():
     calls: list[int] = []
 
     def compute(block: int, start: int, stop: int) -> np.ndarray:
@@ -49,10 +49,10 @@ def test_slices_agree_with_the_whole_across_blocks():
             assert array[start:stop].tolist() == whole[start:stop].tolist()
     calls.clear()
     _ = array[0:2], array[2:4], array[4:6]
-    assert calls == [0, 1]  # a block is computed once when rows are asked in order
+    assert calls == [0, 1]  # slices in order compute each block once
 
 
-def test_what_is_no_stretch_of_rows_is_refused():
+def test_only_slices_of_step_1_are_computed():
     array = Computed((4,), np.int64, 2, lambda block, start, stop: np.arange(start, stop))
     with pytest.raises(TypeError, match="slices"):
         array[1]  # type: ignore[index]
@@ -60,7 +60,7 @@ def test_what_is_no_stretch_of_rows_is_refused():
         array[::2]
 
 
-def test_real_arrays_slice_alike(graph: Planted):
+def test_slices_of_indices_and_features_are_the_same_at_every_call(graph: Planted):
     x, indices = graph.x[:], graph.indices[:]
     assert x.dtype == np.float32
     assert indices.dtype == np.int32
@@ -92,7 +92,7 @@ def test_edges_are_in_range_mostly_within_and_skewed(graph: Planted):
     assert popular.sum() > 0.15 * len(indices)
 
 
-def test_ids_tell_nothing(graph: Planted):
+def test_ids_do_not_correlate_with_community_or_popularity(graph: Planted):
     ids = np.arange(20_000)
     uses = np.bincount(graph.indices[:], minlength=20_000)
     assert abs(np.corrcoef(ids, graph.y)[0, 1]) < 0.03
@@ -129,7 +129,7 @@ def test_splits_are_disjoint_and_of_their_sizes(graph: Planted):
         ({"seed": -1}, "seed=-1"),
     ],
 )
-def test_numbers_that_give_no_graph(arguments: dict, message: str):
+def test_numbers_out_of_range_are_refused(arguments: dict, message: str):
     with pytest.raises(ConfigError, match=message):
         planted(**{"num_nodes": 100, **arguments})
 

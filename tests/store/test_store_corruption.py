@@ -1,4 +1,4 @@
-"""Whatever is wrong with a store's files is a StoreError that names the file."""
+"""Every kind of damage to a store's files is a StoreError that names the file."""
 
 from __future__ import annotations
 
@@ -96,10 +96,10 @@ def test_wrong_checksum(store: Store, edit_json) -> None:
 
 
 @pytest.mark.parametrize("together", [EDGES, 100, 7])
-def test_edge_id_twice(
+def test_an_edge_id_that_occurs_twice(
     store: Store, edit_json, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    """Also of more edges than are looked at together, as a graph of some hundred millions has."""
+    """Also with more edges than one pass checks, as in a graph of hundreds of millions of edges."""
     monkeypatch.setattr("gnndrive.store.verify._SEEN_MAX", together)
     store.verify()
     import hashlib
@@ -148,7 +148,7 @@ def test_wrong_version(store: Store, edit_json, version: int) -> None:
         b'{"format": "gnndrive-store", "version": NaN}',
     ],
 )
-def test_json_that_is_none(store: Store, content: bytes) -> None:
+def test_content_that_is_not_a_store_json(store: Store, content: bytes) -> None:
     (store.path / "store.json").write_bytes(content)
     refused(store.path, "store.json")
 
@@ -218,7 +218,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_lead_out(store: Store, edit_json, name: str) -> None:
+def test_names_outside_the_store(store: Store, edit_json, name: str) -> None:
     edit_json(lambda top: top["arrays"].update({name: top["arrays"]["nodes/y"]}))
     refused(store.path, "store.json")
 
@@ -246,7 +246,7 @@ def test_the_store_itself_may_be_linked(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_no_plain_file(store: Store, file: str) -> None:
+def test_a_pipe_or_folder_instead_of_a_file(store: Store, file: str) -> None:
     (store.path / file).unlink()
     os.mkfifo(store.path / file)
     refused(store.path, file)
@@ -268,7 +268,7 @@ def test_changed_after_opening(store: Store) -> None:
         store.verify()
 
 
-def test_refusals_hold_no_descriptor(store: Store) -> None:
+def test_refusals_close_all_descriptors(store: Store) -> None:
     assert isinstance(store, ReaderStore)
     document = json.loads((store.path / "store.json").read_text())
     os.truncate(store.path / "nodes/y.npy", 4100)

@@ -1,4 +1,4 @@
-"""Files become a store, and a wrong line is named."""
+"""from_csv: text and feature files become a store; errors name the wrong line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lines(separator: str = ",", header: str = "source,target") -> str:
 
 
 class Files:
-    """Source files in a folder, all good until one is replaced."""
+    """Source files in a folder, all valid until a test replaces one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ def edges_of(store: Store) -> list[tuple[int, int]]:
     return [tuple(pair) for pair in pairs.tolist()]
 
 
-def test_all_of_it(files: Files) -> None:
+def test_edges_features_labels_and_splits(files: Files) -> None:
     seen: list[tuple[str, int, int]] = []
     store = files.load(progress=lambda *call: seen.append(call))
     assert edges_of(store) == EDGES
@@ -232,7 +232,7 @@ def test_without_features_or_labels(files: Files) -> None:
         files.load(None, None)
 
 
-def test_a_dtype_that_loses_values(files: Files) -> None:
+def test_a_dtype_that_values_do_not_fit_is_refused(files: Files) -> None:
     np.save(files.folder / "x.npy", files.x + 250)
     with pytest.raises(ConfigError, match="does not fit uint8"):
         files.load(dtype="uint8")
@@ -268,7 +268,7 @@ def test_random_splits() -> None:
         ({"train": np.zeros(4, bool)}, "bool mask"),
     ],
 )
-def test_splits_that_cannot_be(files: Files, splits, match: str) -> None:
+def test_invalid_splits_are_refused(files: Files, splits, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         files.load(splits=splits)
 

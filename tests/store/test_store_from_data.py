@@ -1,4 +1,4 @@
-"""A PyG Data becomes a store in which every edge and every attribute is found again by its id."""
+"""from_data: a PyG Data becomes a store with the same edges and attributes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_round_trip(tmp_path: Path, seed: int) -> None:
     store.verify()
 
 
-def test_what_belongs_to_the_whole_graph_is_left_out_and_named(tmp_path: Path) -> None:
+def test_attributes_of_the_whole_graph_are_left_out_and_named(tmp_path: Path) -> None:
     data = make_data(0)
     data.title, data.target, data.many = "a graph", torch.tensor(3.0), torch.zeros(7, 2)
     with pytest.warns(UserWarning, match="left out: many, target, title"):
@@ -116,12 +116,12 @@ def test_csc_is_stable(dtype: type) -> None:
     assert np.array_equal(np.diff(indptr), np.bincount(dst.astype(int), minlength=31))
 
 
-def test_csc_of_nothing() -> None:
+def test_csc_of_no_edges() -> None:
     indptr, indices, edge_id = csc_from_edges(np.empty(0, int), np.empty(0, int), 3)
     assert (indptr.tolist(), len(indices), len(edge_id)) == ([0, 0, 0, 0], 0, 0)
 
 
-def test_undirected_is_pygs() -> None:
+def test_undirected_equals_pyg() -> None:
     from torch_geometric.utils import to_undirected as pygs
 
     edge_index = np.random.default_rng(0).integers(0, 30, (2, 200))

@@ -1,4 +1,4 @@
-"""Edge lists in Parquet and CSV, sorted by DuckDB: the same store that sorting in memory gives."""
+"""from_edges: DuckDB sorts Parquet and CSV into the same store as sorting in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def parquet(ends: np.ndarray, tmp_path: Path) -> Path:
 
 
 def same_graph(store: Store, ends: np.ndarray, tmp_path: Path) -> None:
-    """Hold a store against the one that is sorted in memory."""
+    """Check that a store's graph equals one that is sorted in memory."""
     data = Data(edge_index=torch.from_numpy(ends), num_nodes=store.num_nodes)
     expected = gnndrive.from_data(data, tmp_path / "expected.gnn")
     np.testing.assert_array_equal(store.indptr, expected.indptr)
@@ -140,12 +140,12 @@ def test_no_edges(tmp_path: Path) -> None:
         ("", {"num_nodes": 3}, []),
     ],
 )
-def test_text_of_many_kinds(
+def test_kinds_of_text(
     tmp_path: Path, content: str, arguments: dict[str, Any], edges: list[tuple[int, int]]
 ) -> None:
     file = tmp_path / "e[1]*.csv"
     file.write_text(content, encoding="utf-8")
-    (tmp_path / "e1.csv").write_text("7,8\n", encoding="utf-8")  # what a wildcard would find
+    (tmp_path / "e1.csv").write_text("7,8\n", encoding="utf-8")  # the file of a wildcard
     store = gnndrive.from_edges(file, tmp_path / "g.gnn", **arguments)
     target = np.repeat(np.arange(store.num_nodes), np.diff(store.indptr))
     assert sorted(zip(store.indices.tolist(), target.tolist(), strict=True)) == edges
@@ -158,7 +158,7 @@ def test_only_some_files_have_a_header(tmp_path: Path) -> None:
     assert store.num_edges == 2
 
 
-# ---- what is refused; nothing is left behind
+# ---- refusals, which leave nothing behind
 
 
 def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any) -> None:
@@ -190,7 +190,7 @@ def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any)
          {"num_nodes": 9, "map_ids": True}),
     ],
 )  # fmt: skip
-def test_what_cannot_be(
+def test_invalid_edges_and_arguments_are_refused(
     tmp_path: Path, table: dict[str, Any], match: str, arguments: dict[str, Any]
 ) -> None:
     refused(tmp_path, table, match, **arguments)
@@ -215,7 +215,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["e.csv", "e.parquet"]
 
 
-def test_the_row_group_at_fault_is_named(parquet: Path, tmp_path: Path) -> None:
+def test_a_damaged_row_group_is_named(parquet: Path, tmp_path: Path) -> None:
     groups = pq.ParquetFile(parquet).metadata
     start = groups.row_group(5).column(0).data_page_offset
     with parquet.open("r+b") as file:
@@ -245,7 +245,8 @@ def test_without_duckdb_it_says_what_to_install(
 
 
 class Sorting:
-    """Stands where DuckDB does, in the middle of a sort: it ends when it is told to."""
+    """A fake DuckDB connection in the middle of a sort, which ends after the given progress values
+    or when it is interrupted."""
 
     def __init__(self, shares: list[float]) -> None:
         self._shares, self._ended, self.interrupted = shares, threading.Event(), False
@@ -281,7 +282,7 @@ def sorting(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], edge_lis
     return one
 
 
-def test_a_sort_says_how_far_it_is(sorting: Callable[..., edge_list.EdgeList]) -> None:
+def test_a_sort_reports_its_progress(sorting: Callable[..., edge_list.EdgeList]) -> None:
     told: list[int] = []
     sorting([-1.0, 0.0, 12.5, 40.0, 50.0])._open_reader("", told.append)
     assert told[:5] == [0, 0, 25, 80, 99]

@@ -1,4 +1,4 @@
-"""Datasets of GraphBolt's metadata.yaml, read row by row and edge by edge."""
+"""from_graphbolt: the store holds every row and every edge of the dataset."""
 
 from __future__ import annotations
 
@@ -43,9 +43,6 @@ def same_task(nodes: Any, y: Any, given: Any, dtype: str = "int64") -> None:
         expected[seeds] = labels
     assert y.dtype == dtype
     np.testing.assert_array_equal(y, expected)
-
-
-# ---- what is read
 
 
 @pytest.mark.parametrize("kind", ["csv", "numpy"])
@@ -115,7 +112,7 @@ def test_little_memory_gives_the_same_store(
     assert sorted(os.listdir(tmp_path)) == ["a.gnn", "b.gnn", "dataset"]
 
 
-def test_bfloat16_stays_as_it_is(source: Source) -> None:
+def test_bfloat16_stays_bfloat16(source: Source) -> None:
     source.edges("numpy")
     x = source.feature("node", "feat", torch.arange(NODES).bfloat16(), kind="torch")
     given = source.task(labels=None)
@@ -128,7 +125,7 @@ def test_bfloat16_stays_as_it_is(source: Source) -> None:
     assert store.split("val").tolist() == given["val"][0].tolist()
 
 
-def test_labels_of_all_nodes_beside_those_of_the_task(source: Source) -> None:
+def test_labels_of_a_task_and_a_feature_called_label(source: Source) -> None:
     source.edges("csv")
     given = source.task()
     source.feature("node", "label", np.zeros(NODES, np.int32))
@@ -137,7 +134,7 @@ def test_labels_of_all_nodes_beside_those_of_the_task(source: Source) -> None:
     same_array(store, "nodes/label", "int32", np.zeros(NODES))
 
 
-def test_labels_that_are_no_classes(source: Source) -> None:
+def test_labels_that_are_not_whole_numbers(source: Source) -> None:
     source.edges("csv")
     source.task()
     data = source.said["tasks"][0]["train_set"][0]["data"]
@@ -148,7 +145,7 @@ def test_labels_that_are_no_classes(source: Source) -> None:
     assert (y[seeds] == 0.5).all()
 
 
-def test_a_label_of_minus_one_is_a_number_beside_fractions(source: Source) -> None:
+def test_minus_one_is_a_label_in_a_set_of_floats(source: Source) -> None:
     source.edges("csv")
     sets = {"train_set": [0.5, -1.0, 2.5], "validation_set": [-1.0, 2.0]}
     source.said["tasks"] = [{
@@ -182,7 +179,7 @@ def test_seeds_in_several_sets_and_several_labels(source: Source) -> None:
     assert y[[2, 3, 12]].tolist() == [[0, 0], [-1, -1], [1, 1]]
 
 
-def test_what_is_left_out_is_said(source: Source) -> None:
+def test_warnings_name_all_that_is_left_out(source: Source) -> None:
     source.edges("csv")
     pairs = source.put("pairs", np.zeros((4, 2), np.int64))
     for name in ("seeds", "node_pairs"):
@@ -218,7 +215,7 @@ def test_no_edges_and_no_tasks(source: Source) -> None:
     store.verify()
 
 
-def test_the_importer_is_found(source: Source, tmp_path: Path) -> None:
+def test_from_dataset_chooses_this_importer(source: Source, tmp_path: Path) -> None:
     source.edges("csv")
     for number, given in enumerate((source.write(), source.folder / "metadata.yaml")):
         assert from_dataset(given, tmp_path / f"{number}.gnn").num_edges == EDGES

@@ -1,4 +1,4 @@
-"""Every way in which a metadata.yaml, or what it names, is wrong; and that nothing is left."""
+"""from_graphbolt refuses wrong metadata and wrong files, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -34,9 +34,6 @@ def typed(tmp_path: Path) -> Source:
     return heterogeneous(tmp_path / "dataset")
 
 
-# ---- what is refused; nothing is left behind
-
-
 @pytest.mark.parametrize("memory", ["4GB", "50KB"])
 @pytest.mark.parametrize(
     ("content", "match"),
@@ -49,7 +46,7 @@ def typed(tmp_path: Path) -> Source:
         ("0,1.5\n", "edges.csv, line 1: '0,1.5' is not 2 whole numbers"),
     ],
 )
-def test_edges_in_csv_that_are_wrong(source: Source, memory: str, content: str, match: str) -> None:
+def test_wrong_edges_in_csv(source: Source, memory: str, content: str, match: str) -> None:
     source.edges("csv")
     text = content + "0,1\n" * EDGES
     (source.folder / "data" / "edges.csv").write_text(text, encoding="utf-8")
@@ -66,14 +63,14 @@ def test_edges_in_csv_that_are_wrong(source: Source, memory: str, content: str, 
         (np.array([[{}], [{}]]), "edges.npy cannot be read as edges .*Python objects"),
     ],
 )
-def test_edges_in_npy_that_are_wrong(source: Source, array: Any, match: str) -> None:
+def test_wrong_edges_in_npy(source: Source, array: Any, match: str) -> None:
     source.edges("numpy")
     np.save(source.folder / "data" / "edges.npy", array)
     source.refused(match)
 
 
 class _Code:
-    """What a pickle could do."""
+    """An object whose pickle runs code when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("ran",)
@@ -89,7 +86,7 @@ class _Code:
         (torch.zeros(3), f"x.pt has 3 rows, but metadata.yaml's graph says {NODES}"),
     ],
 )
-def test_tensors_that_are_wrong(
+def test_wrong_tensors(
     source: Source, value: Any, match: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -111,7 +108,7 @@ def test_tensors_that_are_wrong(
         (np.array(["a"] * NODES), "f.npy cannot be read as features .*<U1"),
     ],
 )
-def test_features_that_are_wrong(source: Source, array: Any, match: str) -> None:
+def test_wrong_features(source: Source, array: Any, match: str) -> None:
     source.edges("csv")
     entry = {"domain": "node", "name": "feat", **source.put("f", array)}
     source.said["feature_data"] = [entry]
@@ -119,7 +116,7 @@ def test_features_that_are_wrong(source: Source, array: Any, match: str) -> None
 
 
 def change(at: str, value: Any) -> Any:
-    """Change one thing that the metadata says: "graph.nodes.0.num"; None takes it out."""
+    """A function that sets one value of the metadata, "graph.nodes.0.num"; None removes it."""
 
     def changed(said: Any) -> None:
         *way, last = [int(each) if each.isdigit() else each for each in at.split(".")]
@@ -172,7 +169,7 @@ TRAIN = "tasks.0.train_set.0"
         (change(f"{TRAIN}.data.1.path", "data/wide.npy"), r"has labels of shape \[30\], but anoth"),
     ],
 )
-def test_metadata_that_is_wrong(typed: Source, changed: Any, match: str) -> None:
+def test_wrong_metadata(typed: Source, changed: Any, match: str) -> None:
     for type in TYPES:
         typed.edges("csv", type)
     typed.feature("node", "feat", np.ones((NODES, 2)), type="paper")
@@ -185,7 +182,7 @@ def test_metadata_that_is_wrong(typed: Source, changed: Any, match: str) -> None
     typed.refused(match, (StoreError, ConfigError))
 
 
-def test_types_that_only_edges_have(source: Source) -> None:
+def test_types_of_edges_or_features_without_types_of_nodes(source: Source) -> None:
     source.refused("graph has no 'edges'")
     source.edges("csv")
     source.graph["edges"][0]["type"] = "paper:cites:paper"
@@ -199,14 +196,14 @@ def test_types_that_only_edges_have(source: Source) -> None:
     "text",
     ["num: " + "9" * 5000, "num: 2020-13-45", "num: !!int ''", "num: !!float abc", "[" * 9000],
 )
-def test_yaml_that_cannot_be_made_of(source: Source, text: str) -> None:
+def test_yaml_values_that_cannot_be_constructed(source: Source, text: str) -> None:
     (source.folder / "metadata.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(StoreError, match=r"metadata\.yaml"):
         gnndrive.from_graphbolt(source.folder, source.folder.parent / "no.gnn")
 
 
 @pytest.mark.parametrize("path", ["../edges.npy", "/etc/passwd", "a/../../b.npy", "x" * 300])
-def test_files_that_are_elsewhere(source: Source, path: str) -> None:
+def test_files_outside_the_metadatas_folder(source: Source, path: str) -> None:
     source.edges("csv")
     source.said["graph"]["edges"][0]["path"] = path
     source.refused("which is not (in the folder of the metadata: move it )?there", StoreError)
@@ -238,7 +235,9 @@ def test_no_metadata(source: Source, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["dataset", "metadata.yaml"]
 
 
-def test_arguments_and_packages(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_and_missing_packages(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source.edges("csv")
     source.refused("is no size", ConfigError, memory="much")
     source.refused("more than memory=", ConfigError, memory=8 * NODES - 1)

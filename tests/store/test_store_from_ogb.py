@@ -1,4 +1,4 @@
-"""OGB node property datasets, read in each of their four forms, row by row and edge by edge."""
+"""from_ogb: the store holds every row and every edge of the dataset, in each of OGB's forms."""
 
 from __future__ import annotations
 
@@ -52,9 +52,6 @@ def same_splits(nodes: Any) -> None:
     assert sorted(nodes.split_names) == ["test", "train", "val"]
     for name, ids in SPLITS.items():
         assert nodes.split({"valid": "val"}.get(name, name)).tolist() == ids
-
-
-# ---- what is read
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -146,7 +143,7 @@ def test_little_memory_for_several_types(form: Any, typed: dict[str, Any], tmp_p
     assert left(tmp_path) == ["a.gnn", "b.gnn", "ogb"]
 
 
-def test_several_labels_and_labels_that_are_no_classes(
+def test_several_labels_and_labels_that_are_not_whole_numbers(
     arrays: dict[str, Any], tmp_path: Path
 ) -> None:
     tasks = np.random.default_rng(2).integers(0, 2, (NODES, 3))
@@ -205,7 +202,7 @@ def test_no_edges_and_no_features(arrays: dict[str, Any], tmp_path: Path) -> Non
     store.verify()
 
 
-def test_the_importer_is_found(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_from_dataset_chooses_this_importer(arrays: dict[str, Any], tmp_path: Path) -> None:
     folder = csv_form(tmp_path / "ogb", arrays)
     store = from_dataset(folder, tmp_path / "g.gnn", undirected=True)
     assert store.num_edges == 2 * EDGES

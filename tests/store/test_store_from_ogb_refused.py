@@ -1,4 +1,4 @@
-"""Every way in which an OGB folder is wrong: what is said of it, and that nothing is left."""
+"""from_ogb refuses wrong folders with an error that names the file, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def text(path: Path, content: str) -> None:
         ("edge_weight", "", "edge_weight.csv.gz has 0 rows"),
     ],
 )
-def test_csv_that_is_wrong(
+def test_wrong_csv(
     arrays: dict[str, Any], tmp_path: Path, memory: str, file: str, content: str, match: str
 ) -> None:
     folder = csv_form(tmp_path / "ogb", arrays)
@@ -83,7 +83,7 @@ def test_a_missing_file_is_named(arrays: dict[str, Any], tmp_path: Path, file: s
     refused(folder, rf"{file} is missing: fetch or unzip")
 
 
-def test_gzip_that_is_damaged(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_damaged_gzip(arrays: dict[str, Any], tmp_path: Path) -> None:
     folder = csv_form(tmp_path / "ogb", arrays)
     for name in ("edge.csv.gz", "node-feat.csv.gz"):
         file = folder / "raw" / name
@@ -94,7 +94,7 @@ def test_gzip_that_is_damaged(arrays: dict[str, Any], tmp_path: Path) -> None:
         file.write_bytes(whole)
 
 
-def test_splits_that_are_wrong(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_wrong_splits(arrays: dict[str, Any], tmp_path: Path) -> None:
     folder = csv_form(tmp_path / "ogb", arrays)
     valid = folder / "split" / "time" / "valid.csv.gz"
     put(valid, [0, NODES])
@@ -105,7 +105,9 @@ def test_splits_that_are_wrong(arrays: dict[str, Any], tmp_path: Path) -> None:
     refused(folder, "holds no scheme of splits")
 
 
-def test_no_ogb_folder(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_wrong_folders_arguments_and_missing_packages(
+    arrays: dict[str, Any], tmp_path: Path
+) -> None:
     refused(tmp_path / "none", "none is not an OGB folder: .*data.npz, .*edge.csv.gz")
     folder = csv_form(tmp_path / "ogb", arrays)
     refused(folder / "raw", "raw is not an OGB folder")
@@ -137,7 +139,7 @@ def test_no_ogb_folder(arrays: dict[str, Any], tmp_path: Path) -> None:
         ({"num_nodes_list": np.array([3, 4])}, r"\[3, 4\] and not the count of one graph"),
     ],
 )
-def test_npz_that_is_wrong(
+def test_wrong_npz(
     arrays: dict[str, Any], tmp_path: Path, memory: str, change: dict[str, Any], match: str
 ) -> None:
     folder = npz_form(tmp_path / "ogb", arrays)
@@ -146,7 +148,7 @@ def test_npz_that_is_wrong(
     refused(folder, match, memory=memory)
 
 
-def test_npz_that_is_damaged(arrays: dict[str, Any], tmp_path: Path) -> None:
+def test_damaged_npz(arrays: dict[str, Any], tmp_path: Path) -> None:
     folder = npz_form(tmp_path / "ogb", arrays, np.savez)
     file = folder / "raw" / "data.npz"
     whole = bytearray(file.read_bytes())
@@ -182,7 +184,7 @@ def test_npz_that_is_damaged(arrays: dict[str, Any], tmp_path: Path) -> None:
         ("node-feat/paper/node_year", "0\n", "node_year.csv.gz has 1 rows"),
     ],
 )
-def test_csv_of_types_that_is_wrong(
+def test_wrong_csv_with_types(
     typed: dict[str, Any], tmp_path: Path, file: str, content: str, match: str
 ) -> None:
     folder = typed_csv_form(tmp_path / "ogb", typed)
@@ -210,7 +212,7 @@ def test_a_missing_relation_is_named(typed: dict[str, Any], tmp_path: Path, file
         ("venue", {"paper": [1]}, "'venue' belongs neither to nodes nor to edges"),
     ],
 )
-def test_npz_of_types_that_is_wrong(
+def test_wrong_npz_with_types(
     typed: dict[str, Any], tmp_path: Path, file: str, content: dict[str, Any], match: str
 ) -> None:
     folder = typed_npz_form(tmp_path / "ogb", typed)
@@ -218,7 +220,7 @@ def test_npz_of_types_that_is_wrong(
     refused(folder, match, (StoreError, ConfigError))
 
 
-def test_types_and_arguments_that_do_not_go_together(typed: dict[str, Any], tmp_path: Path) -> None:
+def test_undirected_with_types_and_missing_files(typed: dict[str, Any], tmp_path: Path) -> None:
     folder = typed_npz_form(tmp_path / "ogb", typed)
     refused(folder, "undirected= is for one type of edges", ConfigError, undirected=True)
     flags = folder / "split" / "time" / "nodetype-has-split.csv.gz"

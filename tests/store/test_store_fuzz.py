@@ -1,4 +1,4 @@
-"""Random damage to any file: a StoreError, or a store that works; never anything else."""
+"""After random damage to a file, a store either raises StoreError or works."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PIECES = [
 
 
 def damage(content: bytes, rng: random.Random, text: bool) -> bytes:
-    """Flip, cut, repeat or replace something, mostly where it hurts: at the beginning."""
+    """Flip, cut, repeat or replace bytes, mostly at the beginning, where the headers are."""
     data = bytearray(content)
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         at = rng.randrange(max(1, len(data) if text or rng.random() < 0.5 else 160))
@@ -51,7 +51,7 @@ def damage(content: bytes, rng: random.Random, text: bool) -> bytes:
 
 
 def use(path: Path) -> None:
-    """Everything that opening promises to work, works; what verify finds is a StoreError too."""
+    """Open a store, check all that a successful `open` promises, and verify it."""
     store = open(path)
     repr(store), repr(store.info), store.info.as_dict()
     assert store.indptr[0] == 0
@@ -97,7 +97,7 @@ def test_random_damage(victim: Path, file: str) -> None:
     use(victim)
 
 
-def test_random_files_gone(tmp_path: Path, make) -> None:
+def test_random_missing_files(tmp_path: Path, make) -> None:
     rng = random.Random(1)
     make(tmp_path / "whole")
     files = sorted(file.relative_to(tmp_path / "whole") for file in (tmp_path / "whole").rglob("*"))

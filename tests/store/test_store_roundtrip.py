@@ -1,4 +1,4 @@
-"""What is written is read back in every dtype and row size; plain .npy files, data aligned."""
+"""Arrays of every dtype and row size are read back as written, from aligned .npy files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_dtype_and_row_size(tmp_path: Path, dtype: str, columns: int) -> N
     store.verify()
 
 
-def test_facts(store: Store) -> None:
+def test_attributes_of_a_store(store: Store) -> None:
     assert (store.num_nodes, store.num_edges, store.num_features) == (40, 160, 3)
     assert (store.num_classes, store.classes) == (5, ("a", "b", "c", "d", "é"))
     assert store.node_names == ("x", "y")
@@ -69,13 +69,13 @@ def test_facts(store: Store) -> None:
 
 
 @pytest.mark.parametrize("again", [lambda s: pickle.loads(pickle.dumps(s)), copy.deepcopy])
-def test_travels_as_its_path(store: Store, again) -> None:
+def test_copies_are_opened_from_the_path(store: Store, again) -> None:
     other = again(store)
     assert other.info == store.info
     assert np.array_equal(other.indptr, store.indptr)
 
 
-def test_tensor_is_private_and_silent(store: Store) -> None:
+def test_writing_into_a_tensor_leaves_the_file_and_warns_of_nothing(store: Store) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         y = store.tensor("y")
@@ -86,12 +86,12 @@ def test_tensor_is_private_and_silent(store: Store) -> None:
 
 
 @pytest.mark.parametrize("call", ["array", "tensor", "table", "split"])
-def test_unknown_names_say_what_there_is(store: Store, call: str) -> None:
+def test_errors_for_unknown_names_list_the_known_ones(store: Store, call: str) -> None:
     with pytest.raises(ConfigError, match=r"it has: .*(x|train)"):
         getattr(store, call)("nope")
 
 
-def test_sources_are_equal_whatever_they_are(tmp_path: Path) -> None:
+def test_every_kind_of_source_gives_the_same_array(tmp_path: Path) -> None:
     x = np.arange(6, dtype=np.float32).reshape(3, 2)
     np.save(tmp_path / "x.npy", x)
     sources = {
@@ -111,7 +111,9 @@ def test_sources_are_equal_whatever_they_are(tmp_path: Path) -> None:
         assert store.info.arrays[f"nodes/{name}"].dtype == wanted
 
 
-def test_large_arrays_go_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_arrays_are_written_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(writer_module, "CHUNK_BYTES", 64)
     x = np.random.default_rng(0).standard_normal((3, 5))
     indptr, indices = np.arange(101).clip(max=90), np.arange(90) % 100
@@ -133,7 +135,9 @@ def test_large_arrays_go_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert seen[-1][1:] == (store.info.nbytes, store.info.nbytes)
 
 
-def test_written_in_turns_equals_written_at_once(tmp_path: Path, store: Store) -> None:
+def test_arrays_written_piece_by_piece_equal_arrays_written_at_once(
+    tmp_path: Path, store: Store
+) -> None:
     with StoreWriter(tmp_path / "b", 40, 160, made_by=store.info.made_by) as writer:
         for name in ("graph/indptr", "graph/indices", "graph/edge_id"):
             writer.write(name, store.array(name), store.info.arrays[name].dtype)
@@ -170,7 +174,7 @@ def test_num_classes(tmp_path: Path, y, classes: int) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(0, 0), (1, 0), (2, 0)])
-def test_empty(tmp_path: Path, nodes: int, edges: int) -> None:
+def test_stores_without_edges(tmp_path: Path, nodes: int, edges: int) -> None:
     store = write_store(
         tmp_path / "s",
         indptr=np.zeros(nodes + 1, int),

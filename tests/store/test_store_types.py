@@ -1,4 +1,4 @@
-"""A heterogeneous store: every type's arrays are found again, and what cannot be is refused."""
+"""A heterogeneous store holds the arrays of every type; invalid types are refused."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_nodes_and_edges_of_a_type_pickle_with_their_store(store: Store) -> None
     assert repr(cites.target) == repr(paper)
 
 
-def test_what_is_of_one_type_asks_which(store: Store) -> None:
+def test_attributes_of_one_type_need_a_type(store: Store) -> None:
     for name in ("indices", "index_pointers", "node_names", "num_features", "split_names"):
         with pytest.raises(ConfigError, match=r"name a type: store\[TYPE\]; the types are"):
             getattr(store, name)
@@ -94,7 +94,7 @@ def test_splits_may_be_given(tmp_path: Path) -> None:
         gnndrive.from_data(data, tmp_path / "t", splits={"val": torch.tensor([3])})
 
 
-def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
+def test_errors_and_warnings_name_the_type(tmp_path: Path) -> None:
     data = make_data()
     data.title, data["paper"].names = "a graph", ["a", "b"]
     with pytest.warns(UserWarning, match=r"left out: paper\.names, title"):
@@ -110,14 +110,14 @@ def test_what_a_store_cannot_hold_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "", "..", "é", "a" * 65, ".hidden", 7])
-def test_types_that_no_folder_can_be_called_after(tmp_path: Path, name: Any) -> None:
+def test_type_names_that_no_folder_can_have(tmp_path: Path, name: Any) -> None:
     with pytest.raises(ConfigError, match="rename it first"):
         StoreWriter(tmp_path / "s", {"paper": 1, name: 1}, {})
     with pytest.raises(ConfigError, match="rename it first"):
         StoreWriter(tmp_path / "s", {"paper": 1}, {("paper", name, "paper"): 1})
 
 
-def test_types_that_cannot_be() -> None:
+def test_invalid_types_are_refused() -> None:
     with pytest.raises(ConfigError, match="begins or ends at a node type that does not exist"):
         Types.of({"a": 1}, {("a", "to", "b"): 1})
     with pytest.raises(ConfigError, match="share a folder"):
@@ -150,8 +150,8 @@ def test_the_writer_checks_each_type(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_labels_to_be_predicted_have_no_place(tmp_path: Path) -> None:
-    """RandomLinkSplit leaves edge_label_index [2, n], which PyG takes for one of n edges."""
+def test_edge_label_index_is_left_out(tmp_path: Path) -> None:
+    """RandomLinkSplit adds edge_label_index [2, n], which PyG takes for an attribute of n edges."""
     data = make_data()
     split = RandomLinkSplit(
         edge_types=[CITES], num_val=0.1, num_test=0.1, add_negative_train_samples=False
@@ -167,7 +167,7 @@ def test_labels_to_be_predicted_have_no_place(tmp_path: Path) -> None:
         gnndrive.from_data(train, tmp_path / "t")
 
 
-def test_classes_of_a_type(tmp_path: Path) -> None:
+def test_classes_of_each_type(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "s", {"a": 3, "b": 2}, {}) as writer:
         writer.write("nodes/a/y", [0, 4, 1])
         writer.write("nodes/b/y", [0, 1])
@@ -264,7 +264,7 @@ def test_random_damage_to_store_json(store: Store) -> None:
     gnndrive.open(store.path).verify()
 
 
-def test_damaged_indices_are_found_in_use(store: Store) -> None:
+def test_a_loader_finds_damaged_indices(store: Store) -> None:
     path = store.path / "graph/author__writes__paper/indices.npy"
     content = bytearray(path.read_bytes())
     content[4096:] = (10_000).to_bytes(4, "little") * ((len(content) - 4096) // 4)

@@ -1,4 +1,4 @@
-"""A store exists whole or not at all, and what cannot be stored is refused with the way out."""
+"""A store exists whole or not at all; errors for what it cannot hold name the remedy."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_failing_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_told_before_writing(
+def test_a_full_disk_is_an_error_before_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "_free_bytes", lambda folder: 2_000_000)
@@ -99,7 +99,7 @@ def test_overwrite_replaces_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["s"]
 
 
-def test_overwrite_that_cannot_take_its_place_puts_the_old_back(
+def test_an_overwrite_that_fails_puts_the_old_store_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = write_store(tmp_path / "s", **GRAPH, nodes={"y": [1, 1, 1]})
@@ -117,7 +117,7 @@ def test_overwrite_that_cannot_take_its_place_puts_the_old_back(
     assert [file.name for file in tmp_path.iterdir()] == ["s"]
 
 
-def test_overwrite_touches_nothing_but_stores(tmp_path: Path) -> None:
+def test_overwrite_replaces_only_stores(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years")
     with pytest.raises(ConfigError, match="not a store"):
@@ -143,13 +143,13 @@ def test_a_missing_parent_is_named(tmp_path: Path) -> None:
         ({"splits": {"train": [0, 3]}}, "train.npy: entry 1 names 3"),
     ],
 )
-def test_graphs_that_cannot_be(tmp_path: Path, change, match: str) -> None:
+def test_invalid_graphs_are_refused(tmp_path: Path, change, match: str) -> None:
     with pytest.raises(StoreError, match=match):
         write_store(tmp_path / "s", **(GRAPH | {"nodes": {}} | change))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checks_reach_across_chunks(tmp_path: Path) -> None:
+def test_index_pointers_are_checked_across_chunks(tmp_path: Path) -> None:
     def write(*chunks: list[int]) -> None:
         with StoreWriter(tmp_path / "s", 3, 3) as writer:
             indptr = writer.array("graph/indptr", "int64", [4])
@@ -186,7 +186,7 @@ def test_checks_reach_across_chunks(tmp_path: Path) -> None:
         ({"classes": ["a\x1b[2J"]}, "control characters"),
     ],
 )
-def test_arguments_that_cannot_be(tmp_path: Path, change, match: str) -> None:
+def test_invalid_arguments_are_refused(tmp_path: Path, change, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         write_store(tmp_path / "s", **(GRAPH | {"nodes": {}} | change))
     assert list(tmp_path.iterdir()) == []
@@ -231,7 +231,7 @@ def test_values_that_fit_are_converted(tmp_path: Path) -> None:
         assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
 
 
-def test_a_writer_says_what_is_missing(tmp_path: Path) -> None:
+def test_incomplete_arrays_and_stores_are_refused(tmp_path: Path) -> None:
     def partly() -> None:
         with StoreWriter(tmp_path / "s", 3, 0) as writer:
             x = writer.array("nodes/x", "int8", [3])
@@ -255,13 +255,13 @@ def test_a_writer_says_what_is_missing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_made_by_may_be_printed(tmp_path: Path) -> None:
+def test_made_by_is_made_printable(tmp_path: Path) -> None:
     store = write_store(tmp_path / "s", **GRAPH, nodes={}, made_by="a\x1b[2Jb\udc80")
     assert open(store.path).info.made_by == "a?[2Jb?"
 
 
-def test_nothing_holds_a_descriptor(tmp_path: Path) -> None:
-    gc.collect()  # what other tests left in cycles goes when it likes
+def test_all_descriptors_are_closed(tmp_path: Path) -> None:
+    gc.collect()  # other tests may have left descriptors in cycles
     before = len(list(Path("/proc/self/fd").iterdir()))
     write_store(tmp_path / "s", **GRAPH, nodes={"x": np.ones((3, 2))})
     with pytest.raises(StoreError):
