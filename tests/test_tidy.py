@@ -101,7 +101,20 @@ def import_findings(source: str, module: str, is_package: bool = False) -> list[
             fine = fine and kind == target_kind and place == "shared" and is_package
         if not fine:
             findings.append(f"{module}:{line} imports {target}")
+    if not kind and here not in MAY_NAME_PLUGINS:
+        findings += [f"{module}:{line} finds {name!r} by name" for line, name in found(source)]
     return findings
+
+
+def found(source: str) -> Iterator[tuple[int, str]]:
+    """(line, name) of each plug-in that is looked up by a name written in the code."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "find":
+            yield from (
+                (node.lineno, each.value)
+                for each in node.args[1:]
+                if isinstance(each, ast.Constant)
+            )
 
 
 def circles(imports: dict[str, set[str]]) -> list[list[str]]:
@@ -178,6 +191,7 @@ def test_the_package_has_few_entries():
         ("gnndrive.loader.runtime", "from ..cli.main import main"),
         ("gnndrive.loader.runtime", "from gnndrive.sampling.schedules.given import Given"),
         ("gnndrive.plan.plan", "if TYPE_CHECKING:\n    from gnndrive.loader import settings"),
+        ("gnndrive.loader.runtime", "find('policies', 'lru')"),
         ("gnndrive.attic.old", "import numpy"),
     ],
 )
@@ -199,6 +213,8 @@ def test_an_import_that_goes_up_or_names_a_plug_in_is_found(module: str, source:
         ("gnndrive.cli.main", "from gnndrive.loader.neighbor_loader import NeighborLoader"),
         ("gnndrive.cli.measure.rows", "from gnndrive.disk.layouts.table import Table"),
         ("gnndrive.cli.report.live", "import rich, numpy"),
+        ("gnndrive.loader.runtime", "find('policies', settings.policy)"),
+        ("gnndrive.disk.engines._shared", "find('engines', 'uring')"),
     ],
 )
 def test_an_import_that_goes_down_is_not(module: str, source: str):
