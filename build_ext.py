@@ -1,7 +1,8 @@
 """Build the C core: native/*.c and liburing become gnndrive/_core.abi3.so.
 
-cffi in API mode; the declarations are native/gnndrive.h without its preprocessor lines. liburing
-is linked statically where `liburing.a` is there, so that the wheel needs no shared library.
+cffi in API mode; the declarations are native/gnndrive.h and native/sampling.h without their
+preprocessor lines. liburing is linked statically where `liburing.a` is installed, so that the wheel
+needs no shared library.
 setup.py's only line of configuration names `ffibuilder`; `python build_ext.py` builds in place,
 for development.
 """
@@ -25,6 +26,7 @@ SOURCES = [
     "probe.c", "pread.c", "latency.c", "ring.c", "sample.c", "sampled.c", "neighbours.c",
     "shuffle.c",
 ]  # fmt: skip
+INTERFACE = ["gnndrive.h", "sampling.h"]  # what Python may call; gnndrive.h includes the other
 COMPILE_ARGS = [
     "-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread",
     "-UNDEBUG",  # Python's own flags switch asserts off; the core's are cheap and stay on
@@ -42,8 +44,9 @@ MISSING_LIBURING = (
 
 
 def declarations() -> str:
-    """native/gnndrive.h as cffi wants it: without preprocessor lines."""
-    lines = (NATIVE / "gnndrive.h").read_text(encoding="utf-8").splitlines()
+    """The interface as cffi takes it: without preprocessor lines."""
+    texts = [(NATIVE / name).read_text(encoding="utf-8") for name in INTERFACE]
+    lines = "\n".join(texts).splitlines()
     return "\n".join(line for line in lines if not line.startswith("#"))
 
 
