@@ -21,11 +21,7 @@ from cffi import FFI
 ROOT = Path(__file__).resolve().parent
 NATIVE = ROOT / "native"
 ABI3_VERSION = "0x030B0000"  # built on 3.11, loads on 3.12 and later
-SOURCES = [
-    "standby.c", "buffer.c", "verify.c", "gather.c", "window.c", "parts.c", "plan.c", "reads.c",
-    "probe.c", "pread.c", "latency.c", "ring.c", "sample.c", "sampled.c", "neighbours.c",
-    "shuffle.c",
-]  # fmt: skip
+SOURCES = sorted(path.name for path in NATIVE.glob("*.c"))
 INTERFACE = ["gnndrive.h", "sampling.h"]  # what Python may call; gnndrive.h includes the other
 COMPILE_ARGS = [
     "-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread",
