@@ -187,8 +187,8 @@ static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids
     return pending_count;
 }
 
-int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
-                   int32_t *alias, int32_t *pending, gd_admission *a) {
+int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n, int32_t *alias,
+                   int32_t *pending, gd_admission *a) {
     const int code = judge(b, ids, n, 0, a);
     if (code) return code;
     a->pending = take_present(b, w, ids, n, alias, pending);
@@ -223,9 +223,8 @@ static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
     }
 }
 
-int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
-                    int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
-                    gd_admission *a) {
+int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n, int32_t *alias,
+                    int32_t *pending, int64_t *load_rows, int32_t *load_slots, gd_admission *a) {
     int code = judge(b, ids, n, 1, a);
     if (code) {
         b->stats.refused++;

@@ -18,8 +18,7 @@ typedef struct part {
     uint8_t *rows;
 } part;
 
-static void *copy_rows(void *arg)
-{
+static void *copy_rows(void *arg) {
     const part *p = arg;
     for (int64_t i = 0; i < p->n; i++) {
         if (i + AHEAD < p->n) {
@@ -33,8 +32,7 @@ static void *copy_rows(void *arg)
     return NULL;
 }
 
-static int64_t thread_count(int64_t bytes)
-{
+static int64_t thread_count(int64_t bytes) {
     int64_t count = sysconf(_SC_NPROCESSORS_ONLN), useful = bytes / THREAD_BYTES + 1;
     count = count < THREADS_MAX ? count : THREADS_MAX;
     count = count < useful ? count : useful;
@@ -42,8 +40,7 @@ static int64_t thread_count(int64_t bytes)
 }
 
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
-               int64_t row_bytes, uint8_t *rows)
-{
+               int64_t row_bytes, uint8_t *rows) {
     int64_t count = thread_count(n * row_bytes), each = (n + count - 1) / count, at = 0;
     pthread_t thread[THREADS_MAX];
     int started[THREADS_MAX] = {0};
@@ -54,10 +51,8 @@ void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64
         /* the last part, and what gets no thread, is done here */
         at += here;
         started[k] = k + 1 < count && !pthread_create(&thread[k], NULL, copy_rows, &parts[k]);
-        if (!started[k])
-            copy_rows(&parts[k]);
+        if (!started[k]) copy_rows(&parts[k]);
     }
     for (int64_t k = 0; k < count; k++)
-        if (started[k])
-            pthread_join(thread[k], NULL);
+        if (started[k]) pthread_join(thread[k], NULL);
 }

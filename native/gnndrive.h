@@ -2,9 +2,9 @@
  * happens per node, per row, per read.
  *
  * build_ext.py hands both files to cffi without their preprocessor lines, so they are the single
- * source of the declarations: plain C, no macros. Functions that can fail return -errno. No function
- * calls Python; cffi drops the GIL around each of them, `_ffi.quick` does not. Unless a comment says
- * otherwise an object is used by one thread at a time.
+ * source of the declarations: plain C, no macros. Functions that can fail return -errno. No
+ * function calls Python; cffi drops the GIL around each of them, `_ffi.quick` does not. Unless a
+ * comment says otherwise an object is used by one thread at a time.
  */
 #ifndef GNNDRIVE_H
 #define GNNDRIVE_H
@@ -96,7 +96,9 @@ int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t
 /* What of `ids` is there gets the keys that `window` has now. -ERANGE: the rest was not seen */
 int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
 /* What an admission may take, free and standby: to look at without a call, valid until free */
-typedef struct gd_room { int64_t available; } gd_room;
+typedef struct gd_room {
+    int64_t available;
+} gd_room;
 const gd_room *gd_buffer_room(const gd_buffer *b);
 int32_t gd_buffer_slot_of(const gd_buffer *b, int64_t row); /* -1: not mapped */
 int64_t gd_buffer_row_of(const gd_buffer *b, int32_t slot); /* -1: holds none */
@@ -225,8 +227,7 @@ int gd_dio_alignment(int fd, int64_t *memory, int64_t *offset);
 /* ---- pread.c: the threads engine's inner loop; several threads may share r ---- */
 /* 0: none left to take; 1: a thousand rows or so were read, tell of them and call again; -EINVAL: a
  * block is too small. `latency` (or NULL) counts how long each read took. */
-int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes,
-                   gd_histogram *latency);
+int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes, gd_histogram *latency);
 
 /* ---- ring.c: one io_uring kept full by a C thread ---- */
 typedef struct gd_ring gd_ring;

@@ -43,9 +43,8 @@ static void enter_nodes(gd_sampler *s, gd_found *f) {
 
 static int grow_nodes(gd_sampler *s, gd_found *f, int64_t capacity) {
     if (gd_grow((void **)&f->node, capacity, sizeof *f->node)) return -ENOMEM;
-    if ((s->job.disjoint || f->key) &&
-        (gd_grow((void **)&f->key, capacity, sizeof *f->key) ||
-         gd_grow((void **)&f->tree, capacity, sizeof *f->tree)))
+    if ((s->job.disjoint || f->key) && (gd_grow((void **)&f->key, capacity, sizeof *f->key) ||
+                                        gd_grow((void **)&f->tree, capacity, sizeof *f->tree)))
         return -ENOMEM;
     f->capacity = capacity;
     return 0;

@@ -98,7 +98,7 @@ int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int
                          ? gd_pack_ahead(indices, 4, first, ahead, nodes, bits, packed)
                          : gd_pack_ahead(indices, 8, first, ahead, nodes, bits, packed);
     if (code) return code;
-    return gd_pack_among((const uint8_t *)indices + ahead * index_bytes, index_bytes,
-                         first + ahead, count - ahead, nodes, bits, packed);
+    return gd_pack_among((const uint8_t *)indices + ahead * index_bytes, index_bytes, first + ahead,
+                         count - ahead, nodes, bits, packed);
 }
 #endif

@@ -10,8 +10,7 @@
 
 /* calloc for a table that is looked up at random: in huge pages if it is large, for its lookups
  * would miss the TLB as well as the cache. */
-static inline void *gd_table(size_t count, size_t width)
-{
+static inline void *gd_table(size_t count, size_t width) {
     const size_t page = 4096, huge = 2 << 20;
     char *table = calloc(count, width);
     if (table && count * width >= 2 * huge) {
@@ -22,8 +21,7 @@ static inline void *gd_table(size_t count, size_t width)
 }
 
 /* Where the in-edges of node `v` start. */
-static inline int64_t gd_indptr(const gd_csc *g, int64_t v)
-{
+static inline int64_t gd_indptr(const gd_csc *g, int64_t v) {
     return g->indptr_bytes == 4 ? (int64_t)((const uint32_t *)g->indptr)[v]
                                 : ((const int64_t *)g->indptr)[v];
 }

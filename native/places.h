@@ -18,14 +18,13 @@ enum {
 
 typedef struct gd_places {
     uint64_t *slot;
-    int64_t slots;    /* a power of two; at most half of them are taken */
+    int64_t slots; /* a power of two; at most half of them are taken */
     int64_t capacity;
-    int32_t shift;    /* 64 - log2(slots) */
+    int32_t shift; /* 64 - log2(slots) */
 } gd_places;
 
 /* Make it a table of `slots` empty slots; what it held is lost. */
-static inline int gd_places_clear(gd_places *t, int64_t slots)
-{
+static inline int gd_places_clear(gd_places *t, int64_t slots) {
     assert(slots >= GD_PLACES_MIN && (slots & (slots - 1)) == 0);
     const size_t bytes = (size_t)slots * sizeof *t->slot;
     if (slots > t->capacity) {
@@ -35,8 +34,7 @@ static inline int gd_places_clear(gd_places *t, int64_t slots)
         if (posix_memalign(&memory, bytes < GD_HUGE_PAGE ? 64 : GD_HUGE_PAGE, bytes) != 0)
             memory = NULL;
         t->slot = memory;
-        if (!memory)
-            return -ENOMEM;
+        if (!memory) return -ENOMEM;
         if (bytes >= GD_HUGE_PAGE)
             madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused: slower, no harm */
         t->capacity = slots;
@@ -48,33 +46,26 @@ static inline int gd_places_clear(gd_places *t, int64_t slots)
 }
 
 /* Where the search for `node` starts. */
-static inline uint64_t gd_places_home(const gd_places *t, int64_t node)
-{
+static inline uint64_t gd_places_home(const gd_places *t, int64_t node) {
     const uint64_t odd = 0x9E3779B97F4A7C15u, x = (uint64_t)node * odd;
     return ((x ^ (x >> 32)) * odd) >> t->shift;
 }
 
 /* The slot that holds `node`, or the empty one where it belongs. */
 static inline uint64_t *gd_places_find(const gd_places *t, const int64_t *nodes, int64_t node,
-                                       uint64_t at)
-{
+                                       uint64_t at) {
     const uint64_t mask = (uint64_t)t->slots - 1;
     for (;; at = (at + 1) & mask) {
         const uint64_t entry = t->slot[at];
-        if (entry == 0)
-            return &t->slot[at];
+        if (entry == 0) return &t->slot[at];
         if ((uint32_t)(entry >> 32) == (uint32_t)node && nodes[(uint32_t)entry - 1] == node)
             return &t->slot[at];
     }
 }
 
-static inline uint64_t gd_places_entry(int64_t node, int64_t position)
-{
+static inline uint64_t gd_places_entry(int64_t node, int64_t position) {
     return (uint64_t)node << 32 | (uint64_t)(position + 1);
 }
 
-static inline int32_t gd_places_position(uint64_t entry)
-{
-    return (int32_t)((uint32_t)entry - 1);
-}
+static inline int32_t gd_places_position(uint64_t entry) { return (int32_t)((uint32_t)entry - 1); }
 #endif

@@ -13,45 +13,35 @@
 
 enum { DIGIT_BITS = 11, BUCKETS = 1 << DIGIT_BITS, EXTENT_BYTES_LIMIT = 1 << 30 };
 
-static int check_geometry(const gd_geometry *g, int64_t n)
-{
+static int check_geometry(const gd_geometry *g, int64_t n) {
     int64_t end;
     if (n < 0 || n >= INT32_MAX || g->row_bytes <= 0 || g->row_bytes > EXTENT_BYTES_LIMIT)
         return -EINVAL;
     if (g->data_offset < 0 || g->row_count < 0 || g->extent_bytes_max <= 0 || g->gap_bytes_max < 0)
         return -EINVAL;
-    if (g->sector <= 0 || (g->sector & (g->sector - 1)) || g->sector > (1 << 20))
-        return -EINVAL;
-    if (g->slot_stride < g->row_bytes || (!g->slots && n && !g->separate))
-        return -EINVAL;
+    if (g->sector <= 0 || (g->sector & (g->sector - 1)) || g->sector > (1 << 20)) return -EINVAL;
+    if (g->slot_stride < g->row_bytes || (!g->slots && n && !g->separate)) return -EINVAL;
     if (__builtin_mul_overflow(g->row_count, g->row_bytes, &end) ||
         __builtin_add_overflow(end, g->data_offset + g->sector, &end))
         return -EINVAL;
     return 0;
 }
 
-static int bits_of(int64_t value)
-{
-    return value > 0 ? 64 - __builtin_clzll((uint64_t)value) : 0;
-}
+static int bits_of(int64_t value) { return value > 0 ? 64 - __builtin_clzll((uint64_t)value) : 0; }
 
-static int check_row(const gd_reads *r, int64_t row, int32_t slot)
-{
-    if (row < 0 || row >= r->g.row_count)
-        return -ERANGE;
+static int check_row(const gd_reads *r, int64_t row, int32_t slot) {
+    if (row < 0 || row >= r->g.row_count) return -ERANGE;
     return slot < 0 ? -EINVAL : 0;
 }
 
 /* keys[i] = row, then i in the low `shift` bits. 1: they came sorted, 0: they did not, or
  * -errno. */
 static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slots, int shift,
-                     uint64_t *keys)
-{
+                     uint64_t *keys) {
     int sorted = 1;
     for (int64_t i = 0; i < r->n; i++) {
         int code = check_row(r, rows[i], slots[i]);
-        if (code)
-            return code;
+        if (code) return code;
         sorted &= i == 0 || rows[i - 1] < rows[i];
         keys[i] = (uint64_t)rows[i] << shift | (uint64_t)i;
     }
@@ -60,22 +50,18 @@ static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slot
 
 /* LSD radix sort of a by the bits from `shift` to `top`; a digit in which all agree costs no
  * pass. Returns where the result is: a or b. */
-static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int top)
-{
+static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int top) {
     int64_t count[BUCKETS];
     for (; shift < top; shift += DIGIT_BITS) {
         memset(count, 0, sizeof count);
-        for (int64_t i = 0; i < n; i++)
-            count[(a[i] >> shift) & (BUCKETS - 1)]++;
-        if (count[(a[0] >> shift) & (BUCKETS - 1)] == n)
-            continue;
+        for (int64_t i = 0; i < n; i++) count[(a[i] >> shift) & (BUCKETS - 1)]++;
+        if (count[(a[0] >> shift) & (BUCKETS - 1)] == n) continue;
         for (int64_t bucket = 0, sum = 0; bucket < BUCKETS; bucket++) {
             int64_t here = count[bucket];
             count[bucket] = sum;
             sum += here;
         }
-        for (int64_t i = 0; i < n; i++)
-            b[count[(a[i] >> shift) & (BUCKETS - 1)]++] = a[i];
+        for (int64_t i = 0; i < n; i++) b[count[(a[i] >> shift) & (BUCKETS - 1)]++] = a[i];
         uint64_t *other = a;
         a = b;
         b = other;
@@ -85,14 +71,11 @@ static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int t
 
 /* Sorted rows and their slots into r, in the memory of the sort's two buffers. -EINVAL: a row
  * twice, and rows do not repeat. */
-static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
-{
+static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     int shift = bits_of(r->n - 1), top = shift + bits_of(r->g.row_count - 1);
-    if (top > 64)
-        return -EINVAL;
+    if (top > 64) return -EINVAL;
     int code = make_keys(r, rows, slots, shift, r->row);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     if (code == 0 && sort_keys(r->row, r->pair, r->n, shift, top) == r->pair) {
         uint64_t *other = r->row;
         r->row = r->pair;
@@ -103,21 +86,18 @@ static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
     for (int64_t i = 0; i < r->n; i++) {
         r->slot[i] = slots[r->row[i] & ((UINT64_C(1) << shift) - 1)];
         r->row[i] >>= shift;
-        if (i && r->row[i] == r->row[i - 1] && !r->g.repeats)
-            return -EINVAL;
+        if (i && r->row[i] == r->row[i - 1] && !r->g.repeats) return -EINVAL;
     }
     return 0;
 }
 
 /* The rows as they came, for `separate`. */
-static int keep_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
-{
+static int keep_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     r->slot = (int32_t *)r->pair;
     r->landed_slots = r->slot + r->n;
     for (int64_t i = 0; i < r->n; i++) {
         int code = check_row(r, rows[i], slots[i]);
-        if (code)
-            return code;
+        if (code) return code;
         r->row[i] = (uint64_t)rows[i];
         r->slot[i] = slots[i];
     }
@@ -125,8 +105,7 @@ static int keep_rows(gd_reads *r, const int64_t *rows, const int32_t *slots)
 }
 
 /* Extents of what shares a sector or touches, none longer than limit. */
-static void cut_runs(gd_reads *r, int64_t limit)
-{
+static void cut_runs(gd_reads *r, int64_t limit) {
     int64_t start = 0, top = 0, e = 0;
     for (int64_t i = 0; i < r->n; i++) {
         gd_span s = gd_span_of(r, i, i + 1);
@@ -143,40 +122,32 @@ static void cut_runs(gd_reads *r, int64_t limit)
 
 /* Join neighbours over gaps of up to gap_bytes_max. A run is bridged to whole or not at all: cut in
  * two by the limit it would cost the gap and save no request. */
-static void bridge_gaps(gd_reads *r, int64_t limit)
-{
+static void bridge_gaps(gd_reads *r, int64_t limit) {
     int64_t last = 0;
     for (int64_t e = 1; e < r->extents; e++) {
         int64_t at = r->first[e];
         gd_span before = gd_span_of(r, at - 1, at), after = gd_span_of(r, at, at + 1);
         gd_span joined = gd_span_of(r, r->first[last], r->first[e + 1]);
         int64_t gap = after.offset - before.offset - before.length;
-        if (gap > r->g.gap_bytes_max || joined.length > limit)
-            r->first[++last] = (int32_t)at;
+        if (gap > r->g.gap_bytes_max || joined.length > limit) r->first[++last] = (int32_t)at;
     }
-    if (r->extents)
-        r->first[r->extents = last + 1] = (int32_t)r->n;
+    if (r->extents) r->first[r->extents = last + 1] = (int32_t)r->n;
 }
 
-static void cut_extents(gd_reads *r)
-{
+static void cut_extents(gd_reads *r) {
     int64_t limit = r->g.extent_bytes_max;
-    if (limit > EXTENT_BYTES_LIMIT)
-        limit = EXTENT_BYTES_LIMIT;
+    if (limit > EXTENT_BYTES_LIMIT) limit = EXTENT_BYTES_LIMIT;
     cut_runs(r, limit);
-    if (r->g.gap_bytes_max && !r->g.separate)
-        bridge_gaps(r, limit);
+    if (r->g.gap_bytes_max && !r->g.separate) bridge_gaps(r, limit);
     for (int64_t e = 0; e < r->extents; e++) {
         gd_span s = gd_span_of(r, r->first[e], r->first[e + 1]);
         int direct = gd_extent_rows(r, e) == 1 && gd_lands_direct(r, r->first[e]);
         r->bytes += s.length;
-        if (!direct && s.length > r->block_bytes)
-            r->block_bytes = s.length;
+        if (!direct && s.length > r->block_bytes) r->block_bytes = s.length;
     }
 }
 
-static int allocate_rows(gd_reads *r)
-{
+static int allocate_rows(gd_reads *r) {
     size_t n = (size_t)r->n + 1;
     r->row = malloc(n * sizeof *r->row);
     r->pair = malloc(n * sizeof *r->pair);
@@ -185,22 +156,18 @@ static int allocate_rows(gd_reads *r)
     return r->row && r->pair && r->first && r->failures ? 0 : -ENOMEM;
 }
 
-static int allocate_extents(gd_reads *r)
-{
+static int allocate_extents(gd_reads *r) {
     size_t extents = (size_t)r->extents + 1;
     int32_t *first = realloc(r->first, extents * sizeof *first);
-    if (first)
-        r->first = first;
+    if (first) r->first = first;
     r->phase = calloc(extents, sizeof *r->phase);
     return r->phase ? 0 : -ENOMEM;
 }
 
 gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t *slots, int64_t n,
-                        int *error)
-{
+                        int *error) {
     *error = check_geometry(g, n);
-    if (*error)
-        return NULL;
+    if (*error) return NULL;
     gd_reads *r = calloc(1, sizeof *r);
     if (!r) {
         *error = -ENOMEM;
@@ -210,8 +177,7 @@ gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t
     r->n = n;
     pthread_mutex_init(&r->lock, NULL);
     *error = allocate_rows(r);
-    if (!*error)
-        *error = g->separate ? keep_rows(r, rows, slots) : sort_rows(r, rows, slots);
+    if (!*error) *error = g->separate ? keep_rows(r, rows, slots) : sort_rows(r, rows, slots);
     if (!*error) {
         cut_extents(r);
         *error = allocate_extents(r);

@@ -9,25 +9,21 @@
 
 enum { ROWS_PER_CALL = 1024 };
 
-int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes, gd_histogram *latency)
-{
+int gd_reads_pread(gd_reads *r, int fd, uint8_t *block, int64_t block_bytes,
+                   gd_histogram *latency) {
     int64_t e = -1;
-    if (gd_reads_block_bytes(r) > block_bytes)
-        return -EINVAL;
+    if (gd_reads_block_bytes(r) > block_bytes) return -EINVAL;
     for (int64_t rows = 0; rows < ROWS_PER_CALL; rows += gd_extent_rows(r, e)) {
         e = gd_reads_take(r);
-        if (e < 0)
-            return 0;
+        if (e < 0) return 0;
         gd_request q;
         int64_t res, since_ns;
         do {
             gd_reads_request(r, e, block, &q);
             since_ns = latency ? gd_clock_ns() : 0;
             res = pread(fd, q.into, (size_t)q.length, q.offset);
-            if (res < 0)
-                res = -errno;
-            if (latency)
-                gd_histogram_count(latency, gd_clock_ns() - since_ns);
+            if (res < 0) res = -errno;
+            if (latency) gd_histogram_count(latency, gd_clock_ns() - since_ns);
         } while (gd_reads_complete(r, e, res, block) == GD_AGAIN);
     }
     return 1;

@@ -11,8 +11,7 @@
  */
 #include "reads.h"
 
-void gd_reads_free(gd_reads *r)
-{
+void gd_reads_free(gd_reads *r) {
     if (!r || (atomic_load(&r->held) && !__atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE)))
         return; /* an engine still works on it: leaking is the lesser evil */
     pthread_mutex_destroy(&r->lock);
@@ -30,16 +29,14 @@ int64_t gd_reads_extents(const gd_reads *r) { return r->extents; }
 int64_t gd_reads_bytes(const gd_reads *r) { return r->bytes; }
 int64_t gd_reads_block_bytes(const gd_reads *r) { return r->block_bytes; }
 
-void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out)
-{
+void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out) {
     out->requests = atomic_load_explicit(&r->requests, memory_order_relaxed);
     out->bytes = atomic_load_explicit(&r->bytes_read, memory_order_relaxed);
     out->retries = atomic_load_explicit(&r->retries, memory_order_relaxed);
 }
 
 /* ---- the log ---- */
-static void log_landed(gd_reads *r, int64_t from, int64_t to)
-{
+static void log_landed(gd_reads *r, int64_t from, int64_t to) {
     pthread_mutex_lock(&r->lock);
     int64_t landed = r->progress.landed;
     assert(landed + r->progress.failed + to - from <= r->n);
@@ -49,8 +46,7 @@ static void log_landed(gd_reads *r, int64_t from, int64_t to)
 }
 
 /* Under the lock. */
-static void append_failures(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset)
-{
+static void append_failures(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset) {
     int64_t failed = r->progress.failed;
     assert(failed + r->progress.landed + to - from <= r->n);
     for (int64_t i = from; i < to; i++)
@@ -58,15 +54,13 @@ static void append_failures(gd_reads *r, int64_t from, int64_t to, int error, in
     __atomic_store_n(&r->progress.failed, failed + to - from, __ATOMIC_RELEASE);
 }
 
-static void log_failed(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset)
-{
+static void log_failed(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset) {
     pthread_mutex_lock(&r->lock);
     append_failures(r, from, to, error, offset);
     pthread_mutex_unlock(&r->lock);
 }
 
-void gd_reads_log(const gd_reads *r, gd_log *out)
-{
+void gd_reads_log(const gd_reads *r, gd_log *out) {
     /* first: what is counted after it is all there is */
     int let_go = __atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE);
     out->landed = __atomic_load_n(&r->progress.landed, __ATOMIC_ACQUIRE);
@@ -79,8 +73,7 @@ void gd_reads_log(const gd_reads *r, gd_log *out)
 const gd_progress *gd_reads_progress(const gd_reads *r) { return &r->progress; }
 
 /* ---- taking, cancelling, letting go ---- */
-int64_t gd_reads_take(gd_reads *r)
-{
+int64_t gd_reads_take(gd_reads *r) {
     int64_t e = -1;
     pthread_mutex_lock(&r->lock);
     if (r->next < r->extents) {
@@ -93,8 +86,7 @@ int64_t gd_reads_take(gd_reads *r)
     return e;
 }
 
-void gd_reads_cancel(gd_reads *r)
-{
+void gd_reads_cancel(gd_reads *r) {
     pthread_mutex_lock(&r->lock);
     atomic_store(&r->cancelled, 1);
     for (; r->next < r->extents; r->next++) {
@@ -106,32 +98,26 @@ void gd_reads_cancel(gd_reads *r)
     pthread_mutex_unlock(&r->lock);
 }
 
-void gd_reads_let_go(gd_reads *r)
-{
+void gd_reads_let_go(gd_reads *r) {
     assert(gd_reads_settled(r) == r->n);
     __atomic_store_n(&r->progress.let_go, 1, __ATOMIC_RELEASE);
 }
 
 /* ---- one extent ---- */
-static int is_in_flight(const gd_reads *r, int64_t e)
-{
+static int is_in_flight(const gd_reads *r, int64_t e) {
     return e >= 0 && e < r->extents && (r->phase[e] == GD_TAKEN || r->phase[e] == GD_TROUBLED);
 }
 
-static gd_trouble trouble_of(const gd_reads *r, int64_t e)
-{
+static gd_trouble trouble_of(const gd_reads *r, int64_t e) {
     return r->phase[e] == GD_TROUBLED ? r->trouble[e] : (gd_trouble){0};
 }
 
 /* 0, or ENOMEM: there is no room for the first trouble of all. */
-static int set_trouble(gd_reads *r, int64_t e, gd_trouble t)
-{
+static int set_trouble(gd_reads *r, int64_t e, gd_trouble t) {
     pthread_mutex_lock(&r->lock);
-    if (!r->trouble)
-        r->trouble = calloc((size_t)r->extents, sizeof *r->trouble);
+    if (!r->trouble) r->trouble = calloc((size_t)r->extents, sizeof *r->trouble);
     pthread_mutex_unlock(&r->lock);
-    if (!r->trouble)
-        return ENOMEM;
+    if (!r->trouble) return ENOMEM;
     r->trouble[e] = t;
     r->phase[e] = GD_TROUBLED;
     return 0;
@@ -140,14 +126,12 @@ static int set_trouble(gd_reads *r, int64_t e, gd_trouble t)
 /* The rows [from, to) that extent e is being read for now: all of it, or one of it after an
  * error. */
 static void present_rows(const gd_reads *r, int64_t e, const gd_trouble *t, int64_t *from,
-                         int64_t *to)
-{
+                         int64_t *to) {
     *from = t->solo ? r->first[e] + t->solo - 1 : r->first[e];
     *to = t->solo ? *from + 1 : r->first[e + 1];
 }
 
-void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *out)
-{
+void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *out) {
     assert(is_in_flight(r, e));
     gd_trouble t = trouble_of(r, e);
     int64_t from, to;
@@ -159,8 +143,7 @@ void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *
     out->into = (direct ? gd_slot_of(r, from) : block) + t.got;
 }
 
-static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t *block)
-{
+static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t *block) {
     int64_t offset = gd_span_of(r, from, to).offset;
     if (r->g.slots && (gd_extent_rows(r, e) > 1 || !gd_lands_direct(r, from)))
         for (int64_t i = from; i < to; i++)
@@ -169,14 +152,12 @@ static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t
 }
 
 /* 0: the span is whole; EAGAIN: ask again; else why it is broken. */
-static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector)
-{
+static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector) {
     int error = ENODATA; /* short for ever, or nothing more: the file ends before the row does */
     if (res > 0) {
         int64_t total = t->got + res;
         assert(total <= s->length);
-        if (total >= s->need)
-            return 0;
+        if (total >= s->need) return 0;
         int64_t whole = total & ~(sector - 1);
         if (whole > t->got) {
             t->got = (int32_t)whole;
@@ -193,43 +174,36 @@ static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector)
     return ++t->tries < GD_TRIES_MAX ? EAGAIN : error;
 }
 
-static int belongs_to_a_sector(int error)
-{
+static int belongs_to_a_sector(int error) {
     return error == EIO || error == ENODATA || error == EILSEQ;
 }
 
-static int fail_rest(gd_reads *r, int64_t e, int64_t from, int64_t to, int error)
-{
+static int fail_rest(gd_reads *r, int64_t e, int64_t from, int64_t to, int error) {
     log_failed(r, from, r->first[e + 1], error, gd_span_of(r, from, to).offset);
     r->phase[e] = GD_ENDED;
     return GD_BROKEN;
 }
 
 /* Ask again for extent e in the state t; when that cannot be, what is left of it has failed. */
-static int ask_again(gd_reads *r, int64_t e, gd_trouble t)
-{
+static int ask_again(gd_reads *r, int64_t e, gd_trouble t) {
     int error = atomic_load(&r->cancelled) ? ECANCELED : set_trouble(r, e, t);
     atomic_fetch_add_explicit(&r->retries, !error, memory_order_relaxed);
-    if (!error)
-        return GD_AGAIN;
+    if (!error) return GD_AGAIN;
     int64_t from, to;
     present_rows(r, e, &t, &from, &to);
     return fail_rest(r, e, from, to, error);
 }
 
-int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block)
-{
+int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block) {
     assert(is_in_flight(r, e));
     gd_trouble t = trouble_of(r, e);
     int64_t from, to;
     present_rows(r, e, &t, &from, &to);
     gd_span s = gd_span_of(r, from, to);
     atomic_fetch_add_explicit(&r->requests, 1, memory_order_relaxed);
-    if (res > 0)
-        atomic_fetch_add_explicit(&r->bytes_read, res, memory_order_relaxed);
+    if (res > 0) atomic_fetch_add_explicit(&r->bytes_read, res, memory_order_relaxed);
     int error = judge(&t, &s, res, r->g.sector);
-    if (error == EAGAIN)
-        return ask_again(r, e, t);
+    if (error == EAGAIN) return ask_again(r, e, t);
     if (to - from > 1 && belongs_to_a_sector(error))
         return ask_again(r, e, (gd_trouble){.solo = 1});
     if (error)

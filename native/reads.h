@@ -11,74 +11,68 @@
 #include <stdatomic.h>
 #include "internal.h"
 
-enum { GD_TRIES_MAX = 1000 };   /* in a row without progress; then the extent is broken */
+enum { GD_TRIES_MAX = 1000 }; /* in a row without progress; then the extent is broken */
 enum { GD_WAITING = 0, GD_TAKEN = 1, GD_TROUBLED = 2, GD_ENDED = 3 };
 
 typedef struct gd_trouble {
-    int32_t got;      /* bytes of the present span that are there, whole sectors */
-    int32_t solo;     /* 0: read as one; k: after an error row by row, its row k - 1 is next */
-    int16_t tries;    /* in a row without progress */
-    int16_t lost;     /* 1: some row of it has failed */
+    int32_t got;   /* bytes of the present span that are there, whole sectors */
+    int32_t solo;  /* 0: read as one; k: after an error row by row, its row k - 1 is next */
+    int16_t tries; /* in a row without progress */
+    int16_t lost;  /* 1: some row of it has failed */
 } gd_trouble;
 
 typedef struct gd_span {
-    int64_t offset;   /* in the file, whole sectors */
-    int64_t length;   /* whole sectors; may reach beyond the end of the file */
-    int64_t need;     /* the last wanted byte's end, from offset */
+    int64_t offset; /* in the file, whole sectors */
+    int64_t length; /* whole sectors; may reach beyond the end of the file */
+    int64_t need;   /* the last wanted byte's end, from offset */
 } gd_span;
 
 struct gd_reads {
     gd_geometry g;
     int64_t n, extents, bytes, block_bytes;
-    uint64_t *row;              /* sorted, unless separate */
-    uint64_t *pair;             /* memory of slot and landed_slots */
-    int32_t *slot;              /* of row[i] */
-    int32_t *first;             /* extents + 1 */
-    uint8_t *phase;             /* of each extent */
+    uint64_t *row;               /* sorted, unless separate */
+    uint64_t *pair;              /* memory of slot and landed_slots */
+    int32_t *slot;               /* of row[i] */
+    int32_t *first;              /* extents + 1 */
+    uint8_t *phase;              /* of each extent */
     gd_trouble *_Atomic trouble; /* of each extent, or NULL; for those in phase GD_TROUBLED */
-    int32_t *landed_slots;      /* the log: `progress.landed` of them */
-    gd_failure *failures;       /* the log: `progress.failed` of them */
-    pthread_mutex_t lock;       /* appending to the log, taking, cancelling */
-    int64_t next;               /* the next extent to take; under the lock */
-    gd_progress progress;       /* published after the log's entries */
+    int32_t *landed_slots;       /* the log: `progress.landed` of them */
+    gd_failure *failures;        /* the log: `progress.failed` of them */
+    pthread_mutex_t lock;        /* appending to the log, taking, cancelling */
+    int64_t next;                /* the next extent to take; under the lock */
+    gd_progress progress;        /* published after the log's entries */
     atomic_llong requests, bytes_read, retries;
     atomic_int cancelled, held;
 };
 
-static inline int64_t gd_row_begin(const gd_reads *r, int64_t i)
-{
+static inline int64_t gd_row_begin(const gd_reads *r, int64_t i) {
     return r->g.data_offset + (int64_t)r->row[i] * r->g.row_bytes;
 }
 
 /* Rows from..to-1 of the sorted order, rounded out to sectors. */
-static inline gd_span gd_span_of(const gd_reads *r, int64_t from, int64_t to)
-{
+static inline gd_span gd_span_of(const gd_reads *r, int64_t from, int64_t to) {
     int64_t mask = r->g.sector - 1;
     int64_t end = gd_row_begin(r, to - 1) + r->g.row_bytes;
     int64_t offset = gd_row_begin(r, from) & ~mask;
     return (gd_span){offset, ((end + mask) & ~mask) - offset, end - offset};
 }
 
-static inline uint8_t *gd_slot_of(const gd_reads *r, int64_t i)
-{
+static inline uint8_t *gd_slot_of(const gd_reads *r, int64_t i) {
     return r->g.slots + r->slot[i] * r->g.slot_stride;
 }
 
 /* Is row i, alone in its extent, read into its slot without staging? */
-static inline int gd_lands_direct(const gd_reads *r, int64_t i)
-{
+static inline int gd_lands_direct(const gd_reads *r, int64_t i) {
     int64_t aligned = gd_row_begin(r, i) | r->g.row_bytes | (int64_t)(uintptr_t)gd_slot_of(r, i);
     return r->g.land_direct && r->g.slots && (aligned & (r->g.sector - 1)) == 0;
 }
 
-static inline int64_t gd_extent_rows(const gd_reads *r, int64_t e)
-{
+static inline int64_t gd_extent_rows(const gd_reads *r, int64_t e) {
     return r->first[e + 1] - r->first[e];
 }
 
 /* Rows landed or failed so far. */
-static inline int64_t gd_reads_settled(const gd_reads *r)
-{
+static inline int64_t gd_reads_settled(const gd_reads *r) {
     return __atomic_load_n(&r->progress.landed, __ATOMIC_ACQUIRE) +
            __atomic_load_n(&r->progress.failed, __ATOMIC_ACQUIRE);
 }

@@ -13,17 +13,16 @@
 #include <stdio.h>
 #include "ring.h"
 
-static void signal_fd(int fd)
-{
+static void signal_fd(int fd) {
     uint64_t one = 1;
-    while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
-        ; /* EAGAIN: the counter is full, whoever reads it will wake all the same */
+    while (write(fd, &one, sizeof one) < 0 &&
+           errno ==
+               EINTR); /* EAGAIN: the counter is full, whoever reads it will wake all the same */
 }
 
 /* ---- setting up, in the thread: a single issuer is what lets the kernel leave us alone until
  * we wait ---- */
-static int set_up(gd_ring *g)
-{
+static int set_up(gd_ring *g) {
     struct iovec staging = {g->staging.memory, (size_t)g->staging.bytes};
     struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
                                          IORING_SETUP_SUBMIT_ALL};
@@ -32,8 +31,7 @@ static int set_up(gd_ring *g)
         memset(&p, 0, sizeof p);
         code = io_uring_queue_init_params((unsigned)g->depth + 1, &g->uring, &p);
     }
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     g->stats.depth = g->depth;
     /* what the limit on locked memory refuses is done without */
     g->stats.fixed_staging = io_uring_register_buffers(&g->uring, &staging, 1) == 0;
@@ -43,8 +41,7 @@ static int set_up(gd_ring *g)
 
 /* ---- one turn of the thread ---- */
 /* Take over what others left under the lock. 0: stopped, and the kernel holds nothing of ours. */
-static int admit(gd_ring *g)
-{
+static int admit(gd_ring *g) {
     pthread_mutex_lock(&g->lock);
     gd_job *added = g->incoming.head;
     if (added) {
@@ -58,8 +55,7 @@ static int admit(gd_ring *g)
         job->file = file_open(g, job->fd);
         g->stats.jobs++;
     }
-    for (gd_job *job = g->jobs.head; stopping && job; job = job->next)
-        gd_reads_cancel(job->reads);
+    for (gd_job *job = g->jobs.head; stopping && job; job = job->next) gd_reads_cancel(job->reads);
     if (!stopping && !g->wake_posted) {
         struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
         assert(sqe);
@@ -72,8 +68,7 @@ static int admit(gd_ring *g)
 }
 
 /* Let go of jobs that have ended; tell the notify_fd if there is enough to tell. */
-static void settle(gd_ring *g)
-{
+static void settle(gd_ring *g) {
     gd_jobs ended = {NULL, &ended.head};
     gd_job **link = &g->jobs.head;
     while (*link) {
@@ -91,8 +86,7 @@ static void settle(gd_ring *g)
         ended.tail = &job->next;
     }
     g->jobs.tail = link;
-    if (!ended.head && g->untold < g->report_rows)
-        return;
+    if (!ended.head && g->untold < g->report_rows) return;
     g->untold = 0;
     g->stats.notifies++;
     pthread_mutex_lock(&g->lock);
@@ -111,19 +105,16 @@ static void settle(gd_ring *g)
 
 /* A stretch of staging for all of an op's extent, which asked again needs no more; none for a row
  * that lands in its slot, which may be longer than any. */
-static void take_staging(gd_ring *g, gd_op *op)
-{
+static void take_staging(gd_ring *g, gd_op *op) {
     gd_request whole;
     gd_reads_request(op->job->reads, op->extent, g->staging.memory, &whole);
     op->staged = whole.into == g->staging.memory;
-    if (op->staged)
-        op->begin = gd_staging_take(&g->staging, whole.length);
+    if (op->staged) op->begin = gd_staging_take(&g->staging, whole.length);
     assert(op->begin >= 0); /* there was room for the longest */
 }
 
 /* Ask for what an op's extent needs now. */
-static void submit_op(gd_ring *g, int32_t number)
-{
+static void submit_op(gd_ring *g, int32_t number) {
     gd_op *op = &g->ops[number];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
     assert(sqe); /* the queue has room for one request an op and the wake-up */
@@ -136,23 +127,19 @@ static void submit_op(gd_ring *g, int32_t number)
         io_uring_prep_read_fixed(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset, 0);
     else
         io_uring_prep_read(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset);
-    if (op->job->file >= 0)
-        sqe->flags |= IOSQE_FIXED_FILE;
+    if (op->job->file >= 0) sqe->flags |= IOSQE_FIXED_FILE;
     io_uring_sqe_set_data64(sqe, (uint64_t)number);
     note_prepared(g, number);
     g->stats.requests++;
 }
 
 /* Hand over what is prepared; sleep until `wait` completions are there. */
-static void enter(gd_ring *g, unsigned wait)
-{
+static void enter(gd_ring *g, unsigned wait) {
     g->stats.submits += io_uring_sq_ready(&g->uring) > 0;
     g->stats.wakeups += wait > 0;
     int code = wait ? io_uring_submit_and_wait(&g->uring, wait) : io_uring_submit(&g->uring);
-    if (code > 0 && g->options.measure)
-        note_taken(g, code);
-    if (code >= 0 || code == -EINTR)
-        return;
+    if (code > 0 && g->options.measure) note_taken(g, code);
+    if (code >= 0 || code == -EINTR) return;
     if (code != -EAGAIN && code != -EBUSY && code != -ENOMEM) {
         fprintf(stderr, "gnndrive: io_uring_enter: %s; reads are in flight\n", strerror(-code));
         abort(); /* the kernel may still write: there is no safe way on */
@@ -163,8 +150,7 @@ static void enter(gd_ring *g, unsigned wait)
 }
 
 /* Begin reads until the window, divided by `divisor`, is full. */
-static void feed(gd_ring *g, int32_t divisor)
-{
+static void feed(gd_ring *g, int32_t divisor) {
     unsigned batch = (unsigned)g->options.submit_batch;
     for (gd_job *job = g->jobs.head; job && room(g, divisor) > 0; job = job->next) {
         int64_t e;
@@ -174,29 +160,22 @@ static void feed(gd_ring *g, int32_t divisor)
             take_staging(g, &g->ops[number]);
             job->inflight++;
             submit_op(g, number);
-            if (io_uring_sq_ready(&g->uring) >= batch)
-                enter(g, 0);
+            if (io_uring_sq_ready(&g->uring) >= batch) enter(g, 0);
         }
     }
-    if (inflight(g) > g->stats.inflight_max)
-        g->stats.inflight_max = inflight(g);
+    if (inflight(g) > g->stats.inflight_max) g->stats.inflight_max = inflight(g);
 }
 
-static void submit_and_sleep(gd_ring *g)
-{
+static void submit_and_sleep(gd_ring *g) {
     int32_t wait = g->options.complete_min;
-    if (wait > inflight(g))
-        wait = inflight(g);
-    if (g->options.measure && g->prepared_count)
-        enter(g, 0);
+    if (wait > inflight(g)) wait = inflight(g);
+    if (g->options.measure && g->prepared_count) enter(g, 0);
     enter(g, wait > 1 ? (unsigned)wait : 1);
 }
 
 /* Hand the kernel what is prepared, then copy out what has arrived. */
-static void land(gd_ring *g)
-{
-    if (io_uring_sq_ready(&g->uring))
-        enter(g, 0);
+static void land(gd_ring *g) {
+    if (io_uring_sq_ready(&g->uring)) enter(g, 0);
     for (int32_t i = 0; i < g->arrived_count; i++) {
         int32_t number = g->arrived[i];
         gd_op *op = &g->ops[number];
@@ -208,15 +187,13 @@ static void land(gd_ring *g)
         }
         op->job->inflight--;
         op->job = NULL;
-        if (op->staged)
-            gd_staging_give(&g->staging, op->begin);
+        if (op->staged) gd_staging_give(&g->staging, op->begin);
         g->idle[g->idle_count++] = number;
     }
     g->arrived_count = 0;
 }
 
-static void reap(gd_ring *g)
-{
+static void reap(gd_ring *g) {
     struct io_uring_cqe *cqe;
     unsigned head, seen = 0;
     g->now_ns = gd_clock_ns();
@@ -236,8 +213,7 @@ static void reap(gd_ring *g)
     io_uring_cq_advance(&g->uring, seen);
 }
 
-static void *ring_main(void *arg)
-{
+static void *ring_main(void *arg) {
     gd_ring *g = arg;
     gd_short_slice();
     int code = set_up(g);
@@ -246,8 +222,7 @@ static void *ring_main(void *arg)
     g->published = g->stats;
     pthread_cond_signal(&g->started);
     pthread_mutex_unlock(&g->lock);
-    if (code < 0)
-        return NULL;
+    if (code < 0) return NULL;
     while (admit(g)) {
         g->now_ns = gd_clock_ns();
         if (g->arrived_count) {
@@ -268,44 +243,35 @@ static void *ring_main(void *arg)
 }
 
 /* ---- what other threads call ---- */
-static int start(gd_ring *g)
-{
+static int start(gd_ring *g) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are Python's main thread's */
     int code = -pthread_create(&g->thread, NULL, ring_main, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code < 0)
-        return code;
+    if (code < 0) return code;
     pthread_setname_np(g->thread, "gd-ring");
     pthread_mutex_lock(&g->lock);
-    while (g->verdict == STARTING)
-        pthread_cond_wait(&g->started, &g->lock);
+    while (g->verdict == STARTING) pthread_cond_wait(&g->started, &g->lock);
     code = g->verdict;
     pthread_mutex_unlock(&g->lock);
-    if (code < 0)
-        pthread_join(g->thread, NULL);
+    if (code < 0) pthread_join(g->thread, NULL);
     return code;
 }
 
 gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t report_rows,
-                     const gd_ring_options *options, int *error)
-{
+                     const gd_ring_options *options, int *error) {
     gd_ring *g = NULL;
     *error = -EINVAL;
-    if (options && (options->submit_batch < 0 || options->complete_min < 0 ||
-                    options->inflight_bytes < 0))
+    if (options &&
+        (options->submit_batch < 0 || options->complete_min < 0 || options->inflight_bytes < 0))
         return NULL;
-    if (options && options->gives_way && !options->traffic)
-        return NULL;
-    if (depth < 1 || depth > DEPTH_MAX || report_rows < 1)
-        return NULL;
-    if (block_bytes < 1 || block_bytes > INT32_MAX)
-        return NULL;
+    if (options && options->gives_way && !options->traffic) return NULL;
+    if (depth < 1 || depth > DEPTH_MAX || report_rows < 1) return NULL;
+    if (block_bytes < 1 || block_bytes > INT32_MAX) return NULL;
     *error = -ENOMEM;
     g = calloc(1, sizeof *g);
-    if (!g)
-        return NULL;
+    if (!g) return NULL;
     g->depth = depth;
     g->block_bytes = (block_bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
     g->report_rows = report_rows;
@@ -320,21 +286,16 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->started, NULL);
     *error = allocate(g);
-    if (!*error)
-        *error = start(g);
-    if (!*error)
-        return g;
+    if (!*error) *error = start(g);
+    if (!*error) return g;
     free_memory(g);
     return NULL;
 }
 
-int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd)
-{
-    if (gd_reads_block_bytes(r) > g->block_bytes)
-        return -EINVAL;
+int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd) {
+    if (gd_reads_block_bytes(r) > g->block_bytes) return -EINVAL;
     gd_job *job = calloc(1, sizeof *job);
-    if (!job)
-        return -ENOMEM;
+    if (!job) return -ENOMEM;
     job->reads = r;
     job->fd = fd;
     job->file = -1;
@@ -355,32 +316,27 @@ int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd)
     return 0;
 }
 
-void gd_ring_halt(gd_ring *g)
-{
+void gd_ring_halt(gd_ring *g) {
     pthread_mutex_lock(&g->lock);
     g->stopping = 1;
     pthread_mutex_unlock(&g->lock);
     signal_fd(g->wake_fd);
 }
 
-void gd_ring_free(gd_ring *g)
-{
-    if (!g)
-        return;
+void gd_ring_free(gd_ring *g) {
+    if (!g) return;
     gd_ring_halt(g);
     pthread_join(g->thread, NULL);
     free_memory(g);
 }
 
-void gd_ring_get_stats(gd_ring *g, gd_ring_stats *out)
-{
+void gd_ring_get_stats(gd_ring *g, gd_ring_stats *out) {
     pthread_mutex_lock(&g->lock);
     *out = g->published;
     pthread_mutex_unlock(&g->lock);
 }
 
-void gd_ring_get_latency(const gd_ring *g, gd_latency *out)
-{
+void gd_ring_get_latency(const gd_ring *g, gd_latency *out) {
     gd_histogram_merge(&out->slat, &g->latency.slat);
     gd_histogram_merge(&out->clat, &g->latency.clat);
     gd_histogram_merge(&out->lat, &g->latency.lat);

@@ -15,8 +15,8 @@ void gd_sampler_free(gd_sampler *s) {
         void *const arrays[] = {d->edge, d->row, d->colptr, d->per_hop};
         for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
     }
-    void *const arrays[] = {s->found, s->drawn, s->tree_time, s->candidates.entry,
-                            s->candidates.sum, s->set.entry, s};
+    void *const arrays[] = {
+        s->found, s->drawn, s->tree_time, s->candidates.entry, s->candidates.sum, s->set.entry, s};
     for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
 }
 

@@ -17,9 +17,9 @@ typedef struct gd_candidates {
 
 /* The sample's nodes of one type: seeds first, then in the order in which they were found. */
 typedef struct gd_found {
-    int64_t *node;  /* node[nodes] */
-    int64_t *key;   /* what `places` knows them by: the node, or tree and node; only if disjoint */
-    int32_t *tree;  /* whose tree they are in; only if disjoint */
+    int64_t *node; /* node[nodes] */
+    int64_t *key;  /* what `places` knows them by: the node, or tree and node; only if disjoint */
+    int32_t *tree; /* whose tree they are in; only if disjoint */
     int64_t nodes, capacity;
     gd_places places;  /* key -> its first position */
     int64_t hop_first; /* the first node that the hop under way expands, */
@@ -43,21 +43,21 @@ typedef struct gd_drawn {
 
 /* Everything is kept between calls. */
 struct gd_sampler {
-    gd_sampling job;    /* of the sample under way, or the last */
-    int32_t hop;        /* hops that are done, */
-    int32_t turn;       /* and edge types that are, of the hop under way */
-    int32_t waiting;    /* 1: for neighbours of that edge type's edges from `placed` on */
+    gd_sampling job;           /* of the sample under way, or the last */
+    int32_t hop;               /* hops that are done, */
+    int32_t turn;              /* and edge types that are, of the hop under way */
+    int32_t waiting;           /* 1: for neighbours of that edge type's edges from `placed` on */
     int32_t types, edge_types; /* found[types], drawn[edge_types]: never fewer than there were */
     gd_found *found;
     gd_drawn *drawn;
     int64_t *tree_time; /* the time of each tree's seed */
     int64_t trees, tree_capacity;
     gd_candidates candidates;
-    int32_t cold;       /* the indices come from disk: ask for pages ahead */
-    int64_t faults;     /* major faults of this thread when the batch began */
-    int64_t asked;      /* edges whose pages were asked for */
-    gd_set set;         /* behind a large fanout */
-    int32_t hops;       /* of a whole result, else 0 */
+    int32_t cold;   /* the indices come from disk: ask for pages ahead */
+    int64_t faults; /* major faults of this thread when the batch began */
+    int64_t asked;  /* edges whose pages were asked for */
+    gd_set set;     /* behind a large fanout */
+    int32_t hops;   /* of a whole result, else 0 */
     int64_t culprit;
     int32_t culprit_turn;
 };

@@ -7,8 +7,8 @@
 
 /* ---- sample.c, sampled.c: neighbour sampling over CSC ---- */
 typedef struct gd_csc {
-    const void *indptr;  /* nodes + 1, non-decreasing (checked when the store is opened) */
-    const void *indices; /* in-neighbours; NULL: not in memory, samplers are given them */
+    const void *indptr;   /* nodes + 1, non-decreasing (checked when the store is opened) */
+    const void *indices;  /* in-neighbours; NULL: not in memory, samplers are given them */
     int32_t indptr_bytes; /* 4 (unsigned) or 8 */
     int32_t index_bytes;  /* 4 or 8: as in the file, and as they are given */
     int64_t nodes, edges;

@@ -7,14 +7,12 @@
  */
 #include "draw.h"
 
-static inline int64_t moved_at(const void *moved, int32_t width, int64_t place)
-{
+static inline int64_t moved_at(const void *moved, int32_t width, int64_t place) {
     return width == 4 ? ((const int32_t *)moved)[place] : ((const int64_t *)moved)[place];
 }
 
 void gd_shuffle(void *moved, int32_t width, int64_t count, int64_t key, int64_t first, int64_t n,
-                int64_t *out)
-{
+                int64_t *out) {
     for (int64_t place = first; place < first + n; place++) {
         uint64_t stream = gd_stream((uint64_t)key, place);
         const int64_t other = place + gd_below(&stream, (uint64_t)(count - place));

@@ -24,13 +24,10 @@ typedef struct gd_sched_attr {
 } gd_sched_attr;
 
 /* Ask for short slices for the calling thread, if it is an ordinary one; nothing if that fails. */
-static inline void gd_short_slice(void)
-{
+static inline void gd_short_slice(void) {
     gd_sched_attr attr = {0};
-    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) < 0)
-        return;
-    if (attr.policy != SCHED_OTHER && attr.policy != SCHED_BATCH)
-        return;
+    if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) < 0) return;
+    if (attr.policy != SCHED_OTHER && attr.policy != SCHED_BATCH) return;
     attr.runtime = SLICE_NS;
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }

@@ -6,8 +6,8 @@
 #include "internal.h"
 
 typedef struct gd_slotset {
-    uint64_t *words;  /* a bit a slot */
-    uint64_t *groups; /* a bit a word that is not 0 */
+    uint64_t *words;            /* a bit a slot */
+    uint64_t *groups;           /* a bit a word that is not 0 */
     int64_t group_count, group; /* the groups before `group` are empty */
 } gd_slotset;
 

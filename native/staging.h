@@ -11,34 +11,31 @@
 
 enum { PAGE = 4096 };
 
-typedef struct gd_stretch { int64_t begin, end; } gd_stretch;
+typedef struct gd_stretch {
+    int64_t begin, end;
+} gd_stretch;
 typedef struct gd_staging {
     uint8_t *memory;
     int64_t bytes;
-    gd_stretch *used;    /* in order; room for one a read */
+    gd_stretch *used; /* in order; room for one a read */
     int32_t count;
 } gd_staging;
 
 /* Whether there are `bytes` together that are free. */
-static inline int gd_staging_fits(const gd_staging *s, int64_t bytes)
-{
+static inline int gd_staging_fits(const gd_staging *s, int64_t bytes) {
     int64_t end = s->bytes;
     for (int32_t i = s->count - 1; i >= 0; end = s->used[i--].begin)
-        if (end - s->used[i].end >= bytes)
-            return 1;
+        if (end - s->used[i].end >= bytes) return 1;
     return end >= bytes;
 }
 
 /* The first free `bytes`, in whole pages; -1: there are none together. */
-static inline int64_t gd_staging_take(gd_staging *s, int64_t bytes)
-{
+static inline int64_t gd_staging_take(gd_staging *s, int64_t bytes) {
     const int64_t pages = (bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
     int64_t begin = 0;
     int32_t i = 0;
-    while (i < s->count && s->used[i].begin - begin < pages)
-        begin = s->used[i++].end;
-    if (begin + pages > s->bytes)
-        return -1;
+    while (i < s->count && s->used[i].begin - begin < pages) begin = s->used[i++].end;
+    if (begin + pages > s->bytes) return -1;
     memmove(&s->used[i + 1], &s->used[i], (size_t)(s->count - i) * sizeof *s->used);
     s->used[i] = (gd_stretch){begin, begin + pages};
     s->count++;
@@ -46,8 +43,7 @@ static inline int64_t gd_staging_take(gd_staging *s, int64_t bytes)
 }
 
 /* Give back what begins there. */
-static inline void gd_staging_give(gd_staging *s, int64_t begin)
-{
+static inline void gd_staging_give(gd_staging *s, int64_t begin) {
     int32_t low = 0, high = s->count - 1;
     while (low < high) {
         const int32_t middle = (low + high) / 2;
