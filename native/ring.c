@@ -1,245 +1,57 @@
-/* ring.c: one io_uring kept full by a C thread that never needs the GIL. It alone talks to the
- * kernel; what a completion means is reads.c's business.
- *
- * A sliding window: up to `depth` reads in flight, fewer if they are long (what lands in a few
- * megabytes of staging is copied out of the cache), refilled at every wake-up, in batches, so that
- * the device begins with the first before the last is prepared; the next job flows in when the one
- * before has nothing left to start. The thread sleeps in the kernel, for completions and for the
- * eventfd by which other threads hand over jobs. The rings live as long as the loader, staging, in
- * huge pages where there are any, and files are registered.
+/* ring.c: one io_uring kept full by a C thread that never needs the GIL: its memory, its beginning
+ * and end, and what other threads ask of it. What the thread does is in ring_thread.c.
  */
 #define _GNU_SOURCE
 #include <signal.h>
-#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "ring.h"
 
-static void signal_fd(int fd) {
-    uint64_t one = 1;
-    while (write(fd, &one, sizeof one) < 0 &&
-           errno ==
-               EINTR); /* EAGAIN: the counter is full, whoever reads it will wake all the same */
+enum { DEPTH_MAX = 4096, BATCHES = 8, STARTING = 1 };
+
+void gd_signal_fd(int fd) {
+    const uint64_t one = 1;
+    /* EAGAIN: the counter is full, and its reader wakes all the same. */
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
-/* ---- setting up, in the thread: a single issuer is what lets the kernel leave us alone until
- * we wait ---- */
-static int set_up(gd_ring *g) {
-    struct iovec staging = {g->staging.memory, (size_t)g->staging.bytes};
-    struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                                         IORING_SETUP_SUBMIT_ALL};
-    int code = io_uring_queue_init_params((unsigned)g->depth + 1, &g->uring, &p);
-    if (code == -EINVAL) { /* before Linux 6.1 */
-        memset(&p, 0, sizeof p);
-        code = io_uring_queue_init_params((unsigned)g->depth + 1, &g->uring, &p);
-    }
-    if (code < 0) return code;
-    g->stats.depth = g->depth;
-    /* what the limit on locked memory refuses is done without */
-    g->stats.fixed_staging = io_uring_register_buffers(&g->uring, &staging, 1) == 0;
-    g->stats.fixed_files = io_uring_register_files_sparse(&g->uring, FILES) == 0;
-    return 0;
+/* ---- memory ---- */
+static void free_memory(gd_ring *g) {
+    if (g->staging.memory && g->staging.memory != MAP_FAILED)
+        munmap(g->staging.memory, (size_t)g->staging.bytes);
+    free(g->staging.used);
+    if (g->wake_fd >= 0) close(g->wake_fd);
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->started);
+    free(g->ops);
+    free(g->idle);
+    free(g->arrived);
+    free(g->prepared);
+    free(g);
 }
 
-/* ---- one turn of the thread ---- */
-/* Take over what others left under the lock. 0: stopped, and the kernel holds nothing of ours. */
-static int admit(gd_ring *g) {
-    pthread_mutex_lock(&g->lock);
-    gd_job *added = g->incoming.head;
-    if (added) {
-        *g->jobs.tail = added;
-        g->jobs.tail = g->incoming.tail;
-        g->incoming = (gd_jobs){NULL, &g->incoming.head};
+static int allocate(gd_ring *g) {
+    size_t bytes = (size_t)g->depth * (size_t)g->block_bytes;
+    g->staging.bytes = (int64_t)bytes;
+    g->staging.used = malloc((size_t)g->depth * sizeof *g->staging.used);
+    g->staging.memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* a virtual disk's host pays for each stretch of contiguous memory, not for each read */
+    madvise(g->staging.memory, bytes, MADV_HUGEPAGE);
+    g->ops = calloc((size_t)g->depth, sizeof *g->ops);
+    g->idle = malloc((size_t)g->depth * sizeof *g->idle);
+    g->arrived = malloc((size_t)g->depth * sizeof *g->arrived);
+    g->prepared = malloc(((size_t)g->depth + 1) * sizeof *g->prepared);
+    if (g->staging.memory == MAP_FAILED || !g->staging.used || !g->ops || !g->idle || !g->arrived ||
+        !g->prepared)
+        return -ENOMEM;
+    while (g->idle_count < g->depth) {
+        g->idle[g->idle_count] = g->depth - 1 - g->idle_count;
+        g->idle_count++;
     }
-    int stopping = g->stopping;
-    pthread_mutex_unlock(&g->lock);
-    for (gd_job *job = added; job; job = job->next) {
-        job->file = file_open(g, job->fd);
-        g->stats.jobs++;
-    }
-    for (gd_job *job = g->jobs.head; stopping && job; job = job->next) gd_reads_cancel(job->reads);
-    if (!stopping && !g->wake_posted) {
-        struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
-        assert(sqe);
-        io_uring_prep_read(sqe, g->wake_fd, &g->wake_value, sizeof g->wake_value, 0);
-        io_uring_sqe_set_data64(sqe, WAKE);
-        note_prepared(g, -1);
-        g->wake_posted = 1;
-    }
-    return !stopping || g->jobs.head || g->wake_posted;
-}
-
-/* Let go of jobs that have ended; tell the notify_fd if there is enough to tell. */
-static void settle(gd_ring *g) {
-    gd_jobs ended = {NULL, &ended.head};
-    gd_job **link = &g->jobs.head;
-    while (*link) {
-        gd_job *job = *link;
-        int64_t settled = gd_reads_settled(job->reads);
-        g->untold += settled - job->told;
-        job->told = settled;
-        if (job->inflight || settled < gd_reads_rows(job->reads)) {
-            link = &job->next;
-            continue;
-        }
-        *link = job->next;
-        job->next = NULL;
-        *ended.tail = job;
-        ended.tail = &job->next;
-    }
-    g->jobs.tail = link;
-    if (!ended.head && g->untold < g->report_rows) return;
-    g->untold = 0;
-    g->stats.notifies++;
-    pthread_mutex_lock(&g->lock);
-    g->published = g->stats;
-    pthread_mutex_unlock(&g->lock);
-    while (ended.head) {
-        gd_job *job = ended.head;
-        ended.head = job->next;
-        file_close(g, job->file);
-        count_traffic(g, -1);
-        gd_reads_let_go(job->reads); /* from here on it may be gone */
-        free(job);
-    }
-    signal_fd(g->notify_fd);
-}
-
-/* A stretch of staging for all of an op's extent, which asked again needs no more; none for a row
- * that lands in its slot, which may be longer than any. */
-static void take_staging(gd_ring *g, gd_op *op) {
-    gd_request whole;
-    gd_reads_request(op->job->reads, op->extent, g->staging.memory, &whole);
-    op->staged = whole.into == g->staging.memory;
-    if (op->staged) op->begin = gd_staging_take(&g->staging, whole.length);
-    assert(op->begin >= 0); /* there was room for the longest */
-}
-
-/* Ask for what an op's extent needs now. */
-static void submit_op(gd_ring *g, int32_t number) {
-    gd_op *op = &g->ops[number];
-    struct io_uring_sqe *sqe = io_uring_get_sqe(&g->uring);
-    assert(sqe); /* the queue has room for one request an op and the wake-up */
-    gd_request q;
-    gd_reads_request(op->job->reads, op->extent, g->staging.memory + op->begin, &q);
-    g->inflight_bytes += q.length;
-    op->bytes = q.length;
-    int fd = op->job->file >= 0 ? op->job->file : op->job->fd;
-    if (op->staged && g->stats.fixed_staging)
-        io_uring_prep_read_fixed(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset, 0);
-    else
-        io_uring_prep_read(sqe, fd, q.into, (unsigned)q.length, (uint64_t)q.offset);
-    if (op->job->file >= 0) sqe->flags |= IOSQE_FIXED_FILE;
-    io_uring_sqe_set_data64(sqe, (uint64_t)number);
-    note_prepared(g, number);
-    g->stats.requests++;
-}
-
-/* Hand over what is prepared; sleep until `wait` completions are there. */
-static void enter(gd_ring *g, unsigned wait) {
-    g->stats.submits += io_uring_sq_ready(&g->uring) > 0;
-    g->stats.wakeups += wait > 0;
-    int code = wait ? io_uring_submit_and_wait(&g->uring, wait) : io_uring_submit(&g->uring);
-    if (code > 0 && g->options.measure) note_taken(g, code);
-    if (code >= 0 || code == -EINTR) return;
-    if (code != -EAGAIN && code != -EBUSY && code != -ENOMEM) {
-        fprintf(stderr, "gnndrive: io_uring_enter: %s; reads are in flight\n", strerror(-code));
-        abort(); /* the kernel may still write: there is no safe way on */
-    }
-    /* the kernel is short of memory; what was not submitted stays queued */
-    struct timespec pause = {0, BACK_OFF_NS};
-    nanosleep(&pause, NULL);
-}
-
-/* Begin reads until the window, divided by `divisor`, is full. */
-static void feed(gd_ring *g, int32_t divisor) {
-    unsigned batch = (unsigned)g->options.submit_batch;
-    for (gd_job *job = g->jobs.head; job && room(g, divisor) > 0; job = job->next) {
-        int64_t e;
-        while (room(g, divisor) > 0 && (e = gd_reads_take(job->reads)) >= 0) {
-            int32_t number = g->idle[--g->idle_count];
-            g->ops[number] = (gd_op){.job = job, .extent = e};
-            take_staging(g, &g->ops[number]);
-            job->inflight++;
-            submit_op(g, number);
-            if (io_uring_sq_ready(&g->uring) >= batch) enter(g, 0);
-        }
-    }
-    if (inflight(g) > g->stats.inflight_max) g->stats.inflight_max = inflight(g);
-}
-
-static void submit_and_sleep(gd_ring *g) {
-    int32_t wait = g->options.complete_min;
-    if (wait > inflight(g)) wait = inflight(g);
-    if (g->options.measure && g->prepared_count) enter(g, 0);
-    enter(g, wait > 1 ? (unsigned)wait : 1);
-}
-
-/* Hand the kernel what is prepared, then copy out what has arrived. */
-static void land(gd_ring *g) {
-    if (io_uring_sq_ready(&g->uring)) enter(g, 0);
-    for (int32_t i = 0; i < g->arrived_count; i++) {
-        int32_t number = g->arrived[i];
-        gd_op *op = &g->ops[number];
-        uint8_t *memory = g->staging.memory + op->begin;
-        if (gd_reads_complete(op->job->reads, op->extent, op->res, memory) == GD_AGAIN) {
-            g->stats.retries++;
-            submit_op(g, number);
-            continue;
-        }
-        op->job->inflight--;
-        op->job = NULL;
-        if (op->staged) gd_staging_give(&g->staging, op->begin);
-        g->idle[g->idle_count++] = number;
-    }
-    g->arrived_count = 0;
-}
-
-static void reap(gd_ring *g) {
-    struct io_uring_cqe *cqe;
-    unsigned head, seen = 0;
-    g->now_ns = gd_clock_ns();
-    io_uring_for_each_cqe(&g->uring, head, cqe) {
-        seen++;
-        if (cqe->user_data == WAKE) {
-            g->wake_posted = 0;
-            continue;
-        }
-        gd_op *op = &g->ops[cqe->user_data];
-        note_completed(g, op);
-        g->stats.bytes += cqe->res > 0 ? cqe->res : 0;
-        g->inflight_bytes -= op->bytes;
-        op->res = cqe->res;
-        g->arrived[g->arrived_count++] = (int32_t)cqe->user_data;
-    }
-    io_uring_cq_advance(&g->uring, seen);
-}
-
-static void *ring_main(void *arg) {
-    gd_ring *g = arg;
-    gd_short_slice();
-    int code = set_up(g);
-    pthread_mutex_lock(&g->lock);
-    g->verdict = code;
-    g->published = g->stats;
-    pthread_cond_signal(&g->started);
-    pthread_mutex_unlock(&g->lock);
-    if (code < 0) return NULL;
-    while (admit(g)) {
-        g->now_ns = gd_clock_ns();
-        if (g->arrived_count) {
-            /* A virtual disk's host tells of reads when it has none left, and then stands still.
-             * It is not to wait for copying; the other half is for what is still in the cache. */
-            feed(g, 2);
-            land(g);
-        }
-        feed(g, 1);
-        settle(g);
-        if (g->idle_count < g->depth || g->wake_posted) /* else nothing would end the sleep */
-            submit_and_sleep(g);
-        reap(g);
-    }
-    assert(g->idle_count == g->depth && g->inflight_bytes == 0);
-    io_uring_queue_exit(&g->uring);
-    return NULL;
+    g->wake_fd = eventfd(0, EFD_CLOEXEC); /* blocking, or the ring's read of it would end at once */
+    return g->wake_fd < 0 ? -errno : 0;
 }
 
 /* ---- what other threads call ---- */
@@ -247,7 +59,7 @@ static int start(gd_ring *g) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are Python's main thread's */
-    int code = -pthread_create(&g->thread, NULL, ring_main, g);
+    int code = -pthread_create(&g->thread, NULL, gd_ring_main, g);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code < 0) return code;
     pthread_setname_np(g->thread, "gd-ring");
@@ -273,7 +85,7 @@ gd_ring *gd_ring_new(int32_t depth, int64_t block_bytes, int notify_fd, int64_t 
     g = calloc(1, sizeof *g);
     if (!g) return NULL;
     g->depth = depth;
-    g->block_bytes = (block_bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
+    g->block_bytes = (block_bytes + GD_PAGE - 1) & ~(int64_t)(GD_PAGE - 1);
     g->report_rows = report_rows;
     g->options = options ? *options : (gd_ring_options){0};
     if (!g->options.submit_batch)
@@ -303,7 +115,7 @@ int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd) {
     int stopping = g->stopping;
     if (!stopping) {
         atomic_store(&r->held, 1);
-        count_traffic(g, 1);
+        gd_count_traffic(g, 1);
         *g->incoming.tail = job;
         g->incoming.tail = &job->next;
     }
@@ -312,7 +124,7 @@ int gd_ring_enqueue(gd_ring *g, gd_reads *r, int fd) {
         free(job);
         return -ESHUTDOWN;
     }
-    signal_fd(g->wake_fd);
+    gd_signal_fd(g->wake_fd);
     return 0;
 }
 
@@ -320,7 +132,7 @@ void gd_ring_halt(gd_ring *g) {
     pthread_mutex_lock(&g->lock);
     g->stopping = 1;
     pthread_mutex_unlock(&g->lock);
-    signal_fd(g->wake_fd);
+    gd_signal_fd(g->wake_fd);
 }
 
 void gd_ring_free(gd_ring *g) {

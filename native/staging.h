@@ -1,15 +1,9 @@
-/* staging.h: which part of the ring's staging is whose. Only the ring includes it.
- *
- * Each read gets as many pages as it needs, the first that are free: so what is in use lies close
- * together and stays in the processor's cache, whatever the reads' lengths. With a block of the
- * largest length for each, a few megabytes in flight were spread over three times as many.
- * Stretches are looked through one by one: there are as many as reads in flight, a hundred or so.
- */
+/* staging.h: which part of the ring's staging each read has; see staging.c. */
 #ifndef GNNDRIVE_STAGING_H
 #define GNNDRIVE_STAGING_H
 #include "internal.h"
 
-enum { PAGE = 4096 };
+enum { GD_PAGE = 4096 };
 
 typedef struct gd_stretch {
     int64_t begin, end;
@@ -22,38 +16,9 @@ typedef struct gd_staging {
 } gd_staging;
 
 /* Whether there are `bytes` together that are free. */
-static inline int gd_staging_fits(const gd_staging *s, int64_t bytes) {
-    int64_t end = s->bytes;
-    for (int32_t i = s->count - 1; i >= 0; end = s->used[i--].begin)
-        if (end - s->used[i].end >= bytes) return 1;
-    return end >= bytes;
-}
-
+int gd_staging_fits(const gd_staging *s, int64_t bytes);
 /* The first free `bytes`, in whole pages; -1: there are none together. */
-static inline int64_t gd_staging_take(gd_staging *s, int64_t bytes) {
-    const int64_t pages = (bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
-    int64_t begin = 0;
-    int32_t i = 0;
-    while (i < s->count && s->used[i].begin - begin < pages) begin = s->used[i++].end;
-    if (begin + pages > s->bytes) return -1;
-    memmove(&s->used[i + 1], &s->used[i], (size_t)(s->count - i) * sizeof *s->used);
-    s->used[i] = (gd_stretch){begin, begin + pages};
-    s->count++;
-    return begin;
-}
-
+int64_t gd_staging_take(gd_staging *s, int64_t bytes);
 /* Give back what begins there. */
-static inline void gd_staging_give(gd_staging *s, int64_t begin) {
-    int32_t low = 0, high = s->count - 1;
-    while (low < high) {
-        const int32_t middle = (low + high) / 2;
-        if (s->used[middle].begin < begin)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    assert(low < s->count && s->used[low].begin == begin);
-    s->count--;
-    memmove(&s->used[low], &s->used[low + 1], (size_t)(s->count - low) * sizeof *s->used);
-}
+void gd_staging_give(gd_staging *s, int64_t begin);
 #endif
