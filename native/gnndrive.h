@@ -171,8 +171,8 @@ enum { GD_AGAIN = 0, GD_WHOLE = 1, GD_BROKEN = 2 };
 typedef struct gd_reads gd_reads;
 /* Plan reads for n rows (any order; each once, unless separate or they repeat). *error:
  * -ENOMEM, -ERANGE or -EINVAL when NULL. */
-gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t *slots, int64_t n,
-                        int *error);
+gd_reads *gd_reads_plan(const gd_geometry *geometry, const int64_t *rows, const int32_t *slots,
+                        int64_t n, int *error);
 /* Only when finished, or never enqueued */
 void gd_reads_free(gd_reads *r);
 int64_t gd_reads_rows(const gd_reads *r);

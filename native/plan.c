@@ -13,16 +13,22 @@
 
 enum { DIGIT_BITS = 11, BUCKETS = 1 << DIGIT_BITS, EXTENT_BYTES_LIMIT = 1 << 30 };
 
-static int check_geometry(const gd_geometry *g, int64_t n) {
+static int check_geometry(const gd_geometry *geometry, int64_t n) {
     int64_t end;
-    if (n < 0 || n >= INT32_MAX || g->row_bytes <= 0 || g->row_bytes > EXTENT_BYTES_LIMIT)
+    if (n < 0 || n >= INT32_MAX || geometry->row_bytes <= 0 ||
+        geometry->row_bytes > EXTENT_BYTES_LIMIT)
         return -EINVAL;
-    if (g->data_offset < 0 || g->row_count < 0 || g->extent_bytes_max <= 0 || g->gap_bytes_max < 0)
+    if (geometry->data_offset < 0 || geometry->row_count < 0 || geometry->extent_bytes_max <= 0 ||
+        geometry->gap_bytes_max < 0)
         return -EINVAL;
-    if (g->sector <= 0 || (g->sector & (g->sector - 1)) || g->sector > (1 << 20)) return -EINVAL;
-    if (g->slot_stride < g->row_bytes || (!g->slots && n && !g->separate)) return -EINVAL;
-    if (__builtin_mul_overflow(g->row_count, g->row_bytes, &end) ||
-        __builtin_add_overflow(end, g->data_offset + g->sector, &end))
+    if (geometry->sector <= 0 || (geometry->sector & (geometry->sector - 1)) ||
+        geometry->sector > (1 << 20))
+        return -EINVAL;
+    if (geometry->slot_stride < geometry->row_bytes ||
+        (!geometry->slots && n && !geometry->separate))
+        return -EINVAL;
+    if (__builtin_mul_overflow(geometry->row_count, geometry->row_bytes, &end) ||
+        __builtin_add_overflow(end, geometry->data_offset + geometry->sector, &end))
         return -EINVAL;
     return 0;
 }
@@ -30,7 +36,7 @@ static int check_geometry(const gd_geometry *g, int64_t n) {
 static int bits_of(int64_t value) { return value > 0 ? 64 - __builtin_clzll((uint64_t)value) : 0; }
 
 static int check_row(const gd_reads *r, int64_t row, int32_t slot) {
-    if (row < 0 || row >= r->g.row_count) return -ERANGE;
+    if (row < 0 || row >= r->geometry.row_count) return -ERANGE;
     return slot < 0 ? -EINVAL : 0;
 }
 
@@ -72,7 +78,7 @@ static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int t
 /* Sorted rows and their slots into r, in the memory of the sort's two buffers. -EINVAL: a row
  * twice, and rows do not repeat. */
 static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
-    int shift = bits_of(r->n - 1), top = shift + bits_of(r->g.row_count - 1);
+    int shift = bits_of(r->n - 1), top = shift + bits_of(r->geometry.row_count - 1);
     if (top > 64) return -EINVAL;
     int code = make_keys(r, rows, slots, shift, r->row);
     if (code < 0) return code;
@@ -86,7 +92,7 @@ static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     for (int64_t i = 0; i < r->n; i++) {
         r->slot[i] = slots[r->row[i] & ((UINT64_C(1) << shift) - 1)];
         r->row[i] >>= shift;
-        if (i && r->row[i] == r->row[i - 1] && !r->g.repeats) return -EINVAL;
+        if (i && r->row[i] == r->row[i - 1] && !r->geometry.repeats) return -EINVAL;
     }
     return 0;
 }
@@ -110,7 +116,7 @@ static void cut_runs(gd_reads *r, int64_t limit) {
     for (int64_t i = 0; i < r->n; i++) {
         gd_span s = gd_span_of(r, i, i + 1);
         int64_t end = s.offset + s.length;
-        if (i == 0 || s.offset > top || end - start > limit || r->g.separate) {
+        if (i == 0 || s.offset > top || end - start > limit || r->geometry.separate) {
             r->first[e++] = (int32_t)i;
             start = s.offset;
         }
@@ -129,16 +135,17 @@ static void bridge_gaps(gd_reads *r, int64_t limit) {
         gd_span before = gd_span_of(r, at - 1, at), after = gd_span_of(r, at, at + 1);
         gd_span joined = gd_span_of(r, r->first[last], r->first[e + 1]);
         int64_t gap = after.offset - before.offset - before.length;
-        if (gap > r->g.gap_bytes_max || joined.length > limit) r->first[++last] = (int32_t)at;
+        if (gap > r->geometry.gap_bytes_max || joined.length > limit)
+            r->first[++last] = (int32_t)at;
     }
     if (r->extents) r->first[r->extents = last + 1] = (int32_t)r->n;
 }
 
 static void cut_extents(gd_reads *r) {
-    int64_t limit = r->g.extent_bytes_max;
+    int64_t limit = r->geometry.extent_bytes_max;
     if (limit > EXTENT_BYTES_LIMIT) limit = EXTENT_BYTES_LIMIT;
     cut_runs(r, limit);
-    if (r->g.gap_bytes_max && !r->g.separate) bridge_gaps(r, limit);
+    if (r->geometry.gap_bytes_max && !r->geometry.separate) bridge_gaps(r, limit);
     for (int64_t e = 0; e < r->extents; e++) {
         gd_span s = gd_span_of(r, r->first[e], r->first[e + 1]);
         int direct = gd_extent_rows(r, e) == 1 && gd_lands_direct(r, r->first[e]);
@@ -164,20 +171,21 @@ static int allocate_extents(gd_reads *r) {
     return r->phase ? 0 : -ENOMEM;
 }
 
-gd_reads *gd_reads_plan(const gd_geometry *g, const int64_t *rows, const int32_t *slots, int64_t n,
-                        int *error) {
-    *error = check_geometry(g, n);
+gd_reads *gd_reads_plan(const gd_geometry *geometry, const int64_t *rows, const int32_t *slots,
+                        int64_t n, int *error) {
+    *error = check_geometry(geometry, n);
     if (*error) return NULL;
     gd_reads *r = calloc(1, sizeof *r);
     if (!r) {
         *error = -ENOMEM;
         return NULL;
     }
-    r->g = *g;
+    r->geometry = *geometry;
     r->n = n;
     pthread_mutex_init(&r->lock, NULL);
     *error = allocate_rows(r);
-    if (!*error) *error = g->separate ? keep_rows(r, rows, slots) : sort_rows(r, rows, slots);
+    if (!*error)
+        *error = geometry->separate ? keep_rows(r, rows, slots) : sort_rows(r, rows, slots);
     if (!*error) {
         cut_extents(r);
         *error = allocate_extents(r);

@@ -145,9 +145,10 @@ void gd_reads_request(const gd_reads *r, int64_t e, uint8_t *block, gd_request *
 
 static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t *block) {
     int64_t offset = gd_span_of(r, from, to).offset;
-    if (r->g.slots && (gd_extent_rows(r, e) > 1 || !gd_lands_direct(r, from)))
+    if (r->geometry.slots && (gd_extent_rows(r, e) > 1 || !gd_lands_direct(r, from)))
         for (int64_t i = from; i < to; i++)
-            memcpy(gd_slot_of(r, i), block + (gd_row_begin(r, i) - offset), (size_t)r->g.row_bytes);
+            memcpy(gd_slot_of(r, i), block + (gd_row_begin(r, i) - offset),
+                   (size_t)r->geometry.row_bytes);
     log_landed(r, from, to);
 }
 
@@ -202,7 +203,7 @@ int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block) {
     gd_span s = gd_span_of(r, from, to);
     atomic_fetch_add_explicit(&r->requests, 1, memory_order_relaxed);
     if (res > 0) atomic_fetch_add_explicit(&r->bytes_read, res, memory_order_relaxed);
-    int error = judge(&t, &s, res, r->g.sector);
+    int error = judge(&t, &s, res, r->geometry.sector);
     if (error == EAGAIN) return ask_again(r, e, t);
     if (to - from > 1 && belongs_to_a_sector(error))
         return ask_again(r, e, (gd_trouble){.solo = 1});

@@ -28,7 +28,7 @@ typedef struct gd_span {
 } gd_span;
 
 struct gd_reads {
-    gd_geometry g;
+    gd_geometry geometry;
     int64_t n, extents, bytes, block_bytes;
     uint64_t *row;               /* sorted, unless separate */
     uint64_t *pair;              /* memory of slot and landed_slots */
@@ -46,25 +46,27 @@ struct gd_reads {
 };
 
 static inline int64_t gd_row_begin(const gd_reads *r, int64_t i) {
-    return r->g.data_offset + (int64_t)r->row[i] * r->g.row_bytes;
+    return r->geometry.data_offset + (int64_t)r->row[i] * r->geometry.row_bytes;
 }
 
 /* Rows from..to-1 of the sorted order, rounded out to sectors. */
 static inline gd_span gd_span_of(const gd_reads *r, int64_t from, int64_t to) {
-    int64_t mask = r->g.sector - 1;
-    int64_t end = gd_row_begin(r, to - 1) + r->g.row_bytes;
+    int64_t mask = r->geometry.sector - 1;
+    int64_t end = gd_row_begin(r, to - 1) + r->geometry.row_bytes;
     int64_t offset = gd_row_begin(r, from) & ~mask;
     return (gd_span){offset, ((end + mask) & ~mask) - offset, end - offset};
 }
 
 static inline uint8_t *gd_slot_of(const gd_reads *r, int64_t i) {
-    return r->g.slots + r->slot[i] * r->g.slot_stride;
+    return r->geometry.slots + r->slot[i] * r->geometry.slot_stride;
 }
 
 /* Is row i, alone in its extent, read into its slot without staging? */
 static inline int gd_lands_direct(const gd_reads *r, int64_t i) {
-    int64_t aligned = gd_row_begin(r, i) | r->g.row_bytes | (int64_t)(uintptr_t)gd_slot_of(r, i);
-    return r->g.land_direct && r->g.slots && (aligned & (r->g.sector - 1)) == 0;
+    int64_t aligned =
+        gd_row_begin(r, i) | r->geometry.row_bytes | (int64_t)(uintptr_t)gd_slot_of(r, i);
+    return r->geometry.land_direct && r->geometry.slots &&
+           (aligned & (r->geometry.sector - 1)) == 0;
 }
 
 static inline int64_t gd_extent_rows(const gd_reads *r, int64_t e) {

@@ -53,9 +53,9 @@ struct gd_ring {
     gd_ring_stats published;
 };
 
-static inline void gd_count_traffic(const gd_ring *g, int32_t jobs) {
-    if (g->options.traffic && !g->options.gives_way)
-        __atomic_add_fetch(g->options.traffic, jobs, __ATOMIC_RELAXED);
+static inline void gd_count_traffic(const gd_ring *ring, int32_t jobs) {
+    if (ring->options.traffic && !ring->options.gives_way)
+        __atomic_add_fetch(ring->options.traffic, jobs, __ATOMIC_RELAXED);
 }
 
 /* ring.c: one more for an eventfd. */
