@@ -1,116 +1,15 @@
-/* begin.h: how a sample begins: its job is checked, the scratch emptied, the seeds taken. Only
- * sample.c includes it. */
+/* begin.h: how a sample begins; see begin.c. */
 #ifndef GNNDRIVE_BEGIN_H
 #define GNNDRIVE_BEGIN_H
-#include "choose.h"
+#include "sampler.h"
 
-static int valid_edge_type(const gd_sampling *j, const gd_edge_type *type) {
-    const gd_csc *const g = type->csc;
-    for (int32_t h = 0; h < j->hops; h++)
-        if (type->fanout[h] < -1) return 0;
-    if (type->source < 0 || type->source >= j->node_type_count) return 0;
-    if (type->target < 0 || type->target >= j->node_type_count) return 0;
-    if ((type->node_time || type->edge_time) && !j->disjoint) return 0; /* a tree has one time */
-    if (type->node_time && !g->indices) return 0; /* whose time that is would not be known */
-    return g->edges >= 0 && g->nodes >= j->nodes[type->target] &&
-           (g->index_bytes == 4 || g->index_bytes == 8) &&
-           (g->indptr_bytes == 4 || g->indptr_bytes == 8) &&
-           (!type->weight || type->weight_bytes == 4 || type->weight_bytes == 8);
-}
-
-static int valid_job(const gd_sampling *j) {
-    if (j->hops < 0 || j->node_type_count < 0 || j->edge_type_count < 0) return 0;
-    for (int32_t t = 0; t < j->node_type_count; t++)
-        if (j->nodes[t] < 0) return 0;
-    for (int32_t r = 0; r < j->edge_type_count; r++)
-        if (!valid_edge_type(j, &j->edge_types[r])) return 0;
-    for (int32_t n = 0; n < j->seeds_count; n++) {
-        const gd_seeds *const seeds = &j->seeds[n];
-        if (seeds->count < 0 || seeds->type < 0 || seeds->type >= j->node_type_count) return 0;
-    }
-    return 1;
-}
-
-/* An empty result with room for the job's hops, and tables about as large as the last batch
- * needed. */
-static int begin_batch(gd_sampler *s) {
-    const int32_t hops = s->job.hops;
-    if (reserve_types(s)) return -ENOMEM;
-    for (int32_t t = 0; t < s->job.node_type_count; t++) {
-        gd_found *const f = &s->found[t];
-        const int64_t had = f->places.slots ? f->places.slots : GD_PLACES_MIN;
-        const int64_t slots = had > GD_PLACES_MIN && f->nodes < had / 8 ? had / 2 : had;
-        f->nodes = f->hop_first = f->hop_last = 0;
-        if (s->job.disjoint && !f->key) f->capacity = 0; /* its keys are to grow beside it */
-        if (reserve_hops(&f->per_hop, &f->hop_capacity, hops + 1)) return -ENOMEM;
-        memset(f->per_hop, 0, (size_t)(hops + 1) * sizeof *f->per_hop);
-        const int rc = gd_places_clear(&f->places, slots);
-        if (rc) return rc;
-    }
-    for (int32_t r = 0; r < s->job.edge_type_count; r++) {
-        gd_drawn *const d = &s->drawn[r];
-        d->edges = d->expanded = d->placed = d->hop_edges = 0;
-        if (reserve_hops(&d->per_hop, &d->hop_capacity, hops + 1) || reserve_colptr(d, 0))
-            return -ENOMEM;
-        d->colptr[0] = 0;
-    }
-    s->trees = s->culprit = 0;
-    s->hop = s->hops = s->turn = s->cold = s->waiting = 0;
-    return 0;
-}
-
-/* Room for `more` trees, and their seeds' time if there is one. */
-static int reserve_trees(gd_sampler *s, int64_t more) {
-    if (more > INT32_MAX - s->trees) return -EOVERFLOW;
-    if (s->trees + more <= s->tree_capacity) return 0;
-    const int64_t capacity = gd_doubled(s->tree_capacity, s->trees + more);
-    if (gd_grow((void **)&s->tree_time, capacity, sizeof *s->tree_time)) return -ENOMEM;
-    s->tree_capacity = capacity;
-    return 0;
-}
-
-/* Each seed begins a tree of its own. */
-static int plant(gd_sampler *s, const gd_seeds *seeds) {
-    const int64_t nodes = s->job.nodes[seeds->type];
-    gd_found *const f = &s->found[seeds->type];
-    const int rc = reserve_trees(s, seeds->count);
-    if (rc) return rc;
-    for (int64_t n = 0; n < seeds->count; n++) {
-        s->tree_time[s->trees] = seeds->time ? seeds->time[n] : INT64_MAX;
-        f->tree[f->nodes + n] = (int32_t)s->trees;
-        f->key[f->nodes + n] = s->trees++ * nodes + seeds->node[n];
-    }
-    return 0;
-}
-
-static int take_seeds(gd_sampler *s, const gd_seeds *seeds) {
-    const int64_t nodes = s->job.nodes[seeds->type];
-    gd_found *const f = &s->found[seeds->type];
-    int rc = reserve_nodes(s, f, seeds->count);
-    if (rc) return rc;
-    for (int64_t n = 0; n < seeds->count; n++) {
-        if ((uint64_t)seeds->node[n] >= (uint64_t)nodes) {
-            s->culprit = seeds->node[n];
-            return -ENXIO;
-        }
-        f->node[f->nodes + n] = seeds->node[n];
-    }
-    if (s->job.disjoint && (rc = plant(s, seeds))) return rc;
-    f->nodes += seeds->count;
-    f->per_hop[0] = f->nodes;
-    enter_nodes(s, f);
-    return 0;
-}
-
+/* Whether the job makes sense. */
+int gd_valid_job(const gd_sampling *j);
 /* Whether trees times nodes of any type are still numbers. */
-static int few_enough(const gd_sampling *j) {
-    int64_t trees = 0;
-    for (int32_t n = 0; n < j->seeds_count; n++)
-        if (__builtin_add_overflow(trees, j->seeds[n].count, &trees)) return 0;
-    for (int32_t t = 0; t < j->node_type_count; t++) {
-        int64_t keys;
-        if (__builtin_mul_overflow(trees, j->nodes[t], &keys)) return 0;
-    }
-    return 1;
-}
+int gd_keys_fit(const gd_sampling *j);
+/* An empty result with room for the job's hops, and tables about as large as the last batch
+ * needed: 0 or -ENOMEM. */
+int gd_begin_batch(gd_sampler *s);
+/* Take the seeds of one type: 0, -ENOMEM, -EOVERFLOW, or -ENXIO: the culprit is no node. */
+int gd_take_seeds(gd_sampler *s, const gd_seeds *seeds);
 #endif

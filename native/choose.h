@@ -1,133 +1,18 @@
-/* choose.h: which of a node's in-edges are drawn where not all are equally likely: those that were
- * there at the seed's time, the latest of them, or by weight. Only sample.c includes it.
- *
- * Time: an edge is a candidate if its own time, or its source's, is at most the seed's. The whole
- * list is looked at, so its order does not matter.
- *
- * Weight, without replacement: each candidate arrives after an exponential time of its weight's
- * rate, and the first k to arrive are drawn (Efraimidis, Spirakis, IPL 97(5), 2006): the same as
- * drawing one after the other, each by weight among those left. With replacement: k times the
- * first of the running sums that is above a uniform number.
- */
+/* choose.h: which of a node's in-edges are drawn where not all are equally likely; see choose.c. */
 #ifndef GNNDRIVE_CHOOSE_H
 #define GNNDRIVE_CHOOSE_H
-#include <math.h>
-#include "grow.h"
-#include "indices.h"
+#include "sampler.h"
 
-static int gd_reserve_candidates(gd_candidates *c, int64_t needed) {
-    if (needed <= c->capacity) return 0;
-    const int64_t capacity = gd_doubled(c->capacity, needed);
-    if (gd_grow((void **)&c->entry, capacity, sizeof *c->entry) ||
-        gd_grow((void **)&c->sum, capacity, sizeof *c->sum))
-        return -ENOMEM;
-    c->capacity = capacity;
-    return 0;
-}
-
-static inline int gd_before(gd_candidate a, gd_candidate b) {
-    return a.rank < b.rank || (a.rank == b.rank && a.order < b.order);
-}
-
-/* Let entry[at] sink in a heap whose top is the last of them all. */
-static void gd_sink(gd_candidate *entry, int64_t count, int64_t at) {
-    for (int64_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && gd_before(entry[child], entry[child + 1])) child++;
-        if (!gd_before(entry[at], entry[child])) return;
-        const gd_candidate swap = entry[at];
-        entry[at] = entry[child];
-        entry[child] = swap;
-    }
-}
-
+/* Room for `needed` candidates: 0 or -ENOMEM. */
+int gd_reserve_candidates(gd_candidates *c, int64_t needed);
 /* Bring the k first of `count` candidates to the front, in order. */
-static void gd_first_candidates(gd_candidate *entry, int64_t count, int64_t k) {
-    for (int64_t at = k / 2; at-- > 0;) gd_sink(entry, k, at);
-    for (int64_t n = k; n < count; n++) {
-        if (k == 0 || !gd_before(entry[n], entry[0])) continue;
-        entry[0] = entry[n];
-        gd_sink(entry, k, 0);
-    }
-    for (int64_t last = k - 1; last > 0; last--) {
-        const gd_candidate swap = entry[0];
-        entry[0] = entry[last];
-        entry[last] = swap;
-        gd_sink(entry, last, 0);
-    }
-}
-
+void gd_first_candidates(gd_candidate *entry, int64_t count, int64_t k);
 /* The in-edges [begin, begin + degree) that were there at `time` become candidates, the latest
  * ranking first; returns how many, or -ERANGE: *culprit is no node. */
-static int64_t gd_existing(gd_candidates *c, const gd_edge_type *type, int64_t sources,
-                           int64_t begin, int64_t degree, int64_t time, int64_t *culprit) {
-    int64_t count = 0;
-    for (int64_t e = begin; e < begin + degree; e++) {
-        int64_t since, source;
-        if (type->edge_time) {
-            since = type->edge_time[e];
-        } else {
-            gd_read_indices(type->csc, &e, 1, &source);
-            if ((uint64_t)source >= (uint64_t)sources) {
-                *culprit = source;
-                return -ERANGE;
-            }
-            since = type->node_time[source];
-        }
-        if (since <= time) c->entry[count++] = (gd_candidate){~since, ~e};
-    }
-    return count;
-}
-
-static inline double gd_weight(const gd_edge_type *type, int64_t position) {
-    return type->weight_bytes == 4 ? (double)((const float *)type->weight)[position]
-                                   : ((const double *)type->weight)[position];
-}
-
-/* Above 0, below 1. */
-static inline double gd_unit(uint64_t *stream) {
-    return ((double)(gd_mix(*stream += GD_GOLDEN) >> 11) + 0.5) * 0x1p-53;
-}
-
+int64_t gd_find_candidates(gd_candidates *c, const gd_edge_type *type, int64_t sources,
+                           int64_t begin, int64_t degree, int64_t time, int64_t *culprit);
 /* Draw k of `count` candidates by weight into out[]; returns how many, fewer without replacement
  * if fewer weigh anything. -EDOM: *culprit is the position of a weight that is none. */
-static int64_t gd_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream,
-                           int64_t count, int64_t k, int32_t replace, int64_t *out,
-                           int64_t *culprit) {
-    int64_t weighing = 0;
-    double sum = 0;
-    for (int64_t n = 0; n < count; n++) {
-        const int64_t position = ~c->entry[n].order;
-        const double weight = gd_weight(type, position), unit = gd_unit(&stream);
-        if (!(weight >= 0) || isinf(weight)) {
-            *culprit = position;
-            return -EDOM;
-        }
-        if (weight == 0) continue;
-        const double arrival = -log(unit) / weight; /* its bits are in the order of its values */
-        gd_candidate *const entry = &c->entry[weighing];
-        memcpy(&entry->rank, &arrival, sizeof entry->rank);
-        entry->order = ~position;
-        c->sum[weighing++] = sum += weight;
-    }
-    if (!replace) {
-        k = k < weighing ? k : weighing;
-        gd_first_candidates(c->entry, weighing, k);
-        for (int64_t n = 0; n < k; n++) out[n] = ~c->entry[n].order;
-        return k;
-    }
-    if (weighing == 0) return 0;
-    for (int64_t n = 0; n < k; n++) {
-        const double target = gd_unit(&stream) * sum;
-        int64_t low = 0, high = weighing - 1; /* the first whose sum is above the target */
-        while (low < high) {
-            const int64_t middle = low + (high - low) / 2;
-            if (c->sum[middle] > target)
-                high = middle;
-            else
-                low = middle + 1;
-        }
-        out[n] = ~c->entry[low].order;
-    }
-    return k;
-}
+int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream, int64_t count,
+                         int64_t k, int32_t replace, int64_t *out, int64_t *culprit);
 #endif

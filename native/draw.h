@@ -12,11 +12,8 @@
 #define GNNDRIVE_DRAW_H
 #include "internal.h"
 
-enum {
-    GD_SCAN_MAX = 32, /* up to this fanout "drawn already?" is a scan, above it a hash set */
-    GD_CAPACITY_MIN = 4096,
-    GD_SET_MIN = 128,
-};
+/* Up to this fanout "drawn already?" is a scan, above it a hash set. */
+enum { GD_SCAN_MAX = 32 };
 static const uint64_t GD_GOLDEN = 0x9E3779B97F4A7C15u;
 
 /* A set of numbers >= 0, entered as number + 1; 0: empty. */
@@ -46,28 +43,14 @@ static inline int64_t gd_below(uint64_t *stream, uint64_t bound) {
     return (int64_t)(product >> 64);
 }
 
-static inline int gd_grow(void **array, int64_t count, size_t width) {
-    void *larger = realloc(*array, (size_t)count * width);
-    if (!larger) return -ENOMEM;
-    *array = larger;
-    return 0;
-}
-
-/* The least power-of-two multiple of `capacity` that holds `needed`. */
-static inline int64_t gd_doubled(int64_t capacity, int64_t needed) {
-    capacity = capacity ? capacity : GD_CAPACITY_MIN;
-    while (capacity < needed) capacity *= 2;
-    return capacity;
-}
-
 /* k numbers of [begin, begin + degree), each time any of them. */
 static inline void gd_draw_replaced(uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                                     int64_t *out) {
     for (int64_t n = 0; n < k; n++) out[n] = begin + gd_below(&stream, (uint64_t)degree);
 }
 
-/* Floyd's sampling (Bentley, CACM 30(9), 1987): k draws, every k-subset with the same probability.
- * */
+/* Floyd's sampling (Bentley, CACM 30(9), 1987): k draws, every k-subset with the same
+ * probability. */
 static inline void gd_draw_few(uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                                int64_t *out) {
     for (int64_t n = 0; n < k; n++) {
@@ -79,35 +62,8 @@ static inline void gd_draw_few(uint64_t stream, int64_t begin, int64_t degree, i
     }
 }
 
-/* 1 if `number` was new to the set. At most half of the entries are taken: the probe ends. */
-static inline int gd_set_add(gd_set *set, uint64_t mask, int64_t number) {
-    uint64_t at = ((uint64_t)number * GD_GOLDEN >> 32) & mask;
-    while (set->entry[at] != 0) {
-        if (set->entry[at] == number + 1) return 0;
-        at = (at + 1) & mask;
-    }
-    set->entry[at] = number + 1;
-    return 1;
-}
-
-/* The same subsets as gd_draw_few, with a hash set, so that a large k costs k and not k squared. */
-static inline int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree,
-                               int64_t k, int64_t *out) {
-    const int64_t capacity = gd_doubled(GD_SET_MIN, 2 * k);
-    if (capacity > set->capacity) {
-        if (gd_grow((void **)&set->entry, capacity, sizeof *set->entry)) return -ENOMEM;
-        set->capacity = capacity;
-    }
-    memset(set->entry, 0, (size_t)capacity * sizeof *set->entry);
-    for (int64_t n = 0; n < k; n++) {
-        const int64_t top = degree - k + n; /* no earlier draw can have reached it */
-        int64_t pick = gd_below(&stream, (uint64_t)top + 1);
-        if (!gd_set_add(set, (uint64_t)capacity - 1, pick)) {
-            gd_set_add(set, (uint64_t)capacity - 1, top);
-            pick = top;
-        }
-        out[n] = begin + pick;
-    }
-    return 0;
-}
+/* The same subsets as gd_draw_few, with a hash set, so that a large k costs k and not k squared.
+ * -ENOMEM: there is no room for the set. */
+int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree, int64_t k,
+                 int64_t *out);
 #endif

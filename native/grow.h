@@ -1,88 +1,37 @@
-/* grow.h: how a sampler's scratch grows: by doubling. Only sample.c includes it. */
+/* grow.h: how a sampler's scratch grows; see grow.c. Room that is there is left as it is. Functions
+ * return 0, -ENOMEM, or -EOVERFLOW: it would be more than 2^31 - 1. */
 #ifndef GNNDRIVE_GROW_H
 #define GNNDRIVE_GROW_H
 #include "sampler.h"
 
-enum { GD_NODES_AHEAD = 32 }; /* how far ahead index pointers and hash slots are asked for */
+enum {
+    GD_CAPACITY_MIN = 4096,
+    GD_NODES_AHEAD = 32, /* how far ahead index pointers and hash slots are asked for */
+};
+
+/* realloc to `count` entries of `width` bytes; when it fails *array is as it was. */
+int gd_grow(void **array, int64_t count, size_t width);
+/* The least power-of-two multiple of `capacity` that holds `needed`. */
+int64_t gd_doubled(int64_t capacity, int64_t needed);
 
 static inline int64_t *gd_keys(const gd_sampler *s, const gd_found *f) {
     return s->job.disjoint ? f->key : f->node;
 }
 
-static int reserve_edges(gd_drawn *d, int64_t more) {
+int gd_grow_edges(gd_drawn *d, int64_t more);
+/* Room for `more` edges. */
+static inline int gd_reserve_edges(gd_drawn *d, int64_t more) {
     if (more > INT32_MAX - d->edges) return -EOVERFLOW;
-    if (d->edges + more <= d->capacity) return 0;
-    const int64_t capacity = gd_doubled(d->capacity, d->edges + more);
-    if (gd_grow((void **)&d->edge, capacity, sizeof *d->edge) ||
-        gd_grow((void **)&d->row, capacity, sizeof *d->row))
-        return -ENOMEM;
-    d->capacity = capacity;
-    return 0;
+    return d->edges + more <= d->capacity ? 0 : gd_grow_edges(d, more);
 }
 
 /* Room for where the edges of the first `expanded` nodes start, and the last ones end. */
-static int reserve_colptr(gd_drawn *d, int64_t expanded) {
-    if (expanded < d->colptr_capacity) return 0;
-    const int64_t capacity = gd_doubled(d->colptr_capacity, expanded + 1);
-    if (gd_grow((void **)&d->colptr, capacity, sizeof *d->colptr)) return -ENOMEM;
-    d->colptr_capacity = capacity;
-    return 0;
-}
-
-/* Enter the found nodes into the table; of equal keys the first counts. */
-static void enter_nodes(gd_sampler *s, gd_found *f) {
-    gd_places *const places = &f->places;
-    const int64_t *const keys = gd_keys(s, f);
-    for (int64_t p = 0; p < f->nodes; p++) {
-        if (p + GD_NODES_AHEAD < f->nodes)
-            __builtin_prefetch(&places->slot[gd_places_home(places, keys[p + GD_NODES_AHEAD])], 1);
-        uint64_t *slot = gd_places_find(places, keys, keys[p], gd_places_home(places, keys[p]));
-        if (*slot == 0) *slot = gd_places_entry(keys[p], p);
-    }
-}
-
-static int grow_nodes(gd_sampler *s, gd_found *f, int64_t capacity) {
-    if (gd_grow((void **)&f->node, capacity, sizeof *f->node)) return -ENOMEM;
-    if ((s->job.disjoint || f->key) && (gd_grow((void **)&f->key, capacity, sizeof *f->key) ||
-                                        gd_grow((void **)&f->tree, capacity, sizeof *f->tree)))
-        return -ENOMEM;
-    f->capacity = capacity;
-    return 0;
-}
-
+int gd_reserve_colptr(gd_drawn *d, int64_t expanded);
 /* Room for `more` nodes, in the list and in the table. */
-static int reserve_nodes(gd_sampler *s, gd_found *f, int64_t more) {
-    if (more > INT32_MAX - f->nodes) return -EOVERFLOW;
-    const int64_t needed = f->nodes + more;
-    if (needed > f->capacity && grow_nodes(s, f, gd_doubled(f->capacity, needed))) return -ENOMEM;
-    if (2 * needed > f->places.slots) {
-        if (gd_places_clear(&f->places, gd_doubled(f->places.slots, 2 * needed))) return -ENOMEM;
-        enter_nodes(s, f);
-    }
-    return 0;
-}
-
-static int reserve_hops(int64_t **per_hop, int64_t *capacity, int64_t needed) {
-    if (needed <= *capacity) return 0;
-    if (gd_grow((void **)per_hop, needed, sizeof **per_hop)) return -ENOMEM;
-    *capacity = needed;
-    return 0;
-}
-
+int gd_reserve_nodes(gd_sampler *s, gd_found *f, int64_t more);
+/* Enter the found nodes into the table; of equal keys the first counts. */
+void gd_enter_nodes(gd_sampler *s, gd_found *f);
+int gd_reserve_hops(int64_t **per_hop, int64_t *capacity, int64_t needed);
 /* Room for the job's node and edge types; what is new is zeroed. */
-static int reserve_types(gd_sampler *s) {
-    const int32_t types = s->job.node_type_count, edge_types = s->job.edge_type_count;
-    if (types > s->types) {
-        if (gd_grow((void **)&s->found, types, sizeof *s->found)) return -ENOMEM;
-        memset(s->found + s->types, 0, (size_t)(types - s->types) * sizeof *s->found);
-        s->types = types;
-    }
-    if (edge_types > s->edge_types) {
-        if (gd_grow((void **)&s->drawn, edge_types, sizeof *s->drawn)) return -ENOMEM;
-        memset(s->drawn + s->edge_types, 0,
-               (size_t)(edge_types - s->edge_types) * sizeof *s->drawn);
-        s->edge_types = edge_types;
-    }
-    return 0;
-}
+int gd_reserve_types(gd_sampler *s);
 #endif

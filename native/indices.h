@@ -1,8 +1,5 @@
-/* indices.h: how the sampler reads the adjacency: as int32 or int64, from a file's map or given, or
- * packed with as many bits as a node's number needs. Only sample.c includes it.
- *
- * Packed, 10 million nodes take 24 bits an index and 100 million 27, and an index is still one
- * load: the eight bytes from the byte where it starts, shifted. */
+/* indices.h: how the sampler reads the adjacency; see indices.c. Reading is inline: some callers
+ * read one index at a time. */
 #ifndef GNNDRIVE_INDICES_H
 #define GNNDRIVE_INDICES_H
 #include "internal.h"
@@ -14,13 +11,8 @@ static inline int64_t gd_packed_at(int32_t bits, int64_t position, int32_t *shif
     return bit >> 3;
 }
 
-static void gd_prefetch_indices(const gd_csc *g, const int64_t *edge, int64_t count) {
-    const uint8_t *const indices = g->indices;
-    const int64_t bits = g->packed_bits ? g->packed_bits : 8 * g->index_bytes;
-    for (int64_t n = 0; n < count; n++) __builtin_prefetch(indices + (edge[n] * bits >> 3));
-}
-
-static void gd_read_packed(const gd_csc *g, const int64_t *edge, int64_t count, int64_t *out) {
+static inline void gd_read_packed(const gd_csc *g, const int64_t *edge, int64_t count,
+                                  int64_t *out) {
     const uint64_t mask = (UINT64_C(1) << g->packed_bits) - 1;
     for (int64_t n = 0; n < count; n++) {
         uint64_t word;
@@ -32,7 +24,8 @@ static void gd_read_packed(const gd_csc *g, const int64_t *edge, int64_t count, 
 }
 
 /* The indices at the positions edge[count]. */
-static void gd_read_indices(const gd_csc *g, const int64_t *edge, int64_t count, int64_t *out) {
+static inline void gd_read_indices(const gd_csc *g, const int64_t *edge, int64_t count,
+                                   int64_t *out) {
     if (g->packed_bits) {
         gd_read_packed(g, edge, count, out);
     } else if (g->index_bytes == 4) {
@@ -42,63 +35,8 @@ static void gd_read_indices(const gd_csc *g, const int64_t *edge, int64_t count,
     }
 }
 
+/* Have the cache fetch the indices at the positions edge[count]. */
+void gd_prefetch_indices(const gd_csc *g, const int64_t *edge, int64_t count);
 /* The first `count` of indices as wide as the graph's. */
-static void gd_read_given(const gd_csc *g, const void *given, int64_t count, int64_t *out) {
-    if (g->index_bytes == 4)
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)given)[n];
-    else
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)given)[n];
-}
-
-static inline int64_t gd_index_at(const void *indices, int32_t index_bytes, int64_t n) {
-    return index_bytes == 4 ? ((const int32_t *)indices)[n] : ((const int64_t *)indices)[n];
-}
-
-/* The last ones of a call: whatever is packed behind them stays. */
-static int gd_pack_among(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
-                         int64_t nodes, int32_t bits, uint8_t *packed) {
-    for (int64_t n = 0; n < count; n++) {
-        const int64_t node = gd_index_at(indices, index_bytes, n);
-        if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
-        uint64_t word;
-        int32_t shift;
-        uint8_t *const at = packed + gd_packed_at(bits, first + n, &shift);
-        memcpy(&word, at, sizeof word);
-        word |= (uint64_t)node << shift;
-        memcpy(at, &word, sizeof word);
-    }
-    return 0;
-}
-
-/* Those with 64 bits and more to come behind them. Only written, eight bytes an index: reading back
- * what the index before has just written would wait for it. */
-static inline int gd_pack_ahead(const void *indices, int32_t index_bytes, int64_t first,
-                                int64_t count, int64_t nodes, int32_t bits, uint8_t *packed) {
-    int32_t filled;
-    uint8_t *at = packed + gd_packed_at(bits, first, &filled);
-    uint64_t word = *at & ((UINT64_C(1) << filled) - 1);
-    for (int64_t n = 0; n < count; n++) {
-        const int64_t node = gd_index_at(indices, index_bytes, n);
-        if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
-        word |= (uint64_t)node << filled;
-        memcpy(at, &word, sizeof word);
-        filled += bits;
-        at += filled >> 3;
-        word >>= filled & ~7;
-        filled &= 7;
-    }
-    return 0;
-}
-
-int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
-                    int64_t nodes, int32_t bits, void *packed) {
-    if (bits < 1 || bits > GD_PACKED_BITS_MAX || nodes > INT64_C(1) << bits) return -EINVAL;
-    const int64_t ahead = count > 64 ? count - 64 : 0;
-    const int code = index_bytes == 4
-                         ? gd_pack_ahead(indices, 4, first, ahead, nodes, bits, packed)
-                         : gd_pack_ahead(indices, 8, first, ahead, nodes, bits, packed);
-    if (code) return code;
-    return gd_pack_among((const uint8_t *)indices + ahead * index_bytes, index_bytes, first + ahead,
-                         count - ahead, nodes, bits, packed);
-}
+void gd_read_given(const gd_csc *g, const void *given, int64_t count, int64_t *out);
 #endif

@@ -8,13 +8,9 @@
  */
 #ifndef GNNDRIVE_PLACES_H
 #define GNNDRIVE_PLACES_H
-#include <sys/mman.h>
 #include "internal.h"
 
-enum {
-    GD_PLACES_MIN = 4096,
-    GD_HUGE_PAGE = 2 << 20,
-};
+enum { GD_PLACES_MIN = 4096 };
 
 typedef struct gd_places {
     uint64_t *slot;
@@ -23,27 +19,8 @@ typedef struct gd_places {
     int32_t shift; /* 64 - log2(slots) */
 } gd_places;
 
-/* Make it a table of `slots` empty slots; what it held is lost. */
-static inline int gd_places_clear(gd_places *t, int64_t slots) {
-    assert(slots >= GD_PLACES_MIN && (slots & (slots - 1)) == 0);
-    const size_t bytes = (size_t)slots * sizeof *t->slot;
-    if (slots > t->capacity) {
-        free(t->slot);
-        t->slots = t->capacity = 0;
-        void *memory = NULL;
-        if (posix_memalign(&memory, bytes < GD_HUGE_PAGE ? 64 : GD_HUGE_PAGE, bytes) != 0)
-            memory = NULL;
-        t->slot = memory;
-        if (!memory) return -ENOMEM;
-        if (bytes >= GD_HUGE_PAGE)
-            madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused: slower, no harm */
-        t->capacity = slots;
-    }
-    memset(t->slot, 0, bytes);
-    t->slots = slots;
-    t->shift = 64 - __builtin_ctzll((uint64_t)slots);
-    return 0;
-}
+/* Make it a table of `slots` empty slots; what it held is lost. 0 or -ENOMEM. */
+int gd_places_clear(gd_places *t, int64_t slots);
 
 /* Where the search for `node` starts. */
 static inline uint64_t gd_places_home(const gd_places *t, int64_t node) {

@@ -15,8 +15,10 @@
  *
  * What is drawn for a node depends on (key, edge type, node, its tree if disjoint) and its fanout.
  */
-#define _GNU_SOURCE /* RUSAGE_THREAD */
 #include "begin.h"
+#include "choose.h"
+#include "grow.h"
+#include "indices.h"
 #include "pages.h"
 
 enum {
@@ -71,7 +73,8 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     int64_t count = degree;
     if (gd_reserve_candidates(c, degree)) return -ENOMEM;
     if (temporal)
-        count = gd_existing(c, type, s->job.nodes[type->source], begin, degree, time, &s->culprit);
+        count = gd_find_candidates(c, type, s->job.nodes[type->source], begin, degree, time,
+                                   &s->culprit);
     else
         for (int64_t n = 0; n < count; n++) c->entry[n].order = ~(begin + n);
     if (count < 0) return count;
@@ -82,11 +85,11 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     const int all = fanout < 0 || count == 0 || (!s->job.replace && count <= fanout);
     const int64_t k = all ? count : fanout;
     gd_drawn *const d = drawn(s);
-    const int rc = reserve_edges(d, k);
+    const int rc = gd_reserve_edges(d, k);
     if (rc) return rc;
     int64_t *const out = d->edge + d->edges;
     if (!all && type->weight)
-        return gd_weighted(c, type, stream, count, k, s->job.replace, out, &s->culprit);
+        return gd_draw_weighted(c, type, stream, count, k, s->job.replace, out, &s->culprit);
     if (!all && draw_uniform(s, stream, 0, count, k, out)) return -ENOMEM;
     for (int64_t n = 0; n < k; n++) out[n] = ~c->entry[all ? n : out[n]].order;
     return k;
@@ -104,7 +107,7 @@ static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, i
     } else {
         const int all = fanout < 0 || degree == 0 || (!s->job.replace && degree <= fanout);
         k = all ? degree : fanout;
-        const int rc = reserve_edges(d, k);
+        const int rc = gd_reserve_edges(d, k);
         if (rc) return rc;
         int64_t *const out = d->edge + d->edges;
         if (!all && draw_uniform(s, stream, begin, degree, k, out)) return -ENOMEM;
@@ -125,7 +128,7 @@ static int draw_turn(gd_sampler *s) {
     const gd_found *const f = &s->found[type->target];
     /* The first edge type draws what a graph of one type would. */
     const uint64_t key = s->turn ? gd_mix(j->key + (uint64_t)s->turn * GD_GOLDEN) : j->key;
-    if (reserve_colptr(drawn(s), f->hop_last)) return -ENOMEM;
+    if (gd_reserve_colptr(drawn(s), f->hop_last)) return -ENOMEM;
     for (int64_t p = f->hop_first; p < f->hop_last; p++) {
         if ((p - f->hop_first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
         if (p + GD_NODES_AHEAD < f->hop_last) {
@@ -189,7 +192,7 @@ static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
     int32_t tree[CHUNK];
     uint64_t home[CHUNK];
     assert(count <= CHUNK);
-    const int rc = reserve_nodes(s, f, count);
+    const int rc = gd_reserve_nodes(s, f, count);
     if (rc) return rc;
     if (given)
         gd_read_given(type->csc, given, count, neighbour);
@@ -267,12 +270,12 @@ static int induce_turn(gd_sampler *s) {
     gd_drawn *const d = drawn(s);
     if (!g->indices) return -EINVAL;
     d->edges = 0;
-    if (reserve_colptr(d, to->nodes)) return -ENOMEM;
+    if (gd_reserve_colptr(d, to->nodes)) return -ENOMEM;
     for (int64_t p = 0; p < to->nodes; p++) {
         if (p % STOP_EVERY == 0 && stopped(&s->job)) return -ECANCELED;
         int64_t begin, end;
         int rc = in_edges(s, to->node[p], &begin, &end);
-        if (rc == 0) rc = reserve_edges(d, end - begin);
+        if (rc == 0) rc = gd_reserve_edges(d, end - begin);
         if (rc) return rc;
         for (int64_t e = begin; e < end; e++) {
             int64_t source;
@@ -338,12 +341,12 @@ static int ended(gd_sampler *s, int rc) {
 /* ---- the interface ---- */
 
 int gd_sample(gd_sampler *s, const gd_sampling *job) {
-    if (!valid_job(job)) return -EINVAL;
+    if (!gd_valid_job(job)) return -EINVAL;
     s->job = *job;
-    if (job->disjoint && !few_enough(job)) return -EOVERFLOW;
-    int rc = stopped(job) ? -ECANCELED : begin_batch(s);
+    if (job->disjoint && !gd_keys_fit(job)) return -EOVERFLOW;
+    int rc = stopped(job) ? -ECANCELED : gd_begin_batch(s);
     s->faults = gd_major_faults();
-    for (int32_t n = 0; rc == 0 && n < job->seeds_count; n++) rc = take_seeds(s, &job->seeds[n]);
+    for (int32_t n = 0; rc == 0 && n < job->seeds_count; n++) rc = gd_take_seeds(s, &job->seeds[n]);
     if (rc == 0) rc = go_on(s);
     return ended(s, rc);
 }

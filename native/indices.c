@@ -1,0 +1,70 @@
+/* indices.c: how the sampler reads the adjacency: as int32 or int64, from a file's map or given, or
+ * packed with as many bits as a node's number needs.
+ *
+ * Packed, 10 million nodes take 24 bits an index and 100 million 27, and an index is still one
+ * load: the eight bytes from the byte where it starts, shifted. */
+#include "indices.h"
+
+void gd_prefetch_indices(const gd_csc *g, const int64_t *edge, int64_t count) {
+    const uint8_t *const indices = g->indices;
+    const int64_t bits = g->packed_bits ? g->packed_bits : 8 * g->index_bytes;
+    for (int64_t n = 0; n < count; n++) __builtin_prefetch(indices + (edge[n] * bits >> 3));
+}
+
+void gd_read_given(const gd_csc *g, const void *given, int64_t count, int64_t *out) {
+    if (g->index_bytes == 4)
+        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)given)[n];
+    else
+        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)given)[n];
+}
+
+static inline int64_t index_at(const void *indices, int32_t index_bytes, int64_t n) {
+    return index_bytes == 4 ? ((const int32_t *)indices)[n] : ((const int64_t *)indices)[n];
+}
+
+/* The last ones of a call: whatever is packed behind them stays. */
+static int pack_among(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
+                      int64_t nodes, int32_t bits, uint8_t *packed) {
+    for (int64_t n = 0; n < count; n++) {
+        const int64_t node = index_at(indices, index_bytes, n);
+        if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
+        uint64_t word;
+        int32_t shift;
+        uint8_t *const at = packed + gd_packed_at(bits, first + n, &shift);
+        memcpy(&word, at, sizeof word);
+        word |= (uint64_t)node << shift;
+        memcpy(at, &word, sizeof word);
+    }
+    return 0;
+}
+
+/* Those with 64 bits and more to come behind them. Only written, eight bytes an index: reading back
+ * what the index before has just written would wait for it. */
+static inline int pack_ahead(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
+                             int64_t nodes, int32_t bits, uint8_t *packed) {
+    int32_t filled;
+    uint8_t *at = packed + gd_packed_at(bits, first, &filled);
+    uint64_t word = *at & ((UINT64_C(1) << filled) - 1);
+    for (int64_t n = 0; n < count; n++) {
+        const int64_t node = index_at(indices, index_bytes, n);
+        if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
+        word |= (uint64_t)node << filled;
+        memcpy(at, &word, sizeof word);
+        filled += bits;
+        at += filled >> 3;
+        word >>= filled & ~7;
+        filled &= 7;
+    }
+    return 0;
+}
+
+int gd_pack_indices(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
+                    int64_t nodes, int32_t bits, void *packed) {
+    if (bits < 1 || bits > GD_PACKED_BITS_MAX || nodes > INT64_C(1) << bits) return -EINVAL;
+    const int64_t ahead = count > 64 ? count - 64 : 0;
+    const int code = index_bytes == 4 ? pack_ahead(indices, 4, first, ahead, nodes, bits, packed)
+                                      : pack_ahead(indices, 8, first, ahead, nodes, bits, packed);
+    if (code) return code;
+    return pack_among((const uint8_t *)indices + ahead * index_bytes, index_bytes, first + ahead,
+                      count - ahead, nodes, bits, packed);
+}
