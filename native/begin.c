@@ -3,16 +3,16 @@
 #include "grow.h"
 
 static int valid_edge_type(const gd_sampling *j, const gd_edge_type *type) {
-    const gd_csc *const g = type->csc;
+    const gd_csc *const csc = type->csc;
     for (int32_t h = 0; h < j->hops; h++)
         if (type->fanout[h] < -1) return 0;
     if (type->source < 0 || type->source >= j->node_type_count) return 0;
     if (type->target < 0 || type->target >= j->node_type_count) return 0;
     if ((type->node_time || type->edge_time) && !j->disjoint) return 0; /* a tree has one time */
-    if (type->node_time && !g->indices) return 0; /* whose time that is would not be known */
-    return g->edges >= 0 && g->nodes >= j->nodes[type->target] &&
-           (g->index_bytes == 4 || g->index_bytes == 8) &&
-           (g->indptr_bytes == 4 || g->indptr_bytes == 8) &&
+    if (type->node_time && !csc->indices) return 0; /* whose time that is would not be known */
+    return csc->edges >= 0 && csc->nodes >= j->nodes[type->target] &&
+           (csc->index_bytes == 4 || csc->index_bytes == 8) &&
+           (csc->indptr_bytes == 4 || csc->indptr_bytes == 8) &&
            (!type->weight || type->weight_bytes == 4 || type->weight_bytes == 8);
 }
 
@@ -22,8 +22,8 @@ int gd_valid_job(const gd_sampling *j) {
         if (j->nodes[t] < 0) return 0;
     for (int32_t r = 0; r < j->edge_type_count; r++)
         if (!valid_edge_type(j, &j->edge_types[r])) return 0;
-    for (int32_t n = 0; n < j->seeds_count; n++) {
-        const gd_seeds *const seeds = &j->seeds[n];
+    for (int32_t i = 0; i < j->seeds_count; i++) {
+        const gd_seeds *const seeds = &j->seeds[i];
         if (seeds->count < 0 || seeds->type < 0 || seeds->type >= j->node_type_count) return 0;
     }
     return 1;
@@ -71,10 +71,10 @@ static int plant(gd_sampler *s, const gd_seeds *seeds) {
     gd_found *const f = &s->found[seeds->type];
     const int rc = reserve_trees(s, seeds->count);
     if (rc) return rc;
-    for (int64_t n = 0; n < seeds->count; n++) {
-        s->tree_time[s->trees] = seeds->time ? seeds->time[n] : INT64_MAX;
-        f->tree[f->nodes + n] = (int32_t)s->trees;
-        f->key[f->nodes + n] = s->trees++ * nodes + seeds->node[n];
+    for (int64_t i = 0; i < seeds->count; i++) {
+        s->tree_time[s->trees] = seeds->time ? seeds->time[i] : INT64_MAX;
+        f->tree[f->nodes + i] = (int32_t)s->trees;
+        f->key[f->nodes + i] = s->trees++ * nodes + seeds->node[i];
     }
     return 0;
 }
@@ -84,12 +84,12 @@ int gd_take_seeds(gd_sampler *s, const gd_seeds *seeds) {
     gd_found *const f = &s->found[seeds->type];
     int rc = gd_reserve_nodes(s, f, seeds->count);
     if (rc) return rc;
-    for (int64_t n = 0; n < seeds->count; n++) {
-        if ((uint64_t)seeds->node[n] >= (uint64_t)nodes) {
-            s->culprit = seeds->node[n];
+    for (int64_t i = 0; i < seeds->count; i++) {
+        if ((uint64_t)seeds->node[i] >= (uint64_t)nodes) {
+            s->culprit = seeds->node[i];
             return -ENXIO;
         }
-        f->node[f->nodes + n] = seeds->node[n];
+        f->node[f->nodes + i] = seeds->node[i];
     }
     if (s->job.disjoint && (rc = plant(s, seeds))) return rc;
     f->nodes += seeds->count;
@@ -100,8 +100,8 @@ int gd_take_seeds(gd_sampler *s, const gd_seeds *seeds) {
 
 int gd_keys_fit(const gd_sampling *j) {
     int64_t trees = 0;
-    for (int32_t n = 0; n < j->seeds_count; n++)
-        if (__builtin_add_overflow(trees, j->seeds[n].count, &trees)) return 0;
+    for (int32_t i = 0; i < j->seeds_count; i++)
+        if (__builtin_add_overflow(trees, j->seeds[i].count, &trees)) return 0;
     for (int32_t t = 0; t < j->node_type_count; t++) {
         int64_t keys;
         if (__builtin_mul_overflow(trees, j->nodes[t], &keys)) return 0;

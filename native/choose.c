@@ -41,9 +41,9 @@ static void sink(gd_candidate *entry, int64_t count, int64_t at) {
 
 void gd_first_candidates(gd_candidate *entry, int64_t count, int64_t k) {
     for (int64_t at = k / 2; at-- > 0;) sink(entry, k, at);
-    for (int64_t n = k; n < count; n++) {
-        if (k == 0 || !before(entry[n], entry[0])) continue;
-        entry[0] = entry[n];
+    for (int64_t i = k; i < count; i++) {
+        if (k == 0 || !before(entry[i], entry[0])) continue;
+        entry[0] = entry[i];
         sink(entry, k, 0);
     }
     for (int64_t last = k - 1; last > 0; last--) {
@@ -88,8 +88,8 @@ int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t st
                          int64_t k, int32_t replace, int64_t *out, int64_t *culprit) {
     int64_t weighing = 0;
     double sum = 0;
-    for (int64_t n = 0; n < count; n++) {
-        const int64_t position = ~c->entry[n].order;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t position = ~c->entry[i].order;
         const double weight = weight_of(type, position), unit = next_unit(&stream);
         if (!(weight >= 0) || isinf(weight)) {
             *culprit = position;
@@ -105,11 +105,11 @@ int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t st
     if (!replace) {
         k = k < weighing ? k : weighing;
         gd_first_candidates(c->entry, weighing, k);
-        for (int64_t n = 0; n < k; n++) out[n] = ~c->entry[n].order;
+        for (int64_t i = 0; i < k; i++) out[i] = ~c->entry[i].order;
         return k;
     }
     if (weighing == 0) return 0;
-    for (int64_t n = 0; n < k; n++) {
+    for (int64_t i = 0; i < k; i++) {
         const double target = next_unit(&stream) * sum;
         int64_t low = 0, high = weighing - 1; /* the first whose sum is above the target */
         while (low < high) {
@@ -119,7 +119,7 @@ int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t st
             else
                 low = middle + 1;
         }
-        out[n] = ~c->entry[low].order;
+        out[i] = ~c->entry[low].order;
     }
     return k;
 }

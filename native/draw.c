@@ -23,14 +23,14 @@ int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree, in
         set->capacity = capacity;
     }
     memset(set->entry, 0, (size_t)capacity * sizeof *set->entry);
-    for (int64_t n = 0; n < k; n++) {
-        const int64_t top = degree - k + n; /* no earlier draw can have reached it */
+    for (int64_t i = 0; i < k; i++) {
+        const int64_t top = degree - k + i; /* no earlier draw can have reached it */
         int64_t pick = gd_below(&stream, (uint64_t)top + 1);
         if (!set_add(set, (uint64_t)capacity - 1, pick)) {
             set_add(set, (uint64_t)capacity - 1, top);
             pick = top;
         }
-        out[n] = begin + pick;
+        out[i] = begin + pick;
     }
     return 0;
 }

@@ -46,19 +46,19 @@ static inline int64_t gd_below(uint64_t *stream, uint64_t bound) {
 /* k numbers of [begin, begin + degree), each time any of them. */
 static inline void gd_draw_replaced(uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                                     int64_t *out) {
-    for (int64_t n = 0; n < k; n++) out[n] = begin + gd_below(&stream, (uint64_t)degree);
+    for (int64_t i = 0; i < k; i++) out[i] = begin + gd_below(&stream, (uint64_t)degree);
 }
 
 /* Floyd's sampling (Bentley, CACM 30(9), 1987): k draws, every k-subset with the same
  * probability. */
 static inline void gd_draw_few(uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                                int64_t *out) {
-    for (int64_t n = 0; n < k; n++) {
-        const int64_t top = begin + degree - k + n;
-        const int64_t pick = begin + gd_below(&stream, (uint64_t)(degree - k + n + 1));
+    for (int64_t i = 0; i < k; i++) {
+        const int64_t top = begin + degree - k + i;
+        const int64_t pick = begin + gd_below(&stream, (uint64_t)(degree - k + i + 1));
         int seen = 0;
-        for (int64_t m = 0; m < n; m++) seen |= out[m] == pick;
-        out[n] = seen ? top : pick;
+        for (int64_t j = 0; j < i; j++) seen |= out[j] == pick;
+        out[i] = seen ? top : pick;
     }
 }
 

@@ -5,32 +5,32 @@
  * load: the eight bytes from the byte where it starts, shifted. */
 #include "indices.h"
 
-void gd_prefetch_indices(const gd_csc *g, const int64_t *edge, int64_t count) {
-    const uint8_t *const indices = g->indices;
-    const int64_t bits = g->packed_bits ? g->packed_bits : 8 * g->index_bytes;
-    for (int64_t n = 0; n < count; n++) __builtin_prefetch(indices + (edge[n] * bits >> 3));
+void gd_prefetch_indices(const gd_csc *csc, const int64_t *edge, int64_t count) {
+    const uint8_t *const indices = csc->indices;
+    const int64_t bits = csc->packed_bits ? csc->packed_bits : 8 * csc->index_bytes;
+    for (int64_t i = 0; i < count; i++) __builtin_prefetch(indices + (edge[i] * bits >> 3));
 }
 
-void gd_read_given(const gd_csc *g, const void *given, int64_t count, int64_t *out) {
-    if (g->index_bytes == 4)
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)given)[n];
+void gd_read_given(const gd_csc *csc, const void *given, int64_t count, int64_t *out) {
+    if (csc->index_bytes == 4)
+        for (int64_t i = 0; i < count; i++) out[i] = ((const int32_t *)given)[i];
     else
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)given)[n];
+        for (int64_t i = 0; i < count; i++) out[i] = ((const int64_t *)given)[i];
 }
 
-static inline int64_t index_at(const void *indices, int32_t index_bytes, int64_t n) {
-    return index_bytes == 4 ? ((const int32_t *)indices)[n] : ((const int64_t *)indices)[n];
+static inline int64_t index_at(const void *indices, int32_t index_bytes, int64_t i) {
+    return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
 }
 
 /* The last ones of a call: whatever is packed behind them stays. */
 static int pack_among(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
                       int64_t nodes, int32_t bits, uint8_t *packed) {
-    for (int64_t n = 0; n < count; n++) {
-        const int64_t node = index_at(indices, index_bytes, n);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t node = index_at(indices, index_bytes, i);
         if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
         uint64_t word;
         int32_t shift;
-        uint8_t *const at = packed + gd_packed_at(bits, first + n, &shift);
+        uint8_t *const at = packed + gd_packed_at(bits, first + i, &shift);
         memcpy(&word, at, sizeof word);
         word |= (uint64_t)node << shift;
         memcpy(at, &word, sizeof word);
@@ -45,8 +45,8 @@ static inline int pack_ahead(const void *indices, int32_t index_bytes, int64_t f
     int32_t filled;
     uint8_t *at = packed + gd_packed_at(bits, first, &filled);
     uint64_t word = *at & ((UINT64_C(1) << filled) - 1);
-    for (int64_t n = 0; n < count; n++) {
-        const int64_t node = index_at(indices, index_bytes, n);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t node = index_at(indices, index_bytes, i);
         if ((uint64_t)node >= (uint64_t)nodes) return -ERANGE;
         word |= (uint64_t)node << filled;
         memcpy(at, &word, sizeof word);

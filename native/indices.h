@@ -11,32 +11,32 @@ static inline int64_t gd_packed_at(int32_t bits, int64_t position, int32_t *shif
     return bit >> 3;
 }
 
-static inline void gd_read_packed(const gd_csc *g, const int64_t *edge, int64_t count,
+static inline void gd_read_packed(const gd_csc *csc, const int64_t *edge, int64_t count,
                                   int64_t *out) {
-    const uint64_t mask = (UINT64_C(1) << g->packed_bits) - 1;
-    for (int64_t n = 0; n < count; n++) {
+    const uint64_t mask = (UINT64_C(1) << csc->packed_bits) - 1;
+    for (int64_t i = 0; i < count; i++) {
         uint64_t word;
         int32_t shift;
-        const int64_t byte = gd_packed_at(g->packed_bits, edge[n], &shift);
-        memcpy(&word, (const uint8_t *)g->indices + byte, sizeof word);
-        out[n] = (int64_t)(word >> shift & mask);
+        const int64_t byte = gd_packed_at(csc->packed_bits, edge[i], &shift);
+        memcpy(&word, (const uint8_t *)csc->indices + byte, sizeof word);
+        out[i] = (int64_t)(word >> shift & mask);
     }
 }
 
 /* The indices at the positions edge[count]. */
-static inline void gd_read_indices(const gd_csc *g, const int64_t *edge, int64_t count,
+static inline void gd_read_indices(const gd_csc *csc, const int64_t *edge, int64_t count,
                                    int64_t *out) {
-    if (g->packed_bits) {
-        gd_read_packed(g, edge, count, out);
-    } else if (g->index_bytes == 4) {
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int32_t *)g->indices)[edge[n]];
+    if (csc->packed_bits) {
+        gd_read_packed(csc, edge, count, out);
+    } else if (csc->index_bytes == 4) {
+        for (int64_t i = 0; i < count; i++) out[i] = ((const int32_t *)csc->indices)[edge[i]];
     } else {
-        for (int64_t n = 0; n < count; n++) out[n] = ((const int64_t *)g->indices)[edge[n]];
+        for (int64_t i = 0; i < count; i++) out[i] = ((const int64_t *)csc->indices)[edge[i]];
     }
 }
 
 /* Have the cache fetch the indices at the positions edge[count]. */
-void gd_prefetch_indices(const gd_csc *g, const int64_t *edge, int64_t count);
+void gd_prefetch_indices(const gd_csc *csc, const int64_t *edge, int64_t count);
 /* The first `count` of indices as wide as the graph's. */
-void gd_read_given(const gd_csc *g, const void *given, int64_t count, int64_t *out);
+void gd_read_given(const gd_csc *csc, const void *given, int64_t count, int64_t *out);
 #endif

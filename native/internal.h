@@ -21,8 +21,8 @@ static inline void *gd_table(size_t count, size_t width) {
 }
 
 /* Where the in-edges of node `v` start. */
-static inline int64_t gd_indptr(const gd_csc *g, int64_t v) {
-    return g->indptr_bytes == 4 ? (int64_t)((const uint32_t *)g->indptr)[v]
-                                : ((const int64_t *)g->indptr)[v];
+static inline int64_t gd_indptr(const gd_csc *csc, int64_t v) {
+    return csc->indptr_bytes == 4 ? (int64_t)((const uint32_t *)csc->indptr)[v]
+                                  : ((const int64_t *)csc->indptr)[v];
 }
 #endif

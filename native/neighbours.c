@@ -17,7 +17,7 @@ enum {
 };
 
 struct gd_neighbours {
-    const gd_csc *g;
+    const gd_csc *csc;
     uint64_t *member; /* a bit for each node whose list is kept */
     uint32_t *before; /* members before each 64 nodes */
     int64_t *start;   /* start[members + 1]: where lists start in `list`, in indices */
@@ -43,81 +43,82 @@ void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, i
 
 /* ---- which lists are kept ---- */
 
-typedef struct gd_choice { /* a walk over the nodes in order */
-    const gd_csc *g;
+typedef struct gd_walk { /* a walk over the nodes in order */
+    const gd_csc *csc;
     const uint32_t *out_degree;
     int64_t reach; /* where the last good list ends */
-} gd_choice;
+} gd_walk;
 
 /* The node's degree if its list lies behind those before it, as in a whole graph all do; else 0. */
-static int64_t good_degree(gd_choice *c, int64_t node) {
-    const int64_t begin = gd_indptr(c->g, node), end = gd_indptr(c->g, node + 1);
-    if (begin < c->reach || end < begin || end > c->g->edges) return 0;
-    c->reach = end;
+static int64_t good_degree(gd_walk *walk, int64_t node) {
+    const int64_t begin = gd_indptr(walk->csc, node), end = gd_indptr(walk->csc, node + 1);
+    if (begin < walk->reach || end < begin || end > walk->csc->edges) return 0;
+    walk->reach = end;
     return end - begin;
 }
 
-static int64_t ratio_of(const gd_choice *c, int64_t node, int64_t degree) {
-    const float ratio = (float)c->out_degree[node] / (float)degree;
+static int64_t ratio_of(const gd_walk *walk, int64_t node, int64_t degree) {
+    const float ratio = (float)walk->out_degree[node] / (float)degree;
     uint32_t bits;
     memcpy(&bits, &ratio, sizeof bits);
     return bits >> (32 - 1 - RATIO_BITS); /* the sign is 0 */
 }
 
-static int64_t cost_of(const gd_csc *g, int64_t degree) {
-    return degree * g->index_bytes + (int64_t)sizeof(int64_t);
+static int64_t cost_of(const gd_csc *csc, int64_t degree) {
+    return degree * csc->index_bytes + (int64_t)sizeof(int64_t);
 }
 
 /* The ratio above which all lists fit into `room`, which becomes what is left for those at it. */
-static int64_t least_ratio(const gd_csc *g, const uint32_t *out_degree, int64_t *cost,
+static int64_t least_ratio(const gd_csc *csc, const uint32_t *out_degree, int64_t *cost,
                            int64_t *room) {
-    gd_choice c = {g, out_degree, 0};
-    for (int64_t node = 0; node < g->nodes; node++) {
-        const int64_t degree = good_degree(&c, node);
-        if (degree > 0) cost[ratio_of(&c, node, degree)] += cost_of(g, degree);
+    gd_walk walk = {csc, out_degree, 0};
+    for (int64_t node = 0; node < csc->nodes; node++) {
+        const int64_t degree = good_degree(&walk, node);
+        if (degree > 0) cost[ratio_of(&walk, node, degree)] += cost_of(csc, degree);
     }
     int64_t ratio = RATIOS - 1;
     for (; ratio >= 0 && cost[ratio] <= *room; ratio--) *room -= cost[ratio];
     return ratio;
 }
 
-static void choose_members(gd_neighbours *n, const uint32_t *out_degree, int64_t least,
+static void choose_members(gd_neighbours *cache, const uint32_t *out_degree, int64_t least,
                            int64_t room) {
-    gd_choice c = {n->g, out_degree, 0};
-    for (int64_t node = 0; node < n->g->nodes && n->members < UINT32_MAX; node++) {
-        const int64_t degree = good_degree(&c, node);
+    gd_walk walk = {cache->csc, out_degree, 0};
+    for (int64_t node = 0; node < cache->csc->nodes && cache->members < UINT32_MAX; node++) {
+        const int64_t degree = good_degree(&walk, node);
         if (degree == 0) continue;
-        const int64_t ratio = ratio_of(&c, node, degree), cost = cost_of(n->g, degree);
+        const int64_t ratio = ratio_of(&walk, node, degree), cost = cost_of(cache->csc, degree);
         if (ratio < least || (ratio == least && cost > room)) continue;
         room -= ratio == least ? cost : 0;
-        n->member[node / NODES_A_WORD] |= UINT64_C(1) << node % NODES_A_WORD;
-        n->members++;
-        n->entries += degree;
+        cache->member[node / NODES_A_WORD] |= UINT64_C(1) << node % NODES_A_WORD;
+        cache->members++;
+        cache->entries += degree;
     }
 }
 
 /* The first member from `node` on, or the number of nodes. */
-static int64_t member_from(const gd_neighbours *n, int64_t node) {
+static int64_t member_from(const gd_neighbours *cache, int64_t node) {
     int64_t word = node / NODES_A_WORD;
-    uint64_t bits = word < n->words ? n->member[word] & (~UINT64_C(0) << node % NODES_A_WORD) : 0;
-    while (bits == 0 && ++word < n->words) bits = n->member[word];
-    return bits ? word * NODES_A_WORD + __builtin_ctzll(bits) : n->g->nodes;
+    uint64_t bits =
+        word < cache->words ? cache->member[word] & (~UINT64_C(0) << node % NODES_A_WORD) : 0;
+    while (bits == 0 && ++word < cache->words) bits = cache->member[word];
+    return bits ? word * NODES_A_WORD + __builtin_ctzll(bits) : cache->csc->nodes;
 }
 
-static void write_addresses(gd_neighbours *n) {
+static void write_addresses(gd_neighbours *cache) {
     int64_t rank = 0, entry = 0;
-    for (int64_t word = 0; word < n->words; word++) {
-        n->before[word] = (uint32_t)rank;
-        rank += __builtin_popcountll(n->member[word]);
+    for (int64_t word = 0; word < cache->words; word++) {
+        cache->before[word] = (uint32_t)rank;
+        rank += __builtin_popcountll(cache->member[word]);
     }
     rank = 0;
-    for (int64_t v = member_from(n, 0); v < n->g->nodes; v = member_from(n, v + 1)) {
-        n->start[rank++] = entry;
-        entry += gd_indptr(n->g, v + 1) - gd_indptr(n->g, v);
+    for (int64_t v = member_from(cache, 0); v < cache->csc->nodes; v = member_from(cache, v + 1)) {
+        cache->start[rank++] = entry;
+        entry += gd_indptr(cache->csc, v + 1) - gd_indptr(cache->csc, v);
     }
-    assert(rank == n->members && entry == n->entries);
-    n->start[rank] = entry;
-    n->node = member_from(n, 0);
+    assert(rank == cache->members && entry == cache->entries);
+    cache->start[rank] = entry;
+    cache->node = member_from(cache, 0);
 }
 
 static int64_t table_bytes(int64_t words) {
@@ -125,88 +126,90 @@ static int64_t table_bytes(int64_t words) {
 }
 
 /* 0 or -errno; what was allocated is the caller's to free. */
-static int make(gd_neighbours *n, const uint32_t *out_degree, int64_t bytes_max) {
-    int64_t room = bytes_max - (int64_t)sizeof *n - table_bytes(n->words);
+static int make(gd_neighbours *cache, const uint32_t *out_degree, int64_t bytes_max) {
+    int64_t room = bytes_max - (int64_t)sizeof *cache - table_bytes(cache->words);
     if (room < 0) return -ENOSPC;
-    n->member = calloc((size_t)n->words + 1, sizeof *n->member);
+    cache->member = calloc((size_t)cache->words + 1, sizeof *cache->member);
     int64_t *const cost = calloc(RATIOS, sizeof *cost);
-    if (n->member && cost) {
-        const int64_t least = least_ratio(n->g, out_degree, cost, &room);
-        choose_members(n, out_degree, least, room);
+    if (cache->member && cost) {
+        const int64_t least = least_ratio(cache->csc, out_degree, cost, &room);
+        choose_members(cache, out_degree, least, room);
     }
     free(cost);
-    n->before = malloc(((size_t)n->words + 1) * sizeof *n->before);
-    n->start = malloc(((size_t)n->members + 1) * sizeof *n->start);
-    n->list = malloc((size_t)n->entries * (size_t)n->g->index_bytes + 1);
-    if (!n->member || !cost || !n->before || !n->start || !n->list) return -ENOMEM;
-    write_addresses(n);
+    cache->before = malloc(((size_t)cache->words + 1) * sizeof *cache->before);
+    cache->start = malloc(((size_t)cache->members + 1) * sizeof *cache->start);
+    cache->list = malloc((size_t)cache->entries * (size_t)cache->csc->index_bytes + 1);
+    if (!cache->member || !cost || !cache->before || !cache->start || !cache->list) return -ENOMEM;
+    write_addresses(cache);
     return 0;
 }
 
-gd_neighbours *gd_neighbours_new(const gd_csc *g, const uint32_t *out_degree, int64_t bytes_max,
+gd_neighbours *gd_neighbours_new(const gd_csc *csc, const uint32_t *out_degree, int64_t bytes_max,
                                  int *error) {
-    gd_neighbours *const n = calloc(1, sizeof *n);
-    *error = n ? 0 : -ENOMEM;
-    if (!n) return NULL;
-    n->g = g;
-    n->words = (g->nodes + NODES_A_WORD - 1) / NODES_A_WORD;
-    *error = make(n, out_degree, bytes_max);
-    if (*error == 0) return n;
-    gd_neighbours_free(n);
+    gd_neighbours *const cache = calloc(1, sizeof *cache);
+    *error = cache ? 0 : -ENOMEM;
+    if (!cache) return NULL;
+    cache->csc = csc;
+    cache->words = (csc->nodes + NODES_A_WORD - 1) / NODES_A_WORD;
+    *error = make(cache, out_degree, bytes_max);
+    if (*error == 0) return cache;
+    gd_neighbours_free(cache);
     return NULL;
 }
 
-void gd_neighbours_free(gd_neighbours *c) {
-    if (!c) return;
-    free(c->member);
-    free(c->before);
-    free(c->start);
-    free(c->list);
-    free(c);
+void gd_neighbours_free(gd_neighbours *cache) {
+    if (!cache) return;
+    free(cache->member);
+    free(cache->before);
+    free(cache->start);
+    free(cache->list);
+    free(cache);
 }
 
-int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes) {
+int64_t gd_neighbours_nodes(const gd_neighbours *cache, int64_t *bytes) {
     if (bytes)
-        *bytes = (int64_t)sizeof *c + table_bytes(c->words) + c->entries * c->g->index_bytes +
-                 c->members * (int64_t)sizeof *c->start;
-    return c->members;
+        *bytes = (int64_t)sizeof *cache + table_bytes(cache->words) +
+                 cache->entries * cache->csc->index_bytes +
+                 cache->members * (int64_t)sizeof *cache->start;
+    return cache->members;
 }
 
-int64_t gd_neighbours_indices(const gd_neighbours *c) { return c->entries; }
+int64_t gd_neighbours_indices(const gd_neighbours *cache) { return cache->entries; }
 
 /* ---- filling them, from the start of the graph to its end ---- */
 
-int64_t gd_neighbours_next(const gd_neighbours *c) {
-    if (c->filling == c->members) return -1;
-    return gd_indptr(c->g, c->node) + c->filled - c->start[c->filling];
+int64_t gd_neighbours_next(const gd_neighbours *cache) {
+    if (cache->filling == cache->members) return -1;
+    return gd_indptr(cache->csc, cache->node) + cache->filled - cache->start[cache->filling];
 }
 
-void gd_neighbours_fill(gd_neighbours *c, const void *indices, int64_t first, int64_t count) {
-    const int64_t width = c->g->index_bytes;
-    while (c->filling < c->members) {
-        const int64_t at = gd_neighbours_next(c);
-        const int64_t left = c->start[c->filling + 1] - c->filled;
+void gd_neighbours_fill(gd_neighbours *cache, const void *indices, int64_t first, int64_t count) {
+    const int64_t width = cache->csc->index_bytes;
+    while (cache->filling < cache->members) {
+        const int64_t at = gd_neighbours_next(cache);
+        const int64_t left = cache->start[cache->filling + 1] - cache->filled;
         if (at < first || at >= first + count) return;
         const int64_t n = left < first + count - at ? left : first + count - at;
-        memcpy(c->list + c->filled * width, (const uint8_t *)indices + (at - first) * width,
+        memcpy(cache->list + cache->filled * width, (const uint8_t *)indices + (at - first) * width,
                (size_t)(n * width));
-        c->filled += n;
+        cache->filled += n;
         if (n < left) return;
-        c->filling++;
-        c->node = member_from(c, c->node + 1);
+        cache->filling++;
+        cache->node = member_from(cache, cache->node + 1);
     }
 }
 
 /* ---- serving ---- */
 
 /* Where the node's list starts in `list`, and its length, or -1: it is not kept. */
-static int64_t find(const gd_neighbours *c, int64_t node, int64_t *length) {
+static int64_t find(const gd_neighbours *cache, int64_t node, int64_t *length) {
     const int64_t word = node / NODES_A_WORD;
     const uint64_t bit = UINT64_C(1) << node % NODES_A_WORD;
-    if (!c || !(c->member[word] & bit)) return -1;
-    const int64_t rank = c->before[word] + __builtin_popcountll(c->member[word] & (bit - 1));
-    *length = c->start[rank + 1] - c->start[rank];
-    return c->start[rank];
+    if (!cache || !(cache->member[word] & bit)) return -1;
+    const int64_t rank =
+        cache->before[word] + __builtin_popcountll(cache->member[word] & (bit - 1));
+    *length = cache->start[rank + 1] - cache->start[rank];
+    return cache->start[rank];
 }
 
 static int64_t get(const void *list, int32_t width, int64_t i) {
@@ -220,23 +223,23 @@ static void put(void *list, int32_t width, int64_t i, int64_t neighbour) {
         ((int64_t *)list)[i] = neighbour;
 }
 
-int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wanted *wanted,
+int64_t gd_neighbours_serve(const gd_neighbours *cache, const gd_csc *csc, const gd_wanted *wanted,
                             int64_t most, void *neighbours, int32_t shift, int64_t *missing) {
     int64_t misses = 0, begin = -1, length = 0;
     assert(most <= wanted->count);
-    for (int64_t i = 0, n = 0, found = -1; i < most; i++) {
-        while (wanted->first + i >= wanted->until[n]) n++;
-        const int64_t position = wanted->edge[i], node = wanted->node[n];
-        if (n != found) {
-            found = n;
-            begin = find(c, node, &length);
+    for (int64_t i = 0, target = 0, found = -1; i < most; i++) {
+        while (wanted->first + i >= wanted->until[target]) target++;
+        const int64_t position = wanted->edge[i], node = wanted->node[target];
+        if (target != found) {
+            found = target;
+            begin = find(cache, node, &length);
         }
-        const int64_t at = position - gd_indptr(g, node);
+        const int64_t at = position - gd_indptr(csc, node);
         if (begin >= 0 && at >= 0 && at < length) {
-            put(neighbours, g->index_bytes, i, get(c->list, g->index_bytes, begin + at));
+            put(neighbours, csc->index_bytes, i, get(cache->list, csc->index_bytes, begin + at));
             continue;
         }
-        put(neighbours, g->index_bytes, i, MISSING);
+        put(neighbours, csc->index_bytes, i, MISSING);
         missing[position >> shift]++;
         misses++;
     }

@@ -9,11 +9,11 @@ int64_t gd_major_faults(void) {
     return getrusage(RUSAGE_THREAD, &usage) == 0 ? usage.ru_majflt : 0;
 }
 
-void gd_ask_for_pages(gd_sampler *s, const gd_csc *g, const int64_t *edge, int64_t until) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), indices = (uintptr_t)g->indices;
+void gd_ask_for_pages(gd_sampler *s, const gd_csc *csc, const int64_t *edge, int64_t until) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), indices = (uintptr_t)csc->indices;
     uintptr_t begin = 0, end = 0; /* the run of pages collected so far */
     for (; s->asked < until; s->asked++) {
-        const uintptr_t at = indices + (uintptr_t)edge[s->asked] * (uintptr_t)g->index_bytes;
+        const uintptr_t at = indices + (uintptr_t)edge[s->asked] * (uintptr_t)csc->index_bytes;
         const uintptr_t start = at & ~(page - 1);
         if (start >= begin && start < end) continue;
         if (start != end) {

@@ -40,10 +40,10 @@ static inline const gd_edge_type *edge_type(const gd_sampler *s) {
 
 /* Where the node's in-edges of this turn's type lie. */
 static int in_edges(gd_sampler *s, int64_t node, int64_t *begin, int64_t *end) {
-    const gd_csc *const g = edge_type(s)->csc;
-    *begin = gd_indptr(g, node);
-    *end = gd_indptr(g, node + 1);
-    if (*begin >= 0 && *end >= *begin && *end <= g->edges) return 0;
+    const gd_csc *const csc = edge_type(s)->csc;
+    *begin = gd_indptr(csc, node);
+    *end = gd_indptr(csc, node + 1);
+    if (*begin >= 0 && *end >= *begin && *end <= csc->edges) return 0;
     s->culprit = node;
     return -EFAULT;
 }
@@ -76,7 +76,7 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
         count = gd_find_candidates(c, type, s->job.nodes[type->source], begin, degree, time,
                                    &s->culprit);
     else
-        for (int64_t n = 0; n < count; n++) c->entry[n].order = ~(begin + n);
+        for (int64_t i = 0; i < count; i++) c->entry[i].order = ~(begin + i);
     if (count < 0) return count;
     if (temporal && s->job.latest && fanout >= 0 && count > fanout) {
         gd_first_candidates(c->entry, count, fanout);
@@ -91,7 +91,7 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     if (!all && type->weight)
         return gd_draw_weighted(c, type, stream, count, k, s->job.replace, out, &s->culprit);
     if (!all && draw_uniform(s, stream, 0, count, k, out)) return -ENOMEM;
-    for (int64_t n = 0; n < k; n++) out[n] = ~c->entry[all ? n : out[n]].order;
+    for (int64_t i = 0; i < k; i++) out[i] = ~c->entry[all ? i : out[i]].order;
     return k;
 }
 
@@ -112,7 +112,7 @@ static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, i
         int64_t *const out = d->edge + d->edges;
         if (!all && draw_uniform(s, stream, begin, degree, k, out)) return -ENOMEM;
         if (all)
-            for (int64_t n = 0; n < k; n++) out[n] = begin + n;
+            for (int64_t i = 0; i < k; i++) out[i] = begin + i;
     }
     d->edges += k;
     d->expanded = p + 1;
@@ -124,7 +124,7 @@ static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, i
 static int draw_turn(gd_sampler *s) {
     const gd_sampling *const j = &s->job;
     const gd_edge_type *const type = edge_type(s);
-    const gd_csc *const g = type->csc;
+    const gd_csc *const csc = type->csc;
     const gd_found *const f = &s->found[type->target];
     /* The first edge type draws what a graph of one type would. */
     const uint64_t key = s->turn ? gd_mix(j->key + (uint64_t)s->turn * GD_GOLDEN) : j->key;
@@ -132,10 +132,10 @@ static int draw_turn(gd_sampler *s) {
     for (int64_t p = f->hop_first; p < f->hop_last; p++) {
         if ((p - f->hop_first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
         if (p + GD_NODES_AHEAD < f->hop_last) {
-            const char *ahead = g->indptr;
-            ahead += f->node[p + GD_NODES_AHEAD] * g->indptr_bytes;
+            const char *ahead = csc->indptr;
+            ahead += f->node[p + GD_NODES_AHEAD] * csc->indptr_bytes;
             __builtin_prefetch(ahead);
-            __builtin_prefetch(ahead + g->indptr_bytes);
+            __builtin_prefetch(ahead + csc->indptr_bytes);
         }
         int64_t begin, end;
         int rc = in_edges(s, f->node[p], &begin, &end);
@@ -174,10 +174,10 @@ static void tree_keys(const gd_sampler *s, int64_t first, int64_t count, const i
     const gd_edge_type *const type = edge_type(s);
     const gd_found *const targets = &s->found[type->target];
     int64_t p = target_of(s, first);
-    for (int64_t n = 0; n < count; n++) {
-        while (drawn(s)->colptr[p + 1] <= first + n) p++;
-        tree[n] = targets->tree[p];
-        key[n] = tree[n] * s->job.nodes[type->source] + neighbour[n];
+    for (int64_t i = 0; i < count; i++) {
+        while (drawn(s)->colptr[p + 1] <= first + i) p++;
+        tree[i] = targets->tree[p];
+        key[i] = tree[i] * s->job.nodes[type->source] + neighbour[i];
     }
 }
 
@@ -198,28 +198,28 @@ static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
         gd_read_given(type->csc, given, count, neighbour);
     else
         gd_read_indices(type->csc, d->edge + first, count, neighbour);
-    for (int64_t n = 0; n < count; n++) {
-        if ((uint64_t)neighbour[n] >= (uint64_t)sources) {
-            s->culprit = neighbour[n];
+    for (int64_t i = 0; i < count; i++) {
+        if ((uint64_t)neighbour[i] >= (uint64_t)sources) {
+            s->culprit = neighbour[i];
             return -ERANGE;
         }
     }
     if (disjoint) tree_keys(s, first, count, neighbour, key, tree);
-    for (int64_t n = 0; n < count; n++) {
-        home[n] = gd_places_home(&f->places, key[n]);
-        __builtin_prefetch(&f->places.slot[home[n]], 1);
+    for (int64_t i = 0; i < count; i++) {
+        home[i] = gd_places_home(&f->places, key[i]);
+        __builtin_prefetch(&f->places.slot[home[i]], 1);
     }
-    for (int64_t n = 0; n < count; n++) {
-        uint64_t *slot = gd_places_find(&f->places, gd_keys(s, f), key[n], home[n]);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t *slot = gd_places_find(&f->places, gd_keys(s, f), key[i], home[i]);
         if (*slot == 0) {
-            *slot = gd_places_entry(key[n], f->nodes);
+            *slot = gd_places_entry(key[i], f->nodes);
             if (disjoint) {
-                f->key[f->nodes] = key[n];
-                f->tree[f->nodes] = tree[n];
+                f->key[f->nodes] = key[i];
+                f->tree[f->nodes] = tree[i];
             }
-            f->node[f->nodes++] = neighbour[n];
+            f->node[f->nodes++] = neighbour[i];
         }
-        d->row[first + n] = gd_places_position(*slot);
+        d->row[first + i] = gd_places_position(*slot);
     }
     d->placed += count;
     return 0;
@@ -229,10 +229,10 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Place the neighbours of all edges from `placed` on; the indices are in memory, or mapped. */
 static int map_turn(gd_sampler *s) {
-    const gd_csc *const g = edge_type(s)->csc;
+    const gd_csc *const csc = edge_type(s)->csc;
     gd_drawn *const d = drawn(s);
     int64_t count = least(d->edges - d->placed, CHUNK);
-    gd_prefetch_indices(g, d->edge + d->placed, count);
+    gd_prefetch_indices(csc, d->edge + d->placed, count);
     s->asked = d->placed;
     while (count > 0) {
         if (stopped(&s->job)) return -ECANCELED;
@@ -240,10 +240,10 @@ static int map_turn(gd_sampler *s) {
             s->cold = gd_major_faults() - s->faults > FAULTS_COLD;
             s->asked = d->placed;
         }
-        if (s->cold && !g->packed_bits)
-            gd_ask_for_pages(s, g, d->edge, least(d->edges, d->placed + AHEAD_PAGES));
+        if (s->cold && !csc->packed_bits)
+            gd_ask_for_pages(s, csc, d->edge, least(d->edges, d->placed + AHEAD_PAGES));
         const int64_t next = d->placed + count, following = least(d->edges - next, CHUNK);
-        gd_prefetch_indices(g, d->edge + next, following);
+        gd_prefetch_indices(csc, d->edge + next, following);
         const int rc = map_chunk(s, count, NULL);
         if (rc) return rc;
         count = following;
@@ -253,10 +253,10 @@ static int map_turn(gd_sampler *s) {
 
 /* Place the neighbours of the next `count` edges, which are given. */
 static int map_given(gd_sampler *s, const uint8_t *given, int64_t count) {
-    for (int64_t n = 0; n < count; n += CHUNK) {
+    for (int64_t i = 0; i < count; i += CHUNK) {
         if (stopped(&s->job)) return -ECANCELED;
-        const int64_t at = n * edge_type(s)->csc->index_bytes;
-        const int rc = map_chunk(s, least(count - n, CHUNK), given + at);
+        const int64_t at = i * edge_type(s)->csc->index_bytes;
+        const int rc = map_chunk(s, least(count - i, CHUNK), given + at);
         if (rc) return rc;
     }
     return 0;
@@ -265,10 +265,10 @@ static int map_given(gd_sampler *s, const uint8_t *given, int64_t count) {
 /* Replace this turn's edges by all between found nodes; their sources are found already. */
 static int induce_turn(gd_sampler *s) {
     const gd_edge_type *const type = edge_type(s);
-    const gd_csc *const g = type->csc;
+    const gd_csc *const csc = type->csc;
     const gd_found *const from = &s->found[type->source], *const to = &s->found[type->target];
     gd_drawn *const d = drawn(s);
-    if (!g->indices) return -EINVAL;
+    if (!csc->indices) return -EINVAL;
     d->edges = 0;
     if (gd_reserve_colptr(d, to->nodes)) return -ENOMEM;
     for (int64_t p = 0; p < to->nodes; p++) {
@@ -279,7 +279,7 @@ static int induce_turn(gd_sampler *s) {
         if (rc) return rc;
         for (int64_t e = begin; e < end; e++) {
             int64_t source;
-            gd_read_indices(g, &e, 1, &source);
+            gd_read_indices(csc, &e, 1, &source);
             const uint64_t *const slot = gd_places_find(&from->places, from->node, source,
                                                         gd_places_home(&from->places, source));
             if (*slot == 0) continue;
@@ -346,7 +346,7 @@ int gd_sample(gd_sampler *s, const gd_sampling *job) {
     if (job->disjoint && !gd_keys_fit(job)) return -EOVERFLOW;
     int rc = stopped(job) ? -ECANCELED : gd_begin_batch(s);
     s->faults = gd_major_faults();
-    for (int32_t n = 0; rc == 0 && n < job->seeds_count; n++) rc = gd_take_seeds(s, &job->seeds[n]);
+    for (int32_t i = 0; rc == 0 && i < job->seeds_count; i++) rc = gd_take_seeds(s, &job->seeds[i]);
     if (rc == 0) rc = go_on(s);
     return ended(s, rc);
 }

@@ -8,16 +8,16 @@ void gd_sampler_free(gd_sampler *s) {
     for (int32_t t = 0; t < s->types; t++) {
         gd_found *const f = &s->found[t];
         void *const arrays[] = {f->node, f->key, f->tree, f->places.slot, f->per_hop};
-        for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     }
     for (int32_t r = 0; r < s->edge_types; r++) {
         gd_drawn *const d = &s->drawn[r];
         void *const arrays[] = {d->edge, d->row, d->colptr, d->per_hop};
-        for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     }
     void *const arrays[] = {
         s->found, s->drawn, s->tree_time, s->candidates.entry, s->candidates.sum, s->set.entry, s};
-    for (size_t n = 0; n < sizeof arrays / sizeof *arrays; n++) free(arrays[n]);
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
 }
 
 void gd_sampler_empty(gd_sampler *s) {

@@ -63,7 +63,7 @@ void gd_sampler_free(gd_sampler *s);
 enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_sampling *job);
 /* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i was drawn
- * for the first node[n] with first + i < until[n]. */
+ * for the first node[k] with first + i < until[k]. */
 typedef struct gd_wanted {
     const int64_t *edge; /* CSC positions */
     const int64_t *node;
@@ -102,18 +102,18 @@ void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, i
                           uint32_t *out_degree);
 /* Choose the nodes with the highest out-degree / in-degree whose lists and addresses fit into
  * bytes_max; their lists are empty until they are filled. NULL, *error: -ENOMEM; -ENOSPC: not even
- * the address table fits. g's index pointers must outlive it and not change. */
-gd_neighbours *gd_neighbours_new(const gd_csc *g, const uint32_t *out_degree, int64_t bytes_max,
+ * the address table fits. csc's index pointers must outlive it and not change. */
+gd_neighbours *gd_neighbours_new(const gd_csc *csc, const uint32_t *out_degree, int64_t bytes_max,
                                  int *error);
-void gd_neighbours_free(gd_neighbours *c);
+void gd_neighbours_free(gd_neighbours *cache);
 /* The CSC position of the first index that is not filled yet, or -1: none */
-int64_t gd_neighbours_next(const gd_neighbours *c);
+int64_t gd_neighbours_next(const gd_neighbours *cache);
 /* The graph's indices at positions [first, first + count), which must hold the next one. */
-void gd_neighbours_fill(gd_neighbours *c, const void *indices, int64_t first, int64_t count);
+void gd_neighbours_fill(gd_neighbours *cache, const void *indices, int64_t first, int64_t count);
 /* Serve the first `most` edges wanted: the neighbour of edge i to neighbours[i] where its list is
- * kept, else -1, and missing[position >> shift] counts one more. Returns how many are missing. c
- * may be NULL: all are. */
-int64_t gd_neighbours_serve(const gd_neighbours *c, const gd_csc *g, const gd_wanted *wanted,
+ * kept, else -1, and missing[position >> shift] counts one more. Returns how many are missing.
+ * cache may be NULL: all are. */
+int64_t gd_neighbours_serve(const gd_neighbours *cache, const gd_csc *csc, const gd_wanted *wanted,
                             int64_t most, void *neighbours, int32_t shift, int64_t *missing);
 /* What is to be read: positions, and the slot of each; there is room for so many. */
 typedef struct gd_misses {
@@ -128,8 +128,8 @@ int64_t gd_neighbours_missing(const gd_wanted *wanted, int64_t from, int64_t mos
                               const void *neighbours, int32_t index_bytes, int64_t begin,
                               int64_t end, int32_t first_slot, gd_misses *out);
 /* Nodes whose lists are kept; *bytes (or NULL): all of its memory */
-int64_t gd_neighbours_nodes(const gd_neighbours *c, int64_t *bytes);
-int64_t gd_neighbours_indices(const gd_neighbours *c); /* in their lists */
+int64_t gd_neighbours_nodes(const gd_neighbours *cache, int64_t *bytes);
+int64_t gd_neighbours_indices(const gd_neighbours *cache); /* in their lists */
 
 /* ---- shuffle.c ---- */
 /* The numbers 0 ... count - 1 in an order that hangs on `key` alone, made as far as it
