@@ -270,52 +270,67 @@ static void to_free(gd_buffer *b, int32_t slot) {
     b->room.available++;
 }
 
-int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
-    b->tick++;
+/* Take all of these slots from loading to `state`, or none: -EINVAL, one was not loading. */
+static int end_loading(gd_buffer *b, const int32_t *slots, int64_t n, uint8_t state) {
     for (int64_t i = 0; i < n; i++) {
-        int32_t slot = slots[i];
-        if (slot < 0 || slot >= b->slots || b->state[slot] != GD_LOADING) return -EINVAL;
-        b->state[slot] = GD_VALID;
-        b->stats.commits++;
-        if (b->references[slot] == 0) to_standby(b, slot);
+        const int32_t slot = slots[i];
+        if (slot < 0 || slot >= b->slots || b->state[slot] != GD_LOADING) {
+            while (i-- > 0) b->state[slots[i]] = GD_LOADING;
+            return -EINVAL;
+        }
+        b->state[slot] = state;
+        __builtin_prefetch(&b->references[slot]);
     }
     return 0;
 }
 
+int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
+    if (end_loading(b, slots, n, GD_VALID)) return -EINVAL;
+    b->tick++;
+    b->stats.commits += n;
+    for (int64_t i = 0; i < n; i++)
+        if (b->references[slots[i]] == 0) to_standby(b, slots[i]);
+    return 0;
+}
+
 int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
+    if (end_loading(b, slots, n, GD_FAILED)) return -EINVAL;
+    b->stats.failures += n;
     for (int64_t i = 0; i < n; i++) {
-        int32_t slot = slots[i];
-        if (slot < 0 || slot >= b->slots || b->state[slot] != GD_LOADING) return -EINVAL;
+        const int32_t slot = slots[i];
         b->slot_of[b->row_of[slot] - 1] = 0; /* the next lease that wants the row loads it anew */
         b->row_of[slot] = 0;
-        b->state[slot] = GD_FAILED;
-        b->stats.failures++;
         if (b->references[slot] == 0) to_free(b, slot);
     }
     return 0;
 }
 
+/* Give the references back that a release took before it was refused. */
+static void restore_references(gd_buffer *b, const int32_t *alias, int64_t n) {
+    for (int64_t i = 0; i < n; i++) b->references[alias[i]]++;
+    while (gd_slotset_take(&b->let_go) >= 0) continue;
+}
+
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n) {
-    int code = 0;
     int32_t slot;
-    b->tick++;
-    b->stats.releases++;
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) __builtin_prefetch(&b->references[alias[i + AHEAD]], 1);
         slot = alias[i];
         if (slot < 0 || slot >= b->slots || b->references[slot] < 1) {
-            code = -EINVAL;
-            break;
+            restore_references(b, alias, i);
+            return -EINVAL;
         }
         if (--b->references[slot] == 0) gd_slotset_add(&b->let_go, slot);
     }
+    b->tick++;
+    b->stats.releases++;
     while ((slot = gd_slotset_take(&b->let_go)) >= 0) {
         if (b->state[slot] == GD_VALID)
             to_standby(b, slot);
         else if (b->state[slot] == GD_FAILED)
             to_free(b, slot);
     }
-    return code;
+    return 0;
 }
 
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position) {
@@ -341,9 +356,10 @@ static void rekey_slot(gd_buffer *b, int32_t slot, int64_t key) {
 
 int gd_buffer_rekey(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n) {
     assert(w->rows == b->rows);
+    for (int64_t i = 0; i < n; i++)
+        if ((uint64_t)ids[i] >= (uint64_t)b->rows) return -ERANGE;
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
-        if ((uint64_t)ids[i] >= (uint64_t)b->rows) return -ERANGE;
         const int32_t slot = b->slot_of[ids[i]] - 1;
         if (slot >= 0) rekey_slot(b, slot, key_of(w, ids[i]));
     }

@@ -83,17 +83,20 @@ int gd_buffer_admit(gd_buffer *b, const gd_window *window, const int64_t *ids, i
  * a->loads counts those rows. -ENOSPC, -ERANGE: as gd_buffer_probe, and nothing is taken. */
 int gd_buffer_hold(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n,
                    int32_t *alias, int32_t *pending, gd_admission *a);
-/* Loading -> valid; -EINVAL: was not loading */
+/* Loading -> valid. -EINVAL: one of the slots was not loading; then none has changed. */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
-int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n); /* loading -> failed, unmapped */
-/* One reference each; what nobody holds any more leaves in the order of slots. -EINVAL: had none,
- * and the rest was not looked at. */
+/* Loading -> failed, and their rows unmapped. -EINVAL: as gd_buffer_commit. */
+int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n);
+/* Take one reference from the slot of each alias; slots without references enter standby, or become
+ * free if they failed, in the order of slots. -EINVAL: one had no reference to take; then none has
+ * changed. */
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 /* Advance *position past slots of `pending` that are no longer loading; 1 when all are settled,
  * else 0. */
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position);
 int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n); /* or -1 */
-/* What of `ids` is there gets the keys that `window` has now. -ERANGE: the rest was not seen */
+/* Give those of `ids` that have a slot the keys that `window` has for them now. -ERANGE: an id out
+ * of range; then no key has changed. */
 int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
 /* What an admission may take, free and standby: to look at without a call, valid until free */
 typedef struct gd_room {
