@@ -268,7 +268,6 @@ static int induce_turn(gd_sampler *s) {
     const gd_csc *const csc = type->csc;
     const gd_found *const from = &s->found[type->source], *const to = &s->found[type->target];
     gd_drawn *const d = drawn(s);
-    if (!csc->indices) return -EINVAL;
     d->edges = 0;
     if (gd_reserve_colptr(d, to->nodes)) return -ENOMEM;
     for (int64_t p = 0; p < to->nodes; p++) {
@@ -341,9 +340,9 @@ static int ended(gd_sampler *s, int rc) {
 /* ---- the interface ---- */
 
 int gd_sample(gd_sampler *s, const gd_sampling *job) {
-    if (!gd_valid_job(job)) return -EINVAL;
+    if (!gd_valid_job(job)) return ended(s, -EINVAL);
+    if (job->disjoint && !gd_keys_fit(job)) return ended(s, -EOVERFLOW);
     s->job = *job;
-    if (job->disjoint && !gd_keys_fit(job)) return -EOVERFLOW;
     int rc = stopped(job) ? -ECANCELED : gd_begin_batch(s);
     s->faults = gd_major_faults();
     for (int32_t i = 0; rc == 0 && i < job->seeds_count; i++) rc = gd_take_seeds(s, &job->seeds[i]);
@@ -376,7 +375,10 @@ void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out) {
 
 int gd_sampler_induce(gd_sampler *s) {
     if (s->job.disjoint || s->waiting) return -EINVAL;
+    for (int32_t r = 0; r < s->job.edge_type_count; r++)
+        if (!s->job.edge_types[r].csc->indices) return -EINVAL;
     int rc = 0;
-    for (s->turn = 0; rc == 0 && s->turn < s->job.edge_type_count; s->turn++) rc = induce_turn(s);
+    s->turn = 0;
+    while (s->turn < s->job.edge_type_count && (rc = induce_turn(s)) == 0) s->turn++;
     return ended(s, rc);
 }

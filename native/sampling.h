@@ -76,8 +76,8 @@ void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out);
 /* Give the neighbours of the first `count` edges wanted, as wide as the graph's indices; returns
  * what gd_sample does. -EINVAL: it does not wait, or not for so many. */
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count);
-/* Replace the sample's edges by all edges between its nodes. -EINVAL: it is disjoint, or indices
- * are not in memory; else what gd_sample returns. */
+/* Replace the sample's edges by all edges between its nodes. -EINVAL: it is disjoint, not finished,
+ * or indices are not in memory; then nothing has changed. Else what gd_sample returns. */
 int gd_sampler_induce(gd_sampler *s);
 int64_t gd_sampler_nodes(const gd_sampler *s, int32_t type);
 int64_t gd_sampler_edges(const gd_sampler *s, int32_t edge_type);
