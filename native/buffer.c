@@ -26,9 +26,9 @@
 #define KEY_AT_RELEASE INT64_MIN /* no key was given: LRU, the tick of the release */
 
 gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
-    if (rows < 0 || slots < 1 || slots >= INT32_MAX) return NULL;
+    if (rows < 0 || slots < 1 || slots >= INT32_MAX) return gd_no_object(EINVAL);
     gd_buffer *b = calloc(1, sizeof *b);
-    if (!b) return NULL;
+    if (!b) return gd_no_object(ENOMEM);
     b->rows = rows;
     b->slots = slots;
     b->room.available = slots;
@@ -44,7 +44,7 @@ gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
         b->standby && !no_set)
         return b;
     gd_buffer_free(b);
-    return NULL;
+    return gd_no_object(ENOMEM);
 }
 
 void gd_buffer_free(gd_buffer *b) {

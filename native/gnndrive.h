@@ -2,7 +2,9 @@
  * happens per node, per row, per read.
  *
  * build_ext.py hands both files to cffi without their preprocessor lines, so they are the single
- * source of the declarations: plain C, no macros. Functions that can fail return -errno. No
+ * source of the declarations: plain C, no macros. Functions that can fail return -errno.
+ * Constructors return NULL when they fail and write -errno to *error; those without such an
+ * argument set errno (`ffi.errno` in Python): EINVAL, an argument is out of range, or ENOMEM. No
  * function calls Python; cffi drops the GIL around each of them, `_ffi.quick` does not. Unless a
  * comment says otherwise an object is used by one thread at a time.
  */
@@ -13,7 +15,8 @@
 
 /* ---- standby.c: retired slots by key; the smallest is given up first, equal ones oldest first */
 typedef struct gd_standby gd_standby;
-gd_standby *gd_standby_new(int64_t slots); /* NULL: out of memory */
+/* 0 <= slots < 2^31 - 1. NULL: errno is EINVAL or ENOMEM */
+gd_standby *gd_standby_new(int64_t slots);
 void gd_standby_free(gd_standby *s);
 /* The slot to push must not be in it, the one to remove must */
 void gd_standby_push(gd_standby *s, int32_t slot, int64_t key);
@@ -34,7 +37,8 @@ typedef struct gd_wishes {
     int64_t key[GD_WINDOW_SETS];  /* the row's standby key, which the caller makes of `next` after
                                      each gd_window_add and gd_window_drop */
 } gd_wishes;
-gd_window *gd_window_new(int64_t rows); /* NULL: out of memory; 1 B a row */
+/* rows >= 0; 1 B a row. NULL: errno is EINVAL or ENOMEM */
+gd_window *gd_window_new(int64_t rows);
 void gd_window_free(gd_window *w);
 /* Batch `index` (from 0) will want `ids` (duplicates allowed). -ENOSPC: there are eight batches in
  * it; -EINVAL: this one is; -ERANGE: an id out of range. When refused nothing has changed. */
@@ -62,7 +66,8 @@ typedef struct gd_buffer_stats {
     int64_t rows, slots, free, standby;
     int64_t admitted, refused, hits, waits, loads, evictions, commits, failures, releases;
 } gd_buffer_stats;
-/* NULL: out of memory; 4 B a row, 38 B a slot under LRU */
+/* rows >= 0, 1 <= slots < 2^31 - 1; 4 B a row, 38 B a slot under LRU. NULL: errno is EINVAL or
+ * ENOMEM */
 gd_buffer *gd_buffer_new(int64_t rows, int64_t slots);
 void gd_buffer_free(gd_buffer *b);
 /* Would `ids` be admitted now? Fills `a`, changes nothing. 0: yes; -EAGAIN: not now; -ENOSPC:

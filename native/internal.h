@@ -20,6 +20,12 @@ static inline void *gd_table(size_t count, size_t width) {
     return table;
 }
 
+/* What a constructor without an `error` argument returns when it fails. */
+static inline void *gd_no_object(int error) {
+    errno = error;
+    return NULL;
+}
+
 /* Where the in-edges of node `v` start. */
 static inline int64_t gd_indptr(const gd_csc *csc, int64_t v) {
     return csc->indptr_bytes == 4 ? (int64_t)((const uint32_t *)csc->indptr)[v]

@@ -1,7 +1,10 @@
 /* sampled.c: a sampler's scratch and what the last sample left in it. */
 #include "sampler.h"
 
-gd_sampler *gd_sampler_new(void) { return calloc(1, sizeof(gd_sampler)); }
+gd_sampler *gd_sampler_new(void) {
+    gd_sampler *const s = calloc(1, sizeof *s);
+    return s ? s : gd_no_object(ENOMEM);
+}
 
 void gd_sampler_free(gd_sampler *s) {
     if (!s) return;

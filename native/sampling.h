@@ -52,7 +52,7 @@ typedef struct gd_sampling {
     const int32_t *stop; /* or NULL; *stop != 0 ends it early */
 } gd_sampling;
 typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash tables and result */
-gd_sampler *gd_sampler_new(void);
+gd_sampler *gd_sampler_new(void);     /* NULL: errno is ENOMEM */
 void gd_sampler_free(gd_sampler *s);
 /* Sample. The result stays in the sampler until the next call. GD_WANTS: an edge type's indices are
  * not in memory; go on with gd_sample_resume until it returns something else. What the job points

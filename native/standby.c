@@ -35,9 +35,9 @@ struct gd_standby {
 };
 
 gd_standby *gd_standby_new(int64_t slots) {
-    if (slots < 0 || slots >= INT32_MAX) return NULL;
+    if (slots < 0 || slots >= INT32_MAX) return gd_no_object(EINVAL);
     gd_standby *s = calloc(1, sizeof *s);
-    if (!s) return NULL;
+    if (!s) return gd_no_object(ENOMEM);
     size_t n = (size_t)slots + 1;
     s->slots = slots;
     s->free_bucket = NONE;
@@ -49,7 +49,7 @@ gd_standby *gd_standby_new(int64_t slots) {
     for (unsigned i = 0; i < CACHE_SIZE; i++) s->recent[i] = NONE;
     if (s->next && s->previous && s->bucket_of && s->buckets && s->heap) return s;
     gd_standby_free(s);
-    return NULL;
+    return gd_no_object(ENOMEM);
 }
 
 void gd_standby_free(gd_standby *s) {

@@ -23,15 +23,16 @@ static void tabulate(gd_window *w) {
 }
 
 gd_window *gd_window_new(int64_t rows) {
-    gd_window *w = rows < 0 ? NULL : calloc(1, sizeof *w);
-    if (!w) return NULL;
+    if (rows < 0) return gd_no_object(EINVAL);
+    gd_window *w = calloc(1, sizeof *w);
+    if (!w) return gd_no_object(ENOMEM);
     w->wanted = gd_table((size_t)rows + 1, 1);
     w->rows = rows;
     for (int k = 0; k < BATCHES; k++) w->index[k] = -1;
     tabulate(w);
     if (w->wanted) return w;
-    free(w);
-    return NULL;
+    gd_window_free(w);
+    return gd_no_object(ENOMEM);
 }
 
 void gd_window_free(gd_window *w) {
