@@ -12,7 +12,8 @@
 #include "reads.h"
 
 void gd_reads_free(gd_reads *r) {
-    if (!r || (atomic_load(&r->held) && !__atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE)))
+    if (!r || (__atomic_load_n(&r->held, __ATOMIC_ACQUIRE) &&
+               !__atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE)))
         return; /* an engine still works on it: leaking is the lesser evil */
     pthread_mutex_destroy(&r->lock);
     free(r->row);
@@ -30,9 +31,9 @@ int64_t gd_reads_bytes(const gd_reads *r) { return r->bytes; }
 int64_t gd_reads_block_bytes(const gd_reads *r) { return r->block_bytes; }
 
 void gd_reads_get_stats(const gd_reads *r, gd_reads_stats *out) {
-    out->requests = atomic_load_explicit(&r->requests, memory_order_relaxed);
-    out->bytes = atomic_load_explicit(&r->bytes_read, memory_order_relaxed);
-    out->retries = atomic_load_explicit(&r->retries, memory_order_relaxed);
+    out->requests = __atomic_load_n(&r->requests, __ATOMIC_RELAXED);
+    out->bytes = __atomic_load_n(&r->bytes_read, __ATOMIC_RELAXED);
+    out->retries = __atomic_load_n(&r->retries, __ATOMIC_RELAXED);
 }
 
 /* ---- the log ---- */
@@ -80,7 +81,7 @@ int64_t gd_reads_take(gd_reads *r) {
         e = r->next++;
         assert(r->phase[e] == GD_WAITING);
         r->phase[e] = GD_TAKEN;
-        atomic_store(&r->held, 1);
+        __atomic_store_n(&r->held, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&r->lock);
     return e;
@@ -88,7 +89,7 @@ int64_t gd_reads_take(gd_reads *r) {
 
 void gd_reads_cancel(gd_reads *r) {
     pthread_mutex_lock(&r->lock);
-    atomic_store(&r->cancelled, 1);
+    __atomic_store_n(&r->cancelled, 1, __ATOMIC_RELAXED);
     for (; r->next < r->extents; r->next++) {
         int64_t from = r->first[r->next], to = r->first[r->next + 1];
         assert(r->phase[r->next] == GD_WAITING);
@@ -116,9 +117,10 @@ static gd_trouble trouble_of(const gd_reads *r, int64_t e) {
 static int set_trouble(gd_reads *r, int64_t e, gd_trouble t) {
     pthread_mutex_lock(&r->lock);
     if (!r->trouble) r->trouble = calloc((size_t)r->extents, sizeof *r->trouble);
+    gd_trouble *const trouble = r->trouble;
     pthread_mutex_unlock(&r->lock);
-    if (!r->trouble) return ENOMEM;
-    r->trouble[e] = t;
+    if (!trouble) return ENOMEM;
+    trouble[e] = t;
     r->phase[e] = GD_TROUBLED;
     return 0;
 }
@@ -187,8 +189,9 @@ static int fail_rest(gd_reads *r, int64_t e, int64_t from, int64_t to, int error
 
 /* Ask again for extent e in the state t; when that cannot be, what is left of it has failed. */
 static int ask_again(gd_reads *r, int64_t e, gd_trouble t) {
-    int error = atomic_load(&r->cancelled) ? ECANCELED : set_trouble(r, e, t);
-    atomic_fetch_add_explicit(&r->retries, !error, memory_order_relaxed);
+    const int cancelled = __atomic_load_n(&r->cancelled, __ATOMIC_RELAXED);
+    int error = cancelled ? ECANCELED : set_trouble(r, e, t);
+    __atomic_fetch_add(&r->retries, !error, __ATOMIC_RELAXED);
     if (!error) return GD_AGAIN;
     int64_t from, to;
     present_rows(r, e, &t, &from, &to);
@@ -201,8 +204,8 @@ int gd_reads_complete(gd_reads *r, int64_t e, int64_t res, uint8_t *block) {
     int64_t from, to;
     present_rows(r, e, &t, &from, &to);
     gd_span s = gd_span_of(r, from, to);
-    atomic_fetch_add_explicit(&r->requests, 1, memory_order_relaxed);
-    if (res > 0) atomic_fetch_add_explicit(&r->bytes_read, res, memory_order_relaxed);
+    __atomic_fetch_add(&r->requests, 1, __ATOMIC_RELAXED);
+    if (res > 0) __atomic_fetch_add(&r->bytes_read, res, __ATOMIC_RELAXED);
     int error = judge(&t, &s, res, r->geometry.sector);
     if (error == EAGAIN) return ask_again(r, e, t);
     if (to - from > 1 && belongs_to_a_sector(error))

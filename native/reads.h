@@ -8,7 +8,6 @@
 #ifndef GNNDRIVE_READS_H
 #define GNNDRIVE_READS_H
 #include <pthread.h>
-#include <stdatomic.h>
 #include "internal.h"
 
 enum { GD_TRIES_MAX = 1000 }; /* in a row without progress; then the extent is broken */
@@ -30,19 +29,19 @@ typedef struct gd_span {
 struct gd_reads {
     gd_geometry geometry;
     int64_t n, extents, bytes, block_bytes;
-    uint64_t *row;               /* sorted, unless separate */
-    uint64_t *pair;              /* memory of slot and landed_slots */
-    int32_t *slot;               /* of row[i] */
-    int32_t *first;              /* extents + 1 */
-    uint8_t *phase;              /* of each extent */
-    gd_trouble *_Atomic trouble; /* of each extent, or NULL; for those in phase GD_TROUBLED */
-    int32_t *landed_slots;       /* the log: `progress.landed` of them */
-    gd_failure *failures;        /* the log: `progress.failed` of them */
-    pthread_mutex_t lock;        /* appending to the log, taking, cancelling */
-    int64_t next;                /* the next extent to take; under the lock */
-    gd_progress progress;        /* published after the log's entries */
-    atomic_llong requests, bytes_read, retries;
-    atomic_int cancelled, held;
+    uint64_t *row;       /* sorted, unless separate */
+    uint64_t *pair;      /* memory of slot and landed_slots */
+    int32_t *slot;       /* of row[i] */
+    int32_t *first;      /* extents + 1 */
+    uint8_t *phase;      /* of each extent */
+    gd_trouble *trouble; /* of extents in phase GD_TROUBLED; NULL, then made once, under the lock */
+    int32_t *landed_slots;                 /* the log: `progress.landed` of them */
+    gd_failure *failures;                  /* the log: `progress.failed` of them */
+    pthread_mutex_t lock;                  /* appending to the log, taking, cancelling */
+    int64_t next;                          /* the next extent to take; under the lock */
+    gd_progress progress;                  /* published after the log's entries */
+    int64_t requests, bytes_read, retries; /* atomic, as are the two below and `progress` */
+    int32_t cancelled, held;
 };
 
 static inline int64_t gd_row_begin(const gd_reads *r, int64_t i) {

@@ -115,7 +115,7 @@ int gd_ring_enqueue(gd_ring *ring, gd_reads *r, int fd) {
     pthread_mutex_lock(&ring->lock);
     int stopping = ring->stopping;
     if (!stopping) {
-        atomic_store(&r->held, 1);
+        __atomic_store_n(&r->held, 1, __ATOMIC_RELEASE);
         gd_count_traffic(ring, 1);
         *ring->incoming.tail = job;
         ring->incoming.tail = &job->next;
