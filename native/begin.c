@@ -1,4 +1,4 @@
-/* begin.c: how a sample begins: its job is checked, the scratch emptied, the seeds taken. */
+/* begin.c: the beginning of a sample: check the job, empty the scratch, take the seeds. */
 #include "begin.h"
 #include "grow.h"
 
@@ -8,8 +8,8 @@ static int valid_edge_type(const gd_sampling *j, const gd_edge_type *type) {
         if (type->fanout[h] < -1) return 0;
     if (type->source < 0 || type->source >= j->node_type_count) return 0;
     if (type->target < 0 || type->target >= j->node_type_count) return 0;
-    if ((type->node_time || type->edge_time) && !j->disjoint) return 0; /* a tree has one time */
-    if (type->node_time && !csc->indices) return 0; /* whose time that is would not be known */
+    if ((type->node_time || type->edge_time) && !j->disjoint) return 0; /* only a tree has a time */
+    if (type->node_time && !csc->indices) return 0; /* source unknown, so no time */
     return csc->edges >= 0 && csc->nodes >= j->nodes[type->target] &&
            (csc->index_bytes == 4 || csc->index_bytes == 8) &&
            (csc->indptr_bytes == 4 || csc->indptr_bytes == 8) &&
@@ -37,7 +37,7 @@ int gd_begin_batch(gd_sampler *s) {
         const int64_t had = f->places.slots ? f->places.slots : GD_PLACES_MIN;
         const int64_t slots = had > GD_PLACES_MIN && f->nodes < had / 8 ? had / 2 : had;
         f->nodes = f->hop_first = f->hop_last = 0;
-        if (s->job.disjoint && !f->key) f->capacity = 0; /* its keys are to grow beside it */
+        if (s->job.disjoint && !f->key) f->capacity = 0; /* grow all three together */
         if (gd_reserve_hops(&f->per_hop, &f->hop_capacity, hops + 1)) return -ENOMEM;
         memset(f->per_hop, 0, (size_t)(hops + 1) * sizeof *f->per_hop);
         const int rc = gd_places_clear(&f->places, slots);
@@ -55,7 +55,7 @@ int gd_begin_batch(gd_sampler *s) {
     return 0;
 }
 
-/* Room for `more` trees, and their seeds' time if there is one. */
+/* Make room for `more` trees and the times of their seeds. */
 static int reserve_trees(gd_sampler *s, int64_t more) {
     if (more > INT32_MAX - s->trees) return -EOVERFLOW;
     if (s->trees + more <= s->tree_capacity) return 0;
@@ -65,7 +65,7 @@ static int reserve_trees(gd_sampler *s, int64_t more) {
     return 0;
 }
 
-/* Each seed begins a tree of its own. */
+/* Begin a tree for each seed. */
 static int plant(gd_sampler *s, const gd_seeds *seeds) {
     const int64_t nodes = s->job.nodes[seeds->type];
     gd_found *const f = &s->found[seeds->type];

@@ -1,5 +1,5 @@
-/* buffer.c: the feature buffer's books (GNNDrive section 4.2, Algorithm 1), for a whole batch at a
- * time.
+/* buffer.c: the slot table of the feature buffer (GNNDrive section 4.2, Algorithm 1); each call
+ * serves a whole batch.
  *
  * mapping table   row -> slot            int32 a row
  * reverse map     slot -> row            int64 a slot
@@ -7,23 +7,24 @@
  * state           free, loading, valid, failed
  * standby         valid slots that no lease holds, by key (standby.c)
  *
- * A slot is in exactly one place: free (holds nothing), standby (valid, no references), referenced
- * (valid, loading or failed), or loading without references: nobody wants it any more, yet the
- * kernel may still write it, so it stays out of use until its read has ended (DESIGN.md, law 3 and
- * rule 6). What a release lets go of enters standby in the order of slots: admissions take it in
- * that order for rows in the order of the file, so walks over standby and slots go through memory
- * from one end to the other, and not to and fro.
+ * A slot is in exactly one place: free (holds no row), standby (valid, no references), referenced
+ * (valid, loading or failed), or loading without references. In the last case no lease wants the
+ * row any more, but the kernel may still write it, so the slot stays out of use until its read has
+ * ended (DESIGN.md, law 3 and rule 6). The slots of one release enter standby in the order of
+ * slots, and admissions take them in that order for rows in the order of the file. So walks over
+ * standby and slots go through memory in one direction.
  *
- * An admission is all or nothing; gd_buffer_hold is for the first in line, who may come by parts
- * (rule 3). One thread, the pipeline's event loop, calls these functions: there is no lock.
+ * An admission takes all of a batch or nothing. gd_buffer_hold is for the head of the admission
+ * queue alone, which may be admitted by parts (rule 3). Only one thread, the pipeline's event loop,
+ * calls these functions, so there is no lock.
  */
 #include "buffer.h"
 #include "window.h"
 
-#define AHEAD 16       /* how far the loops prefetch: the tables are far larger than the cache */
-#define SEEN 0x80      /* set in a state while a probe counts distinct rows */
-#define SEEN_MISS (-1) /* the same in the mapping table, where 0 is "not mapped" */
-#define KEY_AT_RELEASE INT64_MIN /* no key was given: LRU, the tick of the release */
+#define AHEAD 16       /* ids ahead that loops prefetch: the tables are far larger than the cache */
+#define SEEN 0x80      /* marks a state while a probe counts distinct rows */
+#define SEEN_MISS (-1) /* marks an entry of the mapping table, where 0 is "not mapped" */
+#define KEY_AT_RELEASE INT64_MIN /* LRU: the key is the tick of the release */
 
 gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     if (rows < 0 || slots < 1 || slots >= INT32_MAX) return gd_no_object(EINVAL);
@@ -62,16 +63,17 @@ void gd_buffer_free(gd_buffer *b) {
 
 const gd_room *gd_buffer_room(const gd_buffer *b) { return &b->room; }
 
-/* Have the cache fetch what is looked up of a row that comes soon. */
+/* Prefetch the table entries of a row that comes soon. */
 static void expect(const gd_buffer *b, const gd_window *w, int64_t row) {
     if ((uint64_t)row >= (uint64_t)b->rows) return;
     __builtin_prefetch(&b->slot_of[row], 1);
     if (w) __builtin_prefetch(&w->wanted[row]);
 }
 
-/* ---- probe: count distinct rows, leaving marks ---- */
+/* ---- probe: count distinct rows and mark them ---- */
 
-/* With `most` >= 0 only until it is known whether there are more, -ENOSPC; else to the end. */
+/* Count the distinct rows of `ids` and mark them; *marked: how many ids it looked at. most >= 0:
+ * stop as soon as it is known whether there are more than that; -ENOSPC if so. */
 static int mark(gd_buffer *b, const int64_t *ids, int64_t n, int64_t most, gd_admission *a,
                 int64_t *own_standby, int64_t *marked) {
     int code = 0;
@@ -113,8 +115,8 @@ static void unmark(gd_buffer *b, const int64_t *ids, int64_t n) {
     }
 }
 
-/* The verdict on a batch, of which all or, if not `whole`, only what is there is to be taken now;
- * when it is 0 the marks are left for take_present to consume. */
+/* Whether a batch can be admitted, all of it or, unless `whole`, the rows that are valid or
+ * loading. After 0 the marks stay, and take_present removes them. */
 static int judge(gd_buffer *b, const int64_t *ids, int64_t n, int whole, gd_admission *a) {
     int64_t own_standby = 0, marked = 0;
     *a = (gd_admission){0};
@@ -151,15 +153,15 @@ int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n) {
 
 /* ---- admission ---- */
 
-/* INT64_MIN is taken as KEY_AT_RELEASE: a key that small means the smallest key there is. */
+/* A policy's key INT64_MIN is raised by one, because that value means KEY_AT_RELEASE. */
 static int64_t key_of(const gd_window *w, int64_t row) {
     if (!w) return KEY_AT_RELEASE;
     const int64_t key = w->wishes.key[w->wanted[row]];
     return key == KEY_AT_RELEASE ? key + 1 : key;
 }
 
-/* The first pass takes every row that is there, out of standby too, so that the second cannot evict
- * it. */
+/* The first pass of an admission takes every row that has a slot, also from standby, so that the
+ * second pass cannot evict it. Returns how many entries of `pending` it wrote. */
 static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
                             int32_t *alias, int32_t *pending) {
     int64_t pending_count = 0;
@@ -202,7 +204,7 @@ int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t
     return 0;
 }
 
-/* `n` slots to load into, there being so many: free ones, then what standby gives up. */
+/* Take `n` slots to load into, as many as there must be: free ones first, then from standby. */
 static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
     int64_t i = 0;
     while (i < n && b->returned_count > 0) slots[i++] = b->returned[--b->returned_count];
@@ -270,7 +272,8 @@ static void to_free(gd_buffer *b, int32_t slot) {
     b->room.available++;
 }
 
-/* Take all of these slots from loading to `state`, or none: -EINVAL, one was not loading. */
+/* Change the state of all these slots from loading to `state`, or of none: -EINVAL, one was not
+ * loading. */
 static int end_loading(gd_buffer *b, const int32_t *slots, int64_t n, uint8_t state) {
     for (int64_t i = 0; i < n; i++) {
         const int32_t slot = slots[i];
@@ -298,14 +301,14 @@ int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
     b->stats.failures += n;
     for (int64_t i = 0; i < n; i++) {
         const int32_t slot = slots[i];
-        b->slot_of[b->row_of[slot] - 1] = 0; /* the next lease that wants the row loads it anew */
+        b->slot_of[b->row_of[slot] - 1] = 0; /* the next lease of the row loads it again */
         b->row_of[slot] = 0;
         if (b->references[slot] == 0) to_free(b, slot);
     }
     return 0;
 }
 
-/* Give the references back that a release took before it was refused. */
+/* Restore the references that a release dropped before it was refused. */
 static void restore_references(gd_buffer *b, const int32_t *alias, int64_t n) {
     for (int64_t i = 0; i < n; i++) b->references[alias[i]]++;
     while (gd_slotset_take(&b->let_go) >= 0) continue;

@@ -1,5 +1,5 @@
-/* buffer.h: what a feature buffer's books consist of. Only buffer.c, which keeps them, and
- * verify.c, which looks at them, include it.
+/* buffer.h: the parts of a slot table, for buffer.c, which changes them, and verify.c, which checks
+ * them.
  */
 #ifndef GNNDRIVE_BUFFER_H
 #define GNNDRIVE_BUFFER_H
@@ -11,12 +11,12 @@ struct gd_buffer {
     int64_t *row_of;  /* reverse map: row + 1, or 0 */
     int32_t *references;
     uint8_t *state;
-    int64_t *key;      /* standby key set at admission */
-    int32_t *returned; /* a stack of free slots that were used before; never used ones are [fresh,
-                          slots) */
+    int64_t *key;      /* the standby key that the last admission set */
+    int32_t *returned; /* a stack of free slots that were in use before; slots in [fresh, slots)
+                          never were */
     int64_t returned_count, fresh;
     gd_standby *standby;
-    gd_slotset let_go; /* by the release under way */
+    gd_slotset let_go; /* slots that lose their last reference in a release */
     int64_t tick;
     gd_buffer_stats stats;
     gd_room room;

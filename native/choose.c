@@ -1,13 +1,13 @@
-/* choose.c: which of a node's in-edges are drawn where not all are equally likely: those that were
- * there at the seed's time, the latest of them, or by weight.
+/* choose.c: which in-edges of a node are drawn if they are not all equally likely: only those that
+ * are not later than the seed, the latest of them, or by weight.
  *
  * Time: an edge is a candidate if its own time, or its source's, is at most the seed's. The whole
- * list is looked at, so its order does not matter.
+ * list is read, so its order does not matter.
  *
- * Weight, without replacement: each candidate arrives after an exponential time of its weight's
- * rate, and the first k to arrive are drawn (Efraimidis, Spirakis, IPL 97(5), 2006): the same as
- * drawing one after the other, each by weight among those left. With replacement: k times the
- * first of the running sums that is above a uniform number.
+ * Weight, without replacement: each candidate arrives after an exponential time whose rate is its
+ * weight, and the first k to arrive are drawn (Efraimidis, Spirakis, IPL 97(5), 2006). That equals
+ * drawing one after the other, each by weight among those left. With replacement: k times a uniform
+ * number selects the first of the running sums that is greater.
  */
 #include <math.h>
 #include "choose.h"
@@ -28,7 +28,7 @@ static int before(gd_candidate a, gd_candidate b) {
     return a.rank < b.rank || (a.rank == b.rank && a.order < b.order);
 }
 
-/* Let entry[at] sink in a heap whose top is the last of them all. */
+/* Let entry[at] sink in a heap whose top is the last candidate of all. */
 static void sink(gd_candidate *entry, int64_t count, int64_t at) {
     for (int64_t child; (child = 2 * at + 1) < count; at = child) {
         if (child + 1 < count && before(entry[child], entry[child + 1])) child++;
@@ -79,7 +79,7 @@ static double weight_of(const gd_edge_type *type, int64_t position) {
                                    : ((const double *)type->weight)[position];
 }
 
-/* Above 0, below 1. */
+/* Uniform, above 0 and below 1. */
 static double next_unit(uint64_t *stream) {
     return ((double)(gd_mix(*stream += GD_GOLDEN) >> 11) + 0.5) * 0x1p-53;
 }
@@ -96,7 +96,8 @@ int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t st
             return -EDOM;
         }
         if (weight == 0) continue;
-        const double arrival = -log(unit) / weight; /* its bits are in the order of its values */
+        /* bit patterns of positive doubles are in the order of their values */
+        const double arrival = -log(unit) / weight;
         gd_candidate *const entry = &c->entry[weighing];
         memcpy(&entry->rank, &arrival, sizeof entry->rank);
         entry->order = ~position;
@@ -111,7 +112,8 @@ int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t st
     if (weighing == 0) return 0;
     for (int64_t i = 0; i < k; i++) {
         const double target = next_unit(&stream) * sum;
-        int64_t low = 0, high = weighing - 1; /* the first whose sum is above the target */
+        int64_t low = 0,
+                high = weighing - 1; /* search the first candidate whose sum is above the target */
         while (low < high) {
             const int64_t middle = low + (high - low) / 2;
             if (c->sum[middle] > target)

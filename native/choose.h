@@ -1,18 +1,19 @@
-/* choose.h: which of a node's in-edges are drawn where not all are equally likely; see choose.c. */
+/* choose.h: which in-edges are drawn if they are not all equally likely; see choose.c. */
 #ifndef GNNDRIVE_CHOOSE_H
 #define GNNDRIVE_CHOOSE_H
 #include "sampler.h"
 
-/* Room for `needed` candidates: 0 or -ENOMEM. */
+/* Make room for `needed` candidates. 0 or -ENOMEM. */
 int gd_reserve_candidates(gd_candidates *c, int64_t needed);
 /* Bring the k first of `count` candidates to the front, in order. */
 void gd_first_candidates(gd_candidate *entry, int64_t count, int64_t k);
-/* The in-edges [begin, begin + degree) that were there at `time` become candidates, the latest
- * ranking first; returns how many, or -ERANGE: *culprit is no node. */
+/* Make candidates of those of the in-edges [begin, begin + degree) that are not later than `time`;
+ * the latest rank first. Returns how many, or -ERANGE: *culprit is not a node. */
 int64_t gd_find_candidates(gd_candidates *c, const gd_edge_type *type, int64_t sources,
                            int64_t begin, int64_t degree, int64_t time, int64_t *culprit);
-/* Draw k of `count` candidates by weight into out[]; returns how many, fewer without replacement
- * if fewer weigh anything. -EDOM: *culprit is the position of a weight that is none. */
+/* Draw k of `count` candidates by weight into out[]; without replacement fewer, if fewer have a
+ * weight above 0. Returns how many, or -EDOM: the weight at position *culprit is negative or not
+ * finite. */
 int64_t gd_draw_weighted(gd_candidates *c, const gd_edge_type *type, uint64_t stream, int64_t count,
                          int64_t k, int32_t replace, int64_t *out, int64_t *culprit);
 #endif

@@ -1,10 +1,11 @@
-/* draw.c: drawing many of a node's in-edges, with a hash set of those drawn already. */
+/* draw.c: drawing many in-edges of a node, with a hash set of those that are drawn already. */
 #include "draw.h"
 #include "grow.h"
 
 enum { SET_MIN = 128 };
 
-/* 1 if `number` was new to the set. At most half of the entries are taken: the probe ends. */
+/* 1 if `number` was new to the set. The search ends because at most half of the entries are taken.
+ */
 static int set_add(gd_set *set, uint64_t mask, int64_t number) {
     uint64_t at = ((uint64_t)number * GD_GOLDEN >> 32) & mask;
     while (set->entry[at] != 0) {
@@ -24,7 +25,7 @@ int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree, in
     }
     memset(set->entry, 0, (size_t)capacity * sizeof *set->entry);
     for (int64_t i = 0; i < k; i++) {
-        const int64_t top = degree - k + i; /* no earlier draw can have reached it */
+        const int64_t top = degree - k + i; /* no earlier draw can have drawn it */
         int64_t pick = gd_below(&stream, (uint64_t)top + 1);
         if (!set_add(set, (uint64_t)capacity - 1, pick)) {
             set_add(set, (uint64_t)capacity - 1, top);

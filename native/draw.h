@@ -1,9 +1,10 @@
-/* draw.h: counter-based random numbers, and which of a node's in-edges they draw. Only the
- * sampler and shuffle.c, to which a place is what a node is here, include it.
+/* draw.h: counter-based random numbers, and drawing a node's in-edges with them. The drawing is
+ * inline because the sampler calls it once a node. shuffle.c uses the numbers with a place for a
+ * node.
  *
- * The i-th number for a node is mix(start + i * GOLDEN) with start = mix(mix(node + GOLDEN) ^
- * key): the stream of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014; it passes BigCrush), begun at a
- * place that a bijective mixer of node and key chooses. So a draw depends on (key, node, i) alone,
+ * The i-th number for a node is mix(start + i * GOLDEN) with start = mix(mix(node + GOLDEN) ^ key).
+ * That is the stream of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014; it passes BigCrush) from a
+ * start that a bijective mixer chooses by node and key. So a draw depends on (key, node, i) alone,
  * never on threads, on order or on the rest of the batch. Two nodes would share numbers only if
  * their starts lay less than k steps apart: with a million nodes and k = 10, for one pair of nodes
  * in one of some 10^6 batches.
@@ -12,11 +13,11 @@
 #define GNNDRIVE_DRAW_H
 #include "internal.h"
 
-/* Up to this fanout "drawn already?" is a scan, above it a hash set. */
+/* Up to this fanout a scan finds what is drawn already, above it a hash set. */
 enum { GD_SCAN_MAX = 32 };
 static const uint64_t GD_GOLDEN = 0x9E3779B97F4A7C15u;
 
-/* A set of numbers >= 0, entered as number + 1; 0: empty. */
+/* A set of numbers >= 0; an entry is number + 1, or 0: empty. */
 typedef struct gd_set {
     int64_t *entry;
     int64_t capacity;
@@ -43,14 +44,14 @@ static inline int64_t gd_below(uint64_t *stream, uint64_t bound) {
     return (int64_t)(product >> 64);
 }
 
-/* k numbers of [begin, begin + degree), each time any of them. */
+/* Draw k numbers of [begin, begin + degree) with replacement. */
 static inline void gd_draw_replaced(uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                                     int64_t *out) {
     for (int64_t i = 0; i < k; i++) out[i] = begin + gd_below(&stream, (uint64_t)degree);
 }
 
-/* Floyd's sampling (Bentley, CACM 30(9), 1987): k draws, every k-subset with the same
- * probability. */
+/* Draw k numbers of [begin, begin + degree) without replacement: Floyd's sampling (Bentley, CACM
+ * 30(9), 1987), k draws, every k-subset with the same probability. */
 static inline void gd_draw_few(uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                                int64_t *out) {
     for (int64_t i = 0; i < k; i++) {
@@ -62,8 +63,8 @@ static inline void gd_draw_few(uint64_t stream, int64_t begin, int64_t degree, i
     }
 }
 
-/* The same subsets as gd_draw_few, with a hash set, so that a large k costs k and not k squared.
- * -ENOMEM: there is no room for the set. */
+/* Draws what gd_draw_few would; with a hash set, so that it takes time k, not k squared. 0 or
+ * -ENOMEM. */
 int gd_draw_many(gd_set *set, uint64_t stream, int64_t begin, int64_t degree, int64_t k,
                  int64_t *out);
 #endif

@@ -1,8 +1,8 @@
-/* gather.c: rows out of the feature buffer by node alias, the last use of a batch's slots.
+/* gather.c: copying rows out of the feature buffer by node alias, the last use of a batch's slots.
  *
- * Each row is a cache and TLB miss or several, so a few threads get more out of the memory than
- * one. They live for one call: a batch is hundreds of megabytes, a thread some tens of
- * microseconds.
+ * Each row costs one cache and TLB miss or several, so a few threads use more of the memory's
+ * bandwidth than one. They live for one call: a batch is hundreds of megabytes, and to start a
+ * thread takes some tens of microseconds.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64
     for (int64_t k = 0; k < count; k++) {
         int64_t here = n - at < each ? n - at : each;
         parts[k] = (part){slots, stride, alias + at, here, row_bytes, rows + at * row_bytes};
-        /* the last part, and what gets no thread, is done here */
+        /* this thread copies the last part, and any part for which no thread starts */
         at += here;
         started[k] = k + 1 < count && !pthread_create(&thread[k], NULL, copy_rows, &parts[k]);
         if (!started[k]) copy_rows(&parts[k]);

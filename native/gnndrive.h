@@ -10,7 +10,8 @@
  * a comment says otherwise.
  *
  * Threads: unless a comment says otherwise one thread at a time uses an object. No function calls
- * Python. cffi drops the GIL around each call through `lib`; `_ffi.quick` keeps it.
+ * Python. A call through cffi's `lib` drops the GIL; gnndrive's _ffi module also has calls that
+ * keep it.
  */
 #ifndef GNNDRIVE_H
 #define GNNDRIVE_H

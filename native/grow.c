@@ -1,4 +1,4 @@
-/* grow.c: how a sampler's scratch grows: by doubling. */
+/* grow.c: growing a sampler's scratch, by doubling. */
 #include "grow.h"
 
 int gd_grow(void **array, int64_t count, size_t width) {

@@ -1,8 +1,9 @@
-/* indices.c: how the sampler reads the adjacency: as int32 or int64, from a file's map or given, or
- * packed with as many bits as a node's number needs.
+/* indices.c: reading and packing the adjacency. Indices are int32 or int64, from a mapped file or
+ * given by the caller, or packed with as many bits as the largest node needs.
  *
- * Packed, 10 million nodes take 24 bits an index and 100 million 27, and an index is still one
- * load: the eight bytes from the byte where it starts, shifted. */
+ * Packed indices of 10 million nodes take 24 bits each, of 100 million 27. To read one is still a
+ * single load: the eight bytes from the byte where it starts, shifted.
+ */
 #include "indices.h"
 
 void gd_prefetch_indices(const gd_csc *csc, const int64_t *edge, int64_t count) {
@@ -22,7 +23,7 @@ static inline int64_t index_at(const void *indices, int32_t index_bytes, int64_t
     return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
 }
 
-/* The last ones of a call: whatever is packed behind them stays. */
+/* Pack the last indices of a call; indices that are packed behind them stay. */
 static int pack_among(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
                       int64_t nodes, int32_t bits, uint8_t *packed) {
     for (int64_t i = 0; i < count; i++) {
@@ -38,8 +39,8 @@ static int pack_among(const void *indices, int32_t index_bytes, int64_t first, i
     return 0;
 }
 
-/* Those with 64 bits and more to come behind them. Only written, eight bytes an index: reading back
- * what the index before has just written would wait for it. */
+/* Pack indices that are followed by at least 64 more of this call. It writes eight bytes an index
+ * and does not read, because a read would wait for the write of the index before. */
 static inline int pack_ahead(const void *indices, int32_t index_bytes, int64_t first, int64_t count,
                              int64_t nodes, int32_t bits, uint8_t *packed) {
     int32_t filled;

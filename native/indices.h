@@ -1,10 +1,10 @@
-/* indices.h: how the sampler reads the adjacency; see indices.c. Reading is inline: some callers
- * read one index at a time. */
+/* indices.h: reading the adjacency; see indices.c. Inline, because some callers read one index at a
+ * time. */
 #ifndef GNNDRIVE_INDICES_H
 #define GNNDRIVE_INDICES_H
 #include "internal.h"
 
-/* Where the packed index at `position` starts: its byte, and *shift bits into it. */
+/* The byte where the packed index at `position` starts, and *shift, its first bit there. */
 static inline int64_t gd_packed_at(int32_t bits, int64_t position, int32_t *shift) {
     const int64_t bit = position * bits;
     *shift = (int32_t)(bit & 7);
@@ -23,7 +23,7 @@ static inline void gd_read_packed(const gd_csc *csc, const int64_t *edge, int64_
     }
 }
 
-/* The indices at the positions edge[count]. */
+/* out[i] = the index at position edge[i], for i < count. */
 static inline void gd_read_indices(const gd_csc *csc, const int64_t *edge, int64_t count,
                                    int64_t *out) {
     if (csc->packed_bits) {
@@ -35,8 +35,8 @@ static inline void gd_read_indices(const gd_csc *csc, const int64_t *edge, int64
     }
 }
 
-/* Have the cache fetch the indices at the positions edge[count]. */
+/* Prefetch the indices at the positions edge[count]. */
 void gd_prefetch_indices(const gd_csc *csc, const int64_t *edge, int64_t count);
-/* The first `count` of indices as wide as the graph's. */
+/* out[i] = given[i], which are as wide as the graph's, for i < count. */
 void gd_read_given(const gd_csc *csc, const void *given, int64_t count, int64_t *out);
 #endif

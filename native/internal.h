@@ -1,4 +1,4 @@
-/* internal.h: what the C files share and Python does not see. */
+/* internal.h: what several C files share and Python does not see. */
 #ifndef GNNDRIVE_INTERNAL_H
 #define GNNDRIVE_INTERNAL_H
 #include <assert.h>
@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 #include "gnndrive.h"
 
-/* calloc for a table that is looked up at random: in huge pages if it is large, for its lookups
- * would miss the TLB as well as the cache. */
+/* calloc for a table with random accesses. A large table uses huge pages, because each access would
+ * miss the TLB as well as the cache. Inline: bench/standby.py compiles standby.c alone. */
 static inline void *gd_table(size_t count, size_t width) {
     const size_t page = 4096, huge = 2 << 20;
     char *table = calloc(count, width);

@@ -1,4 +1,4 @@
-/* latency.c: what Python asks of a histogram of latencies; counting is latency.h's business. */
+/* latency.c: reading and merging histograms of latencies; latency.h has the counting. */
 #include "latency.h"
 
 int64_t gd_bucket_ns(int32_t bucket) {

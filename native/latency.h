@@ -1,8 +1,9 @@
-/* latency.h: the clock, and counting latencies on a log scale; one writer, any number of readers.
+/* latency.h: the clock, and counting latencies on a log scale; one thread writes a histogram, any
+ * number of threads read it.
  *
- * 64 buckets an octave, as fio has them: a bucket is at most 1.6 % wide, and below 128 ns exact.
- * Counts are stored relaxed, so that another thread may look at any time without a lock: it sees
- * each count whole, not all of one moment.
+ * 64 buckets an octave, as in fio: a bucket is at most 1.6 % wide, and below 128 ns exact. The
+ * writer stores each count with one relaxed atomic store, so that a reader needs no lock: each
+ * count that it reads is one that was written, but the counts may be of different moments.
  */
 #ifndef GNNDRIVE_LATENCY_H
 #define GNNDRIVE_LATENCY_H

@@ -1,10 +1,11 @@
 /* neighbours.c: the neighbour cache (Ginex, VLDB 2022, section 4.2): in-neighbour lists in memory.
  *
- * A list costs memory by its length, the in-degree, and is wanted as often as its node is
- * somebody's neighbour, the out-degree; so the lists with the highest ratio are kept. Ratios are
- * compared by their leading 7 bits, which takes a histogram in place of a sort. Lists lie packed in
- * one array. The address table is a bit a node, a count every 64 nodes and an offset for each list
- * kept: 12 bytes for 64 nodes and 8 for a list.
+ * A list costs memory by its length, the in-degree of its node, and is read as often as its node is
+ * a neighbour, the out-degree. So the cache keeps the lists with the highest out-degree /
+ * in-degree. It compares only the leading bits of these ratios (exponent and 7 bits), so that a
+ * histogram replaces a sort. Lists lie one after the other in one array. The address table has one
+ * bit a node, one count for every 64 nodes and one offset for each cached list: 12 bytes for 64
+ * nodes and 8 for a list.
  */
 #include "internal.h"
 
@@ -12,19 +13,19 @@ enum {
     NODES_A_WORD = 64,
     RATIO_BITS = 15, /* a positive float's exponent and 7 bits of its fraction */
     RATIOS = 1 << RATIO_BITS,
-    COUNT_AHEAD = 64, /* how far ahead counters are asked for */
-    MISSING = -1,     /* instead of a neighbour; what is damaged is read again for nothing */
+    COUNT_AHEAD = 64, /* how many indices ahead counters are prefetched */
+    MISSING = -1, /* in place of a neighbour; a damaged index of this value is only read again */
 };
 
 struct gd_neighbours {
     const gd_csc *csc;
-    uint64_t *member; /* a bit for each node whose list is kept */
-    uint32_t *before; /* members before each 64 nodes */
+    uint64_t *member; /* one bit a node: its list is cached */
+    uint32_t *before; /* members before each group of 64 nodes */
     int64_t *start;   /* start[members + 1]: where lists start in `list`, in indices */
     uint8_t *list;
     int64_t words, members, entries;
-    int64_t filled;        /* indices in `list` that are there */
-    int64_t filling, node; /* the member being filled: its number and its node */
+    int64_t filled;        /* indices in `list` that are filled in */
+    int64_t filling, node; /* the member that is filled next: its number and its node */
 };
 
 void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
@@ -41,15 +42,16 @@ void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, i
     }
 }
 
-/* ---- which lists are kept ---- */
+/* ---- which lists are cached ---- */
 
 typedef struct gd_walk { /* a walk over the nodes in order */
     const gd_csc *csc;
     const uint32_t *out_degree;
-    int64_t reach; /* where the last good list ends */
+    int64_t reach; /* where the last valid list ends */
 } gd_walk;
 
-/* The node's degree if its list lies behind those before it, as in a whole graph all do; else 0. */
+/* The degree of `node` if its list lies behind those of the nodes before it, as in an undamaged
+ * graph; else 0. */
 static int64_t good_degree(gd_walk *walk, int64_t node) {
     const int64_t begin = gd_indptr(walk->csc, node), end = gd_indptr(walk->csc, node + 1);
     if (begin < walk->reach || end < begin || end > walk->csc->edges) return 0;
@@ -61,14 +63,15 @@ static int64_t ratio_of(const gd_walk *walk, int64_t node, int64_t degree) {
     const float ratio = (float)walk->out_degree[node] / (float)degree;
     uint32_t bits;
     memcpy(&bits, &ratio, sizeof bits);
-    return bits >> (32 - 1 - RATIO_BITS); /* the sign is 0 */
+    return bits >> (32 - 1 - RATIO_BITS); /* without the sign, which is 0 */
 }
 
 static int64_t cost_of(const gd_csc *csc, int64_t degree) {
     return degree * csc->index_bytes + (int64_t)sizeof(int64_t);
 }
 
-/* The ratio above which all lists fit into `room`, which becomes what is left for those at it. */
+/* The ratio above which all lists fit into *room; *room becomes what is left for lists of that
+ * ratio. */
 static int64_t least_ratio(const gd_csc *csc, const uint32_t *out_degree, int64_t *cost,
                            int64_t *room) {
     gd_walk walk = {csc, out_degree, 0};
@@ -96,7 +99,7 @@ static void choose_members(gd_neighbours *cache, const uint32_t *out_degree, int
     }
 }
 
-/* The first member from `node` on, or the number of nodes. */
+/* The first member from `node` on; the number of nodes if there is none. */
 static int64_t member_from(const gd_neighbours *cache, int64_t node) {
     int64_t word = node / NODES_A_WORD;
     uint64_t bits =
@@ -125,7 +128,7 @@ static int64_t table_bytes(int64_t words) {
     return words * (int64_t)(sizeof(uint64_t) + sizeof(uint32_t)) + (int64_t)sizeof(int64_t);
 }
 
-/* 0 or -errno; what was allocated is the caller's to free. */
+/* 0 or -errno; after an error the caller frees the cache. */
 static int make(gd_neighbours *cache, const uint32_t *out_degree, int64_t bytes_max) {
     int64_t room = bytes_max - (int64_t)sizeof *cache - table_bytes(cache->words);
     if (room < 0) return -ENOSPC;
@@ -176,7 +179,7 @@ int64_t gd_neighbours_nodes(const gd_neighbours *cache, int64_t *bytes) {
 
 int64_t gd_neighbours_indices(const gd_neighbours *cache) { return cache->entries; }
 
-/* ---- filling them, from the start of the graph to its end ---- */
+/* ---- filling the lists, from the start of the graph to its end ---- */
 
 int64_t gd_neighbours_next(const gd_neighbours *cache) {
     if (cache->filling == cache->members) return -1;
@@ -201,7 +204,7 @@ void gd_neighbours_fill(gd_neighbours *cache, const void *indices, int64_t first
 
 /* ---- serving ---- */
 
-/* Where the node's list starts in `list`, and its length, or -1: it is not kept. */
+/* Where the list of `node` starts in `list`, and its length; -1: it is not cached. */
 static int64_t find(const gd_neighbours *cache, int64_t node, int64_t *length) {
     const int64_t word = node / NODES_A_WORD;
     const uint64_t bit = UINT64_C(1) << node % NODES_A_WORD;

@@ -1,4 +1,4 @@
-/* pages.c: asking the kernel early for the pages of mapped indices. */
+/* pages.c: requesting pages of mapped indices from the disk ahead of their use. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@ int64_t gd_major_faults(void) {
 
 void gd_ask_for_pages(gd_sampler *s, const gd_csc *csc, const int64_t *edge, int64_t until) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), indices = (uintptr_t)csc->indices;
-    uintptr_t begin = 0, end = 0; /* the run of pages collected so far */
+    uintptr_t begin = 0, end = 0; /* the run of pages that is collected */
     for (; s->asked < until; s->asked++) {
         const uintptr_t at = indices + (uintptr_t)edge[s->asked] * (uintptr_t)csc->index_bytes;
         const uintptr_t start = at & ~(page - 1);

@@ -1,11 +1,14 @@
-/* parts.c: dividing what a sweep misses into parts that are admitted one after the other
- * (gnndrive/admission.py). A counting sort by where in the file a row lies, as far as 4,096 equal
- * stretches tell: each part is sorted when its reads are planned, so only its ends matter here.
+/* parts.c: dividing the missing rows of a sweep into parts that are admitted one after the other.
+ *
+ * A counting sort by the place of a row in the file, with 4,096 equal stretches as keys. It need
+ * not sort within a stretch, because each part is sorted when its reads are planned.
  */
 #include "internal.h"
 
-/* Until the first part is asked for the disk may rest, so it is small; and small parts find room in
- * what other batches leave over, and are read while those are gathered. */
+/* The first part is small because the disk may idle until its reads are requested. Small parts also
+ * find room in the slots that other batches leave free, and are read while those batches are
+ * gathered.
+ */
 enum { STRETCHES = 4096, FIRST_SHARE = 8 };
 
 int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t part_rows,
@@ -18,7 +21,7 @@ int32_t gd_parts(const int64_t *rows, const int32_t *alias, int64_t n, int64_t p
         if (rows[i] < low) low = rows[i];
         if (rows[i] > high) high = rows[i];
     }
-    if (low > high) return 0; /* nothing is missing */
+    if (low > high) return 0; /* no row is missing */
     int shift = 0;
     while ((uint64_t)(high - low) >> shift >= STRETCHES) shift++;
     for (int64_t i = 0; i < n; i++) {

@@ -14,7 +14,7 @@ int gd_places_clear(gd_places *t, int64_t slots) {
         t->slot = memory;
         if (!memory) return -ENOMEM;
         if (bytes >= HUGE_PAGE)
-            madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; refused: slower, no harm */
+            madvise(memory, bytes, MADV_HUGEPAGE); /* fewer TLB misses; a refusal does no harm */
         t->capacity = slots;
     }
     memset(t->slot, 0, bytes);

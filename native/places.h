@@ -1,10 +1,10 @@
-/* places.h: the sampler's hash table from a key, a node or tree and node, to the position where it
- * first stands. Only the sampler includes it.
+/* places.h: the sampler's hash table from a key (a node, or tree and node) to the position where it
+ * first stands. Lookups are inline because they run once an edge.
  *
  * Open addressing with linear probing, 8 bytes a slot: the node's low 32 bits, then its position +
- * 1; 0 is empty. A match of the 32 bits is confirmed in the node list, so ids may be as large as
- * they like. Only the first `slots` of `capacity` are in use, so that clearing costs what the
- * batch costs.
+ * 1; 0 is empty. A match of the 32 bits is confirmed in the node list, so ids may be of any size.
+ * Only the first `slots` of `capacity` are in use, so that the time to clear the table depends on
+ * the size of the batch.
  */
 #ifndef GNNDRIVE_PLACES_H
 #define GNNDRIVE_PLACES_H
@@ -19,7 +19,7 @@ typedef struct gd_places {
     int32_t shift; /* 64 - log2(slots) */
 } gd_places;
 
-/* Make it a table of `slots` empty slots; what it held is lost. 0 or -ENOMEM. */
+/* Make it a table of `slots` empty slots. 0 or -ENOMEM. */
 int gd_places_clear(gd_places *t, int64_t slots);
 
 /* Where the search for `node` starts. */
@@ -28,7 +28,7 @@ static inline uint64_t gd_places_home(const gd_places *t, int64_t node) {
     return ((x ^ (x >> 32)) * odd) >> t->shift;
 }
 
-/* The slot that holds `node`, or the empty one where it belongs. */
+/* The slot that holds `node`, or the empty slot where it belongs; the search starts at `at`. */
 static inline uint64_t *gd_places_find(const gd_places *t, const int64_t *nodes, int64_t node,
                                        uint64_t at) {
     const uint64_t mask = (uint64_t)t->slots - 1;

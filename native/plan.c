@@ -1,13 +1,14 @@
 /* plan.c: missing rows become extents (GNNDrive's joint extraction, for rows of any size).
  *
- * Sort by row, then one read for what shares a sector, touches, or lies no further apart than
- * gap_bytes_max once rounded out to sectors: merging what touches costs no byte and saves a
- * request. O(n); the order of the rows given does not matter to the result.
+ * The planner sorts the rows and makes one read of neighbours that share a sector, touch, or lie at
+ * most gap_bytes_max apart once they are rounded out to sectors. To merge rows that touch costs no
+ * byte and saves a request. O(n); the order of the given rows does not change the result.
  *
- * With a request costing what gap_bytes_max more bytes cost, bridging each gap up to that gives the
- * least requests x seconds a request + bytes x seconds a byte as long as no extent meets
- * extent_bytes_max, for each gap is then a choice of its own; where one does, each gap that is
- * bridged still saves a request, so no plan costs more than the one without bridging.
+ * gap_bytes_max is the number of bytes that cost as much as one request. As long as no extent
+ * reaches extent_bytes_max each gap is independent of the others, and bridging exactly the gaps up
+ * to gap_bytes_max minimises requests x seconds a request + bytes x seconds a byte. Where an extent
+ * does reach it, each bridged gap still saves a request, so no plan costs more than one without
+ * bridges.
  */
 #include "reads.h"
 
@@ -40,7 +41,7 @@ static int check_row(const gd_reads *r, int64_t row, int32_t slot) {
     return slot < 0 ? -EINVAL : 0;
 }
 
-/* keys[i] = row, then i in the low `shift` bits. 1: they came sorted, 0: they did not, or
+/* keys[i] = row, then i in the low `shift` bits. 1: the rows were sorted; 0: they were not; or
  * -errno. */
 static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slots, int shift,
                      uint64_t *keys) {
@@ -54,8 +55,8 @@ static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slot
     return sorted;
 }
 
-/* LSD radix sort of a by the bits from `shift` to `top`; a digit in which all agree costs no
- * pass. Returns where the result is: a or b. */
+/* LSD radix sort of a by the bits from `shift` to `top`; skips a digit that all keys share. Returns
+ * where the result is: a or b. */
 static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int top) {
     int64_t count[BUCKETS];
     for (; shift < top; shift += DIGIT_BITS) {
@@ -75,8 +76,8 @@ static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int t
     return a;
 }
 
-/* Sorted rows and their slots into r, in the memory of the sort's two buffers. -EINVAL: a row
- * twice, and rows do not repeat. */
+/* Write the sorted rows and their slots to r, in the memory of the sort's two buffers. -EINVAL: a
+ * row comes twice, and `repeats` is 0. */
 static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     int shift = bits_of(r->n - 1), top = shift + bits_of(r->geometry.row_count - 1);
     if (top > 64) return -EINVAL;
@@ -97,7 +98,7 @@ static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     return 0;
 }
 
-/* The rows as they came, for `separate`. */
+/* Write the rows to r in the order given, for `separate`. */
 static int keep_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     r->slot = (int32_t *)r->pair;
     r->landed_slots = r->slot + r->n;
@@ -110,7 +111,7 @@ static int keep_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
     return 0;
 }
 
-/* Extents of what shares a sector or touches, none longer than limit. */
+/* Cut extents of rows that share a sector or touch, none longer than `limit`. */
 static void cut_runs(gd_reads *r, int64_t limit) {
     int64_t start = 0, top = 0, e = 0;
     for (int64_t i = 0; i < r->n; i++) {
@@ -126,8 +127,8 @@ static void cut_runs(gd_reads *r, int64_t limit) {
     r->extents = e;
 }
 
-/* Join neighbours over gaps of up to gap_bytes_max. A run is bridged to whole or not at all: cut in
- * two by the limit it would cost the gap and save no request. */
+/* Join neighbouring extents over gaps of up to gap_bytes_max. An extent is joined whole or not at
+ * all: if the limit cut it in two, the joint would cost the gap and save no request. */
 static void bridge_gaps(gd_reads *r, int64_t limit) {
     int64_t last = 0;
     for (int64_t e = 1; e < r->extents; e++) {
@@ -159,7 +160,7 @@ static int allocate_rows(gd_reads *r) {
     r->row = malloc(n * sizeof *r->row);
     r->pair = malloc(n * sizeof *r->pair);
     r->first = malloc(n * sizeof *r->first);
-    r->failures = malloc(n * sizeof *r->failures); /* not resident until something fails */
+    r->failures = malloc(n * sizeof *r->failures); /* takes no memory until a row fails */
     return r->row && r->pair && r->first && r->failures ? 0 : -ENOMEM;
 }
 

@@ -1,7 +1,7 @@
-/* pread.c: the threads engine's inner loop.
+/* pread.c: the inner loop of the threads engine, for machines that refuse io_uring.
  *
- * For where io_uring is refused. Each thread reads one extent at a time, so that the device sees as
- * many requests as there are threads; the ring keeps more in flight for less.
+ * Each thread reads one extent at a time, so the device sees as many requests as there are threads.
+ * A ring keeps more in flight at a lower cost.
  */
 #include <unistd.h>
 #include "latency.h"

@@ -1,4 +1,4 @@
-/* probe.c: what this machine allows: io_uring at all, and direct reads of a file. */
+/* probe.c: what this machine allows: io_uring, and direct reads of a file. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <liburing.h>
@@ -20,8 +20,8 @@ int gd_ring_probe(void) {
     return code < 0 ? code : 0;
 }
 
-/* Where the kernel does not say, try: one read of 512 bytes to an address that is no multiple of
- * 1,024. */
+/* If the kernel does not report the alignment, try it: one read of 512 bytes to an address that is
+ * not a multiple of 1,024. */
 static int64_t tried_alignment(int fd) {
     int64_t alignment = 4096;
     uint8_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

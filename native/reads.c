@@ -1,20 +1,20 @@
 /* reads.c: planned reads as a state machine without I/O.
  *
  * An engine takes an extent, asks gd_reads_request what to read, and hands each completion to
- * gd_reads_complete, which says whether to ask again. Rows are logged once they are whole in their
- * slots, or once they have failed, each exactly once; the count is published after the entries, so
- * any thread may read the log without the lock.
+ * gd_reads_complete, which says whether to request the extent again. Each row is logged exactly
+ * once: when it is whole in its slot, or when it has failed. The count is published after the
+ * entries, so any thread may read the log without the lock.
  *
- * An error that belongs to a sector (EIO, the end of a truncated file) is found again row by row,
- * so that only the rows that touch the bad place fail. Nothing is tried for ever: GD_TRIES_MAX
- * times without progress is an error.
+ * After an error of a sector (EIO, the end of a truncated file) the extent is read again row by
+ * row, so that only the rows that touch the bad sector fail. GD_TRIES_MAX requests in a row without
+ * progress are an error too, so no extent is requested forever.
  */
 #include "reads.h"
 
 void gd_reads_free(gd_reads *r) {
     if (!r || (__atomic_load_n(&r->held, __ATOMIC_ACQUIRE) &&
                !__atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE)))
-        return; /* an engine still works on it: leaking is the lesser evil */
+        return; /* an engine still works on it: a leak does less harm */
     pthread_mutex_destroy(&r->lock);
     free(r->row);
     free(r->pair);
@@ -46,7 +46,7 @@ static void log_landed(gd_reads *r, int64_t from, int64_t to) {
     pthread_mutex_unlock(&r->lock);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static void append_failures(gd_reads *r, int64_t from, int64_t to, int error, int64_t offset) {
     int64_t failed = r->progress.failed;
     assert(failed + r->progress.landed + to - from <= r->n);
@@ -62,7 +62,7 @@ static void log_failed(gd_reads *r, int64_t from, int64_t to, int error, int64_t
 }
 
 void gd_reads_log(const gd_reads *r, gd_log *out) {
-    /* first: what is counted after it is all there is */
+    /* before the counts: if the engine has let go, the counts read after it are final */
     int let_go = __atomic_load_n(&r->progress.let_go, __ATOMIC_ACQUIRE);
     out->landed = __atomic_load_n(&r->progress.landed, __ATOMIC_ACQUIRE);
     out->failed = __atomic_load_n(&r->progress.failed, __ATOMIC_ACQUIRE);
@@ -113,7 +113,7 @@ static gd_trouble trouble_of(const gd_reads *r, int64_t e) {
     return r->phase[e] == GD_TROUBLED ? r->trouble[e] : (gd_trouble){0};
 }
 
-/* 0, or ENOMEM: there is no room for the first trouble of all. */
+/* 0 or ENOMEM; the memory for the trouble of all extents is allocated with the first. */
 static int set_trouble(gd_reads *r, int64_t e, gd_trouble t) {
     pthread_mutex_lock(&r->lock);
     if (!r->trouble) r->trouble = calloc((size_t)r->extents, sizeof *r->trouble);
@@ -125,8 +125,7 @@ static int set_trouble(gd_reads *r, int64_t e, gd_trouble t) {
     return 0;
 }
 
-/* The rows [from, to) that extent e is being read for now: all of it, or one of it after an
- * error. */
+/* The rows [from, to) that extent e reads now: all of them, or after an error a single one. */
 static void present_rows(const gd_reads *r, int64_t e, const gd_trouble *t, int64_t *from,
                          int64_t *to) {
     *from = t->solo ? r->first[e] + t->solo - 1 : r->first[e];
@@ -154,9 +153,9 @@ static void land(gd_reads *r, int64_t e, int64_t from, int64_t to, const uint8_t
     log_landed(r, from, to);
 }
 
-/* 0: the span is whole; EAGAIN: ask again; else why it is broken. */
+/* 0: the span is whole; EAGAIN: request it again; else why it is broken. */
 static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector) {
-    int error = ENODATA; /* short for ever, or nothing more: the file ends before the row does */
+    int error = ENODATA; /* the file ends before the row does */
     if (res > 0) {
         int64_t total = t->got + res;
         assert(total <= s->length);
@@ -170,7 +169,7 @@ static int judge(gd_trouble *t, const gd_span *s, int64_t res, int64_t sector) {
     } else if (res == 0) {
         return ENODATA;
     } else if (res == -EAGAIN || res == -EINTR || res == -EBUSY) {
-        error = res == -EAGAIN ? EBUSY : (int)-res; /* EAGAIN would mean "ask again" */
+        error = res == -EAGAIN ? EBUSY : (int)-res; /* its own EAGAIN: request again */
     } else {
         return (int)-res;
     }
@@ -187,7 +186,7 @@ static int fail_rest(gd_reads *r, int64_t e, int64_t from, int64_t to, int error
     return GD_BROKEN;
 }
 
-/* Ask again for extent e in the state t; when that cannot be, what is left of it has failed. */
+/* Request extent e again in the state t; if that is not possible, fail its remaining rows. */
 static int ask_again(gd_reads *r, int64_t e, gd_trouble t) {
     const int cancelled = __atomic_load_n(&r->cancelled, __ATOMIC_RELAXED);
     int error = cancelled ? ECANCELED : set_trouble(r, e, t);

@@ -1,5 +1,5 @@
-/* ring.c: one io_uring kept full by a C thread that never needs the GIL: its memory, its beginning
- * and end, and what other threads ask of it. What the thread does is in ring_thread.c.
+/* ring.c: one io_uring kept full by a C thread that never needs the GIL: how a ring begins and
+ * ends, and what other threads call. ring_thread.c has what the thread does.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -37,7 +37,7 @@ static int allocate(gd_ring *ring) {
     ring->staging.used = malloc((size_t)ring->depth * sizeof *ring->staging.used);
     ring->staging.memory =
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    /* a virtual disk's host pays for each stretch of contiguous memory, not for each read */
+    /* the host of a virtual disk works per stretch of contiguous memory, not per read */
     madvise(ring->staging.memory, bytes, MADV_HUGEPAGE);
     ring->ops = calloc((size_t)ring->depth, sizeof *ring->ops);
     ring->idle = malloc((size_t)ring->depth * sizeof *ring->idle);
@@ -50,8 +50,8 @@ static int allocate(gd_ring *ring) {
         ring->idle[ring->idle_count] = ring->depth - 1 - ring->idle_count;
         ring->idle_count++;
     }
-    ring->wake_fd =
-        eventfd(0, EFD_CLOEXEC); /* blocking, or the ring's read of it would end at once */
+    /* blocking: else the ring's read of it would complete at once */
+    ring->wake_fd = eventfd(0, EFD_CLOEXEC);
     return ring->wake_fd < 0 ? -errno : 0;
 }
 
@@ -59,7 +59,7 @@ static int allocate(gd_ring *ring) {
 static int start(gd_ring *ring) {
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are Python's main thread's */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* Python's main thread handles signals */
     int code = -pthread_create(&ring->thread, NULL, gd_ring_main, ring);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code < 0) return code;

@@ -1,27 +1,28 @@
-/* ring_thread.c: the thread that keeps one io_uring full and never needs the GIL. It alone talks to
- * the kernel's ring; what a completion means is reads.c's business.
+/* ring_thread.c: the thread that keeps one io_uring full and never needs the GIL. No other file
+ * submits requests to a ring; reads.c decides what a completion means.
  *
- * A sliding window: up to `depth` reads in flight, fewer if they are long (what lands in a few
- * megabytes of staging is copied out of the cache), refilled at every wake-up, in batches, so that
- * the device begins with the first before the last is prepared; the next job flows in when the one
- * before has nothing left to start. The thread sleeps in the kernel, for completions and for the
- * eventfd by which other threads hand over jobs. The rings live as long as the loader, staging, in
- * huge pages where there are any, and files are registered.
+ * The thread keeps a sliding window of up to `depth` reads in flight; fewer if the reads are long,
+ * because reads that land in only a few megabytes of staging are copied out while they are still in
+ * the cache. It refills the window at every wake-up, in batches, so that the device begins with the
+ * first reads before the last are prepared. When a job has no read left to start, the thread goes
+ * on with the next job. It sleeps in the kernel until a read completes or another thread hands over
+ * a job through the eventfd. The ring lives as long as its loader. Staging is registered with the
+ * kernel and in huge pages where the machine has them; files are registered too.
  */
 #include <stdio.h>
 #include "ring.h"
 #include "slice.h"
 
 enum { GIVES_WAY = 64, BACK_OFF_NS = 1000000 };
-#define WAKE UINT64_MAX /* user_data of the eventfd's read; the others carry an op's number */
+#define WAKE UINT64_MAX /* user_data of the eventfd's read; of other requests: the op's number */
 
-/* ---- how much may be in flight; giving way to a ring whose jobs are short and waited for */
+/* ---- how much may be in flight; a ring that gives way leaves the disk to rings with short jobs */
 
 static int32_t inflight(const gd_ring *ring) {
     return ring->depth - ring->idle_count - ring->arrived_count;
 }
 
-/* How many more requests may be in flight, of a window that is divided by `divisor`. */
+/* How many more requests may be in flight, if the window were 1 / `divisor` of its size. */
 static int32_t room(const gd_ring *ring, int32_t divisor) {
     const int64_t bytes = ring->options.inflight_bytes / divisor;
     if (ring->options.inflight_bytes && ring->inflight_bytes >= bytes) return 0;
@@ -33,14 +34,14 @@ static int32_t room(const gd_ring *ring, int32_t divisor) {
     return more > 0 && gd_staging_fits(&ring->staging, ring->block_bytes) ? more : 0;
 }
 
-/* ---- clocks: one a turn serves the loader; `measure` has one a request and one a submission */
+/* ---- clocks: usually one reading a turn; with `measure` one a request and one a submission */
 static void note_prepared(gd_ring *ring, int32_t number) {
     if (ring->options.measure) ring->prepared[ring->prepared_count++] = number;
     if (number >= 0)
         ring->ops[number].since_ns = ring->options.measure ? gd_clock_ns() : ring->now_ns;
 }
 
-/* The kernel took the oldest `taken` of what was prepared. */
+/* The kernel has taken the oldest `taken` of the prepared requests. */
 static void note_taken(gd_ring *ring, int32_t taken) {
     int64_t now_ns = gd_clock_ns();
     assert(taken <= ring->prepared_count);
@@ -60,7 +61,7 @@ static void note_completed(gd_ring *ring, const gd_op *op) {
     if (ring->options.measure) gd_histogram_count(&ring->latency.clat, ring->now_ns - op->taken_ns);
 }
 
-/* ---- the registered file table: a descriptor is in it while some job uses it ---- */
+/* ---- the registered file table: it holds a descriptor while a job uses it ---- */
 static int file_open(gd_ring *ring, int fd) {
     int empty = -1;
     for (int i = GD_RING_FILES - 1; ring->stats.fixed_files && i >= 0; i--) {
@@ -83,8 +84,8 @@ static void file_close(gd_ring *ring, int file) {
         io_uring_register_files_update(&ring->uring, (unsigned)file, &none, 1);
 }
 
-/* ---- setting up, in the thread: a single issuer is what lets the kernel leave us alone until
- * we wait ---- */
+/* ---- setting up, in the ring's thread: as the ring's single issuer it has completions handled
+ * only when it enters the kernel ---- */
 static int set_up(gd_ring *ring) {
     struct iovec staging = {ring->staging.memory, (size_t)ring->staging.bytes};
     struct io_uring_params p = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
@@ -96,14 +97,15 @@ static int set_up(gd_ring *ring) {
     }
     if (code < 0) return code;
     ring->stats.depth = ring->depth;
-    /* what the limit on locked memory refuses is done without */
+    /* if the limit on locked memory refuses to register staging, the ring works without */
     ring->stats.fixed_staging = io_uring_register_buffers(&ring->uring, &staging, 1) == 0;
     ring->stats.fixed_files = io_uring_register_files_sparse(&ring->uring, GD_RING_FILES) == 0;
     return 0;
 }
 
 /* ---- one turn of the thread ---- */
-/* Take over what others left under the lock. 0: stopped, and the kernel holds nothing of ours. */
+/* Take over the jobs that other threads have handed over. 0: the ring stops, and the kernel has
+ * completed every request. */
 static int admit(gd_ring *ring) {
     pthread_mutex_lock(&ring->lock);
     gd_job *added = ring->incoming.head;
@@ -131,7 +133,7 @@ static int admit(gd_ring *ring) {
     return !stopping || ring->jobs.head || ring->wake_posted;
 }
 
-/* Let go of jobs that have ended; tell the notify_fd if there is enough to tell. */
+/* Let go of finished jobs; write to notify_fd if a job is finished or enough rows have landed. */
 static void settle(gd_ring *ring) {
     gd_jobs ended = {NULL, &ended.head};
     gd_job **link = &ring->jobs.head;
@@ -161,27 +163,27 @@ static void settle(gd_ring *ring) {
         ended.head = job->next;
         file_close(ring, job->file);
         gd_count_traffic(ring, -1);
-        gd_reads_let_go(job->reads); /* from here on it may be gone */
+        gd_reads_let_go(job->reads); /* from here on another thread may free it */
         free(job);
     }
     gd_signal_fd(ring->notify_fd);
 }
 
-/* A stretch of staging for all of an op's extent, which asked again needs no more; none for a row
- * that lands in its slot, which may be longer than any. */
+/* Take staging for the whole extent of an op, enough for its retries too. A row that lands in its
+ * slot, which may be longer than any staging block, takes none. */
 static void take_staging(gd_ring *ring, gd_op *op) {
     gd_request whole;
     gd_reads_request(op->job->reads, op->extent, ring->staging.memory, &whole);
     op->staged = whole.into == ring->staging.memory;
     if (op->staged) op->begin = gd_staging_take(&ring->staging, whole.length);
-    assert(op->begin >= 0); /* there was room for the longest */
+    assert(op->begin >= 0); /* room() has checked that the longest extent fits */
 }
 
-/* Ask for what an op's extent needs now. */
+/* Prepare the request that the extent of an op needs now. */
 static void submit_op(gd_ring *ring, int32_t number) {
     gd_op *op = &ring->ops[number];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&ring->uring);
-    assert(sqe); /* the queue has room for one request an op and the wake-up */
+    assert(sqe); /* the queue has room for one request for each op and the wake-up */
     gd_request q;
     gd_reads_request(op->job->reads, op->extent, ring->staging.memory + op->begin, &q);
     ring->inflight_bytes += q.length;
@@ -197,7 +199,7 @@ static void submit_op(gd_ring *ring, int32_t number) {
     ring->stats.requests++;
 }
 
-/* Hand over what is prepared; sleep until `wait` completions are there. */
+/* Submit the prepared requests; sleep until `wait` completions have arrived. */
 static void enter(gd_ring *ring, unsigned wait) {
     ring->stats.submits += io_uring_sq_ready(&ring->uring) > 0;
     ring->stats.wakeups += wait > 0;
@@ -206,9 +208,9 @@ static void enter(gd_ring *ring, unsigned wait) {
     if (code >= 0 || code == -EINTR) return;
     if (code != -EAGAIN && code != -EBUSY && code != -ENOMEM) {
         fprintf(stderr, "gnndrive: io_uring_enter: %s; reads are in flight\n", strerror(-code));
-        abort(); /* the kernel may still write: there is no safe way on */
+        abort(); /* the kernel may still write to our memory: there is no safe way to go on */
     }
-    /* the kernel is short of memory; what was not submitted stays queued */
+    /* the kernel is short of memory; requests that were not submitted stay queued */
     struct timespec pause = {0, BACK_OFF_NS};
     nanosleep(&pause, NULL);
 }
@@ -237,7 +239,7 @@ static void submit_and_sleep(gd_ring *ring) {
     enter(ring, wait > 1 ? (unsigned)wait : 1);
 }
 
-/* Hand the kernel what is prepared, then copy out what has arrived. */
+/* Submit the prepared requests, then copy out what has arrived. */
 static void land(gd_ring *ring) {
     if (io_uring_sq_ready(&ring->uring)) enter(ring, 0);
     for (int32_t i = 0; i < ring->arrived_count; i++) {
@@ -290,8 +292,9 @@ void *gd_ring_main(void *arg) {
     while (admit(ring)) {
         ring->now_ns = gd_clock_ns();
         if (ring->arrived_count) {
-            /* A virtual disk's host tells of reads when it has none left, and then stands still.
-             * It is not to wait for copying; the other half is for what is still in the cache. */
+            /* The host of a virtual disk reports reads when it has none left, and then idles.
+             * So half of the window is refilled before the copying; the other half waits, so
+             * that the copying finds its data in the cache. */
             feed(ring, 2);
             land(ring);
         }

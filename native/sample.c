@@ -1,19 +1,20 @@
-/* sample.c: neighbour sampling over CSC (GNNDrive §4.1, the sample stage).
+/* sample.c: neighbour sampling over CSC (GNNDrive section 4.1, the sample stage).
  *
- * The result is PyG's: seeds first and in order, duplicates among them kept and each expanded;
- * every other node once, in the order in which it was found; a node found again is the position
- * where it stood first; hop h + 1 expands what hop h found. With several node and edge types each
- * hop takes the edge types in turn, and what one of them finds is expanded in the next hop. If the
- * trees are to be disjoint, each seed has nodes of its own.
+ * The result is PyG's. The seeds come first and in order; duplicates among them stay, and each is
+ * expanded. Every other node comes once, in the order in which it was found; an edge to a node that
+ * was found before has the position where the node first stands. Hop h + 1 expands the nodes that
+ * hop h found. With several node and edge types each hop takes the edge types in turn, and the next
+ * hop expands what one of them finds. If the trees are disjoint, each seed has nodes of its own.
  *
- * An edge type's turn has two passes. draw_turn needs index pointers only (and, if asked for, times
- * and weights) and writes the CSC positions that were drawn; map_turn reads the neighbours there
- * and gives each its place. They are apart so that addresses are known long before they are needed:
- * a batch of a large graph is one cache miss, or with mapped indices one page fault, after another,
- * and asking early for many at once is most of the speed. And where the indices are not in memory
- * at all, the sampler stops between the two and is given the neighbours.
+ * The turn of an edge type has two passes. draw_turn reads index pointers only (and, if the job has
+ * them, times and weights) and writes the CSC positions that it draws. map_turn reads the
+ * neighbours at these positions and finds the place of each. With two passes the addresses are
+ * known long before they are needed. A batch of a large graph is a sequence of cache misses, or
+ * with mapped indices of page faults, and prefetching many at once is most of the speed. If the
+ * indices are not in memory the sampler stops between the two passes, and the caller gives it the
+ * neighbours.
  *
- * What is drawn for a node depends on (key, edge type, node, its tree if disjoint) and its fanout.
+ * The draw for a node depends on (key, edge type, node, its tree if disjoint) and its fanout.
  */
 #include "begin.h"
 #include "choose.h"
@@ -22,10 +23,10 @@
 #include "pages.h"
 
 enum {
-    CHUNK = 256,        /* neighbours whose cache lines are asked for at once */
-    AHEAD_PAGES = 8192, /* how many edges ahead pages are asked for, if from disk */
-    FAULTS_COLD = 8,    /* waits for the disk in one batch after which pages are asked for */
-    STOP_EVERY = 1024,  /* nodes expanded between two looks at *stop */
+    CHUNK = 256,        /* neighbours whose cache lines are prefetched at once */
+    AHEAD_PAGES = 8192, /* how many edges ahead pages are requested, if they are on disk */
+    FAULTS_COLD = 8,    /* major faults in one batch after which pages are requested ahead */
+    STOP_EVERY = 1024,  /* nodes expanded between two reads of *stop */
 };
 
 static inline int stopped(const gd_sampling *j) {
@@ -38,7 +39,7 @@ static inline const gd_edge_type *edge_type(const gd_sampler *s) {
     return &s->job.edge_types[s->turn];
 }
 
-/* Where the node's in-edges of this turn's type lie. */
+/* Where the node's in-edges of this turn's type lie. 0 or -EFAULT. */
 static int in_edges(gd_sampler *s, int64_t node, int64_t *begin, int64_t *end) {
     const gd_csc *const csc = edge_type(s)->csc;
     *begin = gd_indptr(csc, node);
@@ -48,9 +49,9 @@ static int in_edges(gd_sampler *s, int64_t node, int64_t *begin, int64_t *end) {
     return -EFAULT;
 }
 
-/* ---- first pass: which of its in-edges a node draws ---- */
+/* ---- first pass: draw in-edges ---- */
 
-/* Draw k of `count` where all are equally likely: positions from `begin` on. */
+/* Draw k of `count` positions from `begin` on, all equally likely. 0 or -ENOMEM. */
 static int draw_uniform(gd_sampler *s, uint64_t stream, int64_t begin, int64_t count, int64_t k,
                         int64_t *out) {
     if (s->job.replace) {
@@ -63,8 +64,8 @@ static int draw_uniform(gd_sampler *s, uint64_t stream, int64_t begin, int64_t c
     return 0;
 }
 
-/* Draw among those in-edges [begin, begin + degree) that were there at `time`, or all if the type
- * has no times; returns how many were drawn. */
+/* Draw among the in-edges [begin, begin + degree) that are not later than `time`, or among all if
+ * the type has no times. Returns how many it drew, or -errno. */
 static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_t degree,
                            int64_t fanout, int64_t time) {
     const gd_edge_type *const type = edge_type(s);
@@ -95,7 +96,7 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     return k;
 }
 
-/* Append what is drawn for the target at position p, whose in-edges are [begin, begin + degree). */
+/* Draw for the target at position p, whose in-edges are [begin, begin + degree), and append. */
 static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, int64_t degree,
                      int64_t fanout, int64_t time) {
     const gd_edge_type *const type = edge_type(s);
@@ -126,7 +127,7 @@ static int draw_turn(gd_sampler *s) {
     const gd_edge_type *const type = edge_type(s);
     const gd_csc *const csc = type->csc;
     const gd_found *const f = &s->found[type->target];
-    /* The first edge type draws what a graph of one type would. */
+    /* Each further type has a key of its own; so the first draws as in a graph of one type. */
     const uint64_t key = s->turn ? gd_mix(j->key + (uint64_t)s->turn * GD_GOLDEN) : j->key;
     if (gd_reserve_colptr(drawn(s), f->hop_last)) return -ENOMEM;
     for (int64_t p = f->hop_first; p < f->hop_last; p++) {
@@ -152,9 +153,9 @@ static int draw_turn(gd_sampler *s) {
     return 0;
 }
 
-/* ---- second pass: the neighbours at the drawn positions get their places ---- */
+/* ---- second pass: find the places of the drawn neighbours ---- */
 
-/* The place of the target that edge `e` of this turn was drawn for. */
+/* The place of the target for which edge `e` of this turn was drawn. */
 static int64_t target_of(const gd_sampler *s, int64_t e) {
     const gd_found *const f = &s->found[edge_type(s)->target];
     int64_t low = f->hop_first, high = f->hop_last;
@@ -168,7 +169,8 @@ static int64_t target_of(const gd_sampler *s, int64_t e) {
     return low;
 }
 
-/* The keys of the sources of edges [first, first + count), in the trees of their targets. */
+/* Write the keys and trees of the sources of edges [first, first + count); a source is in the tree
+ * of its target. */
 static void tree_keys(const gd_sampler *s, int64_t first, int64_t count, const int64_t *neighbour,
                       int64_t *key, int32_t *tree) {
     const gd_edge_type *const type = edge_type(s);
@@ -181,7 +183,8 @@ static void tree_keys(const gd_sampler *s, int64_t first, int64_t count, const i
     }
 }
 
-/* Place the neighbours of the next `count` <= CHUNK edges, `given` or else in the indices. */
+/* Find the places of the neighbours of the next `count` <= CHUNK edges; the neighbours are `given`,
+ * or if that is NULL in the indices. */
 static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
     const gd_edge_type *const type = edge_type(s);
     gd_found *const f = &s->found[type->source];
@@ -227,7 +230,7 @@ static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Place the neighbours of all edges from `placed` on; the indices are in memory, or mapped. */
+/* Find the places of all neighbours from `placed` on; the indices are in memory or mapped. */
 static int map_turn(gd_sampler *s) {
     const gd_csc *const csc = edge_type(s)->csc;
     gd_drawn *const d = drawn(s);
@@ -251,7 +254,7 @@ static int map_turn(gd_sampler *s) {
     return 0;
 }
 
-/* Place the neighbours of the next `count` edges, which are given. */
+/* Find the places of the given neighbours of the next `count` edges. */
 static int map_given(gd_sampler *s, const uint8_t *given, int64_t count) {
     for (int64_t i = 0; i < count; i += CHUNK) {
         if (stopped(&s->job)) return -ECANCELED;
@@ -262,7 +265,7 @@ static int map_given(gd_sampler *s, const uint8_t *given, int64_t count) {
     return 0;
 }
 
-/* Replace this turn's edges by all between found nodes; their sources are found already. */
+/* Replace this turn's edges by all edges between the nodes of the sample. */
 static int induce_turn(gd_sampler *s) {
     const gd_edge_type *const type = edge_type(s);
     const gd_csc *const csc = type->csc;
@@ -311,7 +314,7 @@ static void end_hop(gd_sampler *s) {
     s->hop++;
 }
 
-/* Go on with the turn after those done: to the end, or until neighbours are wanted. */
+/* Sample from the present turn on, to the end or until neighbours are wanted. */
 static int go_on(gd_sampler *s) {
     for (; s->hop < s->job.hops; end_hop(s)) {
         if (s->turn == 0) begin_hop(s);
@@ -326,7 +329,7 @@ static int go_on(gd_sampler *s) {
     return 0;
 }
 
-/* What a step of a sample comes to: an error leaves nothing. */
+/* Ends a step that returns rc; an error leaves no result. */
 static int ended(gd_sampler *s, int rc) {
     s->waiting = rc == GD_WANTS;
     if (rc < 0) {

@@ -1,4 +1,4 @@
-/* sampled.c: a sampler's scratch and what the last sample left in it. */
+/* sampled.c: making and freeing a sampler, and copying out the last sample. */
 #include "sampler.h"
 
 gd_sampler *gd_sampler_new(void) {
@@ -51,7 +51,7 @@ static void copy_out(void *out, const void *from, int64_t count, size_t width) {
     if (out && count > 0) memcpy(out, from, (size_t)count * width);
 }
 
-/* Positions below 2^31 take half the room. */
+/* As int32 positions take half the memory. */
 static void copy_edges(const gd_drawn *d, void *edge, int32_t edge_bytes) {
     assert(edge_bytes == 4 || edge_bytes == 8);
     if (edge_bytes == 8) {

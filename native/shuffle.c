@@ -1,9 +1,9 @@
-/* shuffle.c: an epoch's order of seeds, made as it is wanted: Fisher and Yates' shuffle, forwards.
- * Its first thousand numbers take a thousand steps, where an order that is made at once takes
- * tenths of a second for ten million, before there is a batch.
+/* shuffle.c: the order of an epoch's seeds, computed on demand: Fisher and Yates' shuffle,
+ * forwards. The first thousand numbers take a thousand steps. To compute the order of ten million
+ * at once would take tenths of a second before the first batch.
  *
- * A place keeps its number as the difference (xor) to what is there to begin with, the place's own:
- * so zeroed pages are the beginning, and are touched when they are come to.
+ * Each place stores its number xor its own place, the number that it begins with. So zeroed memory
+ * is the initial state, and a page takes memory when the shuffle first touches it.
  */
 #include "draw.h"
 
@@ -18,7 +18,7 @@ void gd_shuffle(void *moved, int32_t width, int64_t count, int64_t key, int64_t 
         const int64_t other = place + gd_below(&stream, (uint64_t)(count - place));
         const int64_t here = moved_at(moved, width, place) ^ place;
         out[place - first] = moved_at(moved, width, other) ^ other;
-        /* nobody looks at `place` again */
+        /* no later step reads `place`, so it is not updated */
         if (width == 4)
             ((int32_t *)moved)[other] = (int32_t)(here ^ other);
         else

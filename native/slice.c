@@ -1,8 +1,10 @@
-/* slice.c: for a thread that others wait for, and that runs for a moment at a time.
+/* slice.c: short scheduler slices, for a thread that others wait for and that runs for a moment at
+ * a time.
  *
- * A thread that wakes up while all cores are busy waits until somebody's slice ends, for up to
- * four milliseconds, unless it has asked for shorter slices than who is running (Linux 6.12;
- * earlier ones take no notice). That takes no privilege and gives no larger share of a core.
+ * A thread that wakes up while all cores are busy waits until the slice of a running thread ends,
+ * up to four milliseconds, unless it has asked for shorter slices than that thread (Linux 6.12;
+ * earlier kernels ignore the request). It needs no privilege and gives the thread no larger share
+ * of a core.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -11,9 +13,9 @@
 #include "internal.h"
 #include "slice.h"
 
-enum { SLICE_NS = 100000 }; /* the least that can be asked for */
+enum { SLICE_NS = 100000 }; /* the shortest slice that the kernel accepts */
 
-/* sched_setattr(2)'s; the C libraries before glibc 2.41 have none. */
+/* The argument of sched_setattr(2), which C libraries before glibc 2.41 do not declare. */
 typedef struct sched_attributes {
     uint32_t size, policy;
     uint64_t flags;

@@ -1,14 +1,14 @@
-/* slotset.h: a set of slots that is filled in any order and emptied in theirs. Only buffer.c
- * includes it.
+/* slotset.h: a set of slots; slots are added in any order and taken in ascending order. Its
+ * functions are inline because buffer.c calls them once for each slot of a release.
  */
 #ifndef GNNDRIVE_SLOTSET_H
 #define GNNDRIVE_SLOTSET_H
 #include "internal.h"
 
 typedef struct gd_slotset {
-    uint64_t *words;            /* a bit a slot */
-    uint64_t *groups;           /* a bit a word that is not 0 */
-    int64_t group_count, group; /* the groups before `group` are empty */
+    uint64_t *words;            /* one bit a slot */
+    uint64_t *groups;           /* one bit a word: the word is not 0 */
+    int64_t group_count, group; /* all groups before `group` are empty */
 } gd_slotset;
 
 static inline int gd_slotset_make(gd_slotset *s, int64_t slots) {
@@ -23,13 +23,13 @@ static inline void gd_slotset_free(gd_slotset *s) {
     free(s->groups);
 }
 
-/* Not between two takes, unless the last one said that it is empty */
+/* Do not call it between two takes, unless the last take returned -1. */
 static inline void gd_slotset_add(gd_slotset *s, int32_t slot) {
     s->words[slot >> 6] |= 1ull << (slot & 63);
     s->groups[slot >> 12] |= 1ull << (slot >> 6 & 63);
 }
 
-/* The smallest, or -1: it is empty */
+/* Removes the smallest slot and returns it; -1: the set is empty. */
 static inline int32_t gd_slotset_take(gd_slotset *s) {
     while (s->group < s->group_count && !s->groups[s->group]) s->group++;
     if (s->group == s->group_count) {

@@ -1,9 +1,9 @@
-/* staging.c: which part of the ring's staging is whose.
+/* staging.c: which part of the ring's staging belongs to which read.
  *
- * Each read gets as many pages as it needs, the first that are free: so what is in use lies close
- * together and stays in the processor's cache, whatever the reads' lengths. With a block of the
- * largest length for each, a few megabytes in flight were spread over three times as many.
- * Stretches are looked through one by one: there are as many as reads in flight, a hundred or so.
+ * Each read takes as many pages as it needs, the first free ones. So the pages in use lie close
+ * together and stay in the processor's cache, whatever the lengths of the reads. If each read took
+ * a block of the largest length, a few megabytes in flight would be spread over three times as
+ * many. The search goes through all stretches in use: as many as reads in flight, a hundred or so.
  */
 #include "staging.h"
 

@@ -6,9 +6,9 @@
  * the last push and a pop takes the head of the smallest bucket: constant time, some tens of
  * nanoseconds. Other policies pay the logarithm of the number of distinct keys.
  *
- * A bucket is found again by a small cache of recent keys. When the cache has forgotten a key that
- * is still in use, a second bucket of that key is made; it is younger, so equal keys still leave
- * oldest first.
+ * A small cache of recent keys finds the bucket of a key. If the cache has lost a key that is still
+ * in use, a push makes a second bucket of that key. The second bucket is younger, so slots of equal
+ * keys still leave oldest first.
  */
 #include "internal.h"
 
@@ -17,8 +17,8 @@
 
 typedef struct bucket {
     int64_t key;
-    int64_t age;        /* order of making: breaks ties between buckets of one key */
-    int32_t head, tail; /* slots; head == NONE: not in use */
+    int64_t age; /* the order in which buckets were made; decides between buckets of one key */
+    int32_t head, tail; /* slots; head == NONE: the bucket is not in use */
     int32_t heap_index;
     int32_t next_free;
 } bucket;
@@ -26,8 +26,8 @@ typedef struct bucket {
 struct gd_standby {
     int64_t slots, count;
     int32_t *next, *previous; /* by slot */
-    int32_t *bucket_of;       /* by slot: bucket + 1, or 0 when the slot is not on standby */
-    bucket *buckets;          /* at most one a slot; pages are touched only as they are used */
+    int32_t *bucket_of;       /* by slot: bucket + 1; 0: the slot is not on standby */
+    bucket *buckets;          /* at most one a slot; a page takes memory when it is first used */
     int32_t buckets_made, free_bucket;
     int32_t *heap, heap_count;
     int64_t ages;

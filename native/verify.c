@@ -1,5 +1,5 @@
-/* verify.c: looking at a feature buffer's books: counters, single entries, and whether every
- * invariant of buffer.c holds.
+/* verify.c: reading a slot table: counters, single entries, and a check of every invariant of
+ * buffer.c.
  */
 #include "buffer.h"
 

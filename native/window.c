@@ -1,12 +1,13 @@
-/* window.c: the batches that are known but not admitted yet, for look-ahead keys (Belady's rule, as
- * far as the queue of samples reaches).
+/* window.c: look-ahead: the batches that are known but not admitted yet, for keys by Belady's rule
+ * as far as the sampled batches reach.
  *
- * One byte a row holds one bit for each of up to eight batches, so that a row's next use, and the
- * key that a policy makes of it, costs one look, whatever the order in which samples arrive. The
- * policy is asked for the keys of 256 sets of batches, not of rows.
+ * One byte a row has one bit for each of up to eight batches. So one look tells a row's next use
+ * and the key that a policy gives it, whatever the order in which samples arrive, and a policy
+ * computes keys for 256 sets of batches, not for rows.
  *
- * A batch's rows are counted by who wanted them already when it came: so it is known how many rows
- * any of the batches want together without another pass over them.
+ * When a batch is announced its rows are counted by the set of batches that requested them before.
+ * From these counts gd_window_together computes how many distinct rows any of the batches request,
+ * without another pass over the rows.
  */
 #include "window.h"
 
@@ -86,7 +87,7 @@ int64_t gd_window_together(const gd_window *w, const int64_t *indices, int64_t n
     int64_t rows = 0;
     for (int k = 0; k < BATCHES; k++) {
         if (!(places >> k & 1)) continue;
-        unsigned counted = 1u << k; /* a row that comes twice in it has met itself */
+        unsigned counted = 1u << k; /* an earlier occurrence of a row in batch k itself */
         for (int j = 0; j < BATCHES; j++)
             if (w->came[j] < w->came[k]) counted |= places & 1u << j;
         for (unsigned m = 0; m < SETS; m++)

@@ -1,17 +1,18 @@
-/* window.h: what a window consists of. Only window.c, which keeps it, and buffer.c, which takes
- * keys from it, include it.
+/* window.h: the parts of a window, for window.c, which changes them, and buffer.c, which reads
+ * keys.
  */
 #ifndef GNNDRIVE_WINDOW_H
 #define GNNDRIVE_WINDOW_H
 #include "internal.h"
 
 struct gd_window {
-    uint8_t *wanted; /* rows: bit k is set if the batch in place k wants the row */
+    uint8_t *wanted; /* wanted[rows]: bit k is set if the batch in place k requests the row */
     int64_t rows;
-    int64_t index[GD_WINDOW_BATCHES]; /* of the batch in place k; -1: the place is free */
-    int64_t came[GD_WINDOW_BATCHES];  /* how many had come before it, of all that ever did */
-    int64_t all;                      /* that ever came */
-    int64_t met[GD_WINDOW_BATCHES][GD_WINDOW_SETS]; /* its rows, by who wanted them as it came */
+    int64_t index[GD_WINDOW_BATCHES]; /* the index of the batch in place k; -1: the place is free */
+    int64_t came[GD_WINDOW_BATCHES];  /* how many batches were announced before it */
+    int64_t all;                      /* how many batches were announced */
+    int64_t met[GD_WINDOW_BATCHES][GD_WINDOW_SETS]; /* its rows, by the set of batches that
+                                                       requested them when it was announced */
     gd_wishes wishes;
 };
 #endif
