@@ -1,0 +1,219 @@
+"""A strategy composed of a second implementation of every kind (tests/second) loads and trains; the
+package knows none of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+
+from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.buffer.policies.base import Policy
+from gnndrive.common.errors import ConfigError
+from gnndrive.strategies import STRATEGIES, Strategy
+from tests.loader.batches import assert_same, check
+from tests.loader.conftest import NODES, Make
+from tests.second import (
+    SECOND,
+    Copier,
+    Dealt,
+    Keeping,
+    OneThread,
+    Pairs,
+    Reversed,
+    Runs,
+    Widened,
+    used,
+)
+
+COMPOSED = Strategy("composed", "none", Dealt, Runs, (Widened,), Reversed, Pairs, (Keeping, "disk"))
+CLASSES = 7
+
+
+@pytest.fixture(autouse=True)
+def nothing_used() -> None:
+    used.clear()
+    Reversed.made.clear()
+
+
+@pytest.fixture
+def composed(make: Make) -> Make:
+    """Makes loaders that use the second implementation of every kind."""
+
+    def one(**arguments: Any) -> NeighborLoader:
+        given = {"strategy": COMPOSED, "device": Copier, "engine": OneThread, "seed": 3}
+        return make(**(given | {"shuffle": True} | arguments))
+
+    return one
+
+
+def test_batches_are_pieces_of_the_graph(composed: Make, data: Data, store: Store) -> None:
+    loader = composed()
+    for _ in range(2):
+        seeds = []
+        for batch in loader:
+            check(batch, data)
+            assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+            assert torch.equal(batch.n_id[: batch.batch_size], batch.input_id)
+            seeds += batch.input_id.tolist()
+        assert sorted(seeds) == list(range(NODES))
+    assert used.keys() == SECOND.keys()
+    assert set(Reversed.made) == {store.table("x").path}, "the adjacency lies as the store has it"
+
+
+def test_a_batch_trains(composed: Make) -> None:
+    torch.manual_seed(0)
+    convolution, last = SAGEConv(33, 16), torch.nn.Linear(16, CLASSES)
+    parameters = [*convolution.parameters(), *last.parameters()]
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    before = [each.detach().clone() for each in parameters]
+    batch = next(iter(composed()))
+    out = last(convolution(batch.x, batch.edge_index).relu())[: batch.batch_size]
+    loss = torch.nn.functional.cross_entropy(out, batch.y[: batch.batch_size])
+    loss.backward()
+    optimizer.step()
+    assert loss.isfinite()
+    assert not any(map(torch.equal, before, parameters))
+
+
+def test_a_transform_finds_the_rows(composed: Make, data: Data) -> None:
+    """It runs before the batch is handed over, and the device's gather may still be under way."""
+
+    def transform(batch: Data) -> Data:
+        check(batch, data)
+        return batch
+
+    assert sum(batch.batch_size for batch in composed(transform=transform)) == NODES
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"samplers": 1, "extractors": 1, "extracting_queue": 1, "training_queue": 1},
+        {"device": "cpu", "engine": "simulated", "policy": "lru"},
+        {"strategy": replace(COMPOSED, layout="table", tiers=("disk",))},
+        {"topology": "resident", "buffer": "1MB"},
+    ],
+    ids=["one of each", "device, engine, policy", "layout, tiers", "all in memory"],
+)
+def test_what_does_not_decide_changes_no_batch(composed: Make, other: dict[str, Any]) -> None:
+    for expected, batch in zip(composed(), composed(**other), strict=True):
+        assert_same(expected, batch)
+
+
+def test_its_plan_can_be_printed(composed: Make) -> None:
+    plan = str(composed().plan())
+    assert "widened, because it fits beside a batch" in plan
+    assert not Reversed.made, "a plan opens no file"
+
+
+@pytest.mark.parametrize("left_after", [0, 7, 25])
+def test_it_is_resumed(composed: Make, left_after: int) -> None:
+    whole, loader = list(composed()), composed()
+    batches = iter(loader)
+    given = [next(batches) for _ in range(left_after)]
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert state["settings"]["strategy"] == "composed"
+    other = composed()
+    other.load_state_dict(state)
+    for expected, batch in zip(whole, [*given, *other], strict=True):
+        assert_same(expected, batch)
+
+
+def test_closing_leaves_nothing_held(composed: Make, store: Store) -> None:
+    loader = composed()
+    batches = iter(loader)
+    next(batches)
+    runtime = loader._runtime
+    (table,) = runtime._buffers._warm.tables.values()
+    batches.close()
+    runtime._buffers._warm.verify()
+    stats = table.stats()
+    assert stats["free"] + stats["standby"] == stats["slots"]
+    assert list(store.path.parent.glob("*.reversed"))
+    next(iter(loader))
+    loader.close()
+    assert all(memory.closed for memory in runtime.device.memories)
+    assert not runtime.engine._active
+    assert not list(store.path.parent.glob("*.reversed"))
+
+
+def test_edges_are_seeds_too(store: Store, data: Data) -> None:
+    """Samples around edges are in PyG's own form, which a sampler leaves to the package."""
+    with LinkNeighborLoader(
+        store, [1], batch_size=40, strategy=COMPOSED, device=Copier, engine=OneThread, seed=3,
+        shuffle=True, buffer="43KB", neg_sampling="binary",
+    ) as loader:  # fmt: skip
+        seeds = []
+        for batch in loader:
+            assert torch.equal(batch.x, data.x[batch.n_id])
+            assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+            ends = batch.n_id[batch.edge_label_index][:, batch.edge_label > 0]
+            assert torch.equal(ends, data.edge_index[:, batch.input_id])
+            seeds += batch.input_id.tolist()
+    assert sorted(seeds) == list(range(data.num_edges))
+    assert used.keys() == SECOND.keys() - {"samplers"}
+
+
+# ---- what cannot be composed
+
+
+class Nameless(Policy):
+    """A policy that lacks its name."""
+
+    looks_ahead = False
+
+
+UNKNOWN = {
+    "schedule": "no schedule is called 'bottom-up'",
+    "sampler": "no sampler is called 'bottom-up'",
+    "topologies": "no topology is called 'bottom-up'",
+    "layout": "no layout is called 'bottom-up'",
+    "policy": "no policy is called 'bottom-up'",
+    "tiers": "no tier is called 'bottom-up'",
+}
+
+
+@pytest.fixture
+def attempt(store: Store) -> Iterator[Any]:
+    """Makes a loader with some arguments and begins an epoch."""
+    with ExitStack() as opened:
+
+        def begin(**arguments: Any) -> None:
+            given = {"batch_size": 16, "buffer": "40KB"} | arguments
+            next(iter(opened.enter_context(NeighborLoader(store, [4, 3], **given))))
+
+        yield begin
+
+
+def test_an_unknown_strategy_is_refused(attempt: Any) -> None:
+    with pytest.raises(ConfigError, match=r"no strategy is called 'ginx'; there are: .*gnndrive"):
+        attempt(strategy="ginx")
+
+
+@pytest.mark.parametrize("part", UNKNOWN)
+def test_an_unknown_plug_in_is_refused(attempt: Any, part: str) -> None:
+    """With the names that there are."""
+    message = UNKNOWN[part]
+    several = isinstance(getattr(COMPOSED, part), tuple)
+    named: Any = ("bottom-up",) if several else "bottom-up"
+    with pytest.raises(ConfigError, match=rf"{message}; there are: \w+"):
+        attempt(strategy=replace(STRATEGIES["gnndrive"], **{part: named}))
+
+
+@pytest.mark.parametrize("name", ["device", "engine", "policy", "topology"])
+def test_an_argument_without_a_name_is_refused(attempt: Any, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no {name} is called .*Nameless.*; there are: \w+"):
+        attempt(**{name: Nameless})
+
+
+def test_a_part_without_a_name_is_refused(attempt: Any) -> None:
+    with pytest.raises(ConfigError, match=r"no policy is called .*Nameless.*; there are: belady"):
+        attempt(strategy=replace(COMPOSED, policy=Nameless))
