@@ -301,3 +301,23 @@ def test_a_batch_is_delivered_whole(device: Device) -> None:
         memory.close()
 
     asyncio.run(main())
+
+
+def test_a_fence_may_be_cancelled_and_awaited_again(device: Device) -> None:
+    """As it is when an epoch ends early; the batch is still the user's."""
+
+    async def main() -> None:
+        memory, rows = await fill(device, 52)
+        alias = shuffled(SLOTS, seed=6)
+        gathers = [memory.gather(alias, torch.uint8, (52,)) for _ in range(4)]
+        waiting = [asyncio.ensure_future(fence()) for _, fence in gathers]
+        await asyncio.sleep(0)
+        for each in waiting:
+            each.cancel()
+        await asyncio.wait(waiting)
+        for got, fence in gathers:
+            await fence()
+            assert np.array_equal(look(device, got), rows[alias])
+        memory.close()
+
+    asyncio.run(main())
