@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gnndrive.buffer.devices._staged import Driver
-from gnndrive.buffer.devices.base import Device
+from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from tests.second import Copier
 
 MAKE: dict[str, Callable[[], Device]] = {
     "host": Host,
+    "copier": lambda: Copier.make(DeviceContext()),
     **{f"simulated-cuda-{seed}": lambda seed=seed: SimulatedCuda(seed=seed) for seed in range(4)},
 }
 
