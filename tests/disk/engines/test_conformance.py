@@ -18,6 +18,7 @@ from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.tiers.disk import Disk
 from gnndrive.testing.faults import NOISE
+from tests.second import OneThread
 
 from .conftest import drain
 
@@ -30,15 +31,22 @@ ROW_BYTES = [
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage").exists()
 
 
-@pytest.fixture(params=["uring", "threads", "simulated", "simulated-noise"])
+MADE = {name: (name, None) for name in plugins.names("engines")} | {
+    "simulated-noise": ("simulated", NOISE),
+    "second": (OneThread, None),
+}
+
+
+@pytest.fixture(params=MADE)
 def make(request):
     """A function that makes the engine under test."""
 
     def build(**settings) -> Engine:
-        name, _, noise = request.param.partition("-")
-        faults = NOISE if noise else None
+        engine, faults = MADE[request.param]
         options = {"depth": 16, "block_bytes": 65536} | settings
-        return plugins.find("engines", name)(EngineSettings(seed=1, faults=faults, **options))
+        return plugins.find("engines", engine).make(
+            EngineSettings(seed=1, faults=faults, **options)
+        )
 
     return build
 
