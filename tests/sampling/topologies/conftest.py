@@ -97,7 +97,7 @@ def opened() -> Iterator[Callable[..., Opened]]:
 
     def one(
         graph: Graph,
-        name: str = "direct",
+        name: Any = "direct",
         cache_bytes: int = 0,
         engine: str = "threads",
         faults: Any = None,

@@ -22,12 +22,14 @@ from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.testing.faults import NOISE
 from tests.sampling.samplers.graphs import Scratch, assert_contract, graph_of_degrees, random_graph
+from tests.second import Widened
 
 from .conftest import DATA_OFFSET, Graph, Opened
 
 WAYS: dict[str, dict[str, Any]] = {
     "mmap": {"name": "mmap"},
     "resident": {"name": "resident"},
+    "second": {"name": Widened},
     "direct": {},
     "direct, cache": {"cache_bytes": 6_000},
     "direct, all cached": {"cache_bytes": 10**9},
@@ -40,7 +42,8 @@ OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
 
 
 def test_every_topology_is_here() -> None:
-    assert {way.get("name", "direct") for way in WAYS.values()} == {*plugins.names("topologies")}
+    ways = {way.get("name", "direct") for way in WAYS.values()}
+    assert ways == {*plugins.names("topologies"), Widened}
 
 
 @pytest.fixture(params=WAYS)
@@ -116,10 +119,11 @@ def test_threads_change_nothing(way: Open, on_disk: OnDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cache"), [("mmap", 0), ("resident", 0), ("direct", 0), ("direct", 9_000)]
+    ("name", "cache"),
+    [("mmap", 0), ("resident", 0), ("direct", 0), ("direct", 9_000), (Widened, 0)],
 )
 def test_what_it_holds_is_what_was_planned(
-    opened: Callable[..., Opened], on_disk: OnDisk, name: str, cache: int
+    opened: Callable[..., Opened], on_disk: OnDisk, name: Any, cache: int
 ) -> None:
     graph = on_disk(*random_graph(3000, 15, seed=2, dtype=np.int32))
     topology = opened(graph, name, cache).topology
@@ -240,7 +244,9 @@ def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> 
                 array[at] = random.integers(low, high, endpoint=True)
         seeds, fanout = random.integers(0, 30, 4), random.choice([-1, 2, 40], 3).tolist()
         graph, found = on_disk(indptr, indices), []
-        for name, cache in (("mmap", 0), ("resident", 0), ("direct", 1_500), ("direct", 10**6)):
+        for name, cache in (
+            ("mmap", 0), ("resident", 0), ("direct", 1_500), ("direct", 10**6), (Widened, 0),
+        ):  # fmt: skip
             topology = opened(graph, name, cache).topology
             try:
                 found.append(Uniform(fanout).sample_nodes(seeds, seed, topology))
@@ -255,19 +261,19 @@ def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> 
     assert min(outcomes.values()) > 10
 
 
-@pytest.mark.parametrize("name", ["mmap", "resident", "direct"])
+@pytest.mark.parametrize("name", [*plugins.names("topologies"), Widened])
 @pytest.mark.parametrize("ends", [[0, 3], [1, 2], []])
 def test_what_is_no_csc_graph_is_refused(
-    opened: Callable[..., Opened], on_disk: OnDisk, name: str, ends: list[int]
+    opened: Callable[..., Opened], on_disk: OnDisk, name: Any, ends: list[int]
 ) -> None:
     graph = on_disk(np.array(ends, np.int64), np.zeros(2, np.int32))
     with pytest.raises(StoreError, match="gnndrive verify"):
         opened(graph, name)
 
 
-@pytest.mark.parametrize(("name", "cache"), [("resident", 0), ("direct", 10_000)])
+@pytest.mark.parametrize(("name", "cache"), [("resident", 0), ("direct", 10_000), (Widened, 0)])
 def test_a_file_that_became_shorter(
-    opened: Callable[..., Opened], on_disk: OnDisk, name: str, cache: int
+    opened: Callable[..., Opened], on_disk: OnDisk, name: Any, cache: int
 ) -> None:
     class Cut(Graph):
         @property
@@ -295,7 +301,7 @@ def test_a_disk_that_fails_at_the_start(
 
     monkeypatch.setattr("os.preadv", fail)
     graph = on_disk(*random_graph(50, 5))
-    for name, cache in (("resident", 0), ("direct", 10_000)):
+    for name, cache in (("resident", 0), ("direct", 10_000), (Widened, 0)):
         with pytest.raises(ReadError) as caught:
             opened(graph, name, cache)
         assert (caught.value.path, caught.value.errno) == (str(graph.path), errno.EIO)
