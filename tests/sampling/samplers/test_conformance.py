@@ -1,0 +1,327 @@
+"""What every sampler must do, and that a sampler which does not is found.
+
+What PyG's users rely on beyond that is in `test_sampler_contract.py`, for uniform sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnndrive.common import plugins
+from gnndrive.common.errors import ClosedError, ConfigError, StoreError
+from gnndrive.common.records import Int64Array, Sample, Seeds
+from gnndrive.sampling.samplers.base import (
+    Sampler,
+    SamplerContext,
+    batch_key,
+    position_dtype,
+)
+from gnndrive.sampling.topologies import over_arrays
+from gnndrive.sampling.topologies.base import Topology
+from gnndrive.sampling.topologies.mmap import Mmap
+from tests.sampling.samplers import broken
+from tests.sampling.samplers.graphs import Index, graph_of_degrees, random_graph, star
+from tests.second import Runs
+
+# Samplers that the standard context does not make: a function of it gives theirs.
+CONTEXTS: dict[str, Callable[[SamplerContext], SamplerContext]] = {}
+ALL = [*plugins.names("samplers"), Runs]
+
+
+def made(kind: type[Sampler], num_neighbors: Any = (4, 3), **more: Any) -> Sampler:
+    """A sampler of that kind for a graph of one type."""
+    context = SamplerContext(list(num_neighbors), **more)
+    try:
+        return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
+    except Exception as error:
+        pytest.fail(
+            f"the sampler {kind.name!r} cannot be made from the standard context ({error!r}): "
+            "give it one in CONTEXTS of this test"
+        )
+
+
+def sampled(sampler: Sampler, seeds: Sequence[int], key: int, topology: Topology) -> Sample:
+    """A sample around node ids, as the pipeline asks for it."""
+    node = np.array(seeds, np.int64)
+    given = node.copy()
+    sample = sampler.sample(Seeds(0, given, given.copy()), key, [topology])
+    assert np.array_equal(given, node), "the seeds were changed"
+    assert isinstance(sample, Sample)
+    return sample
+
+
+def told(sample: Sample) -> tuple[Any, ...]:
+    """Everything that a sample says."""
+    arrays = (sample.node, sample.row, sample.colptr, sample.edge)
+    return (*(each.tolist() for each in arrays), sample.num_sampled_nodes, sample.num_sampled_edges)
+
+
+def assert_well_formed(
+    sample: Sample, seeds: Sequence[int], hops: int, indptr: Int64Array, indices: Index
+) -> None:
+    """Hold a sample against its graph and against what the pipeline makes of it."""
+    node, row, colptr, edge = sample.node, sample.row, sample.colptr, sample.edge
+    assert (node.dtype, row.dtype, colptr.dtype) == (np.int64, np.int32, np.int32)
+    assert edge.dtype == position_dtype(len(indices))
+    assert len(sample.num_sampled_nodes) == hops + 1
+    assert len(sample.num_sampled_edges) == hops
+    assert sum(sample.num_sampled_nodes) == len(node)
+    assert sum(sample.num_sampled_edges) == len(row) == len(edge)
+    assert sample.num_sampled_nodes[0] == len(seeds), "the seeds are miscounted"
+    assert node[: len(seeds)].tolist() == list(seeds), "the seeds come first and in order"
+    later = node[len(seeds) :].tolist()
+    assert len(set(later) - set(seeds)) == len(later), "a node comes twice"
+    assert colptr[0] == 0
+    assert colptr[-1] == len(row)
+    assert (np.diff(colptr) >= 0).all()
+    assert len(colptr) <= len(node) + 1
+    if len(row):
+        assert row.min() >= 0
+        assert row.max() < len(node)
+        assert edge.min() >= 0
+        assert edge.max() < len(indices)
+        assert np.array_equal(indices[edge], node[row]), "an edge has another source"
+        target = node[sample.col]
+        within = (indptr[target] <= edge) & (edge < indptr[target + 1])
+        assert within.all(), "an edge has another target"
+    reached = 0
+    for hop in range(hops):
+        reached += sample.num_sampled_nodes[hop]
+        drawn = sum(sample.num_sampled_edges[: hop + 1])
+        assert (sample.col[drawn:] >= reached).all(), "an edge is counted in a later hop"
+        assert (row[:drawn] < reached + sample.num_sampled_nodes[hop + 1]).all()
+
+
+# ---- the contract
+
+
+def samples_are_pieces_of_the_graph(kind: type[Sampler]) -> None:
+    for dtype in (np.int32, np.int64):
+        indptr, indices = random_graph(600, 12, seed=3, dtype=dtype)
+        topology = over_arrays(indptr, indices)
+        for fanout in ([5, 4], [-1, 2], [0, 5], [3], [], [1, -1, 1]):
+            for repeat in (False, True):
+                sampler = made(kind, fanout, replace=repeat)
+                for seeds in (range(40), [7, 7, 3, 599, 7], [11], []):
+                    sample = sampled(sampler, seeds, 5, topology)
+                    assert_well_formed(sample, list(seeds), len(fanout), indptr, indices)
+
+
+def a_sample_depends_on_its_key_alone(kind: type[Sampler]) -> None:
+    """On no other call before it, and on no thread beside it."""
+    topology = over_arrays(*random_graph(2000, 15, seed=2, dtype=np.int32))
+    batches = [np.arange(10 * batch, 10 * batch + 7 + batch % 5) for batch in range(40)]
+    keys = [batch_key(1, 0, batch) for batch in range(40)]
+
+    def one(sampler: Sampler, batch: int) -> tuple[Any, ...]:
+        return told(sampled(sampler, batches[batch], keys[batch], topology))
+
+    expected = [one(made(kind), batch) for batch in range(40)]
+    shared = made(kind)
+    mixed = np.random.default_rng(0).permutation(np.tile(np.arange(40), 3)).tolist()
+    with ThreadPoolExecutor(4) as threads:
+        for batch, got in zip(mixed, threads.map(partial(one, shared), mixed), strict=True):
+            assert got == expected[batch], "a sample differs from thread to thread or call to call"
+
+
+def another_key_is_another_sample(kind: type[Sampler]) -> None:
+    topology = star(300)
+    samples = {
+        tuple(sampled(made(kind, [3]), [0], batch_key(0, 0, batch), topology).edge.tolist())
+        for batch in range(30)
+    }
+    assert len(samples) > 20
+
+
+def no_sample_exceeds_its_bounds(kind: type[Sampler]) -> None:
+    """The plan counts memory for so many."""
+
+    @settings(derandomize=True, deadline=None, max_examples=150, database=None)
+    @given(small_graphs())
+    def holds(case: tuple[list[int], int, list[int], list[int], bool]) -> None:
+        degrees, key, seeds, fanout, repeat = case
+        indptr, indices = graph_of_degrees(degrees, key % 2**32)
+        sampler = made(kind, fanout, replace=repeat)
+        bounds = sampler.bounds(len(seeds), {None: len(degrees)}, {None: len(indices)})
+        sample = sampled(sampler, seeds, key, over_arrays(indptr, indices))
+        assert_well_formed(sample, seeds, len(fanout), indptr, indices)
+        assert len(sample.node) <= bounds.nodes[None] <= bounds.entries[None]
+        assert len(sample.edge) <= bounds.edges[None]
+
+    holds()
+
+
+@st.composite
+def small_graphs(draw: st.DrawFn) -> tuple[list[int], int, list[int], list[int], bool]:
+    """Degrees, a key, distinct seeds, a fanout and whether to replace."""
+    degrees = draw(st.lists(st.integers(0, 9), min_size=1, max_size=20))
+    node = st.integers(0, len(degrees) - 1)
+    return (
+        degrees,
+        draw(st.integers(0, 2**64 - 1)),
+        draw(st.lists(node, unique=True, max_size=6)),
+        draw(st.lists(st.integers(-1, 5), max_size=3)),
+        draw(st.booleans()),
+    )
+
+
+def stopping_ends_later_calls(kind: type[Sampler]) -> None:
+    sampler, topology = made(kind), star(20)
+    sampled(sampler, [0], 0, topology)
+    for _ in range(2):
+        sampler.stop()
+        with pytest.raises(ClosedError):
+            sampled(sampler, [0], 0, topology)
+    sampled(made(kind), [0], 0, topology)  # the next epoch's is another
+
+
+def stopping_ends_a_call_under_way(kind: type[Sampler]) -> None:
+    """The topology is asked for the graph once the call has begun."""
+    sampler = made(kind)
+
+    class Stopping(Mmap):
+        def csc(self) -> Any:
+            sampler.stop()
+            return super().csc()
+
+    indptr = np.full(22, 20)
+    indptr[0] = 0
+    with pytest.raises(ClosedError):
+        sampled(sampler, [0], 0, Stopping(indptr, np.arange(1, 21)))
+
+
+def a_damaged_graph_is_an_error(kind: type[Sampler]) -> None:
+    for bad in (-1, 6, 2**31 - 1):
+        indices = np.array([1, 2, bad, 4, 5], np.int32)
+        topology = over_arrays(np.array([0, 5, 5, 5, 5, 5, 5]), indices, "damaged")
+        with pytest.raises(StoreError, match="damaged"):
+            sampled(made(kind, [-1]), [0], 0, topology)
+    for bad in (-(2**63), -1, 8, 2**63 - 1):
+        indptr = np.array([0, 2, 4, 7])
+        indptr[1] = bad
+        topology = over_arrays(indptr, np.array([1, 2, 0, 1, 2, 0, 1]), "damaged")
+        for node in (0, 1):
+            with pytest.raises(StoreError, match="damaged"):
+                sampled(made(kind, [-1]), [node], 0, topology)
+
+
+def a_seed_that_is_no_node_is_an_error(kind: type[Sampler]) -> None:
+    for bad in (-1, 21, 2**40):
+        with pytest.raises(ConfigError, match=f"seed {bad} "):
+            sampled(made(kind), [0, bad], 0, star(19))
+
+
+def a_fanout_that_cannot_be_is_refused(kind: type[Sampler]) -> None:
+    for bad in ([-2], [2.5], [2**63]):
+        with pytest.raises(ConfigError, match="num_neighbors"):
+            kind.make(SamplerContext(bad))
+
+
+def arrays_come_from_the_loaders_memory(kind: type[Sampler]) -> None:
+    """Which recycles them."""
+    given: list[int] = []
+
+    def empty(shape: Any, dtype: Any) -> Any:
+        array = np.empty(shape, dtype)
+        given.append(array.ctypes.data)
+        return array
+
+    sample = sampled(made(kind, empty=empty), range(5), 1, star(20))
+    arrays = (sample.node, sample.row, sample.edge)
+    assert {each.ctypes.data for each in arrays} <= {*given}, "an array is of its own"
+
+
+def plain_sampling_leaves_all_else_to_the_context(kind: type[Sampler]) -> None:
+    other = SimpleNamespace()
+    context = SamplerContext([3], subgraphs=lambda: other)  # type: ignore[arg-type, return-value]
+    assert kind.make(context) is other, "it samples plainly"
+
+
+CONTRACT = (
+    samples_are_pieces_of_the_graph,
+    a_sample_depends_on_its_key_alone,
+    another_key_is_another_sample,
+    no_sample_exceeds_its_bounds,
+    stopping_ends_later_calls,
+    stopping_ends_a_call_under_way,
+    a_damaged_graph_is_an_error,
+    a_seed_that_is_no_node_is_an_error,
+    a_fanout_that_cannot_be_is_refused,
+    arrays_come_from_the_loaders_memory,
+    plain_sampling_leaves_all_else_to_the_context,
+)
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("sampler", ALL, ids=plugins.name_of)
+def test_a_sampler_keeps_its_contract(sampler: Any, check: Callable[[Any], None]) -> None:
+    check(plugins.find("samplers", sampler))
+
+
+@pytest.mark.parametrize("sampler", ALL, ids=plugins.name_of)
+@pytest.mark.parametrize("nodes", [3, 70_000])
+def test_a_packed_graph_is_the_same(sampler: Any, nodes: int, tmp_path: Any) -> None:
+    """Which is how the resident topology keeps indices."""
+    kind = plugins.find("samplers", sampler)
+    indices = np.random.default_rng(0).integers(0, nodes, 500)
+    indptr = np.full(nodes + 1, 500)
+    indptr[0] = 0
+    path = tmp_path / "indices"
+    path.write_bytes(indices.tobytes())
+    packed = plugins.find("topologies", "resident")(
+        indptr, SimpleNamespace(path=str(path), data_offset=0, row_count=500, row_bytes=8,
+                                dtype="int64"),
+    )  # fmt: skip
+    for fanout in ([-1], [7]):
+        samples = [
+            told(sampled(made(kind, fanout), [0], 3, graph))
+            for graph in (packed, over_arrays(indptr, indices))
+        ]
+        assert samples[0] == samples[1]
+
+
+# ---- a broken one is found
+
+
+@pytest.mark.parametrize(
+    ("sampler", "check", "message"),
+    [
+        (broken.Swapped, samples_are_pieces_of_the_graph, "the seeds come first"),
+        (broken.Misplaced, samples_are_pieces_of_the_graph, "an edge has another"),
+        (broken.Uncounted, samples_are_pieces_of_the_graph, "seeds are miscounted"),
+        (broken.Stateful, a_sample_depends_on_its_key_alone, "differs from thread to thread"),
+        (broken.Keyless, another_key_is_another_sample, "> 20"),
+        (broken.Bold, no_sample_exceeds_its_bounds, "<= 2"),
+        (broken.Deaf, stopping_ends_later_calls, "DID NOT RAISE"),
+        (broken.Late, stopping_ends_a_call_under_way, "DID NOT RAISE"),
+        (broken.Trusting, a_damaged_graph_is_an_error, "DID NOT RAISE"),
+        (broken.Own, arrays_come_from_the_loaders_memory, "of its own"),
+        (broken.Jealous, plain_sampling_leaves_all_else_to_the_context, "plain"),
+    ],
+)
+def test_a_broken_sampler_is_found(
+    sampler: type[Sampler], check: Callable[[Any], None], message: str
+) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
+        check(sampler)
+
+
+def test_one_that_cannot_be_made_says_where_to_help() -> None:
+    class Demanding(Runs):
+        name = "demanding"
+
+        @classmethod
+        def make(cls, context: SamplerContext) -> Sampler:
+            raise KeyError("trace")
+
+    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
+        another_key_is_another_sample(Demanding)
