@@ -1,0 +1,381 @@
+"""What every layout must do, whichever engine carries its plans out, and that a layout which does
+not is found."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.common import plugins
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.ffi import ffi
+from gnndrive.common.records import EngineSettings, Int32Array, Int64Array, Landing, TableFile
+from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.disk.read_job import ReadJob
+from gnndrive.testing.faults import NOISE
+from tests.disk.engines.conftest import drain, slot_memory
+from tests.second import OneThread, Reversed
+
+# Layouts that the standard context does not make: a function of it gives theirs.
+CONTEXTS: dict[str, Callable[[LayoutContext], LayoutContext]] = {}
+ALL = [*plugins.names("layouts"), Reversed]
+ENGINES = [*plugins.names("engines"), OneThread]
+ROW_BYTES = (1, 12, 132, 512, 4096, 5000)
+DATA_OFFSET = 4096
+EXTENT_BYTES = 4096
+BLOCK_BYTES = 12288  # holds an extent, and a row of 5,000 bytes wherever it lies
+UNTOUCHED = 0xEE
+
+
+@dataclass
+class Table:
+    """Random rows in a file, uint8 [rows, row_bytes]."""
+
+    file: TableFile
+    content: np.ndarray[Any, np.dtype[np.uint8]]
+
+    def layout(self, kind: type[Layout], **more: Any) -> Layout:
+        """A layout of that kind over it."""
+        context = LayoutContext(self.file, EXTENT_BYTES, **more)
+        try:
+            return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
+        except Exception as error:
+            pytest.fail(
+                f"the layout {kind.name!r} cannot be made from the standard context ({error!r}): "
+                "give it one in CONTEXTS of this test"
+            )
+
+
+class Slots:
+    """Memory that rows land in: `count` slots or places, `stride` bytes apart."""
+
+    def __init__(self, count: int, row_bytes: int, stride: int = 0, direct: bool = True) -> None:
+        stride = stride or row_bytes
+        self.rows = slot_memory(count, stride)[:, :row_bytes]
+        self._whole = self.rows.base if self.rows.base is not None else self.rows
+        self._whole[:] = UNTOUCHED
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(self._whole)))
+        self.landing = Landing(address, stride, direct, self._whole)
+
+
+def make_table(folder: Path, row_bytes: int, rows: int) -> Table:
+    """A table whose rows begin one page into the file."""
+    content = np.random.default_rng(row_bytes).integers(0, 256, (rows, row_bytes), np.uint8)
+    path = folder / f"table{len(list(folder.iterdir()))}"
+    path.write_bytes(bytes(DATA_OFFSET) + content.tobytes())
+    return Table(TableFile(str(path), DATA_OFFSET, rows, row_bytes, "uint8", (row_bytes,)), content)
+
+
+def run(carry_out: Callable[[Engine], Coroutine[Any, Any, None]], engine: Any = "threads") -> None:
+    """Carry something out with an engine, in a loop of its own."""
+
+    async def main() -> None:
+        faults = NOISE if engine == "simulated" else None
+        kind: type[Engine] = plugins.find("engines", engine)
+        made = kind.make(EngineSettings(8, BLOCK_BYTES, 1, faults))
+        try:
+            await carry_out(made)
+        finally:
+            await made.aclose()
+
+    asyncio.run(main())
+
+
+def wanted(rows: int, count: int, seed: int = 0) -> tuple[Int64Array, Int32Array]:
+    """Different rows in any order, and as many different slots below `rows`."""
+    draw = np.random.default_rng(seed)
+    return draw.permutation(rows)[:count], draw.permutation(rows)[:count].astype(np.int32)
+
+
+async def bring(
+    engine: Engine, layout: Layout, slots: Slots, rows: Int64Array, where: Int32Array
+) -> list[tuple[int, int, int]]:
+    """Bring rows to slots; each slot must land or fail once. Returns the failures."""
+    given = rows.copy(), where.copy()
+    landed, failures = await drain(engine, layout.locate(rows, where, slots.landing))
+    assert np.array_equal(rows, given[0]), "the rows were changed"
+    assert np.array_equal(where, given[1]), "the slots were changed"
+    ended = [*landed.tolist(), *(slot for slot, _, _ in failures)]
+    assert sorted(ended) == sorted(where.tolist()), "not each slot once"
+    return failures
+
+
+# ---- the contract
+
+
+def every_byte_lands(kind: type[Layout], folder: Path, engine: Any = "threads") -> None:
+    for row_bytes in ROW_BYTES:
+        run(partial(_every_byte_of, kind, make_table(folder, row_bytes, 60)), engine)
+
+
+async def _every_byte_of(kind: type[Layout], table: Table, engine: Engine) -> None:
+    row_bytes, layout = table.file.row_bytes, table.layout(kind)
+    pages = -(-row_bytes // 4096) * 4096
+    for direct, stride in ((True, row_bytes), (False, row_bytes), (True, pages)):
+        for count in (60, 1, 17):
+            slots = Slots(60, row_bytes, stride, direct)
+            rows, where = wanted(60, count, seed=count)
+            assert not await bring(engine, layout, slots, rows, where)
+            assert np.array_equal(slots.rows[where], table.content[rows]), "a wrong row"
+            rest = np.setdiff1d(np.arange(60), where)
+            assert (slots.rows[rest] == UNTOUCHED).all(), "written beside the slots"
+    layout.close()
+
+
+def rows_land_in_places(kind: type[Layout], folder: Path) -> None:
+    """Of staging, where a device has rows land before it copies them."""
+    table = make_table(folder, 200, 300)
+
+    async def main(engine: Engine) -> None:
+        layout, staging = table.layout(kind), Slots(20, 200, direct=False)
+        places = np.arange(20, dtype=np.int32)
+        staging.landing = replace(staging.landing, places=places)
+        for seed in range(4):
+            rows = wanted(300, 20, seed)[0]
+            assert not await bring(engine, layout, staging, rows, places)
+            assert np.array_equal(staging.rows, table.content[rows]), "a wrong row"
+        layout.close()
+
+    run(main)
+
+
+def a_row_may_be_repeated_if_said_so(kind: type[Layout], folder: Path) -> None:
+    for row_bytes in (8, 4096):
+        table = make_table(folder, row_bytes, 40)
+
+        async def main(engine: Engine, table: Table = table, row_bytes: int = row_bytes) -> None:
+            layout, slots = table.layout(kind, repeats=True), Slots(60, row_bytes)
+            rows = np.concatenate([np.arange(40), np.arange(20)])[::-1].copy()
+            where = np.random.default_rng(0).permutation(60).astype(np.int32)
+            assert not await bring(engine, layout, slots, rows, where)
+            assert np.array_equal(slots.rows[where], table.content[rows]), "a wrong row"
+            layout.close()
+
+        run(main)
+
+
+def what_cannot_be_planned_is_refused(kind: type[Layout], folder: Path) -> None:
+    table, slots = make_table(folder, 100, 30), Slots(30, 100)
+    layout, two = table.layout(kind), np.arange(2, dtype=np.int32)
+    for bad in (-1, 30, 2**40, -(2**63)):
+        with pytest.raises(ValueError, match=rf"row {bad} .*30 rows"):
+            layout.locate(np.array([0, bad]), two, slots.landing)
+    with pytest.raises(ValueError, match="twice"):
+        layout.locate(np.array([7, 7]), two, slots.landing)
+    layout.locate(np.array([7, 8]), two, slots.landing)  # refusing spoils nothing
+    layout.close()
+
+
+def no_rows_are_no_reads(kind: type[Layout], folder: Path) -> None:
+    table, slots = make_table(folder, 100, 30), Slots(30, 100)
+
+    async def main(engine: Engine) -> None:
+        layout, none = table.layout(kind), np.empty(0, np.int64)
+        assert not await bring(engine, layout, slots, none, none.astype(np.int32))
+        layout.close()
+
+    run(main)
+
+
+def plans_are_as_long_as_they_may_be(kind: type[Layout], folder: Path) -> None:
+    """Extents are cut at the limit, rows beside each other share one, and gaps may be bridged."""
+    table, slots = make_table(folder, 128, 4096), Slots(4096, 128)
+    every, where = np.arange(4096), np.arange(4096, dtype=np.int32)
+    layout = table.layout(kind)
+    job = layout.locate(every, where, slots.landing)
+    assert job.nbytes <= job.requests * EXTENT_BYTES, "an extent is longer than it may be"
+    assert job.requests <= 2 * 4096 * 128 // EXTENT_BYTES, "rows side by side are read apart"
+    layout.close()
+    bridging = table.layout(kind, gap_bytes_max=EXTENT_BYTES)
+    some = every[::16].copy()  # 2,048 bytes apart
+    less = bridging.locate(some, where[: len(some)], slots.landing)
+    assert less.requests <= len(some), "a gap costs requests"
+    bridging.close()
+
+
+def several_plans_are_carried_out_at_once(kind: type[Layout], folder: Path) -> None:
+    table = make_table(folder, 300, 400)
+
+    async def main(engine: Engine) -> None:
+        layout, slots = table.layout(kind), Slots(400, 300)
+        rows, where = wanted(400, 400)
+        parts = [(rows[i::4].copy(), where[i::4].copy()) for i in range(4)]
+        await asyncio.gather(*(bring(engine, layout, slots, *part) for part in parts))
+        assert np.array_equal(slots.rows[where], table.content[rows]), "a wrong row"
+        layout.close()
+
+    run(main)
+
+
+def a_short_file_fails_the_rows_that_it_lacks(kind: type[Layout], folder: Path) -> None:
+    table = make_table(folder, 200, 300)
+    layout, slots = table.layout(kind), Slots(300, 200)
+    whole = os.path.getsize(layout.path)
+    cut = whole - 20_100
+    os.truncate(layout.path, cut)
+
+    async def main(engine: Engine) -> None:
+        rows, where = wanted(300, 300)
+        failures = await bring(engine, layout, slots, rows, where)
+        lost = [slot for slot, _, _ in failures]
+        assert 90 <= len(lost) <= 110, "other rows fail than those that are not there"
+        for _, error, offset in failures:
+            assert error == errno.ENODATA
+            assert cut - 200 - 4096 <= offset < whole, "the offset is not the row's"
+        row_of = np.empty(300, np.int64)
+        row_of[where] = rows
+        kept = np.setdiff1d(where, lost)
+        assert np.array_equal(slots.rows[kept], table.content[row_of[kept]]), "a wrong row"
+        layout.close()
+
+    run(main)
+
+
+def errors_name_the_file(kind: type[Layout], folder: Path) -> None:
+    table, slots = make_table(folder, 64, 10), Slots(10, 64)
+    layout = table.layout(kind)
+    job = layout.locate(np.arange(10), np.arange(10, dtype=np.int32), slots.landing)
+    assert isinstance(job, ReadJob)
+    assert job.path == layout.path
+    assert Path(layout.path).is_file()
+    layout.close()
+    missing = replace(table.file, path=str(folder / "none"))
+    with pytest.raises(StoreError, match="none"):
+        kind.make(LayoutContext(missing))
+    for wrong in ({"extent_bytes_max": 0}, {"gap_bytes_max": -1}):
+        with pytest.raises(ConfigError):
+            kind.make(LayoutContext(table.file, **wrong))
+
+
+def closing_is_for_good(kind: type[Layout], folder: Path) -> None:
+    table, slots = make_table(folder, 64, 10), Slots(10, 64)
+    before = set(os.listdir("/proc/self/fd"))
+    layout = table.layout(kind)
+    layout.close()
+    layout.close()
+    assert set(os.listdir("/proc/self/fd")) <= before, "a file is still open"
+    with pytest.raises(ValueError, match="closed"):
+        layout.locate(np.arange(1), np.zeros(1, np.int32), slots.landing)
+    again = table.layout(kind)  # closing took nothing from the table
+    again.close()
+
+
+CONTRACT: tuple[Callable[[Any, Path], None], ...] = (
+    rows_land_in_places,
+    a_row_may_be_repeated_if_said_so,
+    what_cannot_be_planned_is_refused,
+    no_rows_are_no_reads,
+    plans_are_as_long_as_they_may_be,
+    several_plans_are_carried_out_at_once,
+    a_short_file_fails_the_rows_that_it_lacks,
+    errors_name_the_file,
+    closing_is_for_good,
+)
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("layout", ALL, ids=plugins.name_of)
+def test_a_layout_keeps_its_contract(
+    layout: Any, check: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
+    check(plugins.find("layouts", layout), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=plugins.name_of)
+@pytest.mark.parametrize("layout", ALL, ids=plugins.name_of)
+def test_every_byte_lands(layout: Any, engine: Any, tmp_path: Path) -> None:
+    every_byte_lands(plugins.find("layouts", layout), tmp_path, engine)
+
+
+# ---- a broken one is found
+
+
+class Forward(Reversed):
+    """Looks where rows would lie if they were not reversed."""
+
+    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+        return super().locate(self._context.file.row_count - 1 - rows, slots, landing)
+
+
+class Placeless(Reversed):
+    """Lands rows in their order, whichever slots they are for."""
+
+    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+        return super().locate(rows, np.sort(slots), landing)
+
+
+class Sorting(Reversed):
+    """Sorts what it was given."""
+
+    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+        job = super().locate(rows, slots, landing)
+        rows.sort()
+        return job
+
+
+class Wrapping(Reversed):
+    """Takes rows out of range for others, as indexing does."""
+
+    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+        return super().locate(rows % self._context.file.row_count, slots, landing)
+
+
+class Lenient(Reversed):
+    """Lets rows be repeated whatever was said."""
+
+    def __init__(self, context: LayoutContext) -> None:
+        super().__init__(replace(context, repeats=True))
+
+
+class Long(Reversed):
+    """Reads as much at once as it likes."""
+
+    def __init__(self, context: LayoutContext) -> None:
+        super().__init__(replace(context, extent_bytes_max=1 << 20))
+
+
+class Open(Reversed):
+    """Forgets to close its file."""
+
+    def close(self) -> None:
+        self._fd = -1
+
+
+@pytest.mark.parametrize(
+    ("layout", "check", "message"),
+    [
+        (Forward, every_byte_lands, "a wrong row"),
+        (Placeless, several_plans_are_carried_out_at_once, "a wrong row"),
+        (Sorting, rows_land_in_places, "the rows were changed"),
+        (Wrapping, what_cannot_be_planned_is_refused, "DID NOT RAISE"),
+        (Lenient, what_cannot_be_planned_is_refused, "DID NOT RAISE"),
+        (Long, plans_are_as_long_as_they_may_be, "longer than it may be"),
+        (Open, closing_is_for_good, "still open"),
+    ],
+)
+def test_a_broken_layout_is_found(
+    layout: type[Layout], check: Callable[[Any, Path], None], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
+        check(layout, tmp_path)
+
+
+def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
+    class Demanding(Reversed):
+        name = "demanding"
+
+        def __init__(self, context: LayoutContext) -> None:
+            raise KeyError("partitions")
+
+    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
+        no_rows_are_no_reads(Demanding, tmp_path)
