@@ -1,0 +1,335 @@
+"""What every tier must do, by itself or above the disk, and that a tier which does not is found.
+
+The disk is simulated, so that a test says what has been read when; a tier that waits for what will
+never come ends in `Deadlock`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.common import plugins
+from gnndrive.common.errors import ClosedError
+from gnndrive.common.ffi import ffi
+from gnndrive.common.records import Int32Array, Int64Array, Landing
+from gnndrive.disk.engines.simulated import Simulated
+from gnndrive.disk.layouts.table import TableLayout
+from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.testing.faults import NOISE, Faults, simulated
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import (
+    Scenario,
+    Simulation,
+    numbered_rows,
+    write_numbered_rows,
+)
+from tests.disk.engines.conftest import slot_memory
+from tests.disk.tiers import broken
+from tests.second import Keeping
+
+# Tiers that the standard context, over the disk, does not make: a function of it gives theirs.
+CONTEXTS: dict[str, Callable[[TierContext], TierContext]] = {}
+ALL = [*plugins.names("tiers"), Keeping]
+ROWS = 300
+ROW_BYTES = 1024
+SLOTS = 200
+BAD = (20 * ROW_BYTES, 20 * ROW_BYTES + 512)  # half of row 20
+
+
+def made(kind: type[Tier], context: TierContext) -> Tier:
+    """A tier of that kind."""
+    try:
+        return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
+    except Exception as error:
+        pytest.fail(
+            f"the tier {kind.name!r} cannot be made from the standard context ({error!r}): give "
+            "it one in CONTEXTS of this test"
+        )
+
+
+@dataclass
+class Asked:
+    """What came of a fetch.
+
+    Attributes:
+        landed: slots, in the order in which they landed.
+        failures: by slot, (errno, offset).
+    """
+
+    landed: list[int] = field(default_factory=list)
+    failures: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Bench:
+    """A tier over rows on a simulated disk that tell their number, and slots for them; made inside
+    the loop that it runs in."""
+
+    def __init__(
+        self, kind: type[Tier], folder: Path, faults: Faults = NOISE, depth: int = 8
+    ) -> None:
+        path = folder / "rows"
+        self.file = write_numbered_rows(path, ROWS, ROW_BYTES)
+        self.layout = TableLayout(self.file, extent_bytes_max=4096)
+        self.engine = Simulated(simulated(3, faults, depth))
+        disk = plugins.find("tiers", "disk")
+        below = disk.make(TierContext(self.layout, self.engine, None, ROWS, ROW_BYTES))
+        self.tier = made(kind, TierContext(self.layout, self.engine, below, ROWS, ROW_BYTES))
+        self.rows = slot_memory(SLOTS, ROW_BYTES)
+        self.rows[:] = 0xEE
+        address = int(ffi.cast("uintptr_t", ffi.from_buffer(self.rows)))
+        self.landing = Landing(address, ROW_BYTES, True, self.rows)
+
+    def fetch(self, rows: Int64Array, slots: Int32Array) -> Fetch:
+        """Begin to fetch."""
+        return self.tier.fetch(rows, slots, self.landing)
+
+    async def end(self, fetch: Fetch, rows: Int64Array, slots: Int32Array) -> Asked:
+        """Listen to the end; each slot must land with its row, or fail, once."""
+        asked, row_of = Asked(), dict(zip(slots.tolist(), rows.tolist(), strict=True))
+        async for stretch in fetch:
+            got = stretch.slots.tolist()
+            expected = numbered_rows(np.array([row_of[slot] for slot in got], np.int64), ROW_BYTES)
+            assert np.array_equal(self.rows[got], expected), "a wrong row"
+            asked.landed += got
+            for slot, error, offset in stretch.failures.tolist():
+                assert slot not in asked.failures, "a slot fails twice"
+                asked.failures[slot] = error, offset
+        ended = [*asked.landed, *asked.failures]
+        assert sorted(ended) == sorted(slots.tolist()), "not each slot once"
+        return asked
+
+    async def bring(self, rows: Int64Array, slots: Int32Array) -> Asked:
+        """Fetch rows into slots."""
+        self.rows[slots] = 0xEE
+        return await self.end(self.fetch(rows, slots), rows, slots)
+
+    async def close(self) -> None:
+        """Close what the tier was made over."""
+        await self.engine.aclose()
+        self.layout.close()
+
+
+def on_a_bench(
+    kind: type[Tier], folder: Path, carry_out: Callable[[Bench], Coroutine[Any, Any, None]],
+    **more: Any,
+) -> None:  # fmt: skip
+    """Carry something out in a loop of its own."""
+
+    async def main() -> None:
+        bench = Bench(kind, folder, **more)
+        await carry_out(bench)
+        await bench.close()
+
+    run(main())
+
+
+def some(count: int, seed: int, rows: int = ROWS) -> tuple[Int64Array, Int32Array]:
+    """Different rows in any order, and as many different slots."""
+    draw = np.random.default_rng(seed)
+    slots = draw.permutation(SLOTS)[:count].astype(np.int32)
+    return draw.permutation(rows)[:count], slots
+
+
+# ---- the contract
+
+
+def each_row_lands_once(kind: type[Tier], folder: Path) -> None:
+    """Whether it was fetched before or not."""
+
+    async def main(bench: Bench) -> None:
+        for seed in range(20):
+            rows, slots = some((60, 1, 150)[seed % 3], seed)
+            assert not (await bench.bring(rows, slots)).failures
+        none = np.empty(0, np.int64)
+        assert not (await bench.bring(none, none.astype(np.int32))).landed
+
+    on_a_bench(kind, folder, main)
+
+
+def a_fetch_starts_in_the_call(kind: type[Tier], folder: Path) -> None:
+    """And goes on whether anything listens or not."""
+
+    async def main(bench: Bench) -> None:
+        bench.engine.paused = True
+        rows, slots = some(40, 0)
+        fetch = bench.fetch(rows, slots)
+        assert bench.engine.inflight, "nothing was started in the call"
+        while bench.engine.step():
+            pass
+        assert np.array_equal(bench.rows[slots], numbered_rows(rows, ROW_BYTES)), "it waited"
+        bench.engine.paused = False
+        assert not (await bench.end(fetch, rows, slots)).failures
+
+    on_a_bench(kind, folder, main)
+
+
+def several_fetches_go_on_at_once(kind: type[Tier], folder: Path) -> None:
+    async def main(bench: Bench) -> None:
+        for seed in range(6):
+            rows, slots = some(160, seed)
+            parts = [(rows[i::4].copy(), slots[i::4].copy()) for i in range(4)]
+            fetches = [bench.fetch(*part) for part in parts]
+            for fetch, part in reversed(list(zip(fetches, parts, strict=True))):
+                assert not (await bench.end(fetch, *part)).failures
+
+    on_a_bench(kind, folder, main)
+
+
+def two_fetches_may_bring_the_same_row(kind: type[Tier], folder: Path) -> None:
+    """For two buffers of one table."""
+
+    async def main(bench: Bench) -> None:
+        rows = np.arange(90)
+        slots = np.arange(180, dtype=np.int32)
+        parts = [(rows, slots[:90]), (rows[::-1].copy(), slots[90:])]
+        fetches = [bench.fetch(*part) for part in parts]
+        for fetch, part in zip(fetches, parts, strict=True):
+            assert not (await bench.end(fetch, *part)).failures
+
+    on_a_bench(kind, folder, main)
+
+
+def cancelling_fails_what_was_not_started(kind: type[Tier], folder: Path) -> None:
+    async def main(bench: Bench) -> None:
+        bench.engine.paused = True
+        rows, slots = np.arange(0, 300, 8), np.arange(38, dtype=np.int32)  # an extent each
+        fetch = bench.fetch(rows, slots)
+        fetch.cancel()
+        bench.engine.paused = False
+        asked = await bench.end(fetch, rows, slots)
+        assert len(asked.failures) >= 30, "what was not started goes on"
+        assert {error for error, _ in asked.failures.values()} == {errno.ECANCELED}
+        assert not (await bench.bring(rows, slots)).failures, "another fetch is cancelled too"
+
+    on_a_bench(kind, folder, main, faults=Faults(), depth=4)
+
+
+def a_bad_sector_fails_the_rows_in_it(kind: type[Tier], folder: Path) -> None:
+    """As often as they are asked for; no other row suffers."""
+
+    async def main(bench: Bench) -> None:
+        rows, slots = np.arange(60), np.arange(60, dtype=np.int32)[::-1].copy()
+        for _ in range(3):
+            asked = await bench.bring(rows, slots)
+            (slot,) = asked.failures
+            assert rows[slots == slot].tolist() == [20], "another row fails"
+            error, offset = asked.failures[slot]
+            assert error == errno.EIO
+            assert offset <= BAD[0] < offset + 4096
+            assert (bench.rows[slot] != numbered_rows(np.array([20]), ROW_BYTES)).any()
+
+    on_a_bench(kind, folder, main, faults=Faults(eio_offsets=(BAD,)))
+
+
+def what_cannot_be_asked_for_is_refused(kind: type[Tier], folder: Path) -> None:
+    """Also if the rows have been fetched before."""
+
+    async def main(bench: Bench) -> None:
+        two = np.arange(2, dtype=np.int32)
+        for _ in range(2):
+            for bad in ([3, -1], [3, ROWS], [7, 7]):
+                with pytest.raises(ValueError, match=r"range|twice|row"):
+                    bench.fetch(np.array(bad), two)
+            await bench.bring(np.array([3, 7]), two)
+        await bench.engine.aclose()
+        for rows in ([3, 7], [100, 101]):
+            with pytest.raises(ClosedError):
+                bench.fetch(np.array(rows), two)
+
+    on_a_bench(kind, folder, main)
+
+
+def errors_name_the_file(kind: type[Tier], folder: Path) -> None:
+    named: list[str] = []
+
+    async def main(bench: Bench) -> None:
+        named.append(bench.tier.path)
+
+    on_a_bench(kind, folder, main)
+    assert Path(*named).is_file()
+
+
+def epochs_deliver_every_row(kind: type[Tier], folder: Path) -> None:
+    """In the pipeline, with slots just enough for the largest batch, on both devices."""
+    file = write_numbered_rows(folder / "rows", ROWS, 64)
+
+    async def epochs(device: str, seed: int) -> None:
+        simulation = Simulation(Scenario(file, faults=NOISE, device=device, slots=16), seed)
+        table, below = simulation.table, simulation.table.tier
+        context = TierContext(simulation.layout, simulation.engine, below, ROWS, 64)
+        table.tier = made(kind, context)
+        for number in range(2):
+            epoch = simulation.epoch(number)
+            running = asyncio.ensure_future(run_epoch(epoch))
+            assert len(await simulation.consume(epoch)) == simulation.scenario.batches
+            await running
+        await simulation.close()
+
+    for device in ("host", "simulated-cuda"):
+        for seed in range(6):
+            run(epochs(device, seed))
+
+
+CONTRACT = (
+    each_row_lands_once,
+    a_fetch_starts_in_the_call,
+    several_fetches_go_on_at_once,
+    two_fetches_may_bring_the_same_row,
+    cancelling_fails_what_was_not_started,
+    a_bad_sector_fails_the_rows_in_it,
+    what_cannot_be_asked_for_is_refused,
+    errors_name_the_file,
+    epochs_deliver_every_row,
+)
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("tier", ALL, ids=plugins.name_of)
+def test_a_tier_keeps_its_contract(
+    tier: Any, check: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
+    check(plugins.find("tiers", tier), tmp_path)
+
+
+# ---- a broken one is found
+
+
+@pytest.mark.parametrize(
+    ("tier", "check", "message"),
+    [
+        (broken.Repeating, each_row_lands_once, "not each slot once"),
+        (broken.Silent, a_bad_sector_fails_the_rows_in_it, "not each slot once"),
+        (broken.Credulous, a_bad_sector_fails_the_rows_in_it, "a wrong row"),
+        (broken.Stale, each_row_lands_once, "a wrong row"),
+        (broken.Stale, epochs_deliver_every_row, "wrong rows"),
+        (broken.Headlong, what_cannot_be_asked_for_is_refused, "DID NOT RAISE"),
+        (broken.Unstoppable, cancelling_fails_what_was_not_started, "goes on"),
+        (broken.Lazy, a_fetch_starts_in_the_call, "nothing was started"),
+    ],
+)
+def test_a_broken_tier_is_found(
+    tier: type[Tier], check: Callable[[Any, Path], None], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=message):
+        check(tier, tmp_path)
+
+
+def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
+    class Demanding(Keeping):
+        name = "demanding"
+
+        @classmethod
+        def make(cls, context: TierContext) -> Demanding:
+            raise KeyError("a second disk")
+
+    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
+        errors_name_the_file(Demanding, tmp_path)
