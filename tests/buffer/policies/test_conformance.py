@@ -1,0 +1,251 @@
+"""What every policy must do, and that a policy which does not is found.
+
+Which rows leave is a policy's own affair; what a batch holds never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.buffer.policies.base import NO_USE, Policy, PolicyContext
+from gnndrive.common import plugins
+from gnndrive.common.records import Int64Array
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.testing.faults import NOISE
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import (
+    RandomSampler,
+    Scenario,
+    Simulation,
+    simulate,
+    write_numbered_rows,
+)
+from tests.second import Pairs
+
+# Policies that the standard context does not make: a function of it gives theirs.
+CONTEXTS: dict[str, Callable[[PolicyContext], PolicyContext]] = {}
+ALL = [*plugins.names("policies"), Pairs]
+DEVICES = ("host", "simulated-cuda")
+ROWS = 200
+SEEDS = 60
+# Cases as the feature buffer has them: indices of batches that are known, and no use; the first
+# batches of an epoch and the last of a long one.
+CASES = tuple(
+    np.array([NO_USE, *range(first, first + 8)] * 28, np.int64)[:256]
+    for first in (0, 5, 10**6, 2**62)
+)
+
+
+def made(kind: type[Policy], slots: int = 50) -> Policy:
+    """A policy of that kind, for a table of numbered rows."""
+    context = PolicyContext("nodes/x", ROWS, slots)
+    try:
+        return kind.make(CONTEXTS.get(kind.name, lambda given: given)(context))
+    except Exception as error:
+        pytest.fail(
+            f"the policy {kind.name!r} cannot be made from the standard context ({error!r}): give "
+            "it one in CONTEXTS of this test"
+        )
+
+
+def keys_of(policy: Policy, next_use: Int64Array) -> Int64Array:
+    """A key for each case."""
+    given = next_use.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as for a number that is too large
+        keys = policy.keys(given)
+    assert isinstance(keys, np.ndarray)
+    assert keys.dtype == np.int64
+    assert keys.shape == next_use.shape, "not a key for each case"
+    assert np.array_equal(given, next_use), "the cases were changed"
+    return keys
+
+
+# ---- the contract
+
+
+def it_says_whether_it_looks_ahead(kind: type[Policy], folder: Path) -> None:
+    """Memory to look ahead is planned before one is made; without it there are no keys."""
+    assert type(kind.looks_ahead) is bool
+    policy = made(kind)
+    if kind.looks_ahead:
+        keys_of(policy, CASES[0])
+        return
+    with pytest.raises(NotImplementedError):
+        policy.keys(CASES[0])
+
+
+def a_key_depends_on_the_next_use_alone(kind: type[Policy], folder: Path) -> None:
+    """On no place among the cases, and on nothing that was asked before."""
+    if not kind.looks_ahead:
+        return
+    for next_use in CASES:
+        policy = made(kind)
+        keys = keys_of(policy, next_use)
+        order = np.random.default_rng(1).permutation(len(next_use))
+        keys_of(policy, next_use + (next_use != NO_USE))
+        for other in (policy, made(kind)):
+            again = keys_of(other, next_use[order])
+            assert np.array_equal(again, keys[order]), "a key depends on more than the next use"
+        for use in np.unique(next_use):
+            assert len(np.unique(keys[next_use == use])) == 1, "one use has two keys"
+
+
+def no_use_is_on_one_side(kind: type[Policy], folder: Path) -> None:
+    """Of every known use, and on the same side early in an epoch and late: no number ran over."""
+    if not kind.looks_ahead:
+        return
+    policy, sides = made(kind), set[int]()
+    for next_use in CASES:
+        *known, none = keys_of(policy, np.unique(next_use)).tolist()
+        sides |= {(key > none) - (key < none) for key in known}
+    assert len(sides) == 1, "no use is on either side"
+
+
+def what_leaves_changes_no_batch(kind: type[Policy], folder: Path) -> None:
+    """Every row right, no deadlock, nothing lost, in a buffer that is tight and one that is not."""
+    file = write_numbered_rows(folder / "rows", ROWS, 64)
+    for seed in range(SEEDS):
+        slots, stages = (16, 40, 64)[seed % 3], Stages(sweep=(1, 3, None)[seed // 3 % 3])
+        for device in DEVICES:
+            scenario = Scenario(
+                file, slots, 8, faults=NOISE, stages=stages, policy=made(kind, slots),
+                device=device,
+            )  # fmt: skip
+            sampler = RandomSampler(ROWS, scenario.extra_max)
+            expected = [
+                (each.index, sampler.sample_nodes(each.node, batch_key(seed, 0, each.index)).node)
+                for each in scenario.seeds(seed)
+            ]
+            for (index, node), batch in zip(expected, simulate(scenario, seed), strict=True):
+                assert batch.index == index
+                assert np.array_equal(batch.node, node), "another batch"
+
+
+def rows_that_are_held_never_leave(kind: type[Policy], folder: Path) -> None:
+    """With a slot for every row none is read twice, whatever the keys."""
+    file = write_numbered_rows(folder / "rows", ROWS, 64)
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(file, slots=ROWS, policy=made(kind, ROWS)), 3)
+        for number in range(2):
+            epoch = simulation.epoch(number)
+            running = asyncio.ensure_future(run_epoch(epoch))
+            await simulation.consume(epoch)
+            await running
+        assert simulation.table.stats()["evictions"] == 0
+        await simulation.close()
+
+    run(main())
+
+
+CONTRACT = (
+    it_says_whether_it_looks_ahead,
+    a_key_depends_on_the_next_use_alone,
+    no_use_is_on_one_side,
+    what_leaves_changes_no_batch,
+    rows_that_are_held_never_leave,
+)
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("policy", ALL, ids=plugins.name_of)
+def test_a_policy_keeps_its_contract(
+    policy: Any, check: Callable[[Any, Path], None], tmp_path: Path
+) -> None:
+    check(plugins.find("policies", policy), tmp_path)
+
+
+# ---- a broken one is found
+
+
+class Narrow(Pairs):
+    """Has keys that are too narrow for C."""
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        return super().keys(next_use).astype(np.int32)  # type: ignore[return-value]
+
+
+class Few(Pairs):
+    """Has a key for each use instead of each case."""
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        return super().keys(np.unique(next_use))
+
+
+class Inward(Pairs):
+    """Changes what it is given."""
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        np.negative(next_use, out=next_use)
+        return next_use
+
+
+class Moody(Pairs):
+    """Has other keys every time."""
+
+    asked = 0
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        self.asked += 1
+        return super().keys(next_use) + self.asked
+
+
+class Placed(Pairs):
+    """Has keys by place."""
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        return super().keys(next_use) * 256 + np.arange(len(next_use))
+
+
+class Overflowing(Pairs):
+    """Has keys that run over."""
+
+    def keys(self, next_use: Int64Array) -> Int64Array:
+        return next_use * 2
+
+
+class Vague(Pairs):
+    """Does not say that it does not look ahead."""
+
+    looks_ahead = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("policy", "check", "message"),
+    [
+        (Narrow, it_says_whether_it_looks_ahead, "int32"),
+        (Few, it_says_whether_it_looks_ahead, "not a key for each case"),
+        (Inward, it_says_whether_it_looks_ahead, "the cases were changed"),
+        (Vague, it_says_whether_it_looks_ahead, "bool"),
+        (Moody, a_key_depends_on_the_next_use_alone, "more than the next use"),
+        (Placed, a_key_depends_on_the_next_use_alone, "more than the next use"),
+        (Overflowing, no_use_is_on_one_side, "either side"),
+    ],
+)
+def test_a_broken_policy_is_found(
+    policy: type[Policy], check: Callable[[Any, Path], None], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check(policy, tmp_path)
+
+
+def test_one_that_cannot_be_made_says_where_to_help(tmp_path: Path) -> None:
+    class Demanding(Pairs):
+        name = "demanding"
+
+        @classmethod
+        def make(cls, context: PolicyContext) -> Demanding:
+            raise KeyError("scores")
+
+    with pytest.raises(pytest.fail.Exception, match=r"'demanding' cannot be made .*CONTEXTS"):
+        rows_that_are_held_never_leave(Demanding, tmp_path)
