@@ -221,6 +221,18 @@ async def test_closing_in_the_middle(make, rows_of):
         engine.read(rows.table.locate(picked, slots, rows.landing))
 
 
+async def test_closing_waits_for_what_may_still_be_written(make, rows_of):
+    rows = rows_of(1024, 2000)
+    engine = make(depth=2)
+    picked, slots = some(np.random.default_rng(8), rows, 2000)
+    job = engine.read(rows.table.locate(picked, slots, rows.landing))
+    await engine.aclose()
+    assert job.wake(), "the engine has not let go of the job"
+    after = rows.memory.copy()
+    await asyncio.sleep(0)
+    assert np.array_equal(rows.memory, after)
+
+
 async def test_closing_may_be_cancelled_and_tried_again(make, rows_of):
     rows = rows_of(1024, 500)
     engine = make(depth=1)
