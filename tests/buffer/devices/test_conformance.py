@@ -236,6 +236,21 @@ def test_slots_may_be_used_again_behind_the_fence(device: Device) -> None:
     asyncio.run(main())
 
 
+def test_rows_are_there_when_they_are_handed_over(device: Device) -> None:
+    """The user does not await the fence."""
+
+    async def main() -> None:
+        memory, rows = await fill(device, 44)
+        for seed in range(5):
+            alias = shuffled(SLOTS, seed=seed)
+            got, fence = memory.gather(alias, torch.uint8, (44,))
+            assert np.array_equal(look(device, got), rows[alias])
+            await fence()
+        memory.close()
+
+    asyncio.run(main())
+
+
 def test_buffers_of_one_device_are_apart(device: Device) -> None:
     async def main() -> None:
         memories = [await fill(device, 36, seed=seed) for seed in range(3)]
