@@ -34,6 +34,9 @@ SETTINGS = TrainSettings(epochs=3, lr=0.003, weight_decay=5e-4, seed=SEED, evalu
 HIDDEN, DROPOUT = 128, 0.5
 
 
+pytestmark = pytest.mark.xdist_group("facebook")  # one worker imports and trains, and only once
+
+
 def source() -> Path:
     """The folder of the data: beside the project, or where GNNDRIVE_SHARED says."""
     beside = Path(__file__).resolve().parents[2] / "shared"

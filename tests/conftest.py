@@ -1,0 +1,15 @@
+"""What holds for all tests: they run beside others, on a machine that may be busy."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# Each test computes with one thread, because there is one worker for each core: threads that wait
+# for each other beside other work take up to ten times as long. OpenMP reads this when torch is
+# imported; the processes that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
