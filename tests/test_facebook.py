@@ -38,10 +38,17 @@ pytestmark = pytest.mark.xdist_group("facebook")  # one worker imports and train
 
 
 def source() -> Path:
-    """The folder of the data: beside the project, or where GNNDRIVE_SHARED says."""
+    """The folder of the data: where GNNDRIVE_SHARED says, else beside the project.
+
+    Without the data the test is skipped, but fails if GNNDRIVE_SHARED is set.
+    """
+    given = os.environ.get("GNNDRIVE_SHARED")
     beside = Path(__file__).resolve().parents[2] / "shared"
-    folder = Path(os.environ.get("GNNDRIVE_SHARED", beside)) / "data" / "facebook_page_page"
-    assert folder.is_dir(), f"{folder} is not there: set GNNDRIVE_SHARED to the shared folder"
+    folder = (Path(given) if given else beside) / "data" / "facebook_page_page"
+    missing = f"{folder} is not there: set GNNDRIVE_SHARED to the folder that holds data/"
+    if not given and not folder.is_dir():
+        pytest.skip(missing)
+    assert folder.is_dir(), missing
     return folder
 
 
