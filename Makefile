@@ -25,10 +25,11 @@ test: $(CORE)  ## all tests
 
 build: $(CORE)  ## install what is needed and build the C core in place
 
-lint: $(CORE)  ## ruff and mypy
+lint: $(CORE)  ## ruff, mypy and clang-format
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy --strict
+	@$(VENV)/bin/clang-format --dry-run -Werror native/*.c native/*.h
 
 format: $(CORE)  ## let ruff format the Python code
 	@$(PY) -m ruff format .
