@@ -15,6 +15,7 @@ from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
+from tests.pipeline.scenarios import expected_nodes
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SEEDS = 1000
@@ -129,7 +130,7 @@ def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile, given: dict[str, An
     scenario = Scenario(rows, batches=8, faults=faults, **given)
     surfaced = 0
     for seed in range(SEEDS):
-        reference = held(simulate(replace(scenario, faults=Faults()), seed))
+        reference = expected_nodes(scenario, seed)
         first = next((i for i, nodes in reference if set(nodes) & set(bad)), None)
 
         async def main(
