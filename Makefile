@@ -21,7 +21,7 @@ demo: $(CORE)  ## generate a graph of 2 M nodes, train on it with 256 MB for fea
 	@$(VENV)/bin/gnndrive demo
 
 test: $(CORE)  ## all tests
-	@$(PY) -m pytest -n auto --dist loadgroup
+	@$(PY) -m pytest -n logical --dist loadgroup
 
 build: $(CORE)  ## install what is needed and build the C core in place
 
