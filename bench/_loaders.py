@@ -281,7 +281,7 @@ def samples(
             round: CombinedFetch[Any] = CombinedFetch()
             members = [round.join() for _ in drawn]
             for seeds, member in zip(drawn, members, strict=True):
-                waiting.append(threads.submit(draw, seeds, graph.joining(round)))
+                waiting.append(threads.submit(draw, seeds, graph.in_group(round)))
                 waiting[-1].add_done_callback(member.leave)
             while len(waiting) > ahead:
                 yield waiting.popleft().result()

@@ -88,7 +88,7 @@ def _sample(
     started = perf_counter()
     inputs = epoch.inputs
     key = batch_key(inputs.seed, inputs.number, seeds.index)
-    topologies = [topology.joining(round) for topology in epoch.topologies]
+    topologies = [topology.in_group(round) for topology in epoch.topologies]
     try:
         sample = inputs.sampler.sample(seeds, key, topologies)
     finally:

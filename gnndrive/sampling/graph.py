@@ -1,8 +1,9 @@
-"""The adjacency behind a loader: its topologies and what they read with.
+"""`Adjacency`: the topologies of a store, and the engine that reads indices for them.
 
-For topologies that read while samples are drawn there is a ring and an event loop apart from the
-features': the features' ring serves jobs first come first served, and their loop is busy for longer
-than a hop takes while it admits a sweep. A sample must wait for neither.
+The loader's runtime opens one `Adjacency` and hands its topologies to the sample stage. A topology
+that reads while samples are drawn gets an engine and a loop thread apart from the features'. The
+features' ring serves jobs in the order of arrival, and the pipeline's event loop is busy for longer
+than a hop takes while it admits a sweep; a sample must wait for neither.
 """
 
 from __future__ import annotations
@@ -26,39 +27,44 @@ from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout, LayoutContext
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.rounds import CancellableLock
 from gnndrive.sampling.topologies import over_arrays
-from gnndrive.sampling.topologies._neighbours import divided
+from gnndrive.sampling.topologies._neighbours import divide_cache
 from gnndrive.sampling.topologies.base import IO_DEPTH, GraphSize, Topology, TopologyContext
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 
 
 def graph_sizes(store: Store) -> list[GraphSize]:
-    """How large a store's graph is, of each edge type."""
-    return [_size(edges) for edges in store.all_edges()]
+    """Return the size of each edge type's graph, in the order of the store's edge types."""
+    return [_graph_size(edges) for edges in store.all_edges()]
 
 
-def _size(edges: StoredEdges) -> GraphSize:
+def _graph_size(edges: StoredEdges) -> GraphSize:
     source, target = edges.source, edges.target
-    others = None if source.type == target.type else source.num_nodes
-    return GraphSize(target.num_nodes, edges.num_edges, edges.indices_file.row_bytes, others)
+    sources = None if source.type == target.type else source.num_nodes
+    return GraphSize(target.num_nodes, edges.num_edges, edges.indices_file.row_bytes, sources)
 
 
 def mapped(edges: StoredEdges) -> Topology:
-    """A graph on mapped indices: ready at once, for a sample here and there."""
+    """Return a topology over an edge type's memory-mapped indices; reads nothing.
+
+    For single samples outside of a loader's epochs, which need no plan and no engine.
+    """
     return over_arrays(edges.index_pointers, edges.indices, str(edges.indices_path))
 
 
 class Adjacency:
-    """A store's topologies, one an edge type, and what they read with; opening them may read the
-    graph.
+    """A store's topologies, one for each edge type, and the engine that reads for them.
+
+    Making this object opens the topologies, which may read the whole graph (`resident`) or parts of
+    it (a neighbour cache). `start` must be called before the first sample.
 
     Args:
-        edges: of each type.
-        choice: which topology.
-        gap_bytes_max: indices at most this far apart on disk are read as one.
+        edges: the stored edges of each type.
+        choice: which topology, and the size of its neighbour caches.
+        gap_bytes_max: indices at most this many bytes apart on disk are read as one.
 
     Attributes:
-        topologies: in the same order.
+        topologies: one for each of `edges`, in their order.
 
     Raises:
         StoreError, ReadError: the graph cannot be read.
@@ -71,13 +77,13 @@ class Adjacency:
         self._loop_thread: LoopThread | None = None
         self._engine: Engine | None = None
         kind: type[Topology] = find("topologies", choice.kind)
-        self._name, self._last_counted = name_of(choice.kind), Counter[str]()
+        self._name, self._last_counters = name_of(choice.kind), Counter[str]()
         self._gap_bytes_max = gap_bytes_max
-        sizes = [_size(each) for each in edges]
+        sizes = [_graph_size(each) for each in edges]
         self.topologies: list[Topology] = []
         lock = CancellableLock()
         try:
-            caches = divided(choice.cache_bytes, sizes)
+            caches = divide_cache(choice.cache_bytes, sizes)
             for each, size, cache in zip(edges, sizes, caches, strict=True):
                 file = each.indices_file
                 context = TopologyContext(
@@ -91,7 +97,10 @@ class Adjacency:
             raise
 
     def layout(self, file: TableFile) -> Layout:
-        """A layout for reads of `file` through `read`; closed with this object. Before `start`."""
+        """Open a layout that plans reads of `file` for `read`; call before `start`.
+
+        This object closes it.
+        """
         opened = open_array(
             LayoutContext(file, SWEEP_BLOCK_BYTES, self._gap_bytes_max, repeats=True)
         )
@@ -99,8 +108,12 @@ class Adjacency:
         return opened
 
     def start(self, engine: type[Engine], settings: EngineSettings) -> None:
-        """Make the engine, if there is need for one, of the kind and with the faults of the
-        features'."""
+        """Make the engine if a topology opened a layout.
+
+        Args:
+            engine: the class of the features' engine.
+            settings: the settings of the features' engine; depth and block size are replaced.
+        """
         if not self._layouts:
             return
         own = replace(settings, depth=IO_DEPTH, block_bytes=SWEEP_BLOCK_BYTES, gives_way=False)
@@ -109,7 +122,9 @@ class Adjacency:
         )
 
     def read(self, job: ReadJob) -> npt.NDArray[np.void]:
-        """Carry reads out and return the failures, `FAILURE` [n]; blocking, for a worker thread.
+        """Carry out a read job and return its failures, `FAILURE` [n].
+
+        Blocks; called by topologies in worker threads.
 
         Raises:
             ClosedError: the loader was closed.
@@ -125,13 +140,13 @@ class Adjacency:
         return np.concatenate([np.empty(0, FAILURE), *failures])
 
     def stats(self) -> dict[str, float | str]:
-        """Counters since the start, and the topology's name."""
+        """Return the topology's name and its counters since the start, still after `close`."""
         engine = Counter(self._engine_stats())
         return {
             "topology": self._name,
             "topology_requests": engine["requests"],
             "topology_bytes_read": engine["bytes"],
-            **(self._counted() if self.topologies else self._last_counted),
+            **(self._sum_counters() if self.topologies else self._last_counters),
         }
 
     def _engine_stats(self) -> dict[str, int]:
@@ -147,14 +162,17 @@ class Adjacency:
                 return loop_thread.call(ask())
         return engine.stats()
 
-    def _counted(self) -> Counter[str]:
-        counted: Counter[str] = Counter()
+    def _sum_counters(self) -> Counter[str]:
+        total: Counter[str] = Counter()
         for topology in self.topologies:
-            counted.update(topology.counted)
-        return counted
+            total.update(topology.counted)
+        return total
 
     def close(self) -> None:
-        """Wait for the kernel, close files, let go of the graph; no sampler may be at work."""
+        """Wait for reads in flight, close the files and drop the topologies.
+
+        The caller has stopped all samplers.
+        """
         loop_thread, self._loop_thread = self._loop_thread, None
         try:
             if loop_thread is not None and self._engine is not None:
@@ -163,7 +181,7 @@ class Adjacency:
             if loop_thread is not None:
                 loop_thread.close()
             if self.topologies:
-                self._last_counted = self._counted()
+                self._last_counters = self._sum_counters()
                 self.topologies = []
             for layout in self._layouts:
                 layout.close()

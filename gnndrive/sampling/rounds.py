@@ -1,4 +1,11 @@
-"""How sampling threads wait: for their turn, for each other, and no longer than they are wanted."""
+"""How sampling threads wait for each other: a stop token, a lock that it cancels, combined fetches.
+
+The sample stage runs several samplers side by side, each in a worker thread, and a topology whose
+indices are on disk makes them wait: for the sampler that reads now (`CancellableLock`) and for the
+samples with which a fetch is combined (`CombinedFetch`). A loader or iterator that closes sets a
+`StopToken`, which ends each of these waits. `pipeline/sample.py` makes one `CombinedFetch` for each
+group of samples; `topologies/direct.py` waits through all three.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +23,11 @@ STOPPED = "the sampler was stopped: its loader or iterator was closed"
 
 
 class StopToken:
-    """Said once, that nobody wants the rest: C looks at `flag`, Python waits under `calling`."""
+    """Signals cancellation; set at most once, by any thread.
+
+    Attributes:
+        flag: a C `int32_t *`, 1 once the token is set; C code that samples polls it.
+    """
 
     def __init__(self) -> None:
         self.flag = ffi.new("int32_t *")
@@ -27,7 +38,7 @@ class StopToken:
         return bool(self.flag[0])
 
     def set(self) -> None:
-        """Stop: every function under `calling` is called, now or when it gets there."""
+        """Signal cancellation, and call each function that is registered with `calling` now."""
         with self._lock:
             self.flag[0] = 1
             calls = list(self._calls.values())
@@ -36,7 +47,11 @@ class StopToken:
 
     @contextmanager
     def calling(self, function: Callable[[], object]) -> Iterator[None]:
-        """Within it `set` calls `function`, which ends what the calling thread waits for."""
+        """Register `function` for the length of the `with` block: `set` calls it.
+
+        If the token is set already, `function` is called at once. The function wakes the thread in
+        the block, or cancels the reads that this thread waits for.
+        """
         key = object()
         with self._lock:
             self._calls[key] = function
@@ -51,7 +66,11 @@ class StopToken:
 
 
 class CancellableLock:
-    """Who fetches now: one sampler at a time, whichever edge type it is at."""
+    """A lock whose waiting threads a stop token wakes with ClosedError.
+
+    One sampler of a store fetches at a time, because two fetches at once would sweep the disk twice
+    and need the memory of two plans. All edge types of the store share the lock.
+    """
 
     def __init__(self) -> None:
         self._change = threading.Condition()
@@ -59,12 +78,12 @@ class CancellableLock:
 
     @contextmanager
     def held(self, stop: StopToken) -> Iterator[None]:
-        """Wait until no other sampler fetches.
+        """Wait until the lock is free and hold it for the length of the `with` block.
 
         Raises:
-            ClosedError: `stop` was set.
+            ClosedError: `stop` was set before this thread got the lock.
         """
-        with stop.calling(self._look_again), self._change:
+        with stop.calling(self._wake_all), self._change:
             while self._taken and not stop:
                 self._change.wait()
             if stop:
@@ -77,23 +96,23 @@ class CancellableLock:
                 self._taken = False
                 self._change.notify_all()
 
-    def _look_again(self) -> None:
+    def _wake_all(self) -> None:
         with self._change:
             self._change.notify_all()
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter(Generic[Request]):
-    """A thread in a round.
+    """A thread that waits in `CombinedFetch.fetch`.
 
     Attributes:
-        what: it wants something of; only wishes of the same are carried out together.
-        wish: what it wants.
-        taken: whether a thread, it or another, is at it.
-        done: whether it was carried out, or failed with `error`.
+        source: what it fetches from; only requests to the same source are combined.
+        request: what it asks for.
+        taken: whether a thread, this one or another, carries the request out.
+        done: whether the request was carried out, or failed with `error`.
     """
 
-    what: object
+    source: object
     request: Request
     taken: bool = False
     done: bool = False
@@ -101,101 +120,109 @@ class _Waiter(Generic[Request]):
 
 
 class Participant:
-    """A sample's place in its round."""
+    """The membership of one sample in a combined fetch."""
 
     def __init__(self, leave: Callable[[Participant], object]) -> None:
         self._leave = leave
 
     def leave(self, *_: object) -> None:
-        """It will want nothing more: the sample is drawn, or never will be. Once or more often; a
-        task or future may call it back."""
+        """Say that this sample requests nothing more, because it is drawn or was given up.
+
+        May be called more than once, and as a callback of a task or future, whose argument it
+        ignores.
+        """
         self._leave(self)
 
 
 class CombinedFetch(Generic[Request]):
     """Samples that are drawn side by side and fetch together.
 
-    A sorted pass over a file costs little more for four samples than for one, if each wants some of
-    all of it. So whoever wants something waits until all members do, or have left; then one of them
-    carries out what all want of the same thing.
+    A sorted pass over a file costs little more for four samples than for one, if each sample needs
+    something from most parts of the file. So a request waits until every participant has made a
+    request or has left; then one of the waiting threads carries out all requests to its source.
 
-    All members must be able to run at once, each in a thread of its own, or those that run wait for
-    ever for those that do not.
+    Each participant must run in a thread of its own. If one of them cannot start because the others
+    hold all threads, they wait for it forever.
     """
 
     def __init__(self) -> None:
         self._change = threading.Condition()
-        self._members: set[Participant] = set()
+        self._participants: set[Participant] = set()
         self._waiting: list[_Waiter[Request]] = []
 
     def join(self) -> Participant:
-        """A new member; others wait for it until it leaves."""
-        member = Participant(self._leave)
+        """Add a participant; the others wait for its requests until it leaves."""
+        participant = Participant(self._leave)
         with self._change:
-            self._members.add(member)
-        return member
+            self._participants.add(participant)
+        return participant
 
-    def _leave(self, member: Participant) -> None:
+    def _leave(self, participant: Participant) -> None:
         with self._change:
-            self._members.discard(member)
+            self._participants.discard(participant)
             self._change.notify_all()
 
     def fetch(
         self,
-        what: object,
+        source: object,
         request: Request,
         stop: StopToken,
         carry_out: Callable[[list[Request]], object],
     ) -> None:
-        """Return when `request` has been carried out, by this thread or another member's.
+        """Return when `request` has been carried out, by this thread or another participant's.
 
         Args:
-            what: compared by identity: wishes of the same go together.
-            wish: handed to `carry_out` together with others.
-            stop: ends the waiting; the members of a round share it.
-            carry_out: what it raises all raise whose wishes it was given, the same object.
+            source: compared by identity; requests to the same source are carried out together.
+            request: handed to `carry_out` in a list with the other requests.
+            stop: ends the waiting; all participants must pass the same token.
+            carry_out: carries out a list of requests. If it raises, every thread whose request was
+                in the list raises the same exception object.
 
         Raises:
-            ClosedError: `stop` was set.
+            ClosedError: `stop` was set while the request waited.
         """
-        me = _Waiter(what, request)
-        with stop.calling(self._look_again):
-            group = self._wait(me, stop)
+        waiter = _Waiter(source, request)
+        with stop.calling(self._wake_all):
+            group = self._wait(waiter, stop)
             if group:
                 self._carry_out(group, carry_out)
-        error, me.error = me.error, None
+        error, waiter.error = waiter.error, None
         try:
             if error is not None:
                 raise error
         finally:
-            del error  # its traceback knows this frame, and so the wish
+            del error  # its traceback refers to this frame, and so to the request
 
-    def _wait(self, me: _Waiter[Request], stop: StopToken) -> list[_Waiter[Request]]:
-        """Those whose wishes this thread is to carry out; none: its own was, by another."""
+    def _wait(self, waiter: _Waiter[Request], stop: StopToken) -> list[_Waiter[Request]]:
+        """Wait, then return the waiters whose requests this thread must carry out.
+
+        The list is empty if another thread carried out the request of `waiter`.
+        """
         with self._change:
-            self._waiting.append(me)
+            self._waiting.append(waiter)
             self._change.notify_all()
             try:
-                # What another thread is at must end there: it looks at this one's sample.
-                while not (me.done or (not me.taken and (stop or self._leads(me)))):
+                # A request that another thread carries out must end there, stopped or not, because
+                # that thread accesses the sample of this one.
+                while not (waiter.done or (not waiter.taken and (stop or self._is_leader(waiter)))):
                     self._change.wait()
-                if me.done:
+                if waiter.done:
                     return []
                 if stop:
                     raise ClosedError(STOPPED)
             except BaseException:
-                if not me.taken:
-                    self._waiting.remove(me)
+                if not waiter.taken:
+                    self._waiting.remove(waiter)
                 raise
-            group = [waiter for waiter in self._waiting if waiter.what is me.what]
-            self._waiting = [waiter for waiter in self._waiting if waiter.what is not me.what]
-            for waiter in group:
-                waiter.taken = True
+            group = [each for each in self._waiting if each.source is waiter.source]
+            self._waiting = [each for each in self._waiting if each.source is not waiter.source]
+            for each in group:
+                each.taken = True
             return group
 
-    def _leads(self, me: _Waiter[Request]) -> bool:
-        """Whether all members are here, `me` first: then those at work have nothing to add."""
-        return len(self._waiting) >= len(self._members) and self._waiting[0] is me
+    def _is_leader(self, waiter: _Waiter[Request]) -> bool:
+        """Whether every participant waits, `waiter` longest: then it carries out the requests."""
+        return len(self._waiting) >= len(self._participants) and self._waiting[0] is waiter
 
     def _carry_out(
         self, group: list[_Waiter[Request]], carry_out: Callable[[list[Request]], object]
@@ -209,8 +236,8 @@ class CombinedFetch(Generic[Request]):
             for waiter in group:
                 waiter.done, waiter.error = True, error
             self._change.notify_all()
-        del error  # its traceback knows this frame
+        del error  # its traceback refers to this frame
 
-    def _look_again(self) -> None:
+    def _wake_all(self) -> None:
         with self._change:
             self._change.notify_all()

@@ -1,4 +1,4 @@
-"""Samples that are drawn side by side: who carries out what, and that nobody waits for ever."""
+"""`CombinedFetch`: which requests are carried out together, and that no thread waits for ever."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import pytest
 from gnndrive.common.errors import ClosedError
 from gnndrive.sampling.rounds import CombinedFetch, StopToken
 
-LOOKS = 1_000_000
+POLLS = 1_000_000
 FILE = object()
 
 
 class Participant(threading.Thread):
-    """Wants one thing after another of a round, then leaves."""
+    """A thread that makes one request after another of a combined fetch, then leaves it."""
 
     def __init__(
-        self, round: CombinedFetch[str], requests: list[tuple[object, str]], carry: Any
+        self, combined: CombinedFetch[str], requests: list[tuple[object, str]], carry: Any
     ) -> None:
         super().__init__(daemon=True)
-        self.round, self.requests, self.carry = round, requests, carry
-        self.place = round.join()
+        self.combined, self.requests, self.carry = combined, requests, carry
+        self.membership = combined.join()
         self.stop = carry.stop
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            for what, request in self.requests:
-                self.round.fetch(what, request, self.stop, self.carry)
+            for source, request in self.requests:
+                self.combined.fetch(source, request, self.stop, self.carry)
         except BaseException as error:
             self.error = error
         finally:
-            self.place.leave()
+            self.membership.leave()
 
     def ended(self) -> BaseException | None:
         self.join(60)
@@ -45,7 +45,7 @@ class Participant(threading.Thread):
 
 
 class Carry:
-    """Carries out, and remembers what together; an event may hold it up."""
+    """The `carry_out` of the tests: records the requests of each call; an event may block it."""
 
     def __init__(self) -> None:
         self.stop = StopToken()
@@ -66,57 +66,58 @@ def carry() -> Carry:
     return Carry()
 
 
-def begun(
-    round: CombinedFetch[str], requests: list[list[tuple[object, str]]], carry: Carry
+def start_participants(
+    combined: CombinedFetch[str], requests: list[list[tuple[object, str]]], carry: Carry
 ) -> list[Participant]:
-    """Members with their wishes, who all have entered before the first begins."""
-    members = [Participant(round, each, carry) for each in requests]
-    for member in members:
-        member.start()
-    return members
+    """Start one participant for each list of requests; all join before the first one starts."""
+    participants = [Participant(combined, each, carry) for each in requests]
+    for participant in participants:
+        participant.start()
+    return participants
 
 
 def until(happened: Callable[[], object]) -> None:
-    assert any(happened() for _ in range(LOOKS))
+    assert any(happened() for _ in range(POLLS))
 
 
-def test_all_that_members_want_is_carried_out_together(carry: Carry) -> None:
-    members = begun(
+def test_the_requests_of_all_participants_are_carried_out_together(carry: Carry) -> None:
+    participants = start_participants(
         CombinedFetch(), [[(FILE, f"{name}{hop}") for hop in range(3)] for name in "abc"], carry
     )
-    assert [member.ended() for member in members] == [None] * 3
+    assert [participant.ended() for participant in participants] == [None] * 3
     assert carry.together == [["a0", "b0", "c0"], ["a1", "b1", "c1"], ["a2", "b2", "c2"]]
 
 
-def test_who_has_left_is_not_waited_for(carry: Carry) -> None:
-    round: CombinedFetch[str] = CombinedFetch()
-    third = round.join()
-    short, long = begun(round, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
-    until(lambda: len(round._waiting) == 2)
-    assert carry.together == [], "the third may still come"
+def test_a_participant_that_left_is_not_waited_for(carry: Carry) -> None:
+    combined: CombinedFetch[str] = CombinedFetch()
+    third = combined.join()
+    short, long = start_participants(combined, [[(FILE, "a")], [(FILE, "b")] * 2], carry)
+    until(lambda: len(combined._waiting) == 2)
+    assert carry.together == [], "the third may still make a request"
     third.leave()
-    third.leave()  # once or more often
+    third.leave()  # a second call does nothing
     assert (short.ended(), long.ended()) == (None, None)
     assert carry.together == [["a", "b"], ["b"]]
 
 
-def test_one_alone_waits_for_nobody(carry: Carry) -> None:
-    round: CombinedFetch[str] = CombinedFetch()
-    round.fetch(FILE, "a", carry.stop, carry)
-    round.join()
-    round.fetch(FILE, "b", carry.stop, carry)
+def test_a_request_without_other_participants_does_not_wait(carry: Carry) -> None:
+    combined: CombinedFetch[str] = CombinedFetch()
+    combined.fetch(FILE, "a", carry.stop, carry)
+    combined.join()
+    combined.fetch(FILE, "b", carry.stop, carry)
     assert carry.together == [["a"], ["b"]]
 
 
-def test_only_wishes_of_the_same_go_together(carry: Carry) -> None:
-    """As when one sample is at one edge type and another at the next: none is lost."""
+def test_only_requests_to_the_same_source_are_combined(carry: Carry) -> None:
+    """No request is lost when one sample is at one edge type and another at the next."""
     other = object()
     requests: list[list[tuple[object, str]]] = [
         [(FILE, "a"), (other, "A")],
         [(FILE, "b"), (other, "B")],
         [(other, "C"), (FILE, "c")],
     ]
-    assert [member.ended() for member in begun(CombinedFetch(), requests, carry)] == [None] * 3
+    participants = start_participants(CombinedFetch(), requests, carry)
+    assert [participant.ended() for participant in participants] == [None] * 3
     assert sorted(request for requests in carry.together for request in requests) == list("ABCabc")
     assert all(
         "".join(requests).isupper() or "".join(requests).islower() for requests in carry.together
@@ -124,14 +125,14 @@ def test_only_wishes_of_the_same_go_together(carry: Carry) -> None:
     assert carry.together[0] in (["a", "b"], ["C"])
 
 
-def test_an_error_is_everybodys(carry: Carry) -> None:
+def test_an_error_is_raised_in_each_participant(carry: Carry) -> None:
     carry.error = MemoryError("no")
-    members = begun(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
-    assert [member.ended() for member in members] == [carry.error] * 2
+    participants = start_participants(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
+    assert [participant.ended() for participant in participants] == [carry.error] * 2
 
 
-def test_an_error_keeps_no_wish_alive(carry: Carry) -> None:
-    """A wish may hold megabytes, which are not to wait for the garbage collector."""
+def test_an_error_keeps_no_request_alive(carry: Carry) -> None:
+    """A request may hold megabytes, which must be freed without the garbage collector."""
 
     class Large(str): ...
 
@@ -150,24 +151,24 @@ def test_an_error_keeps_no_wish_alive(carry: Carry) -> None:
         gc.enable()
 
 
-def test_stopping_ends_who_waits(carry: Carry) -> None:
-    round: CombinedFetch[str] = CombinedFetch()
-    third = round.join()
-    members = begun(round, [[(FILE, "a")], [(FILE, "b")]], carry)
-    until(lambda: len(round._waiting) == 2)
+def test_stopping_ends_waiting_participants(carry: Carry) -> None:
+    combined: CombinedFetch[str] = CombinedFetch()
+    third = combined.join()
+    participants = start_participants(combined, [[(FILE, "a")], [(FILE, "b")]], carry)
+    until(lambda: len(combined._waiting) == 2)
     carry.stop.set()
-    assert all(isinstance(member.ended(), ClosedError) for member in members)
+    assert all(isinstance(participant.ended(), ClosedError) for participant in participants)
     with pytest.raises(ClosedError):
-        round.fetch(FILE, "late", carry.stop, carry)
-    assert (carry.together, round._waiting) == ([], [])
+        combined.fetch(FILE, "late", carry.stop, carry)
+    assert (carry.together, combined._waiting) == ([], [])
     third.leave()
 
 
-def test_what_is_being_carried_out_is_waited_for(carry: Carry) -> None:
-    """Another thread looks at the sample of whoever it is carried out for."""
+def test_stopping_does_not_end_requests_that_are_being_carried_out(carry: Carry) -> None:
+    """Because the thread that carries them out accesses the samples of the others."""
     carry.held_up = threading.Event()
-    members = begun(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
+    participants = start_participants(CombinedFetch(), [[(FILE, "a")], [(FILE, "b")]], carry)
     until(lambda: carry.together)
     carry.stop.set()
     carry.held_up.set()
-    assert [member.ended() for member in members] == [None] * 2
+    assert [participant.ended() for participant in participants] == [None] * 2

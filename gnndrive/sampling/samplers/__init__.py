@@ -1,1 +1,6 @@
-"""Samplers: seeds become a sample."""
+"""Samplers: they turn the seeds of a batch into a `Sample`.
+
+To add one, write one file here with a subclass of `Sampler` (`base.py`) that has a `name` and a
+class method `make(context: SamplerContext)`. `_native.py` calls the C sampler for all of them.
+tests/sampling/samplers/test_sampler_contract.py states what PyG's users rely on.
+"""

@@ -1,7 +1,9 @@
-"""What samplers share: scratch for each thread, the C job, results copied out, errors in words.
+"""`Native`: calls the C sampler (native/sample.c) for all samplers.
 
-The sampling itself is in native/sample.c. Node and edge types are numbers here: their places in the
-lists that a sampler was made with.
+It gives each call its scratch memory, fills the C job, serves neighbours from the topology when the
+C code waits for some, and turns error numbers into exceptions; `InScratch` copies the result out.
+`uniform.py` and `gnndrive/pyg/sampler.py` call it. Node and edge types are numbers here: indexes
+into the caller's lists of types.
 """
 
 from __future__ import annotations
@@ -20,23 +22,22 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.sampling.rounds import StopToken
+from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.samplers.base import position_dtype
 from gnndrive.sampling.topologies.base import Topology
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """The edges of one type, as they are sampled.
+    """The edges of one type, and how to sample them.
 
     Attributes:
-        topology: their in-neighbours: index pointers of the target's nodes, indices of the
-            source's.
-        fanout: for each hop, int64 [hops]; -1: all.
-        source, target: the node types.
-        node_time: of the source's nodes, int64 [nodes], or None.
-        edge_time: at CSC positions, int64 [edges], or None.
-        weight: at CSC positions, float32 or float64 [edges], or None.
+        topology: the in-neighbours of each target node, as node ids of the source type.
+        fanout: neighbours for each hop, int64 [hops]; -1: all.
+        source, target: the node types that edges come from and go to.
+        node_time: times of the source nodes, int64 [nodes], or None.
+        edge_time: times of the edges by CSC position, int64 [edges], or None.
+        weight: weights of the edges by CSC position, float32 or float64 [edges], or None.
     """
 
     topology: Topology
@@ -55,7 +56,8 @@ class SeedGroup:
     Attributes:
         node: global ids, int64 [n], duplicates allowed.
         type: their node type.
-        time: what is later than it is not there, int64 [n]; None: the end of time.
+        time: for each seed the latest time of a neighbour or edge that may be sampled, int64 [n];
+            None: no limit.
     """
 
     node: Int64Array
@@ -68,11 +70,11 @@ class SamplingOptions:
     """How neighbours are drawn.
 
     Attributes:
-        key: 64 bits that stand for (seed, epoch, batch).
-        replace: with replacement.
-        disjoint: each seed has a tree of its own.
-        latest: where there are times, not any of the edges that were there but the latest.
-        induced: all edges between the nodes that were found, instead of those drawn.
+        key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
+        replace: draw with replacement.
+        disjoint: sample a separate tree for each seed.
+        latest: if edges or nodes have times, take the latest allowed edges instead of random ones.
+        induced: return all edges between the sampled nodes instead of the drawn edges.
     """
 
     key: int
@@ -83,10 +85,10 @@ class SamplingOptions:
 
 
 class Native:
-    """Calls the C sampler; any number of threads may share one.
+    """Calls the C sampler; any number of threads may share one object.
 
-    Each call in progress has scratch of its own, as large as the largest batch so far needed (some
-    40 MB for 800,000 nodes and 900,000 edges), kept for the next.
+    Each call in progress has its own scratch memory, which is kept for later calls. It is as large
+    as its largest batch so far needed: about 40 MB for 800,000 nodes and 900,000 edges.
     """
 
     def __init__(self) -> None:
@@ -103,28 +105,28 @@ class Native:
         self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[SeedGroup],
         options: SamplingOptions,
     ) -> Iterator[InScratch]:  # fmt: skip
-        """Sample; the result is to be copied out within the `with`.
+        """Sample, and yield the result, which the caller copies out within the `with` block.
 
         Args:
-            relations: one an edge type.
-            nodes: how many there are of each node type.
-            seeds: a group or several.
-            how: how to draw.
+            relations: one for each edge type.
+            nodes: the number of nodes of each node type.
+            seeds: one or more groups of seeds.
+            options: how to draw.
 
         Raises:
-            StoreError: the graph names a node or an edge that is not there.
-            ConfigError: a seed is not a node, a weight is none, or the sample has more than
-                2^31 - 1 nodes or edges of a type.
+            StoreError: the graph names a node or an edge that does not exist.
+            ConfigError: a seed is not a node, a weight is negative or not finite, or the sample has
+                more than 2^31 - 1 nodes or edges of a type.
             ReadError: neighbours could not be read from disk.
             ClosedError: `stop` was called.
-            MemoryError: there is no memory for the sample.
+            MemoryError: there is not enough memory for the sample.
         """
-        scratch = self._take()
+        scratch = self._take_scratch()
         try:
             job = _Job(relations, nodes, seeds, options, self._stop.flag)
             code = lib.gd_sample(scratch, job.handle)
             while code == lib.GD_WANTS:
-                code = relations[_waiting(scratch)].topology.serve(scratch, self._stop)
+                code = relations[_waiting_edge_type(scratch)].topology.serve(scratch, self._stop)
             if code == 0 and options.induced:
                 code = lib.gd_sampler_induce(scratch)
             if code < 0:
@@ -134,7 +136,7 @@ class Native:
             with self._lock:
                 self._idle.append(scratch)
 
-    def _take(self) -> Any:
+    def _take_scratch(self) -> Any:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -144,14 +146,14 @@ class Native:
         return ffi.gc(scratch, lib.gd_sampler_free)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # a copy in another process has scratch of its own
+        return {}  # a copy in another process makes its own scratch memory
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
 
 
 class InScratch:
-    """A sample that is still in its scratch."""
+    """A sample in the C scratch memory, valid within the `with` block of `Native.sampled`."""
 
     def __init__(
         self, scratch: Any, relations: Sequence[Relation], options: SamplingOptions
@@ -162,8 +164,16 @@ class InScratch:
     def nodes(
         self, type: int, empty: Allocate = np.empty
     ) -> tuple[Int64Array, Int32Array | None, tuple[int, ...]]:
-        """Nodes of a type: global ids, int64 [nodes]; if disjoint their trees, int32 [nodes]; and
-        how many were new in each hop, the seeds first."""
+        """Copy out the nodes of a type.
+
+        Args:
+            type: the number of the node type.
+            empty: makes the arrays.
+
+        Returns:
+            Global ids, int64 [nodes]; the tree of each node, int32 [nodes], or None if trees are
+            not disjoint; and the number of new nodes in each hop, the seeds first.
+        """
         count = lib.gd_sampler_nodes(self._scratch, type)
         node, tree = empty(count, np.int64), None
         if self._options.disjoint:
@@ -178,9 +188,17 @@ class InScratch:
     def edges(
         self, relation: int, empty: Allocate = np.empty
     ) -> tuple[Int32Array, Int32Array, Int32Array | Int64Array, tuple[int, ...]]:
-        """Edges of a type: where their sources are among the nodes, int32 [edges]; where each
-        target's start, int32 [expanded + 1]; CSC positions, int32 or int64 [edges]; and how many
-        there are of each hop."""
+        """Copy out the edges of a type.
+
+        Args:
+            relation: the number of the edge type.
+            empty: makes the arrays.
+
+        Returns:
+            The index of each edge's source among the sampled nodes, int32 [edges]; where the edges
+            of each expanded target start, int32 [expanded + 1]; CSC positions, int32 or int64
+            [edges]; and the number of edges in each hop.
+        """
         edges = lib.gd_sampler_edges(self._scratch, relation)
         row = empty(edges, np.int32)
         colptr = empty(lib.gd_sampler_expanded(self._scratch, relation) + 1, np.int32)
@@ -195,7 +213,7 @@ class InScratch:
 
 
 class _Job:
-    """A C `gd_sampling *`, `handle`, and what it points to."""
+    """The C `gd_sampling *` (`handle`), and references that keep alive what it points to."""
 
     def __init__(
         self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[SeedGroup],
@@ -247,18 +265,20 @@ class _Job:
 
 
 def _check_sizes(relation: Relation, sources: int) -> None:
-    """C reads as far as the graph reaches."""
+    """Refuse an array of another size than the graph: C reads one entry for each node or edge."""
     edges = relation.topology.num_edges
     for name, size in (("node_time", sources), ("edge_time", edges), ("weight", edges)):
         array = getattr(relation, name)
         if array is not None and array.shape != (size,):
             raise ConfigError(
                 f"{relation.topology.path}: {name.replace('_', ' ')} has the shape "
-                f"{list(array.shape)} and needs {[size]}, a number for each"
+                f"{list(array.shape)} and needs {[size]}, a number for each "
+                f"{'node' if name == 'node_time' else 'edge'}"
             )
 
 
-def _waiting(scratch: Any) -> int:
+def _waiting_edge_type(scratch: Any) -> int:
+    """Return the edge type whose neighbours the C sampler waits for."""
     wanted = ffi.new("gd_wanted *")
     lib.gd_sampler_wanted(scratch, wanted)
     return int(wanted.edge_type)
@@ -267,17 +287,17 @@ def _waiting(scratch: Any) -> int:
 def _error(
     code: int, scratch: Any, relations: Sequence[Relation], nodes: Sequence[int]
 ) -> Exception:
-    """What a failed sample means to the caller."""
+    """Return the exception for an error number of the C sampler."""
     if code == -errno.ECANCELED:
-        return ClosedError("the sampler was stopped: its loader or iterator was closed")
+        return ClosedError(STOPPED)
     if code == -errno.ENOMEM:
         return MemoryError("no memory for a sample's scratch: lower batch_size or num_neighbors")
     if code == -errno.EOVERFLOW:
         return ConfigError(
             "a sample has more than 2^31 - 1 nodes or edges: lower batch_size or num_neighbors"
         )
-    turn = ffi.new("int32_t *")
-    culprit = lib.gd_sampler_culprit(scratch, turn)
+    edge_type = ffi.new("int32_t *")
+    culprit = lib.gd_sampler_culprit(scratch, edge_type)
     if code == -errno.ENXIO:
         counts = " or ".join(str(count - 1) for count in nodes)
         return ConfigError(
@@ -285,7 +305,7 @@ def _error(
             f"seeds go from 0 to {counts}; check input_nodes"
         )
     if code in (-errno.EFAULT, -errno.ERANGE, -errno.EDOM):
-        relation = relations[turn[0]]
+        relation = relations[edge_type[0]]
         return _graph_error(code, culprit, relation.topology, nodes[relation.source])
     check(code, "gd_sample")
     raise AssertionError("gd_sample failed without an error number")

@@ -1,4 +1,7 @@
-"""The Sampler interface: seeds become a `Sample`, synchronously, in a worker thread."""
+"""The Sampler interface: turn the seeds of a batch into a `Sample`, in a worker thread.
+
+The sample stage (`pipeline/sample.py`) calls `sample`; the plan (`gnndrive/plan`) calls `bounds`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Bounds:
     Attributes:
         nodes: distinct nodes, by node type.
         edges: by edge type.
-        entries: nodes by node type, one that comes in several disjoint trees counted as often.
+        entries: nodes by node type; a node in several disjoint trees is counted once for each tree.
     """
 
     nodes: Mapping[NodeKey, int]
@@ -37,15 +40,16 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class SamplerContext:
-    """What a sampler is made from; each takes what it needs.
+    """What `Sampler.make` gets; a sampler uses the attributes that it needs.
 
     Attributes:
-        num_neighbors: fanout for each hop, or lists of it by edge type, checked.
+        num_neighbors: the fanout for each hop, or such a list by edge type; already checked.
         replace: whether to sample with replacement.
-        empty: where samples get their arrays from.
-        subgraphs: makes the sampler that draws in PyG's own form, where the loader's arguments ask
-            for more than plain neighbour sampling of one type; None: they do not.
-        store: the graph's; None: there is none, as in some tests.
+        empty: allocates the arrays of samples.
+        subgraphs: makes the sampler for loader arguments that need more than plain neighbour
+            sampling of one edge type, such as times or weights; its samples are in PyG's own form.
+            None: the arguments need no more.
+        store: the store of the graph; None in tests without a store.
     """
 
     num_neighbors: Any
@@ -58,8 +62,8 @@ class SamplerContext:
 class Sampler(ABC):
     """Samples subgraphs; several threads may use one object at once.
 
-    What is sampled depends on the key, the seeds and the topologies alone, never on threads or on
-    the order of calls.
+    A sample depends on the key, the seeds and the topologies only, never on threads or on the order
+    of calls.
     """
 
     name: str
@@ -67,21 +71,23 @@ class Sampler(ABC):
     @classmethod
     @abstractmethod
     def make(cls, context: SamplerContext) -> Sampler:
-        """A sampler for one epoch; the context's `subgraphs()` where this class does plain sampling
-        only."""
+        """Make a sampler for one epoch.
+
+        A class for plain sampling only returns `context.subgraphs()` if that is not None.
+        """
 
     @abstractmethod
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
-        """Sample around the seeds of a batch; blocking, in a worker thread.
+        """Sample around the seeds of a batch; blocks, and is called in a worker thread.
 
         Args:
-            seeds: nodes or edges, with times or without.
-            key: 64 bits that stand for (seed, epoch, batch), see `batch_key`.
-            topologies: one an edge type, in the order of the store's edge types.
+            seeds: nodes or edges, with or without times.
+            key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
+            topologies: one for each edge type, in the order of the store's edge types.
 
         Raises:
             StoreError: the graph names a node that does not exist.
-            ReadError: neighbours could not be read.
+            ReadError: neighbours could not be read from disk.
             ClosedError: `stop` was called.
         """
 
@@ -93,15 +99,19 @@ class Sampler(ABC):
     def bounds(
         self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
     ) -> Bounds:
-        """The most that a sample of `batch_size` distinct seeds can hold of a graph of so many
-        nodes and edges of each type."""
+        """Return the most that a sample can hold.
+
+        Args:
+            batch_size: the number of distinct seeds.
+            nodes, edges: the numbers of the graph's nodes and edges, by type.
+        """
 
 
 def checked_fanout(num_neighbors: Any) -> list[int]:
-    """`num_neighbors` as a list of whole numbers, -1 and more.
+    """Return `num_neighbors` as a list of whole numbers of at least -1.
 
     Raises:
-        ConfigError: it is none, or a number is too large for C.
+        ConfigError: it is not such a list, or a number is too large for C.
     """
     try:
         fanout = [index(count) for count in num_neighbors]
@@ -122,17 +132,16 @@ def most(
     edges: Mapping[EdgeKey, int],
     replace: bool = False,
 ) -> Bounds:
-    """The most that one sample can hold, its seeds being distinct (duplicates add entries, not
-    nodes).
+    """Return the most that one sample of distinct seeds can hold.
 
-    Without replacement, and wherever the fanout is -1, no edge comes twice, so their number bounds
-    them too.
+    A sample without replacement, or with a fanout of -1, contains no edge twice, so it has at most
+    as many edges as the graph.
 
     Args:
-        seeds: how many of each node type.
-        fanouts: neighbours for each hop, -1: all; by edge type.
-        nodes, edges: of the graph.
-        replace: whether with replacement.
+        seeds: the number of seeds of each node type.
+        fanouts: neighbours for each hop, by edge type; -1: all.
+        nodes, edges: the numbers of the graph's nodes and edges, by type.
+        replace: whether the sampler draws with replacement.
     """
     total = {type: min(seeds.get(type, 0), count) for type, count in nodes.items()}
     frontier = dict(total)
@@ -157,16 +166,16 @@ def most(
 
 
 def position_dtype(num_edges: int) -> type[np.int32 | np.int64]:
-    """What holds the CSC position of one of so many edges."""
+    """Return the dtype of CSC positions in a graph of `num_edges` edges."""
     return np.int32 if num_edges < 1 << 31 else np.int64
 
 
 def batch_key(seed: int, epoch: int, batch: int) -> int:
-    """64 bits that stand for (seed, epoch, batch): `Sampler.sample`'s key.
+    """Return the 64-bit key of a batch, for `Sampler.sample`.
 
-    Each number is added to the state and the state mixed by SplitMix64's bijective finalizer, so
-    that for one seed and epoch no two batches share a key, and keys that differ in any one number
-    have nothing else in common.
+    Each number is added to the state, which SplitMix64's finalizer then mixes. The finalizer is
+    bijective, so no two batches of one seed and epoch share a key; a change of one number changes
+    about half of the key's bits.
     """
     state = 0
     for part in (seed, epoch, batch):

@@ -1,6 +1,7 @@
 """Uniform neighbour sampling (GNNDrive §4.1, sample stage), with PyG's `NeighborLoader` contract.
 
-The work is in native/sample.c. Do not use it for weighted, temporal or disjoint sampling.
+It calls native/sample.c through `_native.py`. Do not use it for weighted, temporal or disjoint
+sampling: `SamplerContext.subgraphs` makes the sampler for these.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from gnndrive.sampling.topologies.base import Topology
 class Uniform(Sampler):
     """Draws `num_neighbors[h]` in-neighbours, all equally likely, of each node of hop h.
 
-    Seeds come first and in order, duplicates among them kept and each expanded; every other node is
-    there once, where it was first found; hop h + 1 expands what hop h found. What is drawn for a
-    node depends on (key, node) and its fanout alone. One object may be used by any number of
-    threads.
+    The seeds are the first nodes of a sample, in their order; duplicate seeds are kept, and each is
+    expanded. Every other node occurs once, where it was found first. Hop h + 1 expands the nodes
+    that hop h found. The edges drawn for a node depend on the key, the node and its fanout only.
+    Any number of threads may use one object.
 
     Args:
         num_neighbors: fanout per hop, -1 for all neighbours.
-        replace: draw with replacement: a node with any neighbours gets exactly its fanout of them.
-        empty: where samples get their arrays from.
+        replace: draw with replacement; each node that has neighbours then gets exactly its fanout.
+        empty: allocates the arrays of samples.
 
     Raises:
-        ConfigError: a fanout that is not an integer of at least -1.
+        ConfigError: a fanout is not an integer of at least -1.
     """
 
     name = "uniform"
@@ -57,7 +58,7 @@ class Uniform(Sampler):
         return cls(context.num_neighbors, context.replace, context.empty)
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
-        """See `Sampler.sample`; the graph has one type of edges."""
+        """See `Sampler.sample`; `topologies` holds one topology."""
         (topology,) = topologies
         return self.sample_nodes(seeds.node, key, topology)
 
@@ -66,8 +67,8 @@ class Uniform(Sampler):
 
         Args:
             seeds: global ids, int64 [n], duplicates allowed.
-            key: 64 bits that stand for (seed, epoch, batch), see `batch_key`.
-            topology: whose neighbours.
+            key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
+            topology: the graph.
 
         Raises:
             StoreError: the graph names a node or an edge that does not exist.
@@ -75,12 +76,12 @@ class Uniform(Sampler):
                 nodes or edges.
             ReadError: neighbours could not be read from disk.
             ClosedError: `stop` was called.
-            MemoryError: there is no memory for the sample.
+            MemoryError: there is not enough memory for the sample.
         """
         relation = Relation(topology, self._fanout)
         options = SamplingOptions(key, self._replace)
-        nodes, seeding = [topology.num_nodes], [SeedGroup(seeds)]
-        with self._native.sampled([relation], nodes, seeding, options) as sampled:
+        nodes, groups = [topology.num_nodes], [SeedGroup(seeds)]
+        with self._native.sampled([relation], nodes, groups, options) as sampled:
             node, _, nodes_per_hop = sampled.nodes(0, self._empty)
             row, colptr, edge, edges_per_hop = sampled.edges(0, self._empty)
             return Sample(node, row, colptr, edge, nodes_per_hop, edges_per_hop)

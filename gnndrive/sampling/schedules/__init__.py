@@ -1,4 +1,9 @@
-"""Schedules: which seeds come next, in windows."""
+"""Schedules: they say which seeds come next, in windows of batches.
+
+To add one, write one file here with a subclass of `Schedule` (`base.py`) that has a `name` and a
+class method `make(context: ScheduleContext)`; add it to
+tests/sampling/schedules/test_schedules.py.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,14 @@ __all__ = ["choose"]
 
 
 def choose(schedule: Any, context: ScheduleContext) -> Schedule:
-    """The schedule of a loader: the user's batch sampler where there is one, else the strategy's.
+    """Make a loader's schedule: from the user's batch sampler if there is one, else the strategy's.
 
     Args:
-        schedule: the strategy's: a name, or the class itself.
-        context: what it is made from.
+        schedule: the strategy's schedule: its name, or the class itself.
+        context: what `make` gets.
+
+    Raises:
+        ConfigError: there is no schedule of that name.
     """
     kind: type[Schedule] = (
         Given if context.batch_sampler is not None else find("schedules", schedule)

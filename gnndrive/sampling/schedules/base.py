@@ -1,8 +1,9 @@
-"""The Schedule interface: which seeds come next, and the input nodes that they are drawn from.
+"""The Schedule interface: which seeds come next, and the nodes or edges that they are drawn from.
 
-Seeds are drawn in the pipeline's event loop with numpy and the C core, because these seldom release
-the GIL for so few numbers. torch releases it in each operation, and beside a thread that burns
-Python getting it back may take a switch interval each time.
+The pipeline's event loop asks a schedule for windows, and the schedule makes `Seeds` from
+`InputNodes` or `InputEdges`. This code uses numpy and the C core, because these seldom release the
+GIL for so few numbers. torch releases it in each operation, and while another thread runs Python
+code, getting the GIL back may take a switch interval (5 ms) each time.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def digest(*tensors: torch.Tensor | None) -> str:
-    """What tells some numbers from others: a few letters of a checksum, "-" for None."""
+    """Return a short checksum of each tensor, "-" for None; equal text means equal tensors."""
     return " ".join(
         "-" if each is None else sha256(each.contiguous().numpy().data).hexdigest()[:16]
         for each in tensors
     )
 
 
-def _checked(position: Positions, count: int, what: str) -> Int64Array:
-    """A copy of positions among `count` of something, −1 being the last.
+def _checked_positions(position: Positions, count: int, what: str) -> Int64Array:
+    """Return a copy of `position`, checked against `count` inputs; −1 is the last input.
 
     Raises:
-        IndexError: one is out of range.
+        IndexError: a position is out of range.
     """
     at = np.array(position, np.int64)
     if len(at) and not -count <= at.min() <= at.max() < count:
@@ -49,10 +50,10 @@ class InputNodes:
     """What PyG calls `input_nodes`: the nodes that seeds are drawn from.
 
     Args:
-        count: how many.
+        count: the number of input nodes.
         node: their ids, int64 [count]; None: nodes 0 … count − 1, which take no memory.
-        by_position: whether `input_id` is the position among them, as PyG has it for ids and for
-            all nodes; else it is the node's id, as PyG has it for a mask.
+        by_position: whether `input_id` is the position among the input nodes, as in PyG if the user
+            gives ids or all nodes; else it is the node's id, as in PyG if the user gives a mask.
         time: their times, int64 [count], or None.
         type: their node type; None in a homogeneous graph.
     """
@@ -78,20 +79,23 @@ class InputNodes:
 
     @cached_property
     def identity(self) -> str:
-        """What tells these input nodes from others: how many, and a digest of them."""
+        """A text that identifies these input nodes; equal text means equal input nodes."""
         kind = "positions" if self._by_position else "ids"
-        whose = "" if self.type is None else f" of {self.type}"
-        return f"{self._count} {kind}{whose} {digest(self._node, self._time)}"
+        of_type = "" if self.type is None else f" of {self.type}"
+        return f"{self._count} {kind}{of_type} {digest(self._node, self._time)}"
 
     def seeds(self, index: int, position: Positions) -> Seeds:
-        """The seeds of batch `index`, which stand at `position` (integers [n]) among the input
-        nodes.
+        """Return the seeds of a batch.
+
+        Args:
+            index: the batch's number in its epoch.
+            position: positions among the input nodes, integers [n]; −1 is the last.
 
         Raises:
             IndexError: a position is out of range.
         """
-        at = _checked(position, self._count, "input nodes")
-        # As indexing has it: −1 is the last.
+        at = _checked_positions(position, self._count, "input nodes")
+        # The modulo makes −1 the last node, as in indexing.
         node = at % max(self._count, 1) if self._node is None else self._node.numpy()[at]
         input_id = at if self._by_position else node.copy()
         return Seeds(
@@ -107,13 +111,13 @@ class InputEdges:
     """What PyG calls `edge_label_index`: the edges that seeds are drawn from.
 
     Args:
-        count: how many.
-        ends: for positions, int64 [n], the ends of the edges there and what PyG calls their
-            `input_id`; blocking, in a worker thread.
-        identity: what tells these ends from others.
-        label: for each input_id, or None.
-        time: int64 for each input_id, or None.
-        nbytes: bytes that `ends` holds.
+        count: the number of input edges.
+        ends: takes positions, int64 [n], and returns the source and the target of each edge and
+            what PyG calls its `input_id`; blocks, and is called in a worker thread.
+        identity: a text that identifies the edges that `ends` returns.
+        label: a label for each input_id, or None.
+        time: a time for each input_id, int64, or None.
+        nbytes: bytes of memory that `ends` holds.
         type: their edge type; None in a homogeneous graph.
     """
 
@@ -128,7 +132,7 @@ class InputEdges:
         type: EdgeKey = None,
     ) -> None:
         self._count, self._ends, self._label, self._time = count, ends, label, time
-        self._of_ends, self.type = identity, type
+        self._ends_identity, self.type = identity, type
         self.nbytes = nbytes + sum(each.nbytes for each in (label, time) if each is not None)
 
     def __len__(self) -> int:
@@ -136,17 +140,22 @@ class InputEdges:
 
     @cached_property
     def identity(self) -> str:
-        """What tells these edges from others."""
-        whose = "" if self.type is None else f" of {self.type}"
-        return f"{self._count} edges{whose} {self._of_ends} {digest(self._label, self._time)}"
+        """A text that identifies these input edges; equal text means equal input edges."""
+        of_type = "" if self.type is None else f" of {self.type}"
+        labels = digest(self._label, self._time)
+        return f"{self._count} edges{of_type} {self._ends_identity} {labels}"
 
     def seeds(self, index: int, position: Positions) -> Seeds:
-        """The seeds of batch `index`, which stand at `position` (integers [n]).
+        """Return the seeds of a batch.
+
+        Args:
+            index: the batch's number in its epoch.
+            position: positions among the input edges, integers [n]; −1 is the last.
 
         Raises:
             IndexError: a position is out of range.
         """
-        at = _checked(position, self._count, "edges") % max(self._count, 1)
+        at = _checked_positions(position, self._count, "edges") % max(self._count, 1)
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
 
     def _input(self, at: Int64Array) -> EdgeSamplerInput:
@@ -159,11 +168,11 @@ class InputEdges:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Batches that a design treats as one: a single batch, a superbatch, a mega-batch.
+    """Batches that a design treats as one unit: a single batch, a superbatch, a mega-batch.
 
     Attributes:
-        batches: the seeds of each batch, in order; may be an iterator that draws them as they are
-            needed, and is gone through once.
+        batches: the seeds of each batch, in order; may be an iterator, which draws seeds when they
+            are requested and can be used once.
     """
 
     batches: Iterable[Seeds]
@@ -171,16 +180,17 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleContext:
-    """What a schedule is made from; each takes what it needs.
+    """What `Schedule.make` gets; a schedule uses the attributes that it needs.
 
     Attributes:
         inputs: the nodes or edges that seeds are drawn from.
-        batch_size: seeds a batch; None: the user's batch sampler decides.
+        batch_size: seeds in a batch; None: the user's batch sampler decides.
         shuffle: whether each epoch has its own order.
-        drop_last: whether a last, smaller batch is left out.
-        seed: with the epoch's number it determines the order.
-        batch_sampler: the user's, which yields lists of positions in `inputs`; None: there is none.
-        store: the graph's; None: there is none, as in some tests.
+        drop_last: whether to leave out a last, smaller batch.
+        seed: determines the order, together with the epoch's number.
+        batch_sampler: the user's batch sampler, which yields lists of positions in `inputs`, or
+            None.
+        store: the store of the graph; None in tests without a store.
     """
 
     inputs: InputNodes | InputEdges
@@ -193,26 +203,27 @@ class ScheduleContext:
 
 
 class Schedule(ABC):
-    """The order of an epoch's seeds, in windows; a window is one batch unless a design needs
-    more."""
+    """Yields an epoch's seeds in windows; a window is one batch unless a design needs more."""
 
     name: str
 
     @classmethod
     @abstractmethod
     def make(cls, context: ScheduleContext) -> Self:
-        """A schedule for the epochs of one loader that have the context's seed."""
+        """Make a schedule for the epochs of one loader that share the context's seed."""
 
     @property
     def order_bytes(self) -> int:
-        """Bytes of memory that an epoch's order takes, beside the inputs."""
+        """Bytes of memory that an epoch's order takes, without the inputs."""
         return 0
 
     @abstractmethod
     def windows(self, epoch: int) -> Iterator[Window]:
-        """The epoch's windows, in order; the batches in them are numbered from 0 over the whole
-        epoch."""
+        """Yield the epoch's windows, in order.
+
+        The index of a batch counts from 0 over the whole epoch.
+        """
 
     @abstractmethod
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""

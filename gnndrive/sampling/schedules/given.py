@@ -1,5 +1,7 @@
-"""The batches of a batch sampler that the user gave, one window a batch, drawn as they are
-needed."""
+"""Seeds from the user's batch sampler, one window for each batch.
+
+`schedules.choose` uses it if the loader has `batch_sampler=`, whatever the strategy's schedule is.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ class Given(Schedule):
     """Turns a batch sampler's positions into seeds.
 
     Args:
-        inputs: the input nodes.
-        batches: yields lists of positions in `inputs`; iterated anew for each epoch, in the
-            pipeline's thread.
+        inputs: the input nodes or edges.
+        batches: yields lists of positions in `inputs`; iterated once for each epoch, in the loop
+            thread.
     """
 
     name = "given"
@@ -33,15 +35,15 @@ class Given(Schedule):
 
     @classmethod
     def make(cls, context: ScheduleContext) -> Given:
-        """See `Schedule.make`; the context has a batch sampler."""
+        """See `Schedule.make`; the context must have a batch sampler."""
         assert context.batch_sampler is not None
         return cls(context.inputs, context.batch_sampler)
 
     def __len__(self) -> int:
-        """Batches in an epoch, where the batch sampler knows it.
+        """Return the number of batches in an epoch.
 
         Raises:
-            TypeError: it does not.
+            TypeError: the batch sampler has no length.
         """
         if not isinstance(self._batches, Sized):
             raise TypeError(f"{type(self._batches).__name__} has no len()")
@@ -49,11 +51,11 @@ class Given(Schedule):
 
     @property
     def order_bytes(self) -> int:
-        """See `Schedule.order_bytes`: torch's samplers keep eight bytes an input."""
+        """See `Schedule.order_bytes`; torch's samplers keep eight bytes for each input."""
         return 8 * len(self._inputs)
 
     def windows(self, epoch: int) -> Iterator[Window]:
-        """The batches in the sampler's order."""
+        """Yield one window for each batch, in the order of the batch sampler."""
         for index, positions in enumerate(self._batches):
             chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
             yield Window([self._inputs.seeds(index, chosen.numpy())])

@@ -1,5 +1,6 @@
-"""One window a batch, the seeds shuffled anew for every epoch or left in order (GNNDrive §4.1, and
-torch's loaders).
+"""One window for each batch, with seeds in order or shuffled for each epoch (GNNDrive §4.1).
+
+Draws batches as torch's loaders do, but makes the order while the epoch runs.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from gnndrive.sampling.schedules.base import (
     Window,
 )
 
-_QUICK_SEEDS = 1 << 10  # drawn in a millisecond, most of it for pages that are come to
+_HOLDING_GIL_SEEDS_MAX = 1 << 10  # take a millisecond, most of it for pages touched first
 
 
 class Shuffled(Schedule):
     """Cuts the input nodes into batches.
 
     Args:
-        inputs: the input nodes.
-        batch_size: seeds a batch.
+        inputs: the input nodes or edges.
+        batch_size: seeds in a batch.
         shuffle: whether each epoch has its own order.
-        drop_last: whether a last smaller batch is left out.
-        seed: what the orders depend on, with the epoch's number.
+        drop_last: whether to leave out a last, smaller batch.
+        seed: determines each order, together with the epoch's number.
     """
 
     name = "shuffled"
@@ -66,7 +67,7 @@ class Shuffled(Schedule):
         )
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """Return the number of batches in an epoch."""
         whole, rest = divmod(len(self._inputs), self._batch_size)
         return whole + (rest > 0 and not self._drop_last)
 
@@ -77,9 +78,9 @@ class Shuffled(Schedule):
         return self._shuffle * order_width(count) * count
 
     def windows(self, epoch: int) -> Iterator[Window]:
-        """The epoch's batches, one a window."""
+        """Yield one window for each batch of the epoch."""
         count = len(self._inputs)
-        # The epoch is spread over the seed's bits: seed 1, epoch 0 is not seed 0, epoch 1.
+        # Multiplying spreads the epoch over all bits: seed 1, epoch 0 is not seed 0, epoch 1.
         mixed = (self._seed + 0x9E3779B97F4A7C15 * (epoch + 1)) % 2**63
         order = _Order(count, mixed) if self._shuffle else None
         for index in range(len(self)):
@@ -90,38 +91,41 @@ class Shuffled(Schedule):
 
 
 class _Order:
-    """The numbers 0 … count − 1 in an order of their own, each equally likely, made as it is
-    wanted: a loader of 10⁹ nodes need not wait for an order of all of them.
+    """A random order of the numbers 0 … count − 1; all orders are equally likely.
+
+    The order is made as it is requested, so that the first batch of a loader of 10⁹ nodes does not
+    wait for the whole order.
 
     Raises:
-        ConfigError: there is no memory for so many.
+        ConfigError: there is not enough memory for `count` numbers.
     """
 
     def __init__(self, count: int, key: int) -> None:
-        self._count, self._key, self._at = count, key, 0
+        self._count, self._key, self._position = count, key, 0
         self._width = order_width(count)
         try:
-            self._moved = private_map(self._width * count)
+            self._swapped = private_map(self._width * count)
         except MemoryError as error:
             raise ConfigError(
                 f"no memory for the order of {count:,} input nodes or edges ({error}): give fewer, "
                 "or shuffle=False"
             ) from error
-        with contextlib.suppress(OSError):  # a huge page for each number would be all at once
-            self._moved.madvise(mmap.MADV_NOHUGEPAGE)
-        self._address = ffi.cast("void *", ffi.from_buffer(self._moved))
+        # Numbers are touched at random: with huge pages the first ones would take all the memory.
+        with contextlib.suppress(OSError):
+            self._swapped.madvise(mmap.MADV_NOHUGEPAGE)
+        self._address = ffi.cast("void *", ffi.from_buffer(self._swapped))
 
     def next(self, count: int) -> Int64Array:
-        """The next so many, int64 [count]."""
+        """Return the next `count` numbers of the order, int64 [count]."""
         out = np.empty(count, np.int64)
-        core = holding_gil if count <= _QUICK_SEEDS else lib
+        core = holding_gil if count <= _HOLDING_GIL_SEEDS_MAX else lib
         core.gd_shuffle(
-            self._address, self._width, self._count, self._key, self._at, count, pointer(out)
+            self._address, self._width, self._count, self._key, self._position, count, pointer(out)
         )
-        self._at += count
+        self._position += count
         return out
 
 
 def order_width(count: int) -> int:
-    """Bytes a number of what keeps an order of so many input nodes."""
+    """Return the bytes that an order of `count` numbers keeps for each number."""
     return 4 if count < 1 << 31 else 8

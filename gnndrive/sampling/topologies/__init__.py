@@ -1,4 +1,10 @@
-"""Topologies: adjacency for the samplers."""
+"""Topologies: they give samplers the adjacency of one edge type.
+
+To add one, write one file here with a subclass of `Topology` (`base.py`) that has a `name`, a class
+method `plan(question)` that says how much memory it takes, and a class method
+`make(context: TopologyContext)`; add it to tests/sampling/topologies/test_conformance.py, which
+compares the samples of all topologies.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,8 @@ __all__ = ["over_arrays"]
 def over_arrays(
     indptr: IndexPointers, indices: npt.NDArray[Any], path: str = "<memory>"
 ) -> Topology:
-    """A graph over two arrays, in memory or memory-mapped: ready at once, for a sample here and
-    there; see `Mmap`."""
+    """Return a topology over two arrays, in memory or memory-mapped; reads nothing.
+
+    PyG's interfaces use it for graphs in memory. See `Mmap` for arguments and errors.
+    """
     return Mmap(indptr, indices, path)

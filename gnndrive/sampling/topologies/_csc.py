@@ -1,4 +1,4 @@
-"""What topologies share: arrays checked as far as that is cheap, and the C `gd_csc` over them."""
+"""What topologies share: cheap checks of the arrays, and the C `gd_csc` that points to them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gnndrive.common.records import IndexPointers
 
 
 def check_indptr(indptr: IndexPointers, edges: int, path: str) -> None:
-    """Refuse index pointers of another form, or whose ends are not 0 and `edges`.
+    """Refuse index pointers of a wrong dtype or form, or that do not run from 0 to `edges`.
 
-    What lies between the ends is checked by the C samplers as they go.
+    The C samplers check the index pointers between the two ends when they read them.
 
     Raises:
-        StoreError: they cannot be a CSC graph's.
+        StoreError: a check failed.
     """
     check_form(indptr, (np.int64, np.uint32), f"{path}: indptr")
     if indptr.size == 0 or indptr[0] != 0 or indptr[-1] != edges:
@@ -30,10 +30,10 @@ def check_indptr(indptr: IndexPointers, edges: int, path: str) -> None:
 
 
 def check_form(array: npt.NDArray[Any], dtypes: tuple[type, ...], what: str) -> None:
-    """Refuse what C cannot read: another dtype, byte order, rank or stride.
+    """Refuse an array that C cannot read because of its dtype, byte order, rank or strides.
 
     Raises:
-        StoreError: it is one of these.
+        StoreError: C cannot read it.
     """
     if array.ndim != 1 or array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
         raise StoreError(
@@ -52,14 +52,14 @@ def make_csc(
     width: int,
     packed_bits: int = 0,
 ) -> Any:
-    """A `gd_csc *`; whoever holds it keeps the arrays alive.
+    """Return a `gd_csc *`; the caller keeps the arrays alive as long as it is used.
 
     Args:
         indptr: int64 or uint32 [nodes + 1].
-        edges: number of edges.
-        indices: [edges], or packed, or None: not in memory.
+        edges: the number of edges.
+        indices: int32 or int64 [edges], or packed bytes; None: the indices are not in memory.
         width: bytes of one index in the file, 4 or 8.
-        packed_bits: bits of one index in `indices`; 0: they are not packed.
+        packed_bits: bits of one index in `indices`; 0: the indices are not packed.
     """
     fields = {
         "indptr": ffi.cast("void *", indptr.ctypes.data),

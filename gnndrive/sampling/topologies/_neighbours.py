@@ -1,9 +1,11 @@
-"""The neighbour cache (Ginex, VLDB 2022, §4.2): the lists that are wanted most for their length.
+"""The neighbour cache (Ginex, VLDB 2022, §4.2): in-neighbour lists kept in memory.
 
-Made in two passes over the indices, both in long direct reads. The first counts out-degrees; the
-nodes with the highest out-degree / in-degree are kept (`native/neighbours.c`). The second reads
-their lists, and skips what lies between them. Do not use it for a graph whose out-degrees say
-little of what is sampled, as when all seeds lie in one corner of it.
+The `direct` topology uses it. It keeps the lists of the nodes with the highest out-degree /
+in-degree, because a node is sampled about as often as its out-degree says and its list takes as
+many indices as its in-degree says (`native/neighbours.c`). Making the cache takes two passes over
+the indices, both in long direct reads: the first counts out-degrees, the second reads the chosen
+lists and skips the others. Do not use it if out-degrees say little about which nodes are sampled,
+for example because all seeds lie in one part of the graph.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ from gnndrive.common.memory import format_size
 from gnndrive.disk.sequential_reader import STRETCH_BYTES, SequentialReader
 from gnndrive.sampling.topologies.base import GraphSize, TopologyQuestion
 
-_COUNT_BYTES = 4  # of an out-degree
-_TABLE_BYTES = 12  # of the address table, for 64 nodes
-_ADDRESS_BYTES = 8  # of a list's address
-_FIXED_BYTES = 1024  # the rest
+_COUNT_BYTES = 4  # an out-degree
+_TABLE_BYTES = 12  # 64 nodes in the address table
+_ADDRESS_BYTES = 8  # the address of a list
+_FIXED_BYTES = 1024  # everything else, at most
 
 
 class NeighbourCache:
@@ -31,34 +33,35 @@ class NeighbourCache:
 
     Args:
         csc: the graph's `gd_csc *`; must outlive this object.
-        stream: its indices.
+        reader: reads the graph's indices.
         nbytes: the most memory that lists and their addresses may take.
-        bipartite: edges come from other nodes than they go to: nobody's out-degree is known, and
-            the shortest lists are kept.
+        bipartite: whether edges come from nodes of another type than they go to. Then the indices
+            hold no out-degrees of the nodes with lists, and the shortest lists are kept.
 
     Raises:
         ReadError: the disk failed.
         StoreError: the file is too short.
-        MemoryError: there is not so much memory.
+        MemoryError: there is not enough memory.
+        OSError: `nbytes` is less than the address table takes (ENOSPC).
     """
 
     def __init__(
-        self, csc: Any, stream: SequentialReader, nbytes: int, bipartite: bool = False
+        self, csc: Any, reader: SequentialReader, nbytes: int, bipartite: bool = False
     ) -> None:
         self._csc = csc
-        handle = self._choose(csc, stream, nbytes, bipartite)
+        handle = self._choose_lists(csc, reader, nbytes, bipartite)
         self.handle = ffi.gc(handle, lib.gd_neighbours_free)
         while (at := lib.gd_neighbours_next(self.handle)) >= 0:
-            first, indices = stream.stretch(at)
+            first, indices = reader.stretch(at)
             address = ffi.cast("void *", indices.ctypes.data)
             lib.gd_neighbours_fill(self.handle, address, first, indices.size)
 
     @staticmethod
-    def _choose(csc: Any, stream: SequentialReader, nbytes: int, bipartite: bool) -> Any:
-        """The cache with nothing filled in; out-degrees are forgotten on return."""
+    def _choose_lists(csc: Any, reader: SequentialReader, nbytes: int, bipartite: bool) -> Any:
+        """Return a cache whose lists are chosen and still empty; frees the out-degrees."""
         out_degree = np.full(max(csc.nodes, 1), bipartite, np.uint32)
         counts = ffi.cast("uint32_t *", out_degree.ctypes.data)
-        for _, indices in () if bipartite else stream.stretches():
+        for _, indices in () if bipartite else reader.stretches():
             address = ffi.cast("void *", indices.ctypes.data)
             lib.gd_count_out_degrees(address, csc.index_bytes, indices.size, csc.nodes, counts)
         error = ffi.new("int *")
@@ -71,12 +74,12 @@ class NeighbourCache:
 
     @property
     def nodes(self) -> int:
-        """Nodes whose lists are kept."""
+        """The number of nodes whose lists are kept."""
         return int(lib.gd_neighbours_nodes(self.handle, ffi.NULL))
 
     @property
     def indices(self) -> int:
-        """Indices in their lists."""
+        """The number of indices in the kept lists."""
         return int(lib.gd_neighbours_indices(self.handle))
 
     @property
@@ -88,26 +91,33 @@ class NeighbourCache:
 
 
 def least_bytes(size: GraphSize) -> int:
-    """What the address table of a cache takes before it keeps one list."""
+    """Return the bytes that a cache takes before it keeps a list."""
     return -(-size.nodes // 64) * _TABLE_BYTES + _FIXED_BYTES
 
 
 def most_bytes(size: GraphSize) -> int:
-    """What a cache that keeps every list takes, at most."""
+    """Return the most bytes that a cache takes if it keeps every list."""
     lists = min(size.nodes, size.edges)
     return least_bytes(size) + lists * _ADDRESS_BYTES + size.indices_bytes
 
 
 def build_bytes(size: GraphSize) -> int:
-    """What making a cache takes beside it: out-degrees, a stretch of indices, a histogram."""
+    """Return the bytes that making a cache takes besides the cache itself.
+
+    These are the out-degrees, one stretch of indices and a histogram.
+    """
     return _COUNT_BYTES * size.nodes + STRETCH_BYTES + (1 << 18)
 
 
 def cache_bytes(question: TopologyQuestion, room: int) -> int:
-    """The size of the neighbour caches of all edge types: what was asked for, or up to `room`.
+    """Return the bytes of the neighbour caches of all edge types together.
+
+    Args:
+        question: holds the size that the user asked for, if any.
+        room: the most bytes to use if the user did not ask for a size.
 
     Raises:
-        ConfigError: what was asked for holds no list.
+        ConfigError: a cache of the size asked for could not hold a list.
     """
     least, most = sum(map(least_bytes, question.sizes)), sum(map(most_bytes, question.sizes))
     asked = question.cache
@@ -121,8 +131,8 @@ def cache_bytes(question: TopologyQuestion, room: int) -> int:
     return min(asked, most)
 
 
-def divided(cache: int, sizes: Sequence[GraphSize]) -> list[int]:
-    """A neighbour cache for each edge type, by what its lists would take."""
+def divide_cache(cache: int, sizes: Sequence[GraphSize]) -> list[int]:
+    """Divide `cache` bytes among the edge types, in proportion to the bytes of their lists."""
     least, most = list(map(least_bytes, sizes)), list(map(most_bytes, sizes))
     left = max(cache - sum(least), 0)
     return [

@@ -1,7 +1,9 @@
 """The Topology interface: adjacency for the samplers, as CSC (in-neighbours of each node).
 
-Index pointers are in memory in all of them, for each node that is sampled needs two. Where the
-indices are is what sets topologies apart.
+All topologies keep the index pointers in memory, because each node that is sampled needs two of
+them; they differ in where the indices are. `plan/topology_choice.py` asks each topology for its
+memory (`plan`), `sampling/graph.py` makes the chosen one, and the C sampler reads it (`csc`) or
+waits until `serve` has fetched neighbours.
 """
 
 from __future__ import annotations
@@ -20,19 +22,20 @@ from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.rounds import CancellableLock, CombinedFetch, StopToken
 
-IO_DEPTH = 64  # of the adjacency's ring; the features' ring is deeper and has more to read
-RING_BYTES = IO_DEPTH * SWEEP_BLOCK_BYTES  # of its staging
-BUFFER_BATCHES = 1.5  # largest batches that the feature buffer shall hold beside all indices
+IO_DEPTH = 64  # reads in flight in the adjacency's ring; the features' ring is deeper
+RING_BYTES = IO_DEPTH * SWEEP_BLOCK_BYTES  # staging of the adjacency's ring
+BUFFER_BATCHES = 1.5  # largest batches for which the feature buffer must keep room
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSize:
-    """How large a graph is.
+    """The size of one edge type's graph.
 
     Attributes:
-        nodes, edges: their numbers.
+        nodes: the number of nodes that edges go to.
+        edges: the number of edges.
         index_bytes: bytes of one index, 4 or 8.
-        sources: nodes that edges come from, if they are others than those they go to.
+        sources: the number of nodes that edges come from, if they are of another type; else None.
     """
 
     nodes: int
@@ -42,7 +45,7 @@ class GraphSize:
 
     @property
     def num_sources(self) -> int:
-        """Nodes that edges come from."""
+        """The number of nodes that edges come from."""
         return self.nodes if self.sources is None else self.sources
 
     @property
@@ -57,12 +60,12 @@ class GraphSize:
 
     @property
     def packed_bits(self) -> int:
-        """Bits that a node's number needs."""
+        """Bits of one packed index: as many as the largest node id needs."""
         return max((self.num_sources - 1).bit_length(), 1)
 
     @property
     def packed_bytes(self) -> int:
-        """Bytes of all indices with no more bits than that, and eight behind the last."""
+        """Bytes of all packed indices, and eight more because C reads eight bytes at a time."""
         return -(-self.edges * self.packed_bits // 8) + 8
 
 
@@ -71,15 +74,15 @@ class TopologyQuestion:
     """What a topology's plan depends on.
 
     Attributes:
-        sizes: of the graph, one an edge type.
-        samplers: samples that are drawn at once.
-        room: bytes that the adjacency may take beside everything else and a feature buffer of so
-            many of the largest batches; less than 0 if there is too little without it.
-        given: bytes of memory that loading may use in all.
-        budget: whether the user gave that number, so that memory which is not counted, such as the
-            page cache, would break it.
-        cache: bytes asked for the neighbour cache; None: the topology decides.
-        spare: bytes that are counted for the time after opening and free until then.
+        sizes: the size of each edge type's graph.
+        samplers: the number of samples that are drawn at once.
+        room: takes a number of largest batches, and returns the bytes that are left for the
+            adjacency if the feature buffer holds that many; negative if the rest does not fit.
+        given: bytes of memory that loading may use in total.
+        budget: whether the user gave `given`; then memory that is not counted, such as the page
+            cache, would exceed it.
+        cache: bytes that the user asked for the neighbour cache; None: the topology decides.
+        spare: bytes that are planned for later use and free while topologies are opened.
         asked: whether the user named the topology.
     """
 
@@ -94,7 +97,7 @@ class TopologyQuestion:
 
     @property
     def indices(self) -> str:
-        """How much the packed indices are, for people."""
+        """The size of the packed indices, for messages."""
         return f"{format_size(self.packed_bytes)} of indices"
 
     @property
@@ -105,19 +108,19 @@ class TopologyQuestion:
 
 @dataclass(frozen=True, slots=True)
 class TopologyContext:
-    """What a topology of one edge type is made from; each takes what it needs.
+    """What `Topology.make` gets; a topology uses the attributes that it needs.
 
     Attributes:
         indptr: index pointers in memory, int64 or uint32 [nodes + 1].
-        indices: maps the indices, int32 or int64 [edges].
-        file: where the indices are.
-        layout: opens the file for planned reads, in which a row is one index and may be asked for
-            several times; closed by whoever made this object.
-        read: carries reads out and returns the failures; blocking, from any thread except the
-            pipeline's.
-        cache_bytes: the most that may be kept of the adjacency in memory.
-        sources: nodes that edges come from, if they are of another type than those they go to.
-        lock: held by the sampler that fetches; shared by the topologies of a store.
+        indices: returns the memory-mapped indices, int32 or int64 [edges].
+        file: the file of the indices.
+        layout: opens a layout for planned reads of the file, in which a row is one index and may be
+            requested several times; the maker of this context closes it.
+        read: carries out a read job and returns its failures, `FAILURE` [n]; blocks, and may be
+            called from any thread except the loop thread.
+        cache_bytes: the most bytes of the neighbour cache; 0: no cache.
+        sources: the number of nodes that edges come from, if they are of another type; else None.
+        lock: the sampler that fetches holds it; shared by all topologies of a store.
     """
 
     indptr: IndexPointers
@@ -134,15 +137,16 @@ class Topology(ABC):
     """A CSC graph that the C samplers can read; several threads may use one object at once.
 
     Attributes:
-        num_nodes: number of nodes.
-        num_edges: number of edges.
-        path: what to name in errors.
-        has_indices: whether C finds the indices in memory or in a map; if not, samplers that look
-            at whole lists cannot use it.
+        num_nodes: the number of nodes that edges go to.
+        num_edges: the number of edges.
+        path: the file that errors name.
+        has_indices: whether C finds the indices in memory or in a memory map; if not, samplers that
+            read whole lists cannot use this topology.
         keeps_lists: whether it uses a neighbour cache.
-        fetches: whether samplers must be served, so that samples that are drawn together read less.
-        nbytes: bytes of process memory that it holds between two calls, page cache not counted.
-        counted: counters since the start: `neighbours_wanted`, of them `neighbours_cached`.
+        fetches: whether samplers wait for `serve`; then samples that are drawn together read less.
+        nbytes: bytes of process memory that it holds between two calls, without the page cache.
+        counted: counters since the start: `neighbours_wanted`, and how many of these came from the
+            cache, `neighbours_cached`.
     """
 
     name: str
@@ -158,17 +162,18 @@ class Topology(ABC):
     @classmethod
     @abstractmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
-        """How much memory the topologies of all edge types take, and why this one; None: another
-        one suits better, and the user did not ask for this one.
+        """Return how much memory the topologies of all edge types take, and why this kind is used.
+
+        Returns None if another kind suits better and the user did not ask for this one.
 
         Raises:
-            ConfigError: what was asked for cannot work.
+            ConfigError: the settings that the user asked for cannot work.
         """
 
     @classmethod
     @abstractmethod
     def make(cls, context: TopologyContext) -> Self:
-        """The graph of one edge type of a store.
+        """Make the topology of one edge type.
 
         Raises:
             StoreError: the arrays cannot be a CSC graph.
@@ -177,19 +182,30 @@ class Topology(ABC):
 
     @abstractmethod
     def csc(self) -> Any:
-        """The C `gd_csc *`, valid while this object lives; its indices are NULL if they are not in
-        memory, and then samplers must be served."""
+        """Return the C `gd_csc *`, valid while this object lives.
 
-    def joining(self, group: CombinedFetch[Any]) -> Topology:
-        """The same graph for one of the samples that fetch together in `group`."""
+        Its indices are NULL if they are not in memory; then samplers wait for `serve`.
+        """
+
+    def in_group(self, group: CombinedFetch[Any]) -> Topology:
+        """Return the same topology for a sample whose fetches are combined with those of `group`.
+
+        Only a topology that `fetches` needs to return another object than itself.
+        """
         return self
 
     def serve(self, sampler: Any, stop: StopToken) -> int:
-        """Give a C sampler some of the neighbours that it waits for; returns `gd_sample_resume`'s
-        result.
+        """Give a C sampler some of the neighbours that it waits for, and continue it.
+
+        Args:
+            sampler: the C `gd_sampler *`.
+            stop: ends the waiting.
+
+        Returns:
+            The result of `gd_sample_resume`.
 
         Raises:
-            ReadError: they could not be read.
-            ClosedError: `stop` was set, or the loader closed.
+            ReadError: the neighbours could not be read.
+            ClosedError: `stop` was set, or the loader was closed.
         """
         raise NotImplementedError(f"{self.name} has its indices in memory")

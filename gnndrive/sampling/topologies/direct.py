@@ -1,18 +1,19 @@
-"""Index pointers in memory, indices on disk: what a hop wants of them is read in one planned sweep.
+"""Index pointers in memory, indices on disk: each hop reads its indices in one planned sweep.
 
-For graphs whose adjacency does not fit beside the features: memory is of a fixed size that nothing
-contends for, and each hop is one sorted pass over the disk at the ring's full depth, where a
-sampler on mapped indices waits for page after page (GNNDrive §3 measures that as memory
-contention). Lists that are wanted most are kept in memory (Ginex's neighbour cache).
+For graphs whose adjacency does not fit beside the features. Its memory has a fixed size, and each
+hop is one sorted pass over the disk at the ring's full depth; a sampler on memory-mapped indices
+waits for one page after another instead (GNNDrive §3 measures that as memory contention). A
+neighbour cache (Ginex) keeps in memory the lists that save the most reads for their size.
 
-A fetch plans single indices as rows of 4 or 8 bytes: the planner sorts them, reads what shares a
-sector once and bridges gaps, and each index is copied out of staging to its edge, so that no sector
-is kept. Where more is missing than is planned at once the file is gone through from its start to
-its end, part by part. One fetch goes on at a time: two at once would sweep the disk twice and need
-the memory twice. Samples that are drawn together share their fetches (`CombinedFetch`), because a
-pass over much of the file takes little longer for four samples than for one. The draw never looks
-at indices, so samples are those of the other topologies, bit for bit. Do not use it where the
-indices fit in memory: `resident` never waits.
+A sampler draws the positions of edges first and then asks for the indices at these positions. A
+fetch plans single indices as rows of 4 or 8 bytes: the planner sorts them, reads indices that share
+a sector once and bridges gaps, and each index is copied out of staging to its edge, so that no
+sector is kept. If more indices are missing than one plan may hold, the fetch passes through the
+file part by part, from its start to its end. One fetch runs at a time, because two at once would
+sweep the disk twice and need twice the memory. Samples that are drawn together combine their
+fetches (`CombinedFetch`), because a pass over much of the file takes little longer for four samples
+than for one. Drawing never reads indices, so samples equal those of the other topologies, bit for
+bit. Do not use it if the indices fit in memory: `resident` never waits.
 """
 
 from __future__ import annotations
@@ -51,22 +52,24 @@ from gnndrive.sampling.topologies.base import (
     TopologyQuestion,
 )
 
-_MISSING_BYTES = 34  # position and slot, and their place in the planned reads
-_RANGES_MAX = 1024  # of positions, in which missing ones are counted
-CACHE_BATCHES = 1.0  # and beside a neighbour cache, whose bytes save more reads than a slot's
-CACHE_SHARE = 0.1  # of the memory given, for the neighbour cache if none was asked for
+_MISSING_BYTES = 34  # a missing index: position, slot and its entry in the planned reads
+_RANGES_MAX = 1024  # ranges of positions in which missing indices are counted
+# Largest batches for which the feature buffer must keep room beside a neighbour cache: fewer than
+# BUFFER_BATCHES, because a byte of the cache saves more reads than a byte of the buffer.
+CACHE_BATCHES = 1.0
+CACHE_SHARE = 0.1  # share of the memory given for the neighbour cache, if the user gave no size
 
 
 @dataclass(eq=False, slots=True)
 class _HopRequest:
-    """What a sampler waits for.
+    """The edges of one hop whose neighbours a sampler waits for.
 
     Attributes:
-        wanted: its `gd_wanted *`.
-        count: how many of the edges wanted it is given.
-        neighbours: of all that are served together, int32 or int64.
-        first: where its own start in them.
-        error: why it got none.
+        wanted: the sampler's `gd_wanted *`.
+        count: the number of these edges that this fetch serves.
+        neighbours: the neighbours of all requests that are fetched together, int32 or int64.
+        first: where this request's neighbours start in `neighbours`.
+        error: why this request failed, or None.
     """
 
     wanted: Any
@@ -77,24 +80,24 @@ class _HopRequest:
 
 
 class Direct(Topology):
-    """A CSC graph whose indices are read when they are wanted.
+    """A CSC graph whose indices are read from disk when a sampler needs them.
 
     Args:
         indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
-            two ends are checked here, the rest by the C samplers as they go).
-        file: where the indices are.
-        layout: plans reads of that file; not closed by this object.
-        read: carries reads out and returns the failures; blocking.
-        cache_bytes: of the neighbour cache; 0: none. Making one reads the file.
-        bipartite: whether edges come from other nodes than they go to.
-        turns: whom to take turns with; None: its own samplers alone.
+            two ends are checked here; the C samplers check the rest when they read it).
+        file: the file of the indices.
+        layout: plans reads of that file; the caller closes it.
+        read: carries out a read job and returns its failures, `FAILURE` [n]; blocks.
+        cache_bytes: bytes of the neighbour cache; 0: no cache. Making one reads the file.
+        bipartite: whether edges come from nodes of another type than they go to.
+        lock: held during a fetch and shared with other topologies; None: a lock of its own.
 
     Attributes:
-        missing_max: indices that are planned at once, at most.
-        wanted_max: edges of a sampler that one fetch serves at most, from the cache or from disk.
+        missing_max: the most indices in one plan.
+        wanted_max: the most edges of one sampler that one fetch serves, from the cache or disk.
 
     Raises:
-        StoreError: the arrays cannot be a CSC graph, or the file is not there.
+        StoreError: the arrays cannot be a CSC graph, or the file cannot be opened.
         ReadError: the disk failed.
     """
 
@@ -125,21 +128,24 @@ class Direct(Topology):
         self._csc = make_csc(indptr, file.row_count, None, file.row_bytes)
         self._cache: NeighbourCache | None = None
         if cache_bytes:
-            with SequentialReader(file) as stream:
-                self._cache = NeighbourCache(self._csc, stream, cache_bytes, bipartite)
+            with SequentialReader(file) as reader:
+                self._cache = NeighbourCache(self._csc, reader, cache_bytes, bipartite)
         self.nbytes = indptr.nbytes + (0 if self._cache is None else self._cache.nbytes)
         self.fetches = self._cache is None or self._cache.indices < self.num_edges
         ranges = -(-max(self.num_edges, 1) // _RANGES_MAX)
         self._range_shift = (ranges - 1).bit_length()
         self._lock = lock or CancellableLock()
-        self._round: CombinedFetch[_HopRequest] = CombinedFetch()  # without members: each is alone
+        # Has no participants, so a fetch waits for no other sample; `in_group` replaces it.
+        self._group: CombinedFetch[_HopRequest] = CombinedFetch()
         self.counted: Counter[str] = Counter(neighbours_wanted=0, neighbours_cached=0)
 
     @classmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
-        """See `Topology.plan`: where the user gave a budget, which the page cache would break. A
-        neighbour cache gets a tenth of the memory given, if a largest batch still fits into the
-        feature buffer."""
+        """See `Topology.plan`; suits a loader with a budget, which the page cache would exceed.
+
+        The neighbour cache gets a tenth of the memory given, or less if the feature buffer would
+        not hold a largest batch.
+        """
         why = "as asked for"
         if not question.asked:
             if not question.budget:
@@ -149,7 +155,7 @@ class Direct(Topology):
         fetches = cls.fetch_bytes(question) + RING_BYTES
         room = question.room(CACHE_BATCHES) - fetches
         cache = cache_bytes(question, min(int(CACHE_SHARE * question.given), room))
-        # Making a cache needs out-degrees for a moment, before the memory that `spare` counts.
+        # The out-degrees are freed before the memory in `spare` is needed.
         making = max(map(build_bytes, question.sizes)) - question.spare if cache else 0
         parts = f"neighbour cache {format_size(cache)}, fetches {format_size(fetches)}"
         nbytes = max(cache + fetches, making)
@@ -157,36 +163,40 @@ class Direct(Topology):
 
     @classmethod
     def fetch_bytes(cls, question: TopologyQuestion) -> int:
-        """Bytes of the fetch under way, and of the neighbours that samplers were given."""
-        # With replacement a list may be drawn from many times, so that a graph of few edges does
-        # not make for small fetches.
+        """Return the bytes of the plan of one fetch and of the neighbours of all samplers."""
+        # A graph of few edges needs as much: with replacement one list may be drawn many times.
         widest = max((size.index_bytes for size in question.sizes), default=0)
         given = question.samplers * cls.wanted_max * widest
         return cls.missing_max * _MISSING_BYTES + given
 
     @classmethod
     def make(cls, context: TopologyContext) -> Direct:
-        """See `Topology.make`; with a neighbour cache, reads the indices twice at most."""
+        """See `Topology.make`; with a neighbour cache, reads the indices at most twice."""
         return cls(
             context.indptr, context.file, context.layout(), context.read, context.cache_bytes,
             context.sources is not None, context.lock,
         )  # fmt: skip
 
     def csc(self) -> Any:
-        """The C `gd_csc *`, without indices, valid while this object lives."""
+        """See `Topology.csc`; the indices are NULL."""
         return self._csc
 
-    def joining(self, round: CombinedFetch[_HopRequest]) -> Direct:
-        """See `Topology.joining`: a copy that shares all but whom it waits for; itself if the cache
-        has all there is."""
+    def in_group(self, group: CombinedFetch[_HopRequest]) -> Direct:
+        """See `Topology.in_group`; the copy shares everything but the group.
+
+        Returns this object if the cache holds all indices.
+        """
         if not self.fetches:
             return self
         other = copy.copy(self)
-        other._round = round
+        other._group = group
         return other
 
     def serve(self, sampler: Any, stop: StopToken) -> int:
-        """See `Topology.serve`; waits for the others of its round, its turn, then for the disk."""
+        """See `Topology.serve`.
+
+        Waits for the other samples of the group, then for the lock, then for the disk.
+        """
         wanted = ffi.new("gd_wanted *")
         lib.gd_sampler_wanted(sampler, wanted)
         request = _HopRequest(wanted, min(wanted.count, self.wanted_max))
@@ -195,16 +205,16 @@ class Direct(Topology):
             with self._lock.held(stop):
                 self._fetch(requests, stop)
 
-        self._round.fetch(self._csc, request, stop, fetch)
+        self._group.fetch(self._csc, request, stop, fetch)
         try:
             if request.error is not None:
                 raise request.error
-            return int(lib.gd_sample_resume(sampler, self._given(request), request.count))
+            return int(lib.gd_sample_resume(sampler, self._neighbours_of(request), request.count))
         finally:
-            del request  # it knows the error, whose traceback knows this frame
+            del request  # it refers to the error, whose traceback refers to this frame
 
     def _fetch(self, requests: list[_HopRequest], stop: StopToken) -> None:
-        """Serve what is wanted, from the cache or from disk; or say in a wish why not."""
+        """Fill in the neighbours of all requests, from the cache and from disk, or their errors."""
         ends = np.cumsum([request.count for request in requests])
         neighbours = np.empty(ends[-1], self._dtype)
         counts = np.zeros(_RANGES_MAX, np.int64)
@@ -212,30 +222,37 @@ class Direct(Topology):
         for request, end in zip(requests, ends.tolist(), strict=True):
             request.neighbours, request.first = neighbours, end - request.count
             missing = lib.gd_neighbours_serve(
-                cache, self._csc, request.wanted, request.count, self._given(request),
+                cache, self._csc, request.wanted, request.count, self._neighbours_of(request),
                 self._range_shift, pointer(counts),
             )  # fmt: skip
             self.counted["neighbours_wanted"] += request.count
             self.counted["neighbours_cached"] += request.count - missing
         for first, last, most in _parts(counts, self.missing_max):
             part = first << self._range_shift, last << self._range_shift
-            for reads in self._planned(requests, part, most, neighbours):
-                self._carry_out(reads, requests, stop)
-                del reads  # before the next are planned: there is memory for one plan
+            for job in self._plan_reads(requests, part, most, neighbours):
+                self._carry_out(job, requests, stop)
+                del job  # before the next job is planned, because the memory is for one plan
 
-    def _given(self, request: _HopRequest) -> Any:
-        """Where a wish's own neighbours go, for C."""
+    def _neighbours_of(self, request: _HopRequest) -> Any:
+        """Return the memory of one request's neighbours, as a C buffer."""
         assert request.neighbours is not None
         return ffi.from_buffer(request.neighbours[request.first : request.first + request.count])
 
-    def _planned(
+    def _plan_reads(
         self,
         requests: list[_HopRequest],
         part: tuple[int, int],
         most: int,
         neighbours: npt.NDArray[Any],
     ) -> Iterator[ReadJob]:
-        """Reads of what is missing at positions in `part`, of `most` of them at once."""
+        """Plan the reads of missing indices, at most `most` indices in one job.
+
+        Args:
+            requests: the requests; those that failed are left out.
+            part: the range [first, last) of positions to plan.
+            most: the most indices in one job.
+            neighbours: where the indices land.
+        """
         left = [request for request in requests if request.error is None]
         landing = Landing(neighbours.ctypes.data, neighbours.itemsize, False, neighbours)
         at = 0
@@ -245,22 +262,23 @@ class Direct(Topology):
             while left:
                 request = left[0]
                 at = lib.gd_neighbours_missing(
-                    request.wanted, at, request.count, self._given(request), neighbours.itemsize,
-                    *part, request.first, found,
+                    request.wanted, at, request.count, self._neighbours_of(request),
+                    neighbours.itemsize, *part, request.first, found,
                 )  # fmt: skip
                 if at < request.count:
                     break
                 del left[0]
                 at = 0
             if found.count:
-                reads = self._layout.locate(missing[: found.count], slots[: found.count], landing)
+                job = self._layout.locate(missing[: found.count], slots[: found.count], landing)
                 del missing, slots
-                yield reads
-                del reads
+                yield job
+                del job
 
-    def _carry_out(self, reads: ReadJob, requests: list[_HopRequest], stop: StopToken) -> None:
-        with stop.calling(reads.cancel):
-            failures = self._read(reads)
+    def _carry_out(self, job: ReadJob, requests: list[_HopRequest], stop: StopToken) -> None:
+        """Carry out one job; record each request's first failure."""
+        with stop.calling(job.cancel):
+            failures = self._read(job)
         if not len(failures):
             return
         if stop or (failures["error"] == errno.ECANCELED).any():
@@ -274,8 +292,16 @@ class Direct(Topology):
 
 
 def _parts(counts: Int64Array, most: int) -> Iterator[tuple[int, int, int]]:
-    """Ranges that together count `most` or less, or one that counts more: its first, the first
-    behind it, and how many to plan at once."""
+    """Divide ranges of positions into parts that can be planned at once.
+
+    Args:
+        counts: the number of missing indices in each range, int64 [ranges].
+        most: the most indices in one plan.
+
+    Yields:
+        The first range of a part, the range after its last, and how many indices to plan at once. A
+        part holds at most `most` missing indices, unless it is a single range.
+    """
     ends = np.cumsum(counts)
     first = before = 0
     while before < ends[-1]:

@@ -1,11 +1,11 @@
-"""Index pointers in memory, indices memory-mapped: GNNDrive's topology (§4.1), and PyG+'s.
+"""Index pointers in memory, indices memory-mapped: the topology of GNNDrive (§4.1) and of PyG+.
 
-Index pointers are 4 bytes a node and touched for every node, so they stay resident; indices are the
-bulk of a graph and only a few of their pages are wanted by one batch, so the page cache keeps what
-is hot. MADV_RANDOM turns the kernel's readahead off, which would bring 32 pages for each one
-wanted. Do not use it where features and adjacency compete for little memory (the page cache then
-holds neither, which is the paper's memory contention): `direct` has memory of a fixed size. Where
-the indices fit beside everything else, `resident` never waits.
+Index pointers take 4 bytes for each node and every sampled node needs two, so they stay in memory.
+Indices are the bulk of a graph and a batch needs few of their pages, so the page cache keeps the
+pages that are used often. MADV_RANDOM turns off the kernel's readahead, which would read 32 pages
+for each page that is needed. Do not use it if features and adjacency compete for little memory: the
+page cache then holds neither (the paper's memory contention), and `direct` has memory of a fixed
+size. If the indices fit in memory beside everything else, use `resident`, which never waits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Mmap(Topology):
 
     Args:
         indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to `len(indices)` (only the two
-            ends are checked here, the rest by the C samplers as they go). Copied into memory if it
-            is memory-mapped.
+            ends are checked here; the C samplers check the rest when they read it). Copied into
+            memory if it is memory-mapped.
         indices: int32 or int64 [edges], the in-neighbours of each node; an array or a memory map.
-        path: what to name in errors.
+        path: the file that errors name.
 
     Raises:
         StoreError: the arrays cannot be a CSC graph.
@@ -55,8 +55,7 @@ class Mmap(Topology):
 
     @classmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice:
-        """See `Topology.plan`; takes no memory that is counted: the indices are in the page
-        cache."""
+        """See `Topology.plan`; counts no memory, because the indices are in the page cache."""
         why = f"because {question.indices} are too many and no memory= asks to count them"
         if question.asked:
             why = "as asked for"
@@ -70,12 +69,12 @@ class Mmap(Topology):
         return cls(context.indptr, context.indices(), context.file.path)
 
     def csc(self) -> Any:
-        """The C `gd_csc *`, valid while this object lives."""
+        """See `Topology.csc`."""
         return self._csc
 
 
 def _memory_map(array: npt.NDArray[Any]) -> mmap.mmap | None:
-    """The map that the array lies in, or None if it lies in ordinary memory."""
+    """Return the memory map that holds the array, or None if it is in ordinary memory."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -1,9 +1,9 @@
-"""Index pointers and indices in memory: the fastest to sample from, where they fit.
+"""Index pointers and indices in memory: the fastest topology, if they fit.
 
-The indices are read once, in long direct reads, into memory of the process's own, so the page cache
-holds no second copy and nothing can push them out. They are packed: each takes as many bits as the
-largest node's number, 24 instead of 32 for 10 million nodes. Do not use it where the feature buffer
-needs the memory more: rows are re-read far more often than lists.
+The indices are read once, in long direct reads, into the process's own memory, so that the page
+cache holds no second copy and the kernel cannot evict them. They are packed: each index takes as
+many bits as the largest node id, 24 instead of 32 for 10 million nodes. Do not use it if the
+feature buffer needs the memory more, because rows are read again far more often than lists.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gnndrive.sampling.topologies.base import (
     TopologyQuestion,
 )
 
-HALVED_EDGES = 1 << 20
-_SPILL = 128  # indices before a cut whose packing may write the bytes behind it: eight at a time
+HALVED_EDGES = 1 << 20  # graphs of as many edges or more are read in two halves at once
+_OVERLAP_INDICES = 128  # indices before the cut whose packing may write bytes after the cut
 
 
 class Resident(Topology):
@@ -38,12 +38,14 @@ class Resident(Topology):
 
     Args:
         indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to the number of edges (only the
-            two ends are checked here, the rest by the C samplers as they go).
-        file: where the indices are.
+            two ends are checked here; the C samplers check the rest when they read it).
+        file: the file of the indices.
+        sources: the number of nodes that edges come from, if they are of another type; else None.
 
     Raises:
-        StoreError: the arrays cannot be a CSC graph, or the file is not there.
+        StoreError: the arrays cannot be a CSC graph, or the file cannot be opened.
         ReadError: the disk failed.
+        ConfigError: there is not enough memory for the indices.
     """
 
     name = "resident"
@@ -55,19 +57,22 @@ class Resident(Topology):
         self.num_edges = file.row_count
         self._indptr = indptr
         size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes, sources)
-        packed, bits = _packed(file, size), size.packed_bits
+        packed, bits = _read_packed(file, size), size.packed_bits
         self._indices: npt.NDArray[Any]
         if packed is not None:
             self._indices = packed
-        else:  # damaged: samplers are to find where
-            self._indices, bits = _as_they_are(file, size), 0
+        else:  # an index is no node: C samplers report it if they read it, and only then
+            self._indices, bits = _read_unpacked(file, size), 0
         self.nbytes = indptr.nbytes + self._indices.nbytes
         self._csc = make_csc(indptr, self.num_edges, self._indices, file.row_bytes, bits)
 
     @classmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
-        """See `Topology.plan`: wherever the indices fit beside a feature buffer of one and a half
-        of the largest batches (or of the size asked for)."""
+        """See `Topology.plan`; suits a graph whose packed indices fit beside the feature buffer.
+
+        The buffer must keep room for one and a half of the largest batches, or have the size that
+        the user asked for.
+        """
         packed, why = question.packed_bytes, "as asked for"
         if not question.asked:
             if packed > question.room(BUFFER_BATCHES):
@@ -81,32 +86,32 @@ class Resident(Topology):
         return cls(context.indptr, context.file, context.sources)
 
     def csc(self) -> Any:
-        """The C `gd_csc *`, valid while this object lives."""
+        """See `Topology.csc`; the indices are packed."""
         return self._csc
 
 
-def _packed(file: TableFile, size: GraphSize) -> npt.NDArray[np.uint8] | None:
-    """All indices, packed; None: one of them is no node.
+def _read_packed(file: TableFile, size: GraphSize) -> npt.NDArray[np.uint8] | None:
+    """Read and pack all indices; return None if an index is not a node.
 
-    Both halves are read and packed at once, for half of the time is spent on memory that is touched
-    for the first time.
+    Two threads read and pack one half each, because half of the time is spent on memory that is
+    touched for the first time.
     """
-    packed = _memory(size.packed_bytes)
+    packed = _zeroed_memory(size.packed_bytes)
     cut = size.edges // 2 if size.edges >= HALVED_EDGES else 0
-    halves = [(0, cut - _SPILL), (cut, size.edges)] if cut else [(0, size.edges)]
+    halves = [(0, cut - _OVERLAP_INDICES), (cut, size.edges)] if cut else [(0, size.edges)]
     with ThreadPoolExecutor(len(halves)) as threads:
         good = all(threads.map(lambda half: _pack(file, size, packed, *half), halves))
-    if cut:  # not beside the second half: what is written here reaches into it
-        good = good and _pack(file, size, packed, cut - _SPILL, cut)
+    if cut:  # after the second half is done, because C writes eight bytes at a time into it
+        good = good and _pack(file, size, packed, cut - _OVERLAP_INDICES, cut)
     return packed if good else None
 
 
 def _pack(
     file: TableFile, size: GraphSize, packed: npt.NDArray[np.uint8], first: int, last: int
 ) -> bool:
-    """Pack the indices [first, last); False: one of them is no node."""
-    with SequentialReader(file) as stream:
-        for start, indices in stream.stretches(first, last):
+    """Read and pack the indices [first, last); return False if one of them is not a node."""
+    with SequentialReader(file) as reader:
+        for start, indices in reader.stretches(first, last):
             code = lib.gd_pack_indices(
                 ffi.from_buffer(indices), size.index_bytes, start, indices.size, size.num_sources,
                 size.packed_bits, ffi.from_buffer(packed),
@@ -117,20 +122,20 @@ def _pack(
     return True
 
 
-def _as_they_are(file: TableFile, size: GraphSize) -> npt.NDArray[Any]:
-    """All indices as the file has them."""
-    with SequentialReader(file) as stream:
-        whole = _memory(size.indices_bytes).view(stream.dtype)
-        for first, indices in stream.stretches():
+def _read_unpacked(file: TableFile, size: GraphSize) -> npt.NDArray[Any]:
+    """Read all indices in the width that they have in the file."""
+    with SequentialReader(file) as reader:
+        whole = _zeroed_memory(size.indices_bytes).view(reader.dtype)
+        for first, indices in reader.stretches():
             whole[first : first + indices.size] = indices
     return whole
 
 
-def _memory(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Zeroed.
+def _zeroed_memory(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return `nbytes` of zeroed memory, uint8 [nbytes], in huge pages where the kernel has them.
 
     Raises:
-        ConfigError: there is not so much.
+        ConfigError: there is not enough memory.
     """
     try:
         return np.frombuffer(private_map(nbytes, huge=True), np.uint8, nbytes)

@@ -1,4 +1,4 @@
-"""Graphs for the sampler's tests, and the contract spelled out in plain numpy."""
+"""Graphs for the samplers' tests, and the contract of uniform sampling in plain numpy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def star(degree: int, dtype: type = np.int64) -> Mmap:
 
 
 class Scratch:
-    """The C sampler by itself, for one node and one edge type."""
+    """Calls the C sampler directly, for one node type and one edge type."""
 
     def __init__(self) -> None:
         self.handle = ffi.gc(lib.gd_sampler_new(), lib.gd_sampler_free)
@@ -49,12 +49,12 @@ class Scratch:
     def sample(
         self, csc: Any, seeds: Sequence[int], fanout: Sequence[int], key: int = 0, **more: int
     ) -> int:
-        """What `gd_sample` returns; `more` are fields of `gd_sampling`, or `count` of seeds."""
+        """Return `gd_sample`'s result; `more`: fields of `gd_sampling` or the seeds' `count`."""
         self._arrays = [np.array(values, np.int64) for values in (seeds, fanout, [csc.nodes])]
-        seeding, hops, nodes = map(pointer, self._arrays)
+        node, hops, nodes = map(pointer, self._arrays)
         count = more.pop("count", len(seeds))
         self._edge_types = ffi.new("gd_edge_type[1]", [{"csc": csc, "fanout": hops}])
-        self._seeds = ffi.new("gd_seeds[1]", [{"node": seeding, "count": count}])
+        self._seeds = ffi.new("gd_seeds[1]", [{"node": node, "count": count}])
         job = {"edge_types": self._edge_types, "nodes": nodes, "seeds": self._seeds, "key": key}
         counts = {"edge_type_count": 1, "node_type_count": 1, "seeds_count": 1}
         self._job = ffi.new("gd_sampling *", {**job, **counts, "hops": len(fanout), **more})
@@ -78,7 +78,7 @@ def assert_contract(
     fanout: Sequence[int],
     replace: bool,
 ) -> None:
-    """Hold a sample against all that PyG's users rely on."""
+    """Check a sample against everything that users of PyG's NeighborLoader rely on."""
     node, row, col, edge = sample.node, sample.row, sample.col, sample.edge
     assert (node.dtype, row.dtype, col.dtype) == (np.int64, np.int32, np.int32)
     assert edge.dtype == np.int32  # a position among few edges
@@ -127,7 +127,7 @@ def reference_sample(
     replace: bool,
     random: np.random.Generator,
 ) -> tuple[list[int], list[int]]:
-    """The same sampling in plain numpy, from other random numbers: (nodes, edges)."""
+    """Sample in plain numpy, with other random numbers; return (nodes, edges)."""
     nodes, edges, known = list(seeds), [], set(seeds)
     frontier = list(seeds)
     for count in fanout:

@@ -1,5 +1,7 @@
-"""Sampling over several node and edge types, in trees, by time and by weight, and all edges between
-what was found: held against a plain reading of what each means."""
+"""Sampling over several node and edge types, in disjoint trees, by time, by weight, and induced.
+
+Each sample is checked against a plain definition of what each option means.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Edges:
     weight: np.ndarray | None = None
 
     def relation(self, fanout: list[int]) -> Relation:
-        """For the sampler."""
+        """Return these edges as the sampler takes them."""
         topology = Mmap(self.indptr, self.indices, "graph")
         return Relation(
             topology, np.array(fanout), self.source, self.target, self.node_time, self.edge_time,
@@ -41,12 +43,12 @@ class Edges:
         )  # fmt: skip
 
     def existing(self, node: int, time: int | None) -> list[int]:
-        """Positions of the in-edges of a node that are there at `time`."""
+        """Return the positions of a node's in-edges that exist at `time`."""
         positions = range(self.indptr[node], self.indptr[node + 1])
         return [p for p in positions if time is None or self.since(p) <= time]
 
     def since(self, position: int) -> int:
-        """Since when an edge is there."""
+        """Return the time from which an edge exists."""
         if self.edge_time is not None:
             return int(self.edge_time[position])
         if self.node_time is not None:
@@ -57,7 +59,7 @@ class Edges:
 def edges_between(
     random: np.random.Generator, counts: list[int], source: int, target: int
 ) -> Edges:
-    """Random edges, with multiple ones, from `source` to `target`."""
+    """Random edges from `source` to `target`; several may connect the same nodes."""
     degrees = random.integers(0, 9, counts[target]) * (counts[source] > 0)
     indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
     dtype = [np.int32, np.int64][int(random.integers(2))]
@@ -67,7 +69,7 @@ def edges_between(
 
 @dataclass
 class Case:
-    """A graph, and what is asked of it."""
+    """A graph, and the arguments of one sample."""
 
     counts: list[int]
     edges: list[Edges]
@@ -106,8 +108,8 @@ def cases(draw: st.DrawFn) -> Case:
 
 @dataclass
 class Found:
-    """A sample in plain words: nodes as (tree, id) by type; edges as (source, target, position)
-    by edge type, the ends as places among the nodes; and how many in each hop."""
+    """A sample as lists: nodes as (tree, id) by type; edges as (source, target, position) by edge
+    type, with the ends as indexes into the nodes; and the numbers of both in each hop."""
 
     nodes: list[list[tuple[int, int]]]
     nodes_per_hop: list[tuple[int, ...]]
@@ -133,7 +135,7 @@ def sampled(case: Case, native: Native | None = None) -> Found:
 
 
 def check(case: Case, found: Found) -> None:
-    """Hold a sample against what was asked for, hop by hop."""
+    """Check a sample against its case, hop by hop."""
     times = [t for s in case.seeds for t in ([None] * len(s.node) if s.time is None else s.time)]
     expanded = [0] * len(case.counts)
     reached = [len(group.node) for group in case.seeds]
@@ -177,7 +179,7 @@ def check(case: Case, found: Found) -> None:
 def check_draw(
     edges: Edges, node: int, time: Any, fanout: int, options: SamplingOptions, drawn: list[int]
 ) -> None:
-    """Hold the edges that one node drew against those there are."""
+    """Check the edges that were drawn for one node against those that exist."""
     there = edges.existing(node, time)
     timed = edges.edge_time is not None or edges.node_time is not None
     if options.latest and timed and 0 <= fanout < len(there):
@@ -192,7 +194,7 @@ def check_draw(
 
 @settings(derandomize=True, deadline=None, max_examples=600)
 @given(cases())
-def test_a_sample_is_what_was_asked_for(case: Case) -> None:
+def test_a_sample_matches_its_case(case: Case) -> None:
     check(case, sampled(case))
 
 
@@ -205,7 +207,7 @@ def test_scratch_serves_one_job_after_another(one: Case, other: Case) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_one_type_of_each_is_uniform_sampling(replace: bool) -> None:
+def test_one_node_and_edge_type_is_uniform_sampling(replace: bool) -> None:
     indptr, indices = random_graph(500, 12, seed=4)
     seeds, fanout = np.arange(40), [5, -1, 40]
     plain = Uniform(fanout, replace).sample_nodes(seeds, 9, Mmap(indptr, indices, "graph"))
@@ -222,7 +224,7 @@ def test_one_type_of_each_is_uniform_sampling(replace: bool) -> None:
     assert [edge for _, _, edge in found.edges[0]] == plain.edge.tolist()
 
 
-def test_what_a_node_draws_hangs_on_key_edge_type_node_and_tree_alone() -> None:
+def test_a_nodes_draw_depends_on_key_edge_type_node_and_tree_only() -> None:
     indptr, indices = graph_of_degrees([40] * 6, seed=1)
 
     def drawn(seeds: list[int], key: int = 1, types: int = 1, disjoint: bool = False) -> Any:
@@ -258,7 +260,7 @@ def weighted(weight: Any, k: int, key: int, replace: bool = False) -> list[int]:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("replace", [False, True])
-def test_neighbours_come_by_weight(dtype: type, replace: bool) -> None:
+def test_neighbours_are_drawn_in_proportion_to_weight(dtype: type, replace: bool) -> None:
     weight = np.array([1, 0, 2, 5], dtype)
     drawn = Counter(edge for key in range(8000) for edge in weighted(weight, 1, key, replace))
     assert set(drawn) == {0, 2, 3}
@@ -266,7 +268,7 @@ def test_neighbours_come_by_weight(dtype: type, replace: bool) -> None:
         assert drawn[edge] / 8000 == pytest.approx(share, abs=0.02)
 
 
-def test_without_replacement_it_is_one_after_the_other() -> None:
+def test_weighted_draws_without_replacement_are_sequential() -> None:
     weight = np.array([1.0, 2.0, 5.0])
     pairs = Counter(tuple(weighted(weight, 2, key)) for key in range(8000))
     for first in range(3):
@@ -275,7 +277,7 @@ def test_without_replacement_it_is_one_after_the_other() -> None:
             assert pairs[first, second] / 8000 == pytest.approx(share, abs=0.02)
 
 
-def test_what_weighs_nothing_comes_only_with_all() -> None:
+def test_edges_of_weight_zero_come_only_with_all_edges() -> None:
     assert sorted(weighted([0.0, 1, 0, 1], 3, 5)) == [1, 3]
     assert sorted(weighted([0.0, 1, 0, 1], 4, 5)) == [0, 1, 2, 3]
     assert sorted(weighted([0.0, 1, 0, 1], -1, 5)) == [0, 1, 2, 3]
@@ -283,7 +285,7 @@ def test_what_weighs_nothing_comes_only_with_all() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
-def test_a_weight_that_is_none(bad: float) -> None:
+def test_a_weight_that_is_negative_or_not_finite_is_refused(bad: float) -> None:
     with pytest.raises(ConfigError, match=r"position 2 is negative, infinite or no number"):
         weighted([1.0, 1, bad, 1], 2, 0)
 
@@ -292,7 +294,7 @@ def test_a_weight_that_is_none(bad: float) -> None:
     ("name", "wrong"), [("weight", np.ones(3)), ("edge_time", np.ones(5, int)),
                         ("node_time", np.ones(4, int))],
 )  # fmt: skip
-def test_attributes_of_another_size(name: str, wrong: Any) -> None:
+def test_attributes_of_another_size_are_refused(name: str, wrong: Any) -> None:
     relation = Relation(star(4), np.array([1]), **{name: wrong})
     with (
         pytest.raises(ConfigError, match="a number for each"),
@@ -303,7 +305,7 @@ def test_attributes_of_another_size(name: str, wrong: Any) -> None:
         pass
 
 
-# ---- all edges between what was found
+# ---- induced subgraphs
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -335,10 +337,10 @@ def test_induced_edges_are_all_between_the_nodes(case: Case) -> None:
         assert found.edges[number] == expected
 
 
-# ---- what cannot be
+# ---- errors, and the order of results
 
 
-def test_different_numbers_of_hops() -> None:
+def test_different_numbers_of_hops_are_refused() -> None:
     relations = [Relation(star(3), np.array([1])), Relation(star(3), np.array([1, 2]))]
     with (
         pytest.raises(ConfigError, match="give all as many"),
@@ -347,7 +349,7 @@ def test_different_numbers_of_hops() -> None:
         pass
 
 
-def test_the_edge_type_at_fault_is_named() -> None:
+def test_an_error_names_its_edge_type() -> None:
     bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "author__writes__paper")
     relations = [Relation(star(3), np.array([1])), Relation(bad, np.array([1]), 1, 1)]
     with (

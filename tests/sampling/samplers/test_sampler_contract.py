@@ -1,4 +1,4 @@
-"""What PyG's users rely on, held against a plain-numpy reading of it and against PyG itself."""
+"""The contract of uniform sampling, checked in plain numpy and against PyG itself."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_contract_on_a_graph_with_hubs(dtype: type, replace: bool, fanout: list[
 
 
 @pytest.mark.parametrize("hops", [0, 1, 2, 3])
-def test_all_neighbours_are_pygs_k_hop_neighbourhood(hops: int) -> None:
+def test_all_neighbours_equal_pygs_k_hop_subgraph(hops: int) -> None:
     indptr, indices = random_graph(300, 2, seed=5)
     target = np.repeat(np.arange(300), np.diff(indptr))
     edge_index = torch.from_numpy(np.stack([indices, target]))
@@ -101,9 +101,9 @@ def test_no_seeds_and_no_hops() -> None:
 
 
 def test_nodes_equal_in_their_low_32_bits_stay_apart() -> None:
-    """Three thousand of them, so that they meet in the hash table, and each of them twice."""
+    """Three thousand ids, so that some collide in the hash table, and each of them twice."""
     wide = 5 + np.tile(np.arange(3000, dtype=np.int64) << 32, 2)
-    indptr = np.array([0, len(wide)], np.int64)  # only node 0 is expanded, so no more is read
+    indptr = np.array([0, len(wide)], np.int64)  # enough, because only node 0 is expanded
     graph = ffi.new("gd_csc *", [pointer(indptr), pointer(wide), 8, 8, 2**48, len(wide)])
     scratch = Scratch()
     assert scratch.sample(graph, [0], [-1]) == 0
@@ -123,7 +123,7 @@ def test_positions_take_the_width_that_the_graph_needs() -> None:
 
 
 @pytest.mark.parametrize("fanout", [[-2], [3, 2.5], ["10"], [None], [2**63]])
-def test_a_fanout_that_cannot_be(fanout: list[int]) -> None:
+def test_a_bad_fanout_is_refused(fanout: list[int]) -> None:
     with pytest.raises(ConfigError, match="num_neighbors"):
         Uniform(fanout)
 

@@ -1,4 +1,4 @@
-"""What is drawn depends on (key, node) alone, and all of it is equally likely.
+"""A node's draw depends on (key, node) only, and all outcomes are equally likely.
 
 The chi-square tests have fixed keys, so each gives the same number every time; the bound is the
 0.9999 quantile, which a sampler with a bias of a few per cent exceeds by far at these counts.
@@ -70,7 +70,7 @@ def test_each_edge_is_equally_likely_without_replacement(degree: int, fanout: in
 
 
 def test_triples_out_of_a_large_fanout_are_equally_likely() -> None:
-    drawn = offsets(36, 34, range(10), 1000, replace=False)  # the two left out say all
+    drawn = offsets(36, 34, range(10), 1000, replace=False)  # a draw is known by the two left out
     left = np.array([np.setdiff1d(np.arange(36), row) for row in drawn])
     table = np.zeros((36, 36))
     np.add.at(table, (left[:, 0], left[:, 1]), 1)
@@ -106,7 +106,7 @@ def test_draws_of_neighbouring_nodes_and_keys_are_independent() -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_same_distribution_as_a_plain_sampler(replace: bool) -> None:
+def test_the_distribution_equals_a_plain_samplers(replace: bool) -> None:
     indptr, indices = random_graph(40, 6, seed=8)
     seeds, fanout, runs = [3, 9, 20], [3, 2], 2000
     topology, sampler = Mmap(indptr, indices, "graph"), Uniform(fanout, replace)
@@ -114,10 +114,10 @@ def test_same_distribution_as_a_plain_sampler(replace: bool) -> None:
     sizes = np.zeros((2, 40))
     drawn = np.zeros((2, len(indices)))
     for key in range(runs):
-        ours = sampler.sample_nodes(np.array(seeds), key, topology)
+        sample = sampler.sample_nodes(np.array(seeds), key, topology)
         nodes, edges = reference_sample(indptr, indices, seeds, fanout, replace, random)
         for which, (size, positions) in enumerate(
-            [(len(ours.node), ours.edge), (len(nodes), np.array(edges))]
+            [(len(sample.node), sample.edge), (len(nodes), np.array(edges))]
         ):
             sizes[which, size] += 1
             drawn[which] += np.bincount(positions, minlength=len(indices))
@@ -128,7 +128,7 @@ def test_same_distribution_as_a_plain_sampler(replace: bool) -> None:
     assert np.abs(difference).max() < stats.norm.ppf(1 - (1 - QUANTILE) / often.sum())
 
 
-def test_one_key_one_result_whatever_the_scratch_has_seen() -> None:
+def test_a_sample_does_not_depend_on_earlier_use_of_the_scratch_memory() -> None:
     indptr, indices = random_graph(3000, 15, seed=2, dtype=np.int32)
     topology, seeds = Mmap(indptr, indices, "graph"), np.arange(0, 3000, 7)
     used = Uniform([10, 10])
@@ -139,7 +139,7 @@ def test_one_key_one_result_whatever_the_scratch_has_seen() -> None:
     assert not np.array_equal(other.node, used.sample_nodes(seeds, 99, topology).node)
 
 
-def test_threads_change_nothing() -> None:
+def test_samples_do_not_depend_on_threads() -> None:
     indptr, indices = random_graph(3000, 15, seed=2, dtype=np.int32)
     topology, sampler = Mmap(indptr, indices, "graph"), Uniform([5, 5])
 

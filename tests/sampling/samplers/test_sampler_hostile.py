@@ -1,4 +1,4 @@
-"""A store from a stranger, bad arguments, a closed loader: errors, never a crash."""
+"""Damaged graphs, bad arguments and stopped samplers give errors, never a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_neighbour_out_of_range(dtype: type, bad: int) -> None:
         Uniform([-1]).sample_nodes(np.array([0]), 0, topology)
     assert (
         len(Uniform([3]).sample_nodes(np.array([5]), 0, topology).node) == 1
-    )  # not looked at: no error
+    )  # the bad index is not read: no error
 
 
 @pytest.mark.parametrize("bad", [*EXTREMES, 8])
@@ -55,8 +55,8 @@ def test_a_graph_without_nodes() -> None:
         Uniform([2]).sample_nodes(np.array([0]), 0, topology)
 
 
-def test_any_number_anywhere() -> None:
-    """Graphs with random numbers written over them: a correct sample or an error, as may be."""
+def test_random_damage_gives_a_correct_sample_or_an_error() -> None:
+    """For graphs that are overwritten with random numbers."""
     outcomes = {"sample": 0, "error": 0}
     for seed in range(600):
         random = np.random.default_rng(seed)
@@ -81,7 +81,7 @@ def test_any_number_anywhere() -> None:
     assert min(outcomes.values()) > 50
 
 
-def test_an_error_leaves_the_scratch_usable() -> None:
+def test_an_error_leaves_the_scratch_memory_usable() -> None:
     sampler, good = Uniform([3]), star(4)
     bad = Mmap(np.array([0, 1]), np.array([7], np.int32), "bad")
     for _ in range(3):
@@ -100,7 +100,7 @@ def test_more_edges_than_positions_can_count() -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("index_bytes", 2), ("nodes", -1), ("edges", -1), ("index_bytes", 0)]
 )
-def test_c_refuses_a_graph_that_cannot_be(field: str, value: int) -> None:
+def test_c_refuses_a_bad_graph(field: str, value: int) -> None:
     topology = star(3)
     setattr(topology.csc(), field, value)
     with pytest.raises(OSError, match="EINVAL"):
@@ -114,11 +114,11 @@ def test_c_refuses_a_graph_that_cannot_be(field: str, value: int) -> None:
         ([2], {"edge_type_count": -1}),
     ],
 )  # fmt: skip
-def test_c_refuses_arguments_that_cannot_be(fanout: list[int], more: dict[str, int]) -> None:
+def test_c_refuses_bad_arguments(fanout: list[int], more: dict[str, int]) -> None:
     assert Scratch().sample(star(3).csc(), [0], fanout, **more) == -errno.EINVAL
 
 
-def test_stop() -> None:
+def test_a_stopped_sampler_refuses_calls() -> None:
     sampler, topology = Uniform([2]), star(4)
     sampler.sample_nodes(np.array([0]), 0, topology)
     sampler.stop()
@@ -127,7 +127,7 @@ def test_stop() -> None:
             sampler.sample_nodes(seeds, 0, topology)
 
 
-def test_stop_ends_samplers_at_work() -> None:
+def test_stop_ends_calls_in_progress() -> None:
     indptr, indices = random_graph(3000, 30, seed=2)
     sampler, topology = Uniform([-1, -1, -1]), Mmap(indptr, indices, "graph")
     started, ended = threading.Barrier(3), []
@@ -150,8 +150,8 @@ def test_stop_ends_samplers_at_work() -> None:
     assert ended == [True, True]
 
 
-def test_mapped_from_files_cold(tmp_path: Path) -> None:
-    """Pages of indices on disk are asked for ahead; the sample is the same as in memory."""
+def test_samples_from_memory_mapped_files_equal_those_from_memory(tmp_path: Path) -> None:
+    """Also if the pages are not in the page cache; the sampler asks for them ahead."""
     indptr, indices = random_graph(20_000, 40, seed=6, dtype=np.int32)
     for name, array in (("indptr", indptr), ("indices", indices)):
         np.save(tmp_path / f"{name}.npy", array)
@@ -171,7 +171,7 @@ def test_mapped_from_files_cold(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cold.row, warm.row)
 
 
-def test_mapped_counts_what_is_not_mapped() -> None:
+def test_arrays_in_memory_count_as_process_memory() -> None:
     indptr, indices = random_graph(100, 3)
     topology = Mmap(indptr, indices, "graph")
     assert topology.nbytes == indptr.nbytes + indices.nbytes
@@ -192,6 +192,6 @@ def test_mapped_counts_what_is_not_mapped() -> None:
         (np.array([0, 2]), np.frombuffer(bytes(9), np.int32, 2, offset=1)),
     ],
 )
-def test_mapped_refuses_what_is_no_csc_graph(indptr: np.ndarray, indices: np.ndarray) -> None:
+def test_mmap_refuses_arrays_that_are_no_csc_graph(indptr: np.ndarray, indices: np.ndarray) -> None:
     with pytest.raises(StoreError, match="graph"):
         Mmap(indptr, indices, "graph")

@@ -1,5 +1,8 @@
-"""Seeds at positions among the input nodes or edges, as indexing a tensor has it; and that nobody
-who writes into what he was given changes what anybody else sees."""
+"""Input nodes and edges, and the schedules: which seeds a batch has, and in which order.
+
+Positions mean what they mean in tensor indexing. Code that writes into the arrays of a batch must
+not change other batches or the inputs.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ NODES = [all_nodes, by_ids, by_mask]
 EVERY = pytest.mark.parametrize("inputs", [*NODES, edges], ids=lambda each: each.__name__)
 
 
-def said(seeds: Seeds) -> Any:
+def sampler_input(seeds: Seeds) -> Any:
     assert seeds.given is not None
     return seeds.given()
 
@@ -69,12 +72,12 @@ def said(seeds: Seeds) -> Any:
 def test_nodes(
     inputs: Callable[[], InputNodes], node: list[int], input_id: list[int], dtype: Any
 ) -> None:
-    """`input_id` is the position as it was given, as PyG has it, or the node."""
+    """As in PyG, `input_id` is the position as the caller gave it, or for a mask the node id."""
     seeds = inputs().seeds(7, np.array([4, 0, -1], dtype))
     assert (seeds.index, seeds.of_edges, seeds.type) == (7, False, None)
     assert (seeds.node.tolist(), seeds.input_id.tolist()) == (node, input_id)
     assert seeds.node.dtype == seeds.input_id.dtype == np.int64
-    given = said(seeds)
+    given = sampler_input(seeds)
     assert (given.node.tolist(), given.input_id.tolist()) == (node, input_id)
     assert given.time.tolist() == [4, 3, 4]
 
@@ -84,7 +87,7 @@ def test_edges(dtype: Any) -> None:
     seeds = edges().seeds(7, np.array([4, 0, -1], dtype))
     assert (seeds.index, seeds.of_edges, seeds.type) == (7, True, None)
     assert seeds.input_id.tolist() == [4, 0, 4]
-    given = said(seeds)
+    given = sampler_input(seeds)
     assert (given.row.tolist(), given.col.tolist()) == ([104, 100, 104], [204, 200, 204])
     assert (given.label.tolist(), given.time.tolist()) == ([40, 30, 40], [4, 3, 4])
 
@@ -109,7 +112,7 @@ def test_the_first_and_the_last_position(inputs: Callable[[], InputNodes | Input
 def test_no_positions(inputs: Callable[[], InputNodes | InputEdges]) -> None:
     seeds = inputs().seeds(0, np.empty(0, np.int64))
     assert len(seeds.node) == len(seeds.input_id) == 0
-    assert len(said(seeds).input_id) == 0
+    assert len(sampler_input(seeds).input_id) == 0
 
 
 def test_no_input_nodes() -> None:
@@ -120,13 +123,15 @@ def test_no_input_nodes() -> None:
 
 
 @EVERY
-def test_what_was_given_may_be_written_to(inputs: Callable[[], InputNodes | InputEdges]) -> None:
-    """Not the positions of the caller, nor other seeds of the same inputs, nor the inputs."""
+def test_writing_into_seeds_changes_nothing_else(
+    inputs: Callable[[], InputNodes | InputEdges],
+) -> None:
+    """Neither the caller's positions, nor other seeds of the same inputs, nor the inputs."""
     source = inputs()
     position: Positions = np.array([1, 3])
     before = source.seeds(0, position)
     kept = before.node.copy()
-    given = said(source.seeds(0, position))
+    given = sampler_input(source.seeds(0, position))
     for each in (given.input_id, given.time):
         each.fill_(-9)
     assert position.tolist() == [1, 3]
@@ -136,12 +141,12 @@ def test_what_was_given_may_be_written_to(inputs: Callable[[], InputNodes | Inpu
 
 
 @EVERY
-def test_a_batchs_ids_are_apart_from_its_nodes(
+def test_input_ids_and_nodes_share_no_memory(
     inputs: Callable[[], InputNodes | InputEdges],
 ) -> None:
     seeds = inputs().seeds(0, np.array([1, 3]))
     node = seeds.node.copy()
-    said(seeds).input_id.fill_(-9)
+    sampler_input(seeds).input_id.fill_(-9)
     assert seeds.node.tolist() == node.tolist()
 
 
@@ -168,23 +173,23 @@ def epoch_of(schedule: Shuffled, epoch: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100, 1000, 20_000])
 def test_every_input_node_comes_once(batch_size: int) -> None:
-    """Also where a batch is so large that its order is drawn without the GIL."""
+    """Also in batches so large that their order is drawn without the GIL."""
     schedule = Shuffled(InputNodes(20_001), batch_size, True, False, seed=3)
     assert sorted(epoch_of(schedule)) == list(range(20_001))
 
 
-def test_an_order_does_not_hang_on_the_batches() -> None:
+def test_an_order_does_not_depend_on_the_batch_size() -> None:
     orders = [epoch_of(Shuffled(InputNodes(1000), size, True, False, 3)) for size in (1, 7, 1000)]
     assert orders[0] == orders[1] == orders[2]
 
 
-def test_what_is_dropped_is_the_end_of_the_order() -> None:
+def test_drop_last_drops_the_end_of_the_order() -> None:
     whole = epoch_of(Shuffled(InputNodes(1000), 300, True, False, 3))
     assert epoch_of(Shuffled(InputNodes(1000), 300, True, True, 3)) == whole[:900]
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    """Not even seed 1, epoch 0 that of seed 0, epoch 1; and half of an epoch changes no other."""
+def test_each_epoch_and_seed_has_its_own_order() -> None:
+    """Also seed 1, epoch 0 and seed 0, epoch 1; an epoch left early changes no other epoch."""
     orders = set()
     for seed in range(4):
         schedule = Shuffled(InputNodes(100), 9, True, False, seed)
@@ -193,16 +198,16 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     assert len(orders) == 12
 
 
-def test_an_order_is_that_of_the_version_before() -> None:
-    """Where it is not, `gnndrive.loader.epoch_state.VERSION` is to be another: a state would go on
-    in an order that is not the one that it left."""
+def test_an_order_equals_that_of_the_version_before() -> None:
+    """If this order changes, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is
+    restored from a saved state would continue in another order."""
     order = [1, 5, 9, 6, 2, 7, 4, 8, 0, 3]
     assert (VERSION, epoch_of(Shuffled(InputNodes(10), 3, True, False, 3))) == (2, order)
 
 
 def test_an_order_takes_memory_as_it_is_made() -> None:
-    """Of 2^28 numbers, 1 GiB, a thousand touch a thousand pages; also where the kernel gives huge
-    ones to whoever does not refuse them."""
+    """The first thousand of 2^28 numbers (1 GiB) touch a thousand pages of 4 KiB, also on a kernel
+    that uses huge pages by default."""
     before = resident_bytes()
     windows = Shuffled(InputNodes(1 << 28), 1000, True, False, 3).windows(0)
     next(windows)
@@ -213,15 +218,15 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_an_order_that_there_is_no_memory_for() -> None:
+def test_an_order_larger_than_memory_is_refused() -> None:
     windows = Shuffled(InputNodes(1 << 43), 1000, True, False, 3).windows(0)
     with pytest.raises(ConfigError, match=r"order of 8,796,.* input nodes .*shuffle=False"):
         next(windows)
 
 
 def test_every_order_is_as_likely_as_the_others() -> None:
-    """All 24 of four, 100 times each among 2,400 seeds: chi-squared with 23 degrees of freedom is
-    below 50 but once in a thousand times."""
+    """Each of the 24 orders of four is expected 100 times in 2,400 seeds: chi-squared with 23
+    degrees of freedom exceeds 50 once in a thousand times."""
     schedules = (Shuffled(InputNodes(4), 2, True, False, seed) for seed in range(2400))
     found = Counter(tuple(epoch_of(schedule)) for schedule in schedules)
     assert len(found) == factorial(4)
@@ -233,18 +238,18 @@ def test_nothing_to_shuffle() -> None:
     assert epoch_of(Shuffled(InputNodes(1), 10, True, False, 3)) == [0]
 
 
-@pytest.mark.parametrize("core", [lib, holding_gil], ids=["library", "quick"])
+@pytest.mark.parametrize("core", [lib, holding_gil], ids=["lib", "holding_gil"])
 def test_orders_of_more_than_an_int32_can_count(core: Any) -> None:
-    """They are kept in 8 bytes a number; fewer in 4, and it is the same order."""
+    """They take 8 bytes for each number, shorter ones 4; the width does not change the order."""
     count, out = 1000, {4: np.empty(1000, np.int64), 8: np.empty(1000, np.int64)}
     for width, order in out.items():
-        moved = np.zeros(count, f"i{width}")
-        address = ffi.cast("void *", moved.ctypes.data)
+        swapped = np.zeros(count, f"i{width}")
+        address = ffi.cast("void *", swapped.ctypes.data)
         for first in (0, 600):
             to = order[first : first + 600]
             core.gd_shuffle(address, width, count, 5, first, len(to), pointer(to))
     assert out[4].tolist() == out[8].tolist()
-    # Of 2^40 numbers the last three: nothing before them is looked at.
+    # The last three of 2^40 numbers: the call accesses no memory before them.
     first, last, places = (1 << 40) - 3, np.empty(3, np.int64), np.zeros(3, np.int64)
     address = ffi.cast("void *", places.ctypes.data - first * places.itemsize)
     core.gd_shuffle(address, 8, 1 << 40, 5, first, 3, pointer(last))

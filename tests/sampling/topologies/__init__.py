@@ -1,1 +1,1 @@
-"""Tests of where the adjacency is: gnndrive/topologies and gnndrive/sampling/graph.py."""
+"""Tests of gnndrive/sampling/topologies and gnndrive/sampling/graph.py."""

@@ -1,4 +1,4 @@
-"""Graphs on disk, and topologies over them that get closed."""
+"""Fixtures: graphs on disk, and topologies over them that are closed after the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DATA_OFFSET = 4096
 
 @dataclass
 class Graph:
-    """A CSC graph whose indices are in a file; stands where a store's edges do."""
+    """A CSC graph whose indices are in a file; has the attributes of `StoredEdges`."""
 
     indptr: np.ndarray
     path: Path
@@ -29,7 +29,7 @@ class Graph:
 
     @property
     def index_pointers(self) -> np.ndarray:
-        """As a store has them: narrow, unless they are damaged."""
+        """uint32 as in a store, or int64 if a damaged pointer does not fit."""
         narrow = self.indptr.astype(np.uint32)
         return narrow if np.array_equal(narrow, self.indptr) else self.indptr
 
@@ -58,7 +58,7 @@ class Graph:
 
 @dataclass
 class Opened:
-    """A topology at work."""
+    """A topology whose engine runs."""
 
     adjacency: Adjacency
     closed: bool = False
@@ -80,7 +80,7 @@ class Opened:
 
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Callable[[np.ndarray, np.ndarray], Graph]:
-    """Writes a graph's indices to a file."""
+    """A function that writes a graph's indices to a file."""
 
     def write(indptr: np.ndarray, indices: np.ndarray) -> Graph:
         path = tmp_path / f"indices{len(list(tmp_path.iterdir()))}.npy"
@@ -92,7 +92,7 @@ def on_disk(tmp_path: Path) -> Callable[[np.ndarray, np.ndarray], Graph]:
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Opened]]:
-    """Opens a graph as the topology of that name, and closes it after the test."""
+    """A function that opens a graph as the topology of that name; closed after the test."""
     made: list[Opened] = []
 
     def one(

@@ -1,4 +1,4 @@
-"""What every topology must do: the same samples from the same graph, wherever that lies."""
+"""The conformance test of topologies: the same graph gives the same samples in each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Open = Callable[[Graph], Opened]
 OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
 
 
-def test_every_topology_is_here() -> None:
+def test_every_topology_is_tested_here() -> None:
     ways = {way.get("name", "direct") for way in WAYS.values()}
     assert ways == {*plugins.names("topologies"), Widened}
 
@@ -77,7 +77,9 @@ GRAPHS = {
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("degrees", GRAPHS.values(), ids=GRAPHS)
-def test_the_same_samples(way: Open, on_disk: OnDisk, degrees: list[int], dtype: type) -> None:
+def test_samples_equal_those_from_memory(
+    way: Open, on_disk: OnDisk, degrees: list[int], dtype: type
+) -> None:
     indptr, indices = graph_of_degrees(degrees, 1, dtype)
     if not degrees:
         indices = indices[:0]
@@ -104,7 +106,7 @@ def test_no_seeds_no_hops_no_fanout(way: Open, on_disk: OnDisk) -> None:
     assert len(Uniform([0, 3]).sample_nodes(np.array([4]), 0, topology).node) == 1
 
 
-def test_threads_change_nothing(way: Open, on_disk: OnDisk) -> None:
+def test_samples_do_not_depend_on_threads(way: Open, on_disk: OnDisk) -> None:
     indptr, indices = random_graph(3000, 15, seed=2, dtype=np.int32)
     topology, memory = way(on_disk(indptr, indices)).topology, Mmap(indptr, indices)
     sampler = Uniform([5, 5])
@@ -122,7 +124,7 @@ def test_threads_change_nothing(way: Open, on_disk: OnDisk) -> None:
     ("name", "cache"),
     [("mmap", 0), ("resident", 0), ("direct", 0), ("direct", 9_000), (Widened, 0)],
 )
-def test_what_it_holds_is_what_was_planned(
+def test_a_topology_holds_as_much_memory_as_planned(
     opened: Callable[..., Opened], on_disk: OnDisk, name: Any, cache: int
 ) -> None:
     graph = on_disk(*random_graph(3000, 15, seed=2, dtype=np.int32))
@@ -147,7 +149,7 @@ def test_packed_indices_of_any_width(
     indices = random.integers(0, nodes, 5000).astype(dtype)
     indices[[0, 7, 2499, 2500, -1]] = nodes - 1
     indptr = np.full(nodes + 1, len(indices), np.int64)
-    indptr[0] = 0  # all edges are node 0's
+    indptr[0] = 0  # all edges go to node 0
     topology = opened(on_disk(indptr, indices), "resident").topology
     sample = Uniform([-1]).sample_nodes(np.array([0]), 0, topology)
     np.testing.assert_array_equal(sample.node[sample.row], indices)
@@ -159,7 +161,7 @@ def test_packed_indices_of_any_width(
 def test_a_bad_index_in_either_half(
     opened: Callable[..., Opened], on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch, bad: int
 ) -> None:
-    """Or between them: nothing is packed then, and samplers find where it is."""
+    """Or between the halves: the indices stay unpacked, and a sampler reports the bad one."""
     monkeypatch.setattr(resident, "HALVED_EDGES", 5000)
     indices = np.zeros(5000, np.int32)
     indices[bad] = 5000
@@ -171,14 +173,18 @@ def test_a_bad_index_in_either_half(
 
 
 @pytest.mark.parametrize("bits", [1, 7, 24, 31, 33, 56])
-def test_what_c_packs_it_reads(bits: int) -> None:
+def test_c_reads_the_indices_that_it_packs(bits: int) -> None:
     random = np.random.default_rng(bits)
     nodes = 1 << bits
     indices = random.integers(0, nodes, 900)
     indices[[0, -1]] = nodes - 1
     packed = np.zeros(-(-900 * bits // 8) + 8, np.uint8)
     indptr = np.array([0, 900])
-    for first, last in ((0, 311), (602, 900), (311, 602)):  # as the halves come, the middle last
+    for first, last in (
+        (0, 311),
+        (602, 900),
+        (311, 602),
+    ):  # in the order of resident.py: the halves, then the middle
         some = indices[first:last].copy()
         arguments = (8, first, len(some), nodes, bits, pointer(packed))
         assert lib.gd_pack_indices(pointer(some), *arguments) == 0
@@ -198,7 +204,7 @@ def test_c_packs_no_index_that_needs_more_bits() -> None:
         assert lib.gd_pack_indices(pointer(indices), *arguments) == code
 
 
-# ---- a graph from a stranger
+# ---- damaged graphs
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -212,12 +218,12 @@ def test_a_neighbour_out_of_range(way: Open, on_disk: OnDisk, dtype: type, bad: 
             sampler.sample_nodes(np.array([0]), 0, topology)
     assert (
         len(sampler.sample_nodes(np.array([5]), 0, topology).node) == 1
-    )  # not looked at: no error
+    )  # the bad index is not read: no error
 
 
 @pytest.mark.parametrize("bad", [-(2**63), -1, 3, 8, 2**32, 2**63 - 1])
-def test_index_pointers_that_cannot_be(way: Open, on_disk: OnDisk, bad: int) -> None:
-    """Either what the pointers say is within the edges, or it is an error."""
+def test_damaged_index_pointers(way: Open, on_disk: OnDisk, bad: int) -> None:
+    """A list that the pointers put outside of the edges is an error; other lists are sampled."""
     indptr = np.array([0, 2, 4, 7])
     indptr[1] = bad
     topology = way(on_disk(indptr, np.array([1, 2, 0, 1, 2, 0, 1], np.int32))).topology
@@ -231,8 +237,10 @@ def test_index_pointers_that_cannot_be(way: Open, on_disk: OnDisk, bad: int) -> 
                 Uniform([-1]).sample_nodes(np.array([node]), 0, topology)
 
 
-def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> None:
-    """Graphs with random numbers written over them are the same graphs to all topologies."""
+def test_all_topologies_treat_random_damage_alike(
+    opened: Callable[..., Opened], on_disk: OnDisk
+) -> None:
+    """All give the same sample or the same error for graphs overwritten with random numbers."""
     outcomes = {"sample": 0, "error": 0}
     for seed in range(60):
         random = np.random.default_rng(seed)
@@ -263,7 +271,7 @@ def test_any_number_anywhere(opened: Callable[..., Opened], on_disk: OnDisk) -> 
 
 @pytest.mark.parametrize("name", [*plugins.names("topologies"), Widened])
 @pytest.mark.parametrize("ends", [[0, 3], [1, 2], []])
-def test_what_is_no_csc_graph_is_refused(
+def test_index_pointers_with_wrong_ends_are_refused(
     opened: Callable[..., Opened], on_disk: OnDisk, name: Any, ends: list[int]
 ) -> None:
     graph = on_disk(np.array(ends, np.int64), np.zeros(2, np.int32))

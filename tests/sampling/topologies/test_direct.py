@@ -1,4 +1,4 @@
-"""Neighbours read when they are wanted: what is kept, what goes wrong, how it ends."""
+"""The direct topology: its neighbour cache, combined fetches, read errors and cancellation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from .conftest import DATA_OFFSET, Graph, Opened
 Result = TypeVar("Result")
 Open = Callable[..., Opened]
 OnDisk = Callable[[np.ndarray, np.ndarray], Graph]
-LOOKS = 1_000_000
+POLLS = 1_000_000
 
 
 # ---- the neighbour cache
 
 
 def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
-    """Which nodes' lists are in the cache, found by asking for the first index of each."""
+    """Whether each node's list is in the cache, found by requesting its first index."""
     nodes = len(graph.indptr) - 1
     degrees = np.diff(graph.indptr)
     inside = np.zeros(nodes, bool)
@@ -60,13 +60,13 @@ def kept(cache: _neighbours.NeighbourCache, graph: Graph) -> np.ndarray:
 
 def make_cache(graph: Graph, nbytes: int) -> _neighbours.NeighbourCache:
     csc = make_csc(graph.indptr, len(graph.indices), None, graph.dtype.itemsize)
-    with SequentialReader(graph.indices_file) as stream:
-        return _neighbours.NeighbourCache(csc, stream, nbytes)
+    with SequentialReader(graph.indices_file) as reader:
+        return _neighbours.NeighbourCache(csc, reader, nbytes)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("nbytes", [1_600, 5_000, 20_000, 10**6])
-def test_the_lists_most_wanted_for_their_length_are_kept(
+def test_lists_with_the_highest_out_degree_for_their_length_are_kept(
     on_disk: OnDisk, nbytes: int, dtype: type
 ) -> None:
     indptr, indices = random_graph(500, 12, seed=3, dtype=dtype)
@@ -81,7 +81,7 @@ def test_the_lists_most_wanted_for_their_length_are_kept(
     assert nbytes - cache.nbytes < 2_000 or inside[degrees > 0].all()
     ratio = np.bincount(indices, minlength=500)[degrees > 0] / degrees[degrees > 0]
     of_kept, of_others = ratio[inside[degrees > 0]], ratio[~inside[degrees > 0]]
-    if of_kept.size and of_others.size:  # but for the last seven bits
+    if of_kept.size and of_others.size:  # the core compares the leading 7 bits of ratios only
         assert of_kept.min() * (1 + 2**-6) >= of_others.max()
 
 
@@ -98,7 +98,7 @@ def test_lists_are_filled_over_stretches(on_disk: OnDisk, monkeypatch: pytest.Mo
     assert kept(make_cache(on_disk(indptr, indices), 10**6), on_disk(indptr, indices)).sum() == 5
 
 
-def test_out_degrees_leave_out_what_is_no_node() -> None:
+def test_out_degrees_skip_indices_that_are_no_nodes() -> None:
     for dtype in (np.int32, np.int64):
         indices = np.array([0, 3, -1, 3, 4, np.iinfo(dtype).max, np.iinfo(dtype).min] * 20, dtype)
         counts = np.zeros(4, np.uint32)
@@ -109,7 +109,7 @@ def test_out_degrees_leave_out_what_is_no_node() -> None:
         assert counts.tolist() == [20, 0, 0, 40]
 
 
-def test_what_the_cache_serves_is_not_read(opened: Open, on_disk: OnDisk) -> None:
+def test_neighbours_from_the_cache_are_not_read_from_disk(opened: Open, on_disk: OnDisk) -> None:
     graph = on_disk(*random_graph(2000, 20, seed=1, dtype=np.int32))
     read = []
     for cache in (0, 60_000, 10**6):
@@ -122,12 +122,12 @@ def test_what_the_cache_serves_is_not_read(opened: Open, on_disk: OnDisk) -> Non
     assert read[0] > read[1] > read[2] == 0
 
 
-# ---- what goes wrong
+# ---- errors
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_bad_sector_is_a_read_error(opened: Open, on_disk: OnDisk, seed: int) -> None:
-    """Only whose list touches it; others are sampled as ever."""
+    """Only for nodes whose list touches the sector; others are sampled."""
     indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
     sector = int(indptr[210]) // 128
     bad = DATA_OFFSET + 512 * sector
@@ -150,7 +150,7 @@ def test_a_bad_sector_is_a_read_error(opened: Open, on_disk: OnDisk, seed: int) 
     assert failed
 
 
-def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
+def test_c_refuses_neighbours_that_it_does_not_wait_for() -> None:
     sampler = Scratch()
     scratch = sampler.handle
     indptr = np.array([0, 2, 2])
@@ -170,38 +170,40 @@ def test_c_refuses_neighbours_that_nobody_waits_for() -> None:
     assert (resume(3), resume(-1)) == (-errno.EINVAL, -errno.EINVAL)
     assert (resume(1), resume(1), resume(0)) == (lib.GD_WANTS, 0, -errno.EINVAL)
     assert (lib.gd_sampler_nodes(scratch, 0), lib.gd_sampler_edges(scratch, 0)) == (2, 2)
-    assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS  # left in the middle, begun anew
+    assert (
+        sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
+    )  # a sample that was not finished, then a new one
     assert sampler.sample(csc, [0], [-1]) == lib.GD_WANTS
     given[0] = 2
     assert (resume(2), resume(0)) == (-errno.ERANGE, -errno.EINVAL)
     assert lib.gd_sampler_culprit(scratch, ffi.NULL) == 2
 
 
-# ---- together
+# ---- combined fetches
 
 
 def drawn_together(
     topology: Any, seeds: list[np.ndarray], sampler: Uniform
 ) -> list[Sample | BaseException]:
-    """A sample of each of `seeds`, or what went wrong with it, drawn in one round."""
-    round: CombinedFetch[Any] = CombinedFetch()
-    members = [round.join() for _ in seeds]
+    """For each of `seeds` a sample or its error; all samples share one combined fetch."""
+    group: CombinedFetch[Any] = CombinedFetch()
+    participants = [group.join() for _ in seeds]
 
-    def draw(node: np.ndarray, member: Participant) -> Sample | BaseException:
+    def draw(node: np.ndarray, participant: Participant) -> Sample | BaseException:
         try:
-            return sampler.sample_nodes(node, 7, topology.joining(round))
+            return sampler.sample_nodes(node, 7, topology.in_group(group))
         except GNNDriveError as error:
             return error
         finally:
-            member.leave()
+            participant.leave()
 
     with ThreadPoolExecutor(len(seeds)) as threads:
-        return list(threads.map(draw, seeds, members))
+        return list(threads.map(draw, seeds, participants))
 
 
 @pytest.mark.parametrize("cache", [0, 30_000])
 @pytest.mark.parametrize("small", [False, True])
-def test_samples_drawn_together_are_those_drawn_alone_and_read_less(
+def test_samples_drawn_together_equal_those_drawn_alone_and_read_less(
     opened: Open, on_disk: OnDisk, cache: int, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small:
@@ -223,7 +225,7 @@ def test_samples_drawn_together_are_those_drawn_alone_and_read_less(
     assert 0 < together.stats["topology_bytes_read"] < alone.stats["topology_bytes_read"]
 
 
-def test_a_bad_sector_is_the_error_of_who_wants_it(opened: Open, on_disk: OnDisk) -> None:
+def test_a_bad_sector_fails_only_the_samples_that_need_it(opened: Open, on_disk: OnDisk) -> None:
     indptr, indices = random_graph(400, 40, seed=5, dtype=np.int32)
     sector = int(indptr[210]) // 128
     bad = DATA_OFFSET + 512 * sector
@@ -245,7 +247,7 @@ def test_a_bad_sector_is_the_error_of_who_wants_it(opened: Open, on_disk: OnDisk
     assert 0 < failed < len(outcomes)
 
 
-def test_stopping_a_round(opened: Open, on_disk: OnDisk) -> None:
+def test_stopping_a_combined_fetch(opened: Open, on_disk: OnDisk) -> None:
     one = opened(on_disk(*random_graph(3000, 20, seed=1)), engine="simulated", faults=NOISE)
     set_paused(one, True)
     sampler, outcomes = Uniform([5, 5]), []
@@ -254,25 +256,27 @@ def test_stopping_a_round(opened: Open, on_disk: OnDisk) -> None:
         target=lambda: outcomes.extend(drawn_together(one.topology, seeds, sampler)), daemon=True
     )
     whole.start()
-    assert any(reading(one) for _ in range(LOOKS))
+    assert any(reading(one) for _ in range(POLLS))
     sampler.stop()
     set_paused(one, False)
     whole.join(60)
     assert [type(outcome) for outcome in outcomes] == [ClosedError] * 4
 
 
-def test_what_is_all_in_the_cache_needs_no_round(opened: Open, on_disk: OnDisk) -> None:
+def test_a_topology_with_all_lists_in_its_cache_does_not_fetch(
+    opened: Open, on_disk: OnDisk
+) -> None:
     graph = on_disk(*random_graph(500, 20, seed=1))
     assert opened(graph, cache_bytes=0).topology.fetches
     assert opened(graph, cache_bytes=30_000).topology.fetches
     assert not opened(graph, cache_bytes=10**6).topology.fetches
 
 
-# ---- how it ends
+# ---- stopping and closing
 
 
 class Thread(threading.Thread):
-    """Samples, and keeps what came of it."""
+    """A thread that draws one sample and keeps it or its error."""
 
     def __init__(self, sampler: Uniform, topology: Any) -> None:
         super().__init__(daemon=True)
@@ -292,9 +296,9 @@ class Thread(threading.Thread):
         return self.outcome
 
 
-def in_its_loop(one: Opened, doing: Coroutine[Any, Any, Result]) -> Result:
+def call_in_loop(one: Opened, coroutine: Coroutine[Any, Any, Result]) -> Result:
     assert one.adjacency._loop_thread is not None
-    return one.adjacency._loop_thread.call(doing)
+    return one.adjacency._loop_thread.call(coroutine)
 
 
 def set_paused(one: Opened, paused: bool) -> None:
@@ -302,25 +306,25 @@ def set_paused(one: Opened, paused: bool) -> None:
         assert one.adjacency._engine is not None
         one.adjacency._engine.paused = paused  # type: ignore[attr-defined]
 
-    in_its_loop(one, act())
+    call_in_loop(one, act())
 
 
 def reading(one: Opened) -> bool:
     async def ask() -> bool:
         return bool(one.adjacency._engine.inflight)  # type: ignore[union-attr]
 
-    return in_its_loop(one, ask())
+    return call_in_loop(one, ask())
 
 
-def test_stopping_ends_who_reads_and_who_waits_for_a_turn(opened: Open, on_disk: OnDisk) -> None:
-    """On a disk that answers nothing: whoever waits for a turn ends at once, whoever reads when
-    what the kernel holds has ended."""
+def test_stopping_ends_a_reading_and_a_waiting_sampler(opened: Open, on_disk: OnDisk) -> None:
+    """On a disk that does not answer: samplers that wait for the lock end at once, the one that
+    reads ends when its reads in flight have ended."""
     indptr, indices = random_graph(3000, 20, seed=1)
     one = opened(on_disk(indptr, indices), engine="simulated", faults=NOISE)
     set_paused(one, True)
     stopped, other = Uniform([5, 5]), Uniform([5, 5])
     first = Thread(stopped, one.topology)
-    assert any(reading(one) for _ in range(LOOKS))
+    assert any(reading(one) for _ in range(POLLS))
     waiting = [Thread(stopped, one.topology) for _ in range(3)]
     unharmed = Thread(other, one.topology)
     stopped.stop()
@@ -333,17 +337,17 @@ def test_stopping_ends_who_reads_and_who_waits_for_a_turn(opened: Open, on_disk:
     np.testing.assert_array_equal(unharmed.ended().node, expected.node)
 
 
-def test_closing_ends_who_reads(opened: Open, on_disk: OnDisk) -> None:
+def test_closing_ends_a_reading_sampler(opened: Open, on_disk: OnDisk) -> None:
     graph = on_disk(*random_graph(3000, 20, seed=1))
     one = opened(graph, engine="simulated", faults=NOISE, gap=0)
     set_paused(one, True)
     thread = Thread(Uniform([5]), one.topology)
-    assert any(reading(one) for _ in range(LOOKS))
+    assert any(reading(one) for _ in range(POLLS))
     one.close()
     assert isinstance(thread.ended(), ClosedError)
 
 
-def test_a_stop_calls_what_waits_now_and_later() -> None:
+def test_a_stop_token_calls_functions_registered_before_and_after_it_is_set() -> None:
     stop, calls = StopToken(), []
     with stop.calling(lambda: calls.append("left")):
         assert not stop
@@ -356,7 +360,7 @@ def test_a_stop_calls_what_waits_now_and_later() -> None:
     assert stop.flag[0] == 1
 
 
-def test_a_fetch_goes_through_the_file_by_parts(
+def test_a_fetch_passes_through_the_file_in_parts(
     opened: Open, on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Direct, "missing_max", 100)
@@ -368,13 +372,13 @@ def test_a_fetch_goes_through_the_file_by_parts(
         sizes.append(len(rows))
         ranges.append((rows.min(), rows.max()))
         assert not plans, "there is memory for one plan"
-        reads = locate(self, rows, *rest)
-        plans.add(reads)
-        return reads
+        job = locate(self, rows, *rest)
+        plans.add(job)
+        return job
 
     monkeypatch.setattr("gnndrive.disk.layouts.table.TableLayout.locate", measured)
     graph = on_disk(*random_graph(1000, 20, seed=1))
-    # The others' threads may keep a plan for a moment longer than it takes to hear of its end.
+    # Simulated, because the threads of other engines may hold a plan a little longer than its end.
     topology = opened(graph, engine="simulated").topology
     sample = Uniform([-1]).sample_nodes(np.arange(300), 0, topology)
     assert sum(sizes) == len(sample.edge)
