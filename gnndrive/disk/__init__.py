@@ -1,1 +1,12 @@
-"""What reads from the disk: layouts, engines, tiers."""
+"""Disk: reads rows from a store's files, past the page cache (GNNDrive §4.2).
+
+- `layouts/` know where rows lie on disk, and plan the reads of missing rows.
+- `engines/` carry out planned reads: with io_uring, with threads, or simulated for tests.
+- `tiers/` are what lies below the feature buffer; the disk is the only one today.
+- `read_job.py` is the `ReadJob` that a layout plans, an engine carries out and a caller awaits.
+- `row_reader.py` reads rows on demand, outside of a loader.
+- `sequential_reader.py` reads a whole file of numbers in long direct reads.
+
+Layouts, engines and tiers are plug-ins: one new file in the folder, with one class that has a
+`name` and a class method `make(context)`; see `gnndrive/common/plugins.py`.
+"""

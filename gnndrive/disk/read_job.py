@@ -1,12 +1,11 @@
 """`ReadJob`: planned reads of one file, from the plan to the last row.
 
-A layout makes a job (`Layout.locate`), an engine carries it out (`Engine.read`), and the caller
-iterates over the stretches of rows that have landed. The job is the C state machine
-`native/reads.c` and what Python needs beside it; nothing here is done for each row: a stretch is
-two numpy copies.
+A layout plans a job (`Layout.locate`), an engine carries it out (`Engine.read`), and the caller
+iterates over the stretches of rows that have landed. The job wraps the C state machine
+`native/reads.c`; Python does nothing for each row, a stretch is two numpy copies.
 
-The engine holds a job until the kernel can no longer write for it, so the caller may stop
-iterating, or drop the job, at any time.
+The engine keeps a reference to a job until the kernel can no longer write for it, so the caller may
+stop iterating, or drop the job, at any time.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class ReadJob(AsyncIterator[Stretch]):
     """Planned reads of one file; an async iterator over its finished stretches, for one consumer.
 
     Args:
-        handle: the C `gd_reads *`; freed together with this object.
-        fd: an open descriptor; with O_DIRECT, except for the simulated engine.
+        handle: the C `gd_reads *`; this object frees it.
+        fd: an open descriptor of the file; the layout owns it.
         path: the file's path, for errors.
-        keeps: what must live as long as the kernel may read the file or write the rows: the open
-            file and the memory that rows land in.
+        keeps: objects that must live as long as the kernel may read the file or write the rows: the
+            owners of the open file and of the memory in which rows land.
     """
 
     def __init__(self, handle: Any, fd: int, path: str, keeps: Any = None) -> None:
@@ -39,47 +38,47 @@ class ReadJob(AsyncIterator[Stretch]):
         self._keeps = keeps
         self._progress = holding_gil.gd_reads_progress(self.handle)
         self._log = ffi.new("gd_log *")
-        self._news = asyncio.Event()
+        self._progress_event = asyncio.Event()
         self._landed = 0
         self._failed = 0
 
-    # ---- what was planned ----
+    # ---- the plan ----
 
     @property
     def rows(self) -> int:
-        """Rows to read."""
+        """The number of rows to read."""
         return int(lib.gd_reads_rows(self.handle))
 
     @property
     def requests(self) -> int:
-        """Extents; each is one request when nothing is retried."""
+        """The number of extents; each takes one request unless it is retried."""
         return int(lib.gd_reads_extents(self.handle))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the extents ask of the device, rounded out to sectors."""
+        """Bytes of all extents, which are rounded out to sectors."""
         return int(lib.gd_reads_bytes(self.handle))
 
     # ---- for the caller ----
 
     def cancel(self) -> None:
-        """Let extents that were not started fail with ECANCELED; those in flight still end."""
+        """Make extents that were not started fail with ECANCELED; requests in flight complete."""
         lib.gd_reads_cancel(self.handle)
 
     async def __anext__(self) -> Stretch:
         if self._has_rows():
-            # Beside a thread that burns Python there are new rows at every call, up to the last
-            # row. Without this step no other task would run until then.
+            # If another thread runs Python code, there are new rows at every call until the last
+            # row. Without this step no other task of the loop would run until then.
             await asyncio.sleep(0)
         while True:
-            if self._has_news():
+            if self._has_progress():
                 stretch = self._collect()
                 if stretch is not None:
                     return stretch
                 if self._log.finished:
                     raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
+            self._progress_event.clear()
+            await self._progress_event.wait()
 
     # ---- for the engine ----
 
@@ -89,19 +88,19 @@ class ReadJob(AsyncIterator[Stretch]):
         return bool(self._progress.landed + self._progress.failed < self.rows)
 
     def wake(self) -> bool:
-        """Wake the consumer if there is news.
+        """Wake the consumer if rows have landed or failed, or the engine has released the job.
 
         Returns:
-            Whether each row landed or failed and the engine has let go of the job.
+            Whether the engine has released the job; then it forgets the job after this call.
         """
-        # Read once and first: if the engine let go between looking for news and this read, the
-        # engine would forget a consumer that was not woken.
+        # Read once, and first: if the engine released the job between the check for progress and
+        # this read, it would forget a job whose consumer was not woken.
         let_go = bool(self._progress.let_go)
-        if self._has_news():
-            self._news.set()
+        if self._has_progress():
+            self._progress_event.set()
         return let_go
 
-    def _has_news(self) -> bool:
+    def _has_progress(self) -> bool:
         return bool(self._progress.let_go) or self._has_rows()
 
     def _has_rows(self) -> bool:
@@ -109,7 +108,7 @@ class ReadJob(AsyncIterator[Stretch]):
         return bool(progress.landed > self._landed or progress.failed > self._failed)
 
     def _collect(self) -> Stretch | None:
-        """The rows that were logged since the last call, or None."""
+        """Return the rows that have landed or failed since the last call, or None."""
         log = self._log
         holding_gil.gd_reads_log(self.handle, log)
         if log.landed == self._landed and log.failed == self._failed:

@@ -1,8 +1,8 @@
-"""Rows of a store's arrays on demand: planned reads through a ring of its own, from any thread or
-event loop.
+"""`RowReader`: reads rows of a store's arrays on demand, from any thread or event loop.
 
-For lookups outside of a loader: PyG's FeatureStore interface, evaluation, a server. Nothing is kept
-between two calls; an epoch over a graph wants a loader, whose feature buffer does.
+It plans reads and carries them out with its own engine in its own loop thread. For lookups outside
+of a loader: PyG's FeatureStore interface (`gnndrive/pyg/stores.py`), evaluation, a server. It keeps
+no rows between two calls; for an epoch over a graph use a loader, whose feature buffer does.
 """
 
 from __future__ import annotations
@@ -29,17 +29,22 @@ from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 
 RowRequest = tuple[str, Int64Array]
-_PARENTS: list[_Parts | None] = []  # kept, for their ends would free what is not there
+# Objects of a parent process. A forked child must not free them, because their threads and rings
+# exist in the parent only.
+_parent_readers: list[_Reader | None] = []
 
 
 class RowReader:
-    """Reads rows of a store's arrays; threads and rings start at the first read.
+    """Reads rows of a store's arrays; the thread and the engine start at the first read.
+
+    A copy in another process (by fork or pickle) starts its own.
 
     Args:
-        store: whose.
+        store: the store.
         engine: "uring", "threads" or "auto".
-        io_depth: reads in flight at once.
-        gap: rows at most so far apart on disk are read as one; None: by the disk's calibration.
+        io_depth: the most reads in flight.
+        gap: rows at most this far apart on disk are read as one, as bytes or a size such as "8KB";
+            None: as the disk's calibration says.
     """
 
     def __init__(
@@ -51,77 +56,80 @@ class RowReader:
     ) -> None:
         self._store, self._kind, self._depth, self._gap = store, engine, io_depth, gap
         self._closed = False
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._starting, self._process = threading.Lock(), os.getpid()
-        self._parts: _Parts | None = None
+        self._reader: _Reader | None = None
 
     def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
-        """Rows of several arrays, all read at once; blocking.
+        """Read rows of several arrays, all at the same time; blocks.
 
         Args:
-            wanted: an array's name, such as "nodes/x", and row numbers, int64 [n], duplicates
-                allowed.
+            requests: for each array its name, such as "nodes/x", and row numbers, int64 [n],
+                duplicates allowed.
 
         Returns:
-            For each of them its rows, [n, *row].
+            For each request its rows, [n, *row], in the array's dtype.
 
         Raises:
             ReadError: a row could not be read.
             ConfigError: a row is out of range, or there is no such array.
-            ClosedError: this was closed.
+            ClosedError: this object was closed.
         """
-        parts = self._start()
-        return parts.loop_thread.call(parts.read([self._planned(*each) for each in requests]))
+        reader = self._start()
+        return reader.loop_thread.call(reader.read([self._checked(*each) for each in requests]))
 
     async def aread(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
-        """The same, awaited in the caller's event loop."""
-        parts = await asyncio.to_thread(self._start)
-        work = parts.read([self._planned(*each) for each in requests])
-        return await asyncio.wrap_future(parts.loop_thread.start(work))
+        """Read rows as `read` does, awaited in the caller's event loop."""
+        reader = await asyncio.to_thread(self._start)
+        work = reader.read([self._checked(*each) for each in requests])
+        return await asyncio.wrap_future(reader.loop_thread.start(work))
 
     def close(self) -> None:
-        """Wait for reads under way and free everything; idempotent."""
-        self._forget_the_parent()
+        """Wait for reads under way and free everything; may be called more than once."""
+        self._reset_after_fork()
         with self._starting:
             self._closed = True
-            if self._parts is not None:
-                self._parts.close()
+            if self._reader is not None:
+                self._reader.close()
 
-    def _planned(self, name: str, rows: Int64Array) -> tuple[str, Int64Array]:
+    def _checked(self, name: str, rows: Int64Array) -> tuple[str, Int64Array]:
         count = self._store.table(name).row_count
         rows = np.ascontiguousarray(rows, np.int64)
         if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < count):
-            raise ConfigError(f"row {rows.min()} … {rows.max()} of {name}, which has {count} rows")
+            raise ConfigError(
+                f"row {rows.min()} … {rows.max()} of {name}, which has {count} rows: "
+                f"give row numbers below {count}"
+            )
         return name, rows
 
-    def _forget_the_parent(self) -> None:
-        """In a forked child: threads and rings were the parent's, and are not to be freed here."""
+    def _reset_after_fork(self) -> None:
+        """In a forked child: put the parent's reader aside, without freeing it, and start anew."""
         if self._process != os.getpid():
-            _PARENTS.append(self._parts)
-            self._begin()
+            _parent_readers.append(self._reader)
+            self._reset()
 
-    def _start(self) -> _Parts:
-        self._forget_the_parent()
+    def _start(self) -> _Reader:
+        self._reset_after_fork()
         with self._starting:
             if self._closed:
                 raise ClosedError(CLOSED)
-            if self._parts is None:
-                self._parts = _Parts(self._store, self._kind, self._depth, self._gap)
-                weakref.finalize(self, close_from_finalizer, self._parts.close, self._process)
-            return self._parts
+            if self._reader is None:
+                self._reader = _Reader(self._store, self._kind, self._depth, self._gap)
+                weakref.finalize(self, close_from_finalizer, self._reader.close, self._process)
+            return self._reader
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_starting": None, "_parts": None}  # a copy has its own
+        return self.__dict__ | {"_starting": None, "_reader": None}  # a copy makes its own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self._reset()
 
 
-class _Parts:
-    """A service's thread, an engine in it, and open files."""
+class _Reader:
+    """What a started `RowReader` holds: a loop thread, an engine in it, and open files."""
 
     def __init__(self, store: Store, kind: str, depth: int, gap: str | int | None) -> None:
         self._store, self._gap = store, gap
@@ -144,7 +152,7 @@ class _Parts:
         return self._layouts[name]
 
     async def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
-        """In the service's loop."""
+        """Read all requests at the same time; runs in the loop thread."""
         return list(await asyncio.gather(*(self._read(*each) for each in requests)))
 
     async def _read(self, name: str, rows: Int64Array) -> torch.Tensor:
@@ -153,14 +161,14 @@ class _Parts:
         if len(rows) == 0 or file.row_bytes == 0:
             return landed
         landing = Landing(landed.data_ptr(), file.row_bytes, False, landed)
-        reads = layout.locate(rows, np.arange(len(rows), dtype=np.int32), landing)
-        async for stretch in self._engine.read(reads):
+        job = layout.locate(rows, np.arange(len(rows), dtype=np.int32), landing)
+        async for stretch in self._engine.read(job):
             for failure in stretch.failures[:1]:
                 raise ReadError(file.path, int(failure["offset"]), int(failure["error"]))
         return landed
 
     def close(self) -> None:
-        """Wait for the kernel, close files, end the thread."""
+        """Wait for reads in flight, close the files, end the thread."""
 
         async def end() -> None:
             await self._engine.aclose()

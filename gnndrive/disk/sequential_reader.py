@@ -1,7 +1,9 @@
-"""Columns of numbers read from their files in long stretches, past the page cache.
+"""`SequentialReader`: reads a file of numbers in long stretches, past the page cache.
 
-For the start, when all or much of a graph's indices or labels is read once: with O_DIRECT, and
-where the file system refuses that, through the page cache, which is told to drop each stretch.
+Used when a loader starts and reads all or much of a graph's indices or labels once. It reads with
+O_DIRECT; if the file system refuses that, it reads through the page cache and tells the kernel to
+drop each stretch. It blocks and has one read in flight: for scattered rows use a layout and an
+engine.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.records import TableFile
 
 STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
-PAGE_BYTES = 4096  # no device asks for more alignment
+PAGE_BYTES = 4096  # no device requires a larger alignment
 
 
 class SequentialReader:
     """An open file of numbers.
 
     Args:
-        file: where they are; rows of one number, the first at a multiple of 4,096 bytes.
+        file: the file, in which each row is one number and the first starts at a multiple of 4,096
+            bytes.
 
     Raises:
         StoreError: the file cannot be opened.
@@ -65,7 +68,18 @@ class SequentialReader:
     def stretches(
         self, first: int = 0, last: int | None = None
     ) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Numbers [first, last) in order: the position of some, and these, valid until the next."""
+        """Yield the numbers [first, last) in order, in stretches.
+
+        Args:
+            first, last: positions of numbers; `last` None: the end of the file.
+
+        Yields:
+            The position of a stretch's first number, and its numbers, at most 4 MiB, valid until
+            the next stretch.
+
+        Raises:
+            ReadError, StoreError: see `stretch`.
+        """
         position, last = first, self.file.row_count if last is None else last
         while position < last:
             start, numbers = self.stretch(position)
@@ -74,8 +88,11 @@ class SequentialReader:
             position += numbers.size
 
     def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
-        """Some numbers around `position`: the position of the first, and up to 4 MB of them, valid
-        until the next call.
+        """Read the stretch that starts at or just before `position`, on a page.
+
+        Returns:
+            The position of its first number, and its numbers, at most 4 MiB, valid until the next
+            call.
 
         Raises:
             ReadError: the disk failed.
@@ -91,7 +108,7 @@ class SequentialReader:
         return at // width, np.frombuffer(self._pages, self.dtype, length // width)
 
     def _read(self, offset: int, length: int, memory: memoryview) -> None:
-        """`length` bytes at `offset`; `memory` is a little longer, in whole pages."""
+        """Read `length` bytes at `offset` into `memory`, which is as long in whole pages."""
         done = 0
         while done < length:
             try:
@@ -111,12 +128,12 @@ class SequentialReader:
             os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
 
     def _reopen(self) -> None:
-        """A file system that takes O_DIRECT, but not for reads aligned like these."""
+        """Reopen without O_DIRECT: the file system accepts the flag, but refuses these reads."""
         buffered = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
         os.close(self._fd)
         self._fd, self._direct = buffered, False
 
 
 def whole_pages(nbytes: int) -> int:
-    """`nbytes` rounded up to whole pages."""
+    """Return `nbytes`, rounded up to whole pages."""
     return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

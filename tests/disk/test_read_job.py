@@ -1,4 +1,4 @@
-"""A read job: what its consumer gets, and when."""
+"""A read job: what its consumer gets, when it wakes, and that other tasks run meanwhile."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from tests.disk.engines.test_machine import Machine
 
 
 def made_of(machine: Machine) -> ReadJob:
-    """A job over the machine's reads, which owns them from now on."""
+    """Return a job over the machine's reads; the job frees them."""
     ffi.gc(machine.reads, None)
     return ReadJob(machine.reads, -1, "rows")
 
 
-def test_others_run_though_there_is_news_at_every_look() -> None:
+def test_other_tasks_run_although_each_check_finds_new_rows() -> None:
     machine = Machine([0, 4, 8, 12, 16], 512)
     job = made_of(machine)
     got: list[int] = []
 
     def land() -> None:
-        """The next extent, or the end."""
+        """Complete the next extent, or release the job."""
         extent = lib.gd_reads_take(machine.reads)
         if extent < 0:
             lib.gd_reads_let_go(machine.reads)
         else:
             assert machine.complete(512, extent) == lib.GD_WHOLE
 
-    async def listen() -> None:
+    async def consume() -> None:
         async for stretch in job:
             got.extend(stretch.slots.tolist())
             land()
 
     async def main() -> None:
         land()
-        listening, seen = asyncio.ensure_future(listen()), set()
-        while not listening.done():
+        consuming, seen = asyncio.ensure_future(consume()), set()
+        while not consuming.done():
             seen.add(len(got))
             await asyncio.sleep(0)
-        await listening
+        await consuming
         assert got == [0, 4, 8, 12, 16]
         assert seen == set(range(5)), "other tasks run between any two stretches"
 
@@ -48,16 +48,16 @@ def test_others_run_though_there_is_news_at_every_look() -> None:
 
 
 def test_a_job_that_the_engine_forgets_has_woken_its_consumer() -> None:
-    """The ring lets go between any two looks at its progress."""
-    for look in range(1, 4):
+    """Also if the ring releases the job between any two reads of its progress."""
+    for reads in range(1, 4):
         job = made_of(Machine([0], 512))
-        looks = iter([0] * look + [1] * 4)
+        values = iter([0] * reads + [1] * 4)
 
         class Progress:
             landed = failed = 0
-            let_go = property(lambda _, looks=looks: next(looks))
+            let_go = property(lambda _, values=values: next(values))
 
         job._progress = Progress()
         while not job.wake():
             pass
-        assert job._news.is_set()
+        assert job._progress_event.is_set()

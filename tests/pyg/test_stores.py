@@ -130,7 +130,7 @@ def test_copies_in_other_processes(features: FeatureStore, store: Store, data: D
 def test_a_reader_is_collected_in_its_own_loop_thread(store: Store) -> None:
     reader: Any = RowReader(store)
     reader.read([("nodes/x", np.array([1]))])
-    loop_thread = reader._parts.loop_thread
+    loop_thread = reader._reader.loop_thread
     reader.itself = reader
     del reader
 

@@ -1,7 +1,8 @@
-"""Engines carry reads out: `uring`, `threads` where io_uring is refused, `simulated` for tests.
+"""Engines carry out planned reads: `uring`, `threads` if io_uring is refused, `simulated` in tests.
 
 The loader gets its engine from `choose`: io_uring if the kernel allows it, else threads and one
-warning that says how to allow it.
+warning that says how to allow it. To add an engine, write one file here with a subclass of `Engine`
+(`base.py`) that has a `name`; add it to tests/disk/engines/test_conformance.py.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _warned = False
 
 
 def choose(engine: Any = None) -> type[Engine]:
-    """The class of an engine.
+    """Return the class of an engine.
 
     Args:
         engine: its name, or the class itself; None or "auto": uring if it works here, else threads.
-            The fallback warns once a process (RuntimeWarning) and says how to allow io_uring.
+            The fallback warns once in a process (RuntimeWarning) and says how to allow io_uring.
 
     Raises:
         ConfigError: there is no engine of that name.

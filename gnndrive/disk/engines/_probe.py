@@ -8,7 +8,7 @@ import os
 from gnndrive.common.ffi import lib
 
 _REMEDIES = {
-    errno_names.ENOSYS: "this kernel has no io_uring: Linux 5.19 or later has all that is used",
+    errno_names.ENOSYS: "this kernel has no io_uring: use Linux 5.19 or later",
     errno_names.EPERM: (
         "it is forbidden here: in a container allow io_uring_setup, io_uring_enter and "
         "io_uring_register in the seccomp profile (docker: --security-opt seccomp=PROFILE.json); "

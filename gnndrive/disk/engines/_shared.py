@@ -1,4 +1,4 @@
-"""What the engines share: refusals, staging memory, counters of jobs."""
+"""What the engines share: checks that refuse a job, staging memory, counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE_BYTES = 4096
 
 
 def refuse_long_extents(job: ReadJob, settings: EngineSettings) -> None:
-    """Raise ConfigError if an extent that is staged does not fit a staging block."""
+    """Raise ConfigError if an extent of the job needs staging and does not fit a block."""
     longest = int(holding_gil.gd_reads_block_bytes(job.handle))
     if longest > settings.block_bytes:
         raise ConfigError(
@@ -32,11 +32,11 @@ def refuse_closed(closing: bool) -> None:
 
 
 def staging(count: int, block_bytes: int) -> tuple[Any, list[Any]]:
-    """Staging memory, in huge pages where the kernel has them.
+    """Allocate staging memory, in huge pages where the kernel has them.
 
     Returns:
-        The memory as a C `uint8_t[]` that keeps it alive, and `count` page-aligned blocks of it,
-        each a C pointer that does not.
+        The memory as a C `uint8_t[]`, and `count` page-aligned blocks of it as C pointers. The
+        caller keeps the former; the pointers do not keep the memory alive.
     """
     stride = -(-block_bytes // _PAGE_BYTES) * _PAGE_BYTES
     memory = ffi.from_buffer("uint8_t[]", private_map(count * stride, huge=True))
@@ -44,8 +44,10 @@ def staging(count: int, block_bytes: int) -> tuple[Any, list[Any]]:
 
 
 class JobCounters:
-    """Completions of an engine's jobs, the bytes they brought and the requests that were repeated,
-    for an engine that does not count these itself."""
+    """Counts the requests, bytes and retries of an engine's jobs, from the C state of each job.
+
+    For engines that do not count these themselves; `uring` has counters in its ring.
+    """
 
     def __init__(self) -> None:
         self._ended = {"requests": 0, "bytes": 0, "retries": 0}
@@ -55,7 +57,7 @@ class JobCounters:
         self._ended = self.with_active([job])
 
     def with_active(self, active: Iterable[ReadJob]) -> dict[str, int]:
-        """`Engine.stats`: the jobs that have ended and those under way."""
+        """Return `Engine.stats` of the jobs that have ended and of the `active` jobs."""
         total, out = dict(self._ended), ffi.new("gd_reads_stats *")
         for job in active:
             lib.gd_reads_get_stats(job.handle, out)

@@ -1,8 +1,9 @@
-"""The Engine interface: carry out planned reads and hand over finished stretches as they come.
+"""The Engine interface: carry out planned reads, and report stretches of rows as they finish.
 
 Every engine runs the same C state machine (`native/reads.c`); engines differ in how they talk to
-the kernel. `read` enqueues the job in the call itself and the job only listens from then on:
-dropping it stops nothing, because the kernel may still write (law 3).
+the kernel. A tier (`tiers/disk.py`), the row reader and the adjacency call `read`, which enqueues
+the job before it returns. Iterating over the job only waits for results: a caller that drops the
+job stops nothing, because the kernel may still write into its rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gnndrive.disk.read_job import ReadJob
 
 
 class Engine(ABC):
-    """Carries reads out for the event loop that it was made in.
+    """Carries out reads for the event loop in which it was made.
 
     Args:
         settings: depth, staging block and, for the simulated engine, seed and faults.
@@ -28,13 +29,14 @@ class Engine(ABC):
 
     @classmethod
     def make(cls, context: EngineSettings) -> Self:
-        """An engine for the running event loop."""
+        """Make an engine for the running event loop."""
         return cls(context)
 
     @abstractmethod
     def read(self, job: ReadJob) -> ReadJob:
-        """Enqueue `job` now; returns it, to be iterated over until each of its rows landed or
-        failed.
+        """Enqueue `job` and return it; the caller iterates over its stretches.
+
+        The iteration ends when each row has landed or failed.
 
         Raises:
             ClosedError: the engine was closed.
@@ -43,9 +45,8 @@ class Engine(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Cancel what was not submitted, wait for what the kernel may still write, free
-        everything."""
+        """Cancel requests that were not submitted, wait for those in flight, free everything."""
 
     @abstractmethod
     def stats(self) -> dict[str, int]:
-        """Counters since the start: at least `requests`, `bytes`, `retries`."""
+        """Return counters since the start: at least `requests`, `bytes`, `retries`."""

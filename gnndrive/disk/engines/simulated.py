@@ -1,10 +1,10 @@
-"""The simulated engine, for tests: the same C state machine, a seed instead of a disk's whims.
+"""The simulated engine, for tests: it runs the same C state machine as the engines that do I/O.
 
-Completions come in a seeded order over turns of the event loop, never by the clock, and go wrong at
-the rates of `Faults`. Bytes are those of the file, read when the completion comes; memory that a
-request may still write holds poison until then, and again where a short or failed read left off, so
-that a row used too early or not wholly read shows. Not for training: it reads through the page
-cache, in Python.
+A seed decides the order of completions and their faults, at the rates of `Faults`; completions come
+in turns of the event loop, never by the clock, so a test gives the same result each time. The bytes
+come from the file, at the time of the completion. Until then, and behind the end of a short or
+failed read, the memory of a request holds `POISON`, so that tests notice a row that was used too
+early or read in part. Do not use it for training: it reads through the page cache, in Python.
 """
 
 from __future__ import annotations
@@ -36,14 +36,17 @@ _SECTOR_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong, and how often; rates are per completion, from 0 to 1, their sum at most 1.
+    """Which faults occur, and how often.
+
+    Rates are probabilities for each completion, from 0 to 1; their sum is at most 1.
 
     Attributes:
-        short: a completion with fewer bytes than asked for, half of them whole sectors.
-        eagain, eintr, eio: a completion with that error.
+        short: rate of completions with fewer bytes than requested, about half of which end at a
+            sector.
+        eagain, eintr, eio: rates of completions with that error.
         eio_offsets: byte ranges (start, stop) of the file; a read that touches one ends with EIO.
-        reorder: completions come in any order, else in the order of the requests.
-        delay_turns_max: turns of the event loop that a request takes at most, beside the first.
+        reorder: completions come in a random order, else in the order of the requests.
+        delay_turns_max: the most turns of the event loop that a request takes after its first.
     """
 
     short: float = 0.0
@@ -57,7 +60,7 @@ class Faults:
 
 @dataclass(slots=True)
 class Request:
-    """Extent `extent` of `job` in flight: bytes [offset, offset + length) of its file."""
+    """A request in flight: bytes [offset, offset + length) of the file, for extent `extent`."""
 
     job: ReadJob
     extent: int
@@ -72,7 +75,7 @@ class Simulated(Engine):
     """Completes up to `settings.depth` requests in an order drawn from `settings.seed`.
 
     Attributes:
-        paused: while True nothing completes but through `step`, `complete` and `aclose`.
+        paused: while True, requests complete only through `step`, `complete` and `aclose`.
         inflight: the requests in flight.
     """
 
@@ -105,14 +108,14 @@ class Simulated(Engine):
         """See `Engine.read`."""
         refuse_closed(self._closing)
         refuse_long_extents(job, self._settings)
-        self._active[job] = self._buffered(job.fd)
+        self._active[job] = self._open_buffered(job.fd)
         self._waiting.append(job)
         self._fill()
         self._schedule()
         return job
 
     async def aclose(self) -> None:
-        """See `Engine.aclose`; what is in flight ends as it would have, paused or not."""
+        """See `Engine.aclose`; requests in flight complete with their faults, also while paused."""
         self._closing = True
         for job in self._active:
             job.cancel()
@@ -122,10 +125,10 @@ class Simulated(Engine):
         self._finish()
 
     def stats(self) -> dict[str, int]:
-        """Requests, bytes and retries, of reads under way too."""
+        """See `Engine.stats`; includes reads under way."""
         return self._counters.with_active(self._active)
 
-    # ---- by hand, for tests ----
+    # ---- for tests: completions by hand ----
     @property
     def paused(self) -> bool:
         """Whether completions wait for `step` or `complete`."""
@@ -137,22 +140,27 @@ class Simulated(Engine):
         self._schedule()
 
     def step(self, count: int = 1) -> int:
-        """Complete up to `count` requests now, as the seed has it; returns how many."""
+        """Complete up to `count` requests now, chosen by the seed; return how many completed."""
         steps = 0
         while steps < count and self.inflight:
-            self._complete_at(self._choose(self.inflight))
+            self._complete_with_faults(self._choose(self.inflight))
             steps += 1
         self._settle()
         return steps
 
     def complete(self, request: Request, res: int | None = None) -> None:
-        """Complete this request now with `res`: -errno, or so many bytes; None: all there are."""
-        self._end(self.inflight.index(request), res)
+        """Complete `request` now.
+
+        Args:
+            request: one of `inflight`.
+            res: the result: -errno, or a number of bytes; None: all bytes that the file has.
+        """
+        self._end_request(self.inflight.index(request), res)
         self._settle()
 
-    # ---- the machine ----
-    def _buffered(self, fd: int) -> int:
-        """A descriptor of the same file without O_DIRECT, kept until the engine is closed."""
+    # ---- the simulation ----
+    def _open_buffered(self, fd: int) -> int:
+        """Open the same file without O_DIRECT; the engine closes the descriptor when it closes."""
         status = os.fstat(fd)
         key = (status.st_dev, status.st_ino)
         if key not in self._files:
@@ -178,17 +186,17 @@ class Simulated(Engine):
             due = [request for request in self.inflight if request.due <= self._turn_number]
             for _ in range(min(count, len(due))):
                 chosen = due.pop(self._choose(due))
-                self._complete_at(self.inflight.index(chosen))
+                self._complete_with_faults(self.inflight.index(chosen))
         else:
             for _ in range(min(count, len(self.inflight))):
-                self._complete_at(self._choose(self.inflight))
+                self._complete_with_faults(self._choose(self.inflight))
         self._settle()
 
     def _choose(self, among: list[Request]) -> int:
         return int(self._random.random() * len(among)) if self._faults.reorder else 0
 
     def _fill(self) -> None:
-        """Start extents until `depth` are in flight, jobs first come first served."""
+        """Start extents until `depth` are in flight, in the order in which jobs were enqueued."""
         while self._blocks and self._waiting:
             job = self._waiting[0]
             extent = lib.gd_reads_take(job.handle)
@@ -198,20 +206,20 @@ class Simulated(Engine):
                 self._submit(job, extent, self._blocks.pop())
 
     def _submit(self, job: ReadJob, extent: int, block: Any) -> None:
-        asked = self._request
-        lib.gd_reads_request(job.handle, extent, block, asked)
-        length, into, due = asked.length, asked.into, 0
-        self._spoil(into, length)
+        request = self._request
+        lib.gd_reads_request(job.handle, extent, block, request)
+        length, into, due = request.length, request.into, 0
+        self._poison_memory(into, length)
         if self._faults.delay_turns_max:
             span = self._faults.delay_turns_max + 1
             due = self._turn_number + 1 + int(self._random.random() * span)
-        self.inflight.append(Request(job, extent, asked.offset, length, into, block, due))
+        self.inflight.append(Request(job, extent, request.offset, length, into, block, due))
 
-    def _complete_at(self, index: int) -> None:
-        self._end(index, self._draw(self.inflight[index]))
+    def _complete_with_faults(self, index: int) -> None:
+        self._end_request(index, self._draw_result(self.inflight[index]))
 
-    def _draw(self, request: Request) -> int | None:
-        """The fate of a request, as `complete` takes it."""
+    def _draw_result(self, request: Request) -> int | None:
+        """Draw the result of a request, in the form that `complete` takes."""
         faults = self._faults
         start, stop = request.offset, request.offset + request.length
         for bad_start, bad_stop in faults.eio_offsets:
@@ -222,17 +230,17 @@ class Simulated(Engine):
         drawn = self._random.random()
         for threshold, code in self._thresholds:
             if drawn < threshold:
-                return code or self._short(request.length)
+                return code or self._draw_short(request.length)
         return None
 
-    def _short(self, length: int) -> int:
-        """How many bytes a short read brings, half of the time whole sectors."""
+    def _draw_short(self, length: int) -> int:
+        """Draw the number of bytes of a short read; about half of the time it is whole sectors."""
         drawn = self._random.randrange(1, length)
         whole = drawn - drawn % _SECTOR_BYTES
         return whole if whole and drawn & 1 else drawn
 
-    def _end(self, index: int, res: int | None) -> None:
-        """Request number `index` ends; the state machine may ask again."""
+    def _end_request(self, index: int, res: int | None) -> None:
+        """End request number `index`; submit its rest if the state machine wants to try again."""
         inflight = self.inflight
         request = inflight[index]
         if self._faults.reorder:
@@ -249,22 +257,22 @@ class Simulated(Engine):
             self._blocks.append(block)
 
     def _fetch(self, request: Request, limit: int | None) -> int:
-        """Read the request's bytes from the file, at most `limit`; returns how many."""
+        """Read the request's bytes from the file, at most `limit`; return the number read."""
         fd = self._active[request.job]
         into = ffi.buffer(request.into, request.length)
         read = os.preadv(fd, [into], request.offset)
         if limit is None or read <= limit:
             return read
-        self._spoil(request.into + limit, request.length - limit)
+        self._poison_memory(request.into + limit, request.length - limit)
         return limit
 
-    def _spoil(self, into: Any, length: int) -> None:
+    def _poison_memory(self, into: Any, length: int) -> None:
         if length > len(self._poison):
             self._poison = bytes([POISON]) * length
         ffi.memmove(into, self._poison, length)
 
     def _settle(self) -> None:
-        """Refill, wake listeners, let go of reads that have ended."""
+        """Start more requests, forget jobs that have ended, and wake consumers."""
         self._fill()
         busy = {request.job for request in self.inflight} if self.inflight else set()
         for job in list(self._active):
@@ -276,7 +284,7 @@ class Simulated(Engine):
 
 
 def _thresholds(faults: Faults) -> tuple[tuple[float, int], ...]:
-    """(cumulative rate, -errno or 0 for a short read), for the rates that are not 0."""
+    """Return (cumulative rate, -errno or 0 for a short read) for each rate that is not 0."""
     rates = (
         (faults.short, 0),
         (faults.eagain, -errno.EAGAIN),

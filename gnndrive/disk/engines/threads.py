@@ -1,8 +1,8 @@
-"""The threads engine: `pread` with O_DIRECT in a few C loops, for where io_uring is refused.
+"""The threads engine: `pread` with O_DIRECT in a few threads, for kernels that refuse io_uring.
 
-Each thread reads one extent at a time without the GIL and comes back to Python every thousand rows
-to tell of them. As many requests are in flight as there are threads, so prefer `uring` where it
-works.
+Each thread reads one extent at a time in C, without the GIL, and returns to Python after about a
+thousand rows to report them to the event loop. Only as many requests are in flight as there are
+threads, so use `uring` if it works.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ THREADS_MAX = 16
 
 
 class Threads(Engine):
-    """Reads with `min(settings.depth, 16)` threads, each with a staging block of its own."""
+    """Reads with `min(settings.depth, 16)` threads; each has one staging block."""
 
     name = "threads"
 
@@ -60,17 +60,17 @@ class Threads(Engine):
             lib.gd_reads_let_go(job.handle)
             return job
         self._active.add(job)
-        last_out = _LastOut(workers)
+        countdown = _Countdown(workers)
         for _ in range(workers):
             try:
-                self._pool.submit(self._work, job, last_out)
-            except RuntimeError:  # the interpreter is ending: what was not begun will not be read
+                self._pool.submit(self._work, job, countdown)
+            except RuntimeError:  # the interpreter shuts down and the pool takes no more work
                 job.cancel()
-                self._leave(job, last_out)
+                self._worker_ended(job, countdown)
         return job
 
-    def _work(self, job: ReadJob, last_out: _LastOut) -> None:
-        """In a pool thread: read extents until none is left; the last thread out lets go."""
+    def _work(self, job: ReadJob, countdown: _Countdown) -> None:
+        """In a pool thread: read extents until none is left; the last thread releases the job."""
         block, times = self._idle.pop()
         block_bytes = self._settings.block_bytes
         try:
@@ -78,21 +78,21 @@ class Threads(Engine):
                 code = lib.gd_reads_pread(job.handle, job.fd, block, block_bytes, times)
                 if check(code, "gd_reads_pread") == 0:
                     break
-                self._tell(job)
+                self._notify_loop(job)
         finally:
             self._idle.append((block, times))
-            self._leave(job, last_out)
+            self._worker_ended(job, countdown)
 
-    def _leave(self, job: ReadJob, last_out: _LastOut) -> None:
-        if last_out.leave():
+    def _worker_ended(self, job: ReadJob, countdown: _Countdown) -> None:
+        if countdown.step():
             lib.gd_reads_let_go(job.handle)
-            self._tell(job)
+            self._notify_loop(job)
 
-    def _tell(self, job: ReadJob) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._loop.call_soon_threadsafe(self._on_news, job)
+    def _notify_loop(self, job: ReadJob) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so the job has no consumer
+            self._loop.call_soon_threadsafe(self._on_progress, job)
 
-    def _on_news(self, job: ReadJob) -> None:
+    def _on_progress(self, job: ReadJob) -> None:
         if not job.wake() or job not in self._active:
             return
         self._active.discard(job)
@@ -111,13 +111,13 @@ class Threads(Engine):
         self._pool.shutdown()
 
     def stats(self) -> dict[str, int]:
-        """Requests, bytes and retries, of reads under way too."""
+        """See `Engine.stats`; includes reads under way."""
         return self._counters.with_active(self._active)
 
     def latency(self) -> Any:
-        """A C `gd_latency *` of the requests so far, with `settings.measure`.
+        """Return a C `gd_latency *` of the requests so far; empty without `settings.measure`.
 
-        A call of `pread` both hands over and waits: its time is clat and lat.
+        A call of `pread` both submits and waits, so its time counts as clat and as lat.
         """
         out = ffi.new("gd_latency *")
         for times in self._times:
@@ -127,14 +127,15 @@ class Threads(Engine):
         return out
 
 
-class _LastOut:
-    """Tells the last of `workers` threads that it is the last."""
+class _Countdown:
+    """Counts the threads that work on a job; tells the last one that it is the last."""
 
     def __init__(self, workers: int) -> None:
         self._left = workers
         self._lock = threading.Lock()
 
-    def leave(self) -> bool:
+    def step(self) -> bool:
+        """Count one thread that ended; return whether it was the last."""
         with self._lock:
             self._left -= 1
             return self._left == 0

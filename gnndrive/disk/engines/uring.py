@@ -1,8 +1,8 @@
-"""The io_uring engine: one ring, kept full by a C thread without the GIL (GNNDrive §4.2).
+"""The io_uring engine: one ring, which a C thread keeps full without the GIL (GNNDrive §4.2).
 
-The event loop hears of finished stretches through an eventfd: one wake-up for thousands of rows,
-one look at each of the few reads under way. Use `threads` where io_uring is refused;
-`gnndrive.disk.engines.choose` finds out.
+The C thread (`native/ring.c`) tells the event loop about finished rows through an eventfd: one
+wake-up for up to 2,048 rows, on which the engine checks each of the few jobs under way. If io_uring
+is refused, use `threads`; `gnndrive.disk.engines.choose` finds out.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from gnndrive.disk.engines._shared import refuse_closed, refuse_long_extents
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.read_job import ReadJob
 
-REPORT_ROWS = 2048  # at most that many rows land before the event loop hears of them
+REPORT_ROWS = 2048  # the most rows that land before the C thread wakes the event loop
 
 
 class Uring(Engine):
     """Reads through one io_uring with `settings.depth` requests in flight.
 
     Raises:
-        ConfigError: the kernel refuses; the message says what would allow it.
+        ConfigError: the kernel refuses io_uring; the message says how to allow it.
     """
 
     name = "uring"
@@ -52,15 +52,15 @@ class Uring(Engine):
         )
         if ring == ffi.NULL:
             os.close(self._notify)
-            raise ConfigError(_refusal(settings, -error[0]))
+            raise ConfigError(_ring_error(settings, -error[0]))
         self._ring = ring
         self._closing = False
         self._last_stats: dict[str, int] = {}
         self._last_latency: Any = None
         self._active: set[ReadJob] = set()
         self._ended = asyncio.Event()
-        # The finalizer holds what the kernel may write until the ring has stopped, whatever becomes
-        # of this object; for the same reason the loop must not keep this object alive.
+        # The finalizer, not this object, keeps alive what the kernel may write until the ring has
+        # stopped. The loop holds a weak reference only, so that dropping this object ends the ring.
         held = self._active, settings.traffic
         self._finish = weakref.finalize(self, _finish, self._loop, ring, self._notify, *held)
         self._loop.add_reader(self._notify, _wake, weakref.ref(self))
@@ -98,11 +98,14 @@ class Uring(Engine):
         self._finish()
 
     def stats(self) -> dict[str, int]:
-        """The ring's counters (`gd_ring_stats`)."""
+        """See `Engine.stats`; all counters of `gd_ring_stats`."""
         return _stats(self._ring) if self._finish.alive else dict(self._last_stats)
 
     def latency(self) -> Any:
-        """A C `gd_latency *` of the requests so far; slat and clat only with `settings.measure`."""
+        """Return a C `gd_latency *` of the requests so far.
+
+        slat and clat are empty without `settings.measure`.
+        """
         if not self._finish.alive:
             return self._last_latency
         out = ffi.new("gd_latency *")
@@ -125,13 +128,14 @@ def _wake(engine: weakref.ref[Uring]) -> None:
 def _finish(
     loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[ReadJob], traffic: Any
 ) -> None:
-    """Stop the ring, drain the kernel, wake waiting consumers, free everything; in any thread.
+    """Stop the ring, wait for reads in flight, wake waiting consumers, free everything.
 
-    `traffic` is only held: the ring counts in it to its end.
+    May run in any thread. `traffic` is not used here, but must live as long as the ring, which
+    counts in it.
     """
     lib.gd_ring_free(ring)
 
-    def unlisten() -> None:
+    def clean_up() -> None:
         for job in active:
             job.wake()
         active.clear()
@@ -140,12 +144,13 @@ def _finish(
         os.close(notify)
 
     if loop.is_running() and asyncio._get_running_loop() is not loop:
-        loop.call_soon_threadsafe(unlisten)
+        loop.call_soon_threadsafe(clean_up)
     else:
-        unlisten()
+        clean_up()
 
 
-def _refusal(settings: EngineSettings, code: int) -> str:
+def _ring_error(settings: EngineSettings, code: int) -> str:
+    """Return the message for a ring that could not be made."""
     reason = why_not_uring()
     if reason is not None:
         return f'{reason}. Or use engine="threads".'

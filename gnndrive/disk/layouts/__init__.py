@@ -1,4 +1,9 @@
-"""Layouts: where rows lie on disk."""
+"""Layouts: they know where rows lie on disk, and plan the reads of missing rows.
+
+To add one, write one file here with a subclass of `Layout` (`base.py`) that has a `name` and a
+class method `make(context: LayoutContext)`. tests/disk/engines/test_planner.py compares the read
+planner with brute force.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,9 @@ __all__ = ["open_array"]
 
 
 def open_array(context: LayoutContext) -> Layout:
-    """The layout of an array as the store's format has it, whatever the strategy does with the
-    features: rows one behind the other in one file.
+    """Open an array in the form that the store's format defines: consecutive rows in one file.
+
+    For all arrays but the features, which have the layout that the strategy names.
 
     Raises:
         StoreError: the file cannot be opened.

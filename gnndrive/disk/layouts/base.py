@@ -1,4 +1,8 @@
-"""The Layout interface: where rows lie on disk, and the planned reads that bring them."""
+"""The Layout interface: knows where rows lie on disk, and plans the reads that bring them.
+
+A tier asks a layout for a `ReadJob` (`locate`) after a lease has said which rows are missing, and
+hands the job to an engine.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +15,34 @@ from gnndrive.disk.read_job import ReadJob
 from gnndrive.store.reader import Store
 
 BLOCK_BYTES = 65536
-"""A layout's largest read if nothing else is said."""
+"""A layout's largest read by default."""
 SWEEP_BLOCK_BYTES = 262144
-"""The loader's largest read, of features or of the adjacency, and its staging blocks, unless a row
-is larger: a sweep's extents are long, and four reads of 64 KiB cost a third more than one of 256
-KiB."""
+"""The loader's largest read and its staging block, for features and adjacency, unless a row is
+larger. Larger than `BLOCK_BYTES`, because the extents of a sweep are long, and four reads of 64 KiB
+cost a third more than one of 256 KiB."""
 _SECTOR_BYTES_MAX = 4096
 
 
 def block_bytes(row_bytes: int) -> int:
-    """`SWEEP_BLOCK_BYTES`, or what a longer row takes in whole sectors wherever it lies."""
+    """Return the bytes of the loader's staging blocks for rows of `row_bytes`.
+
+    They are `SWEEP_BLOCK_BYTES`, or the whole sectors that a longer row takes at any offset.
+    """
     whole = -(-row_bytes // _SECTOR_BYTES_MAX) * _SECTOR_BYTES_MAX
     return max(SWEEP_BLOCK_BYTES, whole + _SECTOR_BYTES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutContext:
-    """What a layout is made from; each takes what it needs.
+    """What `Layout.make` gets; a layout uses the attributes that it needs.
 
     Attributes:
-        file: the array whose rows are to be found, as the store has it.
-        extent_bytes_max: no read is longer, in bytes, unless a single row is.
+        file: the file of the array, as the store has it.
+        extent_bytes_max: the most bytes of one read, unless a single row is longer.
         gap_bytes_max: two rows are read as one if at most this many unwanted bytes lie between
             them.
-        repeats: whether one plan may ask for a row several times, for several slots.
-        store: whose array; None: a file alone.
+        repeats: whether one plan may contain a row several times, for several slots.
+        store: the store of the array; None for a file without a store.
     """
 
     file: TableFile
@@ -46,7 +53,7 @@ class LayoutContext:
 
 
 class Layout(ABC):
-    """Where the rows of one table lie on disk.
+    """The place of one table's rows on disk.
 
     Attributes:
         path: the file's path, for errors.
@@ -58,7 +65,7 @@ class Layout(ABC):
     @classmethod
     @abstractmethod
     def make(cls, context: LayoutContext) -> Self:
-        """A layout with its files open.
+        """Make a layout and open its files.
 
         Raises:
             ConfigError: a setting cannot work.
@@ -70,14 +77,14 @@ class Layout(ABC):
         """Plan the reads that bring `rows` into `slots`.
 
         Args:
-            rows: row numbers, each once, int64 [n], any order.
-            slots: the slot of each, int32 [n].
-            landing: where slots are.
+            rows: row numbers, int64 [n], in any order; each once, unless the context has `repeats`.
+            slots: the slot of each row, int32 [n].
+            landing: the memory of the slots.
 
         Raises:
-            ValueError: a row is out of range.
+            ValueError: a row is out of range or requested twice.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close the files; no reads may be under way."""
+        """Close the files; the caller makes sure that no read is under way."""

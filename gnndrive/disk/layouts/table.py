@@ -1,8 +1,9 @@
-"""The table layout: rows one behind the other in one file, read with O_DIRECT (GNNDrive §4.2).
+"""The table layout: consecutive rows in one file, read with O_DIRECT (GNNDrive §4.2).
 
-Missing rows are sorted and become extents: one read for rows that share a sector or touch, rounded
-out to the sector that the device asks for. Right for any row size and dtype. A layout that packs
-what is used together reads fewer bytes; this one needs no preparation.
+The read planner (`native/plan.c`) sorts the missing rows and joins them into extents: one read for
+rows that share a sector or touch, rounded out to the device's sectors. It works for any row size
+and dtype and needs no preparation. A layout that stores rows together that are used together would
+read fewer bytes.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.layouts.base import BLOCK_BYTES, Layout, LayoutContext
 from gnndrive.disk.read_job import ReadJob
 
-SECTOR_BYTES = 512  # where reads are buffered nothing asks for alignment: plan as for a usual disk
+SECTOR_BYTES = 512  # the sector of most disks; assumed for buffered reads, which need none
 
 
 class TableLayout(Layout):
     """One table of rows in one file.
 
     Args:
-        file: where the rows are.
-        extent_bytes_max: no read is longer, in bytes, unless a single row is.
-        gap_bytes_max: two rows are read as one if at most this many bytes would be read for
-            nothing between them; 0: only rows that share a sector or whose sectors touch.
-        direct: open with O_DIRECT; where the file system refuses, reads are buffered, with one
+        file: the file of the rows.
+        extent_bytes_max: the most bytes of one read, unless a single row is longer.
+        gap_bytes_max: two rows are read as one if at most this many unwanted bytes lie between
+            them; 0: only rows that share a sector or whose sectors touch.
+        direct: open with O_DIRECT; if the file system refuses it, reads are buffered, after one
             warning.
-        separate: one request a row in the order asked for, nothing sorted or merged, and a row may
-            come twice; for benchmarks.
-        repeats: whether a row may be asked for several times in one plan, for several slots.
+        separate: read each row with its own request, in the given order, without sorting or
+            joining; a row may occur twice. For benchmarks.
+        repeats: whether one plan may contain a row several times, for several slots.
 
     Raises:
         ConfigError: `extent_bytes_max` or `gap_bytes_max` cannot work.
@@ -71,7 +72,7 @@ class TableLayout(Layout):
         )
 
     def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        """See `Layout.locate`; raises ValueError for a row out of range or asked for twice."""
+        """See `Layout.locate`."""
         if self.fd < 0:
             raise ValueError(f"the table {self.path} is closed")
         if rows.ndim != 1 or rows.shape != slots.shape:
@@ -97,22 +98,23 @@ class TableLayout(Layout):
         error = ffi.new("int *")
         handle = lib.gd_reads_plan(geometry, pointer(rows), pointer(slots), rows.size, error)
         if handle == ffi.NULL:
-            raise self._refusal(-error[0], rows)
+            raise self._plan_error(-error[0], rows)
         return ReadJob(handle, self.fd, self.path, (self, landing))
 
-    def _refusal(self, code: int, rows: Int64Array) -> Exception:
+    def _plan_error(self, code: int, rows: Int64Array) -> Exception:
+        """Return the exception for an error number of the planner."""
         if code == errno.ENOMEM:
             return MemoryError(f"no memory to plan {rows.size:,} reads of {self.path}")
         if code == errno.ERANGE:
             bad = rows[(rows < 0) | (rows >= self.file.row_count)][0]
             return ValueError(f"row {bad} of {self.path}, which has {self.file.row_count} rows")
         return ValueError(
-            f"a plan of {self.path} that cannot be: a row twice, a negative slot, or a geometry "
-            f"out of bounds (rows of {self.file.row_bytes} bytes, sectors of {self.sector_bytes})"
+            f"cannot plan reads of {self.path}: a row twice, a negative slot, or sizes out of "
+            f"bounds (rows of {self.file.row_bytes} bytes, sectors of {self.sector_bytes} bytes)"
         )
 
     def close(self) -> None:
-        """Close the file; no reads may be under way."""
+        """See `Layout.close`."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -123,7 +125,7 @@ class TableLayout(Layout):
 
 
 def _open(path: str, direct: bool) -> tuple[int, bool]:
-    """A descriptor, and whether it is O_DIRECT."""
+    """Open a file for reading; return its descriptor, and whether it has O_DIRECT."""
     flags = os.O_RDONLY | os.O_CLOEXEC
     try:
         if not direct:
@@ -138,8 +140,8 @@ def _open(path: str, direct: bool) -> tuple[int, bool]:
                 return fd, True
             os.close(fd)
         warnings.warn(
-            f"the file system of {path} knows no direct I/O: reads go through the page cache and "
-            "its memory is not counted; put the store on ext4, XFS or the like",
+            f"the file system of {path} has no direct I/O: reads go through the page cache, whose "
+            "memory is not counted; put the store on ext4, XFS or the like",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -149,7 +151,7 @@ def _open(path: str, direct: bool) -> tuple[int, bool]:
 
 
 def _sector_bytes(fd: int) -> int:
-    """What direct reads of `fd` must be aligned to, in file and memory, in bytes."""
+    """Return the alignment in bytes that direct reads of `fd` need, in the file and in memory."""
     memory, offset = ffi.new("int64_t *"), ffi.new("int64_t *")
     lib.gd_dio_alignment(fd, memory, offset)
     return max(int(memory[0]), int(offset[0]), SECTOR_BYTES)

@@ -1,1 +1,5 @@
-"""Tiers: what lies below the feature buffer."""
+"""Tiers: they are what lies below the feature buffer, and bring the rows that it misses.
+
+To add one, write one file here with a subclass of `Tier` (`base.py`) that has a `name` and a class
+method `make(context: TierContext)`.
+"""

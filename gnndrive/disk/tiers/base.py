@@ -1,4 +1,8 @@
-"""The Tier interface: where the feature buffer's missing rows come from. The disk is the first."""
+"""The Tier interface: brings the rows that the feature buffer misses.
+
+The feature buffer calls `fetch` for each admission (`buffer/fetch_queue.py`). A strategy names its
+tiers, each of which may pass rows on to the one below it; the disk (`disk.py`) is the lowest.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,26 @@ from gnndrive.disk.layouts.base import Layout
 
 
 class Fetch(Protocol):
-    """Rows on their way; iterating only listens. A `ReadJob` is one."""
+    """A fetch of rows that was started; iterating over it waits for rows. A `ReadJob` is one."""
 
     def __aiter__(self) -> AsyncIterator[Stretch]:
-        """The finished stretches, until each row landed or failed."""
+        """Yield stretches of finished rows, until each row has landed or failed."""
         ...
 
     def cancel(self) -> None:
-        """Let what was not started fail with ECANCELED."""
+        """Make reads that were not started fail with ECANCELED."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TierContext:
-    """What a tier is made from; each takes what it needs.
+    """What `Tier.make` gets; a tier uses the attributes that it needs.
 
     Attributes:
-        layout: where the table's rows lie on disk; closed by its owner.
-        engine: carries reads out; closed by its owner.
+        layout: plans reads of the table's rows; its owner closes it.
+        engine: carries out reads; its owner closes it.
         below: the next tier of the strategy's chain; None: this is the lowest.
-        rows: rows of the table.
+        rows: the number of rows of the table.
         row_bytes: bytes of one row.
     """
 
@@ -44,7 +48,7 @@ class TierContext:
 
 
 class Tier(ABC):
-    """A level that rows are fetched from.
+    """A level of storage from which rows are fetched.
 
     Attributes:
         path: the file that holds the rows, for errors.
@@ -56,13 +60,18 @@ class Tier(ABC):
     @classmethod
     @abstractmethod
     def make(cls, context: TierContext) -> Self:
-        """A tier of one table."""
+        """Make the tier for one table."""
 
     @abstractmethod
     def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
-        """Start bringing `rows` (int64 [n]) into `slots` (int32 [n]), in this call.
+        """Start to bring `rows` into `slots`, before the call returns.
+
+        Args:
+            rows: row numbers, each once, int64 [n].
+            slots: the slot of each row, int32 [n].
+            landing: the memory of the slots.
 
         Raises:
-            ValueError: a row is out of range or asked for twice.
-            ClosedError: what reads was closed.
+            ValueError: a row is out of range or requested twice.
+            ClosedError: the engine was closed.
         """

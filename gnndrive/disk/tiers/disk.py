@@ -10,7 +10,7 @@ from gnndrive.disk.tiers.base import Tier, TierContext
 
 
 class Disk(Tier):
-    """The rows that `layout` locates, read by `engine`; this object closes neither."""
+    """Reads rows where `layout` locates them, with `engine`; their owner closes both."""
 
     name = "disk"
 
@@ -21,14 +21,14 @@ class Disk(Tier):
 
     @classmethod
     def make(cls, context: TierContext) -> Disk:
-        """See `Tier.make`; there is nothing below the disk."""
+        """See `Tier.make`; ignores `below`, because the disk is the lowest tier."""
         return cls(context.layout, context.engine)
 
     def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        """Plan and enqueue in one step, so that a granted slot is always being loaded.
+        """See `Tier.fetch`; plans and enqueues the reads in one step, without an await between.
 
         Raises:
-            ValueError: a row is out of range or asked for twice.
+            ValueError: a row is out of range or requested twice.
             ClosedError: the engine was closed.
             ConfigError: a row does not fit a staging block.
         """

@@ -1,4 +1,4 @@
-"""Tables on disk and memory to land in, for the engines' tests."""
+"""Fixtures: tables on disk, and memory in which their rows land."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rows:
     landing: Landing
 
     def wrong(self, rows: np.ndarray, slots: np.ndarray) -> int:
-        """How many of `slots` do not hold their row."""
+        """Return how many of `slots` do not hold their row."""
         return int((self.memory[slots] != self.content[rows]).any(axis=1).sum())
 
 
@@ -49,7 +49,7 @@ def make_rows(
     land_direct: bool = True,
     **table: Any,
 ) -> Rows:
-    """A table of random bytes, the last `cut_bytes` of it missing on disk."""
+    """A table of random bytes; the file lacks the last `cut_bytes`."""
     content = np.random.default_rng(row_bytes).integers(0, 256, (row_count, row_bytes), np.uint8)
     path = folder / f"rows_{row_bytes}_{row_count}.bin"
     whole = bytes(DATA_OFFSET) + content.tobytes()
@@ -70,7 +70,7 @@ def rows_of(tmp_path: Path) -> Callable[..., Rows]:
 
 
 async def drain(engine: Engine, reads: ReadJob) -> tuple[np.ndarray, list[tuple[int, int, int]]]:
-    """All slots that landed, in the order of landing, and all failures."""
+    """Carry out `reads`; return the slots that landed, in that order, and all failures."""
     stretches: list[Stretch] = [stretch async for stretch in engine.read(reads)]
     landed = [stretch.slots for stretch in stretches]
     failures = [failure for stretch in stretches for failure in stretch.failures.tolist()]

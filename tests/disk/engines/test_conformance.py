@@ -1,4 +1,4 @@
-"""What every engine must do, whoever talks to the kernel."""
+"""The conformance test of engines: what each of them must do."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def make(request):
 
 
 def some(generator, rows, count):
-    """`count` different rows in any order and as many different slots."""
+    """Return `count` different rows and as many different slots, both in random order."""
     total = len(rows.content)
     picked = generator.choice(total, count, replace=False)
     return picked, generator.permutation(len(rows.memory))[:count].astype(np.int32)
 
 
 def huge_bytes():
-    """Bytes of this process's memory for which huge pages are asked."""
+    """Return the bytes of this process's memory for which it asked for huge pages."""
     total, length = 0, 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -71,7 +71,7 @@ def huge_bytes():
 
 
 async def test_staging_is_in_huge_pages(make):
-    """Where a kernel has them: scattered pages are up to three times as dear to read into."""
+    """If the kernel has them: reading into scattered pages takes up to three times as long."""
     gc.collect()
     before = huge_bytes()
     engine = make(depth=16, block_bytes=1 << 18)
@@ -80,7 +80,7 @@ async def test_staging_is_in_huge_pages(make):
 
 
 async def test_staging_blocks_of_any_size(make, rows_of):
-    """Each is where a direct read may land, whatever the size of those before it."""
+    """Each block is aligned for direct reads, whatever the block size."""
     rows = rows_of(200, 64, extent_bytes_max=1024)
     engine = make(depth=4, block_bytes=1100)
     picked = np.arange(64)
@@ -94,7 +94,7 @@ async def test_staging_blocks_of_any_size(make, rows_of):
 
 
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
-async def test_every_byte(make, rows_of, row_bytes):
+async def test_every_byte_of_any_row_size(make, rows_of, row_bytes):
     row_count = max(40, min(3000, 2_000_000 // row_bytes))
     rows = rows_of(row_bytes, row_count)
     engine = make()
@@ -112,7 +112,7 @@ async def test_every_byte(make, rows_of, row_bytes):
 
 
 @pytest.mark.parametrize("options", [{"gap_bytes_max": 8192}, {"extent_bytes_max": 4096}])
-async def test_gaps_and_limits_change_no_byte(make, rows_of, options):
+async def test_gaps_and_read_limits_change_no_byte(make, rows_of, options):
     rows = rows_of(300, 2000, **options)
     engine = make()
     picked, slots = some(np.random.default_rng(0), rows, 500)
@@ -198,7 +198,7 @@ async def test_cancelled_reads_end(make, rows_of):
     await engine.aclose()
 
 
-async def test_closing_in_the_middle(make, rows_of):
+async def test_closing_while_reads_are_under_way(make, rows_of):
     rows = rows_of(1024, 2000)
     engine = make(depth=2)
     picked, slots = some(np.random.default_rng(8), rows, 2000)
@@ -280,9 +280,9 @@ async def test_a_row_that_lands_directly_needs_no_block(make, rows_of):
     await engine.aclose()
 
 
-async def test_a_truncated_file(make, rows_of):
+async def test_rows_behind_the_end_of_a_truncated_file_fail(make, rows_of):
     row_bytes, row_count = 200, 100
-    rows = rows_of(row_bytes, row_count, cut_bytes=1000)  # rows 95 to 99 are not there
+    rows = rows_of(row_bytes, row_count, cut_bytes=1000)  # rows 95 to 99 are missing
     engine = make()
     picked = np.arange(row_count)[::-1].copy()
     reads = rows.table.locate(picked, picked.astype(np.int32), rows.landing)
@@ -303,7 +303,7 @@ async def test_a_closed_file_fails_every_row(make, rows_of):
     reads = rows.table.locate(picked, picked.astype(np.int32), rows.landing)
     unreadable = os.open(reads.path, os.O_WRONLY)
     reads.fd = unreadable
-    if type(engine).name == "simulated":  # it opens the file anew, so there is nothing to see
+    if type(engine).name == "simulated":  # it opens the file anew, so its reads succeed
         os.close(unreadable)
         await engine.aclose()
         return

@@ -1,4 +1,4 @@
-"""The state machine of native/reads.c, completion by completion, without I/O."""
+"""The state machine of native/reads.c, one completion at a time, without I/O."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Machine:
         self.reads = ffi.gc(handle, lib.gd_reads_free)
 
     def request(self, extent=0):
-        """(offset, length, where) of what extent wants now."""
+        """Return (offset, length, address) of the extent's present request."""
         out = ffi.new("gd_request *")
         lib.gd_reads_request(self.reads, extent, self.block, out)
         return out.offset, out.length, out.into
 
     def complete(self, res, extent=0):
-        """End the present request with res; bytes come from DATA."""
+        """Complete the present request with `res`; its bytes come from DATA."""
         offset, length, into = self.request(extent)
         if res > 0:
             assert res <= length
@@ -79,7 +79,7 @@ class Machine:
         return out
 
     def right(self):
-        """Whether every landed slot holds its row."""
+        """Return whether every landed slot holds its row."""
         size = self.row_bytes
         return all(
             (self.slots[slot] == DATA[slot * size : (slot + 1) * size]).all()
@@ -108,7 +108,7 @@ def test_the_bytes_behind_the_last_row_are_not_needed():
     assert machine.right()
 
 
-def test_a_short_read_asks_for_the_rest_from_a_sector():
+def test_a_short_read_requests_the_rest_from_a_sector_on():
     machine = Machine([0], 1800)
     lib.gd_reads_take(machine.reads)
     assert machine.complete(700) == AGAIN
@@ -122,7 +122,7 @@ def test_a_short_read_asks_for_the_rest_from_a_sector():
 
 
 @pytest.mark.parametrize("code", [errno.EAGAIN, errno.EINTR, errno.EBUSY])
-def test_transient_errors_are_tried_again_but_not_for_ever(code):
+def test_transient_errors_are_retried_a_limited_number_of_times(code):
     machine = Machine([0, 1], 600)
     lib.gd_reads_take(machine.reads)
     assert machine.complete(-code) == AGAIN
@@ -136,7 +136,7 @@ def test_transient_errors_are_tried_again_but_not_for_ever(code):
     assert machine.landed() == []
 
 
-def test_reads_that_bring_less_than_a_sector_end():
+def test_reads_that_never_bring_a_sector_fail_in_the_end():
     machine = Machine([0], 600)
     lib.gd_reads_take(machine.reads)
     results = {machine.complete(100) for _ in range(999)}
@@ -183,7 +183,7 @@ def test_other_errors_fail_the_whole_extent():
     assert machine.failures() == [(slot, errno.EBADF, 0) for slot in range(3)]
 
 
-def test_the_end_of_the_file_before_the_row_does():
+def test_a_file_that_ends_within_a_row():
     machine = Machine([5], 300)
     lib.gd_reads_take(machine.reads)
     assert machine.complete(0) == BROKEN
@@ -212,7 +212,7 @@ def test_a_row_off_its_sector_is_staged():
     assert machine.request()[2] == machine.block
 
 
-def test_cancelling_fails_what_was_not_taken_and_what_would_be_tried_again():
+def test_cancelling_fails_extents_not_taken_and_retries():
     machine = Machine([0, 10, 20, 30], 600)
     assert lib.gd_reads_take(machine.reads) == 0
     assert lib.gd_reads_take(machine.reads) == 1

@@ -1,4 +1,4 @@
-"""The read planner against brute force, and the table layout around it."""
+"""The read planner (native/plan.c) compared with brute force, and the table layout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnndrive.disk.layouts.table import TableLayout
 
 
 def plan(rows, slots=None, slots_at=1 << 20, **geometry):
-    """(reads or NULL, error)."""
+    """Return (reads or NULL, error)."""
     options = {
         "row_bytes": 100,
         "row_count": 1000,
@@ -38,7 +38,7 @@ def plan(rows, slots=None, slots_at=1 << 20, **geometry):
 
 
 def extents_of(reads):
-    """[(offset, length)], by asking for each extent's first request; the reads are then used up."""
+    """Return [(offset, length)], each extent's first request; the reads have ended afterwards."""
     out, found = ffi.new("gd_request *"), []
     while (extent := lib.gd_reads_take(reads)) >= 0:
         lib.gd_reads_request(reads, extent, ffi.NULL, out)
@@ -49,14 +49,14 @@ def extents_of(reads):
 
 
 def spans(rows, data_offset, row_bytes, sector):
-    """(start, stop) of each row in sorted order, rounded out to sectors."""
+    """Yield (start, stop) of each row in sorted order, rounded out to sectors."""
     for row in sorted(rows):
         start = (data_offset + row * row_bytes) // sector * sector
         yield start, -(-(data_offset + (row + 1) * row_bytes) // sector) * sector
 
 
 def joined(extents, extent_bytes_max, gap_bytes_max):
-    """Each (start, stop) joined to the one before where gap and limit allow it."""
+    """Join each (start, stop) to the one before if the gap and the limit allow it."""
     out = []
     for start, stop in extents:
         near = out and start - out[-1][1] <= gap_bytes_max
@@ -101,12 +101,12 @@ def test_extents_equal_brute_force(data):
 
 
 def cost(extents, request):
-    """With a byte's cost as the unit: so much a request, and the bytes."""
+    """Return the cost of extents in bytes; each request costs as much as `request` bytes."""
     return sum(request + length for _, length in extents)
 
 
 def least_cost(rows, request, **geometry):
-    """The cheapest of all ways to cut the sorted rows into reads."""
+    """Return the lowest cost of all ways to cut the sorted rows into reads."""
     each, best = list(spans(rows, **geometry)), float("inf")
     for cuts in itertools.product([False, True], repeat=len(each) - 1):
         extents, start = [], 0
@@ -130,8 +130,8 @@ geometries = st.fixed_dictionaries(
 
 @settings(max_examples=200, deadline=None)
 @given(few_rows, geometries, st.integers(0, 20_000))
-def test_bridging_is_the_cheapest_plan_there_is(rows, geometry, request_bytes):
-    """request_bytes: how many bytes cost as much as a request, which is the gap to bridge."""
+def test_bridging_gives_the_cheapest_plan(rows, geometry, request_bytes):
+    """`request_bytes`: a request costs as much as so many bytes; gaps up to that are bridged."""
     limits = {"extent_bytes_max": 1 << 30, "gap_bytes_max": request_bytes}
     found = extents_of(plan(rows, **geometry, **limits)[0])
     assert cost(found, request_bytes) == least_cost(rows, request_bytes, **geometry)
@@ -144,7 +144,9 @@ def test_bridging_is_the_cheapest_plan_there_is(rows, geometry, request_bytes):
     st.integers(1, 20_000),
     st.sampled_from([512, 1024, 4096, 16384]),
 )
-def test_bridging_under_a_limit_costs_no_more_than_none(rows, geometry, request_bytes, limit):
+def test_bridging_under_a_read_limit_costs_no_more_than_no_bridging(
+    rows, geometry, request_bytes, limit
+):
     geometry |= {"extent_bytes_max": limit}
     bridged = extents_of(plan(rows, **geometry, gap_bytes_max=request_bytes)[0])
     plain = extents_of(plan(rows, **geometry, gap_bytes_max=0)[0])
@@ -152,7 +154,7 @@ def test_bridging_under_a_limit_costs_no_more_than_none(rows, geometry, request_
     assert all(length <= max(limit, 2048 + 2 * 4096) for _, length in bridged)
 
 
-def test_a_run_is_bridged_to_whole_or_not_at_all():
+def test_a_run_of_rows_is_bridged_as_a_whole_or_not_at_all():
     rows = {"row_bytes": 512, "extent_bytes_max": 4 * 512, "gap_bytes_max": 512}
     assert extents_of(plan([0, 1, 3], **rows)[0]) == [(0, 2048)]
     assert extents_of(plan([0, 1, 3, 4], **rows)[0]) == [(0, 1024), (1536, 1024)]
@@ -181,7 +183,7 @@ def test_separate_rows_are_read_one_by_one_in_the_callers_order():
     assert plan([1], [-1], **options) == (ffi.NULL, -errno.EINVAL)
 
 
-def test_rows_that_land_nowhere_are_separate_ones():
+def test_only_separate_rows_may_be_read_without_memory_to_land_in():
     assert plan([1], slots_at=0) == (ffi.NULL, -errno.EINVAL)
     reads, error = plan([1], slots_at=0, separate=1, land_direct=1, row_bytes=512)
     assert error == 0
@@ -202,7 +204,7 @@ def test_each_row_keeps_its_slot(rows):
     assert order == [slots[i] for i in np.argsort(rows)]
 
 
-def test_what_touches_is_read_as_one():
+def test_rows_that_touch_are_read_as_one():
     assert extents_of(plan([0, 1, 2])[0]) == [(0, 512)]  # share a sector
     assert extents_of(plan([0, 1], row_bytes=512)[0]) == [(0, 1024)]  # touch
     assert extents_of(plan([0, 9])[0]) == [(0, 1024)]  # their sectors touch
@@ -232,7 +234,7 @@ def test_a_row_longer_than_the_limit_has_an_extent_of_its_own():
         ([1], {"data_offset": -1}, errno.EINVAL),
     ],
 )
-def test_what_cannot_be_is_refused(rows, geometry, error):
+def test_bad_rows_and_geometries_are_refused(rows, geometry, error):
     assert plan(rows, **geometry) == (ffi.NULL, -error)
 
 
@@ -240,7 +242,7 @@ def test_a_negative_slot_is_refused():
     assert plan([1, 2], [0, -1]) == (ffi.NULL, -errno.EINVAL)
 
 
-def test_the_table_names_what_is_wrong(tmp_path):
+def test_errors_of_the_table_name_their_cause(tmp_path):
     path = tmp_path / "x.bin"
     path.write_bytes(bytes(1000))
     file = TableFile(str(path), 0, 10, 100, "uint8", (100,))

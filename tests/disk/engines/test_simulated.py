@@ -1,4 +1,4 @@
-"""The simulated engine: noise changes nothing over a thousand seeds, errors fail what they must."""
+"""The simulated engine: faults that are retried change no row, errors fail exactly their rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def one_run(rows, seed, faults, count=48):
     return picked, slots, landed, failures, engine
 
 
-async def test_noise_changes_no_byte(rows_of):
+async def test_retried_faults_change_no_byte(rows_of):
     tables = [rows_of(row_bytes, 400) for row_bytes in (3, 100, 512, 800, 1536)]
     orders = set()
     for seed in range(SEEDS):
@@ -52,14 +52,14 @@ async def test_noise_changes_no_byte(rows_of):
     assert len(orders) > SEEDS * 0.99
 
 
-async def test_a_seed_repeats(rows_of):
+async def test_a_seed_gives_the_same_run_again(rows_of):
     rows = rows_of(800, 400)
     runs = [await one_run(rows, 7, NOISE) for _ in range(2)]
     assert runs[0][2] == runs[1][2]
     assert runs[0][4].stats() == runs[1][4].stats()
 
 
-async def test_in_order_when_told_so(rows_of):
+async def test_completions_in_order_without_reorder(rows_of):
     rows = rows_of(512, 400)
     engine = Simulated(simulated(3, Faults(reorder=False), depth=8))
     picked, slots = np.arange(0, 400, 2), np.arange(200, dtype=np.int32)
@@ -68,7 +68,7 @@ async def test_in_order_when_told_so(rows_of):
     await engine.aclose()
 
 
-async def test_random_errors_never_pass_for_rows(rows_of):
+async def test_rows_with_random_errors_never_land(rows_of):
     faults = Faults(short=0.1, eagain=0.1, eio=0.1, delay_turns_max=2)
     tables = [rows_of(row_bytes, 400) for row_bytes in (100, 512, 800)]
     seen = 0
@@ -105,14 +105,14 @@ async def test_a_bad_sector_fails_the_rows_that_touch_it(rows_of, seed):
     assert len(landed) == 200 - len(touching)
 
 
-async def test_by_hand(rows_of):
+async def test_completions_by_hand(rows_of):
     rows = rows_of(1024, 100)
     engine = Simulated(simulated(0, depth=4))
     engine.paused = True
     picked, slots = np.arange(0, 20, 2), np.arange(10, dtype=np.int32)
     iterator = engine.read(rows.table.locate(picked, slots, rows.landing))
     assert [request.extent for request in engine.inflight] == [0, 1, 2, 3]
-    assert (rows.memory[:4] == POISON).all()  # what may still be written is not what it was
+    assert (rows.memory[:4] == POISON).all()  # requests in flight hold poison
     third = engine.inflight[2]
     engine.complete(third, 600)
     assert (engine.inflight[-1].offset, engine.inflight[-1].length) == (third.offset + 512, 512)
@@ -142,7 +142,7 @@ async def test_closing_a_paused_engine_ends_its_reads(rows_of):
     assert sum(len(stretch.failures) for stretch in stretches) == 6
 
 
-def test_rates_must_be_rates():
+def test_fault_rates_out_of_range_are_refused():
     with pytest.raises(ConfigError, match="between 0 and 1"):
         asyncio.run(_make(Faults(short=0.7, eio=0.7)))
 

@@ -1,4 +1,4 @@
-"""The ring itself: nothing leaks, whatever is refused, and the fall back."""
+"""The uring engine and its ring: leaks, bounds, refusals, and the fallback to threads."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .conftest import drain
 
 
 def open_things():
-    """Descriptors, and threads of rings; other tests' threads may be ending just now."""
+    """Return the numbers of descriptors and of ring threads; other threads may be ending."""
     return len(os.listdir("/proc/self/fd")), len(rings())
 
 
 def assert_back_to(before):
-    """The kernel lists a thread for a moment after it was joined: look again a few times."""
+    """Poll, because the kernel lists a thread for a moment after it was joined."""
     for _ in range(100_000):
         if open_things() == before:
             return
@@ -42,7 +42,7 @@ def assert_back_to(before):
 
 
 def slice_ns(thread):
-    """The slice that a thread has asked for, or has by default; 0: the kernel does not say."""
+    """Return a thread's scheduler slice, requested or default; 0: the kernel does not report it."""
     attr = ctypes.create_string_buffer(48)  # sched_attr of sched_setattr(2)
     numbers = {"x86_64": 315, "aarch64": 275}
     assert ctypes.CDLL(None).syscall(numbers[platform.machine()], thread, attr, 48, 0) == 0
@@ -50,16 +50,16 @@ def slice_ns(thread):
 
 
 def rings():
-    """The threads of rings."""
+    """Return the ids of all ring threads."""
     found = set()
     for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it ended while we looked
+        with contextlib.suppress(OSError):  # the thread has ended since
             if Path(f"/proc/self/task/{task}/comm").read_text() == "gd-ring\n":
                 found.add(int(task))
     return found
 
 
-async def test_the_ring_does_not_wait_for_others_slices():
+async def test_the_ring_thread_asks_for_a_short_scheduler_slice():
     before = rings()
     engine = Uring(EngineSettings(depth=8))
     try:
@@ -127,7 +127,7 @@ async def test_the_window_is_kept_full_over_several_reads(rows_of):
 
 @pytest.mark.parametrize(("most", "in_flight"), [(1, 1), (4096, 2), (4097, 3), (0, 32)])
 async def test_long_reads_need_fewer_in_flight(rows_of, most, in_flight):
-    """Of 2,048 bytes each; one more is begun as long as there are fewer bytes than that."""
+    """Reads of 2,048 bytes; another one starts while fewer than `most` bytes are in flight."""
     rows = rows_of(2048, 400)
     picked = np.arange(0, 400, 2)
     engine = Uring(EngineSettings(depth=32, block_bytes=4096, inflight_bytes=most))
@@ -156,7 +156,7 @@ async def test_rows_longer_than_a_block_that_need_no_staging(rows_of, depth):
 @pytest.mark.parametrize(("depth", "inflight"), [(1, 0), (3, 0), (7, 0), (7, 20_000), (64, 40_000)])
 @pytest.mark.parametrize("land_direct", [False, True])
 async def test_reads_of_all_lengths_share_staging(rows_of, land_direct, depth, inflight, seed):
-    """From one page to the largest block, so that what is free lies in pieces of any length."""
+    """From one page to the largest block, so that free staging is split into pieces of any size."""
     rows = rows_of(512, 4000, land_direct=land_direct)
     random = np.random.default_rng(seed)
     start = np.cumsum(random.integers(33, 60, 60))
@@ -173,7 +173,9 @@ async def test_reads_of_all_lengths_share_staging(rows_of, land_direct, depth, i
 
 @pytest.mark.parametrize("measure", [False, True])
 @pytest.mark.parametrize(("submit_batch", "complete_min"), [(0, 1), (1, 1), (3, 7), (64, 64)])
-async def test_however_requests_are_handed_over(rows_of, measure, submit_batch, complete_min):
+async def test_submit_and_complete_settings_change_no_row(
+    rows_of, measure, submit_batch, complete_min
+):
     rows = rows_of(1024, 600, land_direct=False)
     settings = EngineSettings(
         depth=16, submit_batch=submit_batch, complete_min=complete_min, measure=measure
@@ -200,7 +202,7 @@ async def test_however_requests_are_handed_over(rows_of, measure, submit_batch, 
     assert 0 < latency.lat.min_ns <= latency.lat.max_ns <= latency.lat.sum_ns
 
 
-async def test_separate_rows_of_any_order_land_and_may_land_nowhere(rows_of):
+async def test_separate_rows_land_in_any_order_or_are_dropped(rows_of):
     rows = rows_of(700, 100, separate=True)
     engine = Uring(EngineSettings(depth=4, block_bytes=2048))
     picked, slots = np.array([9, 3, 3, 4]), np.array([0, 7, 5, 6], np.int32)
@@ -255,13 +257,13 @@ async def test_an_engine_that_does_not_give_way_counts_its_jobs(rows_of, cancel)
     picked = np.arange(0, 600, 2)
     engine = Uring(EngineSettings(depth=2, block_bytes=2048, traffic=traffic))
     planned = [rows.table.locate(picked, picked.astype(np.int32), rows.landing) for _ in range(3)]
-    listeners = [engine.read(reads) for reads in planned]
+    jobs = [engine.read(reads) for reads in planned]
     assert 0 <= traffic[0] <= 3
     if cancel:
         await engine.aclose()
     else:
-        for listener in listeners:
-            async for _ in listener:
+        for job in jobs:
+            async for _ in job:
                 pass
         await engine.aclose()
     assert traffic[0] == 0
@@ -270,23 +272,23 @@ async def test_an_engine_that_does_not_give_way_counts_its_jobs(rows_of, cancel)
 @pytest.mark.parametrize(
     "options", [(-1, 0, 0), (0, -1, 0), (0, 0, 0, 1), (0, 0, 0, 0, ffi.NULL, -1)]
 )
-def test_options_that_cannot_be_are_refused(options):
+def test_bad_ring_options_are_refused(options):
     error = ffi.new("int *")
-    asked = ffi.new("gd_ring_options *", options)
-    assert lib.gd_ring_new(1, 4096, -1, 1, asked, error) == ffi.NULL
+    given = ffi.new("gd_ring_options *", options)
+    assert lib.gd_ring_new(1, 4096, -1, 1, given, error) == ffi.NULL
     assert error[0] == -errno.EINVAL
 
 
 @pytest.mark.parametrize(
     ("depth", "block_bytes", "report_rows"), [(0, 4096, 1), (10**6, 4096, 1), (1, 0, 1), (1, 1, 0)]
 )
-def test_a_ring_that_cannot_be_is_refused(depth, block_bytes, report_rows):
+def test_bad_ring_sizes_are_refused(depth, block_bytes, report_rows):
     error = ffi.new("int *")
     assert lib.gd_ring_new(depth, block_bytes, -1, report_rows, ffi.NULL, error) == ffi.NULL
     assert error[0] == -errno.EINVAL
 
 
-async def test_the_engine_says_why_it_cannot_be(monkeypatch):
+async def test_an_engine_of_bad_depth_is_refused_and_leaks_nothing(monkeypatch):
     before = open_things()
     with pytest.raises(ConfigError, match="depth may be 1 to 4096"):
         Uring(EngineSettings(depth=10**6))
@@ -308,7 +310,7 @@ def test_halting_twice_and_enqueueing_after_it(rows_of):
 
 
 class _Refused:
-    """The C core where io_uring_setup fails."""
+    """The C core of a kernel where io_uring_setup fails."""
 
     def __init__(self, code):
         self._code = code
@@ -337,7 +339,7 @@ def test_falling_back_warns_once_and_names_the_remedy(monkeypatch, code, remedy)
         assert engines.choose("uring") is Uring
 
 
-def test_choosing():
+def test_choosing_an_engine_by_name():
     assert engines.choose() is Uring
     assert engines.choose("threads") is Threads
     with pytest.raises(ConfigError, match="simulated, threads, uring"):
