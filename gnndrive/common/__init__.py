@@ -1,1 +1,8 @@
-"""Code that all other folders use; it imports none of them."""
+"""Code that all other folders use; it imports none of them.
+
+- `errors.py`: the exceptions; `records.py`: the records that one part hands to another.
+- `ffi.py`: the C core, and the only module that imports it; `plugins.py`: finds plug-ins by name.
+- `array_pool.py`: recycles the memory of batches; `memory.py`: sizes, and free memory.
+- `atomic_files.py`: files and folders that exist whole or not at all.
+- `loop_thread.py`: a thread that runs an event loop.
+"""

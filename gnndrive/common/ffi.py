@@ -1,8 +1,8 @@
-"""The one importer of the C core: `ffi`, `lib` and `holding_gil`, and how a numpy array becomes a C
-pointer.
+"""The C core: `ffi`, `lib` and `holding_gil`, and C pointers to numpy arrays.
 
-Everything else says `from gnndrive.common.ffi import ffi, lib, pointer`. The core is built by
-`build_ext.py`.
+The only module that imports the core; all others use `from gnndrive.common.ffi import ffi, lib,
+pointer`. `build_ext.py` builds the core from native/. Functions of `lib` release the GIL in each
+call, functions of `holding_gil` keep it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ try:
 except ImportError as error:  # pragma: no cover - only in a tree that was never built
     raise ImportError(
         "gnndrive's C core is not built: run `pip install .` (or `make test`) in the source tree; "
-        f"the loader said: {error}"
+        f"the import failed with: {error}"
     ) from error
 
 __all__ = ["check", "ffi", "holding_gil", "lib", "pointer"]
@@ -33,52 +33,65 @@ _C_NAMES = {
 
 
 def pointer(array: np.ndarray[Any, Any]) -> Any:
-    """A C pointer to a C-contiguous int64, int32 or uint8 array; the caller keeps the array
-    alive."""
+    """Return a C pointer to an array; the caller keeps the array alive.
+
+    Args:
+        array: C-contiguous, of dtype int64, int32 or uint8.
+
+    Raises:
+        ValueError: the array is not contiguous.
+        KeyError: the array has another dtype.
+    """
     if not array.flags.c_contiguous:
         raise ValueError("the C core takes contiguous arrays: use np.ascontiguousarray")
     return ffi.cast(_C_NAMES[array.dtype], array.ctypes.data)
 
 
 class HoldingGil:
-    """The core's functions, called without letting the GIL go: for those that take microseconds, a
-    millisecond at most.
+    """The core's functions, called without releasing the GIL.
 
-    `lib`'s let it go in every call, and beside a thread that burns Python it takes a switch
-    interval (5 ms) to get it back. None that is called like this may wait for anything that needs
-    the GIL, and none may be a destructor: there Python would swallow a Ctrl-C.
+    For calls that take microseconds, at most a millisecond. Functions of `lib` release the GIL in
+    each call, and while another thread runs Python code, getting it back takes a switch interval
+    (5 ms). A function called in this way must not wait for anything that needs the GIL. It must not
+    be a destructor either, because Python would swallow a Ctrl-C there.
     """
 
     def __init__(self, core: Any) -> None:
         self._core = core
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """A function of the core, made at its first use; takes and returns what `lib`'s does, but
-        pointers of its very types alone, and integers that fit."""
-        self.__dict__[name] = function = _without_letting_go(ffi.addressof(self._core, name))
+        """Return a function of the core, made at its first use.
+
+        It takes and returns what the function of `lib` does, but pointers must have exactly its
+        types, and integers must fit.
+        """
+        self.__dict__[name] = function = _bind_holding_gil(ffi.addressof(self._core, name))
         return function
 
 
-def _without_letting_go(where: Any) -> Callable[..., Any]:
-    cast, typeof, address = ffi.cast, ffi.typeof, ffi.typeof("intptr_t")
-    result, taken = ffi.typeof(where).result, ffi.typeof(where).args
-    function = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, taken))(int(cast(address, where)))
-    pointers = [(place, each) for place, each in enumerate(taken) if each.kind == "pointer"]
-    gives_pointer = result.kind == "pointer"
+def _bind_holding_gil(address: Any) -> Callable[..., Any]:
+    """Return a Python callable for the C function at `address` that keeps the GIL."""
+    cast, typeof, number = ffi.cast, ffi.typeof, ffi.typeof("intptr_t")
+    result, types = ffi.typeof(address).result, ffi.typeof(address).args
+    prototype = ctypes.PYFUNCTYPE(_c_type(result), *map(_c_type, types))
+    function = prototype(int(cast(number, address)))
+    pointers = [(index, each) for index, each in enumerate(types) if each.kind == "pointer"]
+    returns_pointer = result.kind == "pointer"
 
     def call(*arguments: Any) -> Any:
-        given = list(arguments)
-        for place, kind in pointers:
-            if typeof(given[place]) is not kind and given[place] != ffi.NULL:
-                raise TypeError(f"argument {place} is {given[place]}, not a {kind.cname}")
-            given[place] = int(cast(address, given[place]))
-        found = function(*given)
-        return cast(result, found or 0) if gives_pointer else found
+        converted = list(arguments)
+        for index, kind in pointers:
+            if typeof(converted[index]) is not kind and converted[index] != ffi.NULL:
+                raise TypeError(f"argument {index} is {converted[index]}, not a {kind.cname}")
+            converted[index] = int(cast(number, converted[index]))
+        returned = function(*converted)
+        return cast(result, returned or 0) if returns_pointer else returned
 
     return call
 
 
 def _c_type(kind: Any) -> Any:
+    """Return the ctypes type of a cffi type; None for void."""
     if kind.kind == "pointer":
         return ctypes.c_void_p
     return {
@@ -90,7 +103,15 @@ holding_gil: Any = HoldingGil(lib)
 
 
 def check(code: int, what: str) -> int:
-    """`code` if it is not negative, else an OSError that names `what` and the errno."""
+    """Return `code` if it is not negative.
+
+    Args:
+        code: a result of the core: -errno means failure.
+        what: the function that was called, for the message.
+
+    Raises:
+        OSError: `code` is negative.
+    """
     if code < 0:
         name = errno_names.errorcode.get(-code, str(-code))
         raise OSError(-code, f"{what}: {name} ({os.strerror(-code)})")

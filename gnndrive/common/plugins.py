@@ -3,9 +3,10 @@ gnndrive/disk/engines/uring.py.
 
 A new engine, policy, layout, sampler, schedule, topology, tier or device is one new file in the
 folder of its kind, holding one class whose `name` is the file's name (with "-" for "_"). Nothing is
-registered anywhere. Wherever a plug-in's name is taken, its class is taken too, so that a plug-in
-may live outside of the package. Each class has a factory, `make(context)`, whose one argument is
-the context object of its kind.
+registered anywhere. An argument that accepts a plug-in's name also accepts its class, so that a
+plug-in may live outside of the package. Each class has a class method `make(context)`, whose one
+argument is the context object of its kind (`base.py` in the folder of the kind), and passes the
+conformance test of its kind.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ KINDS = {
 
 
 def names(kind: str) -> list[str]:
-    """The names of all plug-ins of a kind, sorted."""
+    """Return the names of all plug-ins of a kind, sorted."""
     package = importlib.import_module(KINDS[kind])
     files = (module.name for module in pkgutil.iter_modules(package.__path__))
     return sorted(name.replace("_", "-") for name in files if name != "base" and name[0] != "_")
 
 
 def name_of(plugin: Any) -> str:
-    """The name of a plug-in that is given by name or as its class."""
+    """Return the name of a plug-in that is given by its name or as its class."""
     name: str = plugin if isinstance(plugin, str) else plugin.name
     return name
 
 
 def find(kind: str, plugin: Any) -> Any:
-    """The class of a plug-in of `kind`.
+    """Return the class of a plug-in.
 
     Args:
-        kind: one of `KINDS`.
-        plugin: its name; or the class itself, which may be from anywhere.
+        kind: a key of `KINDS`.
+        plugin: the plug-in's name, or its class, which may come from outside of the package.
 
     Raises:
-        ConfigError: there is none of that name, and the message lists those there are; or it is
-            neither a name nor a class that has one.
+        ConfigError: no plug-in of this kind has that name (the message lists the names), or
+            `plugin` is neither a name nor a class with a `name`.
     """
     known = names(kind)
     if isinstance(plugin, type) and isinstance(getattr(plugin, "name", None), str):

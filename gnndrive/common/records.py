@@ -1,7 +1,8 @@
-"""The frozen records that cross rooms: what one part hands to the next, and nothing else.
+"""Frozen records that one part of the package hands to another.
 
-A batch is a list of seeds (`Seeds`), becomes a `Sample`, its missing rows become C reads whose
-progress comes back as `Stretch`es, and ends as a torch_geometric `Data`. Records know nobody.
+A batch starts as `Seeds` and becomes a `Sample` (or a `Subgraph`); the reads of its missing rows
+report progress as `Stretch`es, and the loader yields it as a torch_geometric `Data`. This module
+imports no other module of the package, so that every folder may use its records.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 EdgeType: TypeAlias = tuple[str, str, str]
-"""Source, relation and target, as PyG has it."""
+"""(source, relation, target), as in PyG."""
 NodeKey: TypeAlias = "str | None"
 """A node type; None in a homogeneous graph."""
 EdgeKey: TypeAlias = "EdgeType | None"
@@ -25,12 +26,12 @@ IndexPointers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 
 
 def ends_of(type: EdgeKey) -> tuple[NodeKey, NodeKey]:
-    """The node types that edges of a type come from and go to."""
+    """Return the node types that edges of a type come from and go to."""
     return (None, None) if type is None else (type[0], type[2])
 
 
 FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64)])
-"""A row that could not be read: its slot, errno and where in the file; C's gd_failure."""
+"""A row that could not be read: its slot, errno and file offset; the C `gd_failure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,14 @@ class Seeds:
     """The seeds of one batch.
 
     Attributes:
-        index: the batch's place in its epoch, from 0.
-        node: global node ids, int64 [batch_size].
-        input_id: what PyG calls `input_id`: positions in `input_nodes`, or ids for a mask; int64
-            [batch_size].
-        given: makes what PyG's samplers take, a NodeSamplerInput or EdgeSamplerInput, which may
-            read the graph; None: nodes are all there is to say.
-        of_edges: whether it is the latter, and `node` only as long as it.
-        type: the node or edge type that they are of.
+        index: the batch's number in its epoch, from 0.
+        node: global node ids, int64 [batch_size]; for seed edges only its length has a meaning.
+        input_id: what PyG calls `input_id`: positions in `input_nodes`, or node ids if the input
+            nodes are a mask; int64 [batch_size].
+        given: makes the NodeSamplerInput or EdgeSamplerInput that PyG's samplers take, which may
+            read the graph; None: `node` alone describes the seeds.
+        of_edges: whether the seeds are edges, and `given` makes an EdgeSamplerInput.
+        type: the node or edge type of the seeds; None in a homogeneous graph.
     """
 
     index: int
@@ -58,16 +59,16 @@ class Seeds:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A sampled subgraph (GNNDrive §4.1, sample stage): seeds first, then by hop.
+    """A sampled subgraph (GNNDrive §4.1, sample stage): seeds first, then the nodes of each hop.
 
     Attributes:
         node: global node ids, int64 [nodes].
         row: edge `e` comes from `node[row[e]]`; int32 [edges].
-        colptr: edges `colptr[p]` to `colptr[p + 1]` go to `node[p]`; int32 [p + 1] for as many of
-            the first nodes as were expanded.
-        edge: the edges' positions in the CSC graph, int32 or int64 [edges].
-        num_sampled_nodes: new nodes per hop, hops + 1 numbers, the seeds first.
-        num_sampled_edges: edges per hop, hops numbers.
+        colptr: edges `colptr[p]` to `colptr[p + 1]` go to `node[p]`; int32 [expanded + 1], for the
+            first nodes, which were expanded.
+        edge: positions of the edges in the CSC graph, int32 or int64 [edges].
+        num_sampled_nodes: the number of new nodes in each hop, the seeds first; hops + 1 numbers.
+        num_sampled_edges: the number of edges in each hop; hops numbers.
     """
 
     node: Int64Array
@@ -79,12 +80,12 @@ class Sample:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes."""
+        """The number of nodes."""
         return len(self.node)
 
     @property
     def num_edges(self) -> int:
-        """How many edges."""
+        """The number of edges."""
         return len(self.row)
 
     @property
@@ -95,16 +96,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """A sampled subgraph in PyG's own form, for what a `Sample` cannot say.
+    """A sampled subgraph in PyG's own form: several types, disjoint trees, times, seed edges.
 
     Attributes:
-        node: global node ids by node type, int64 [nodes]; in disjoint trees a node may come more
-            than once.
-        edge: its edges' CSC positions by edge type, or None where they are none of the graph's;
-            int64 [edges].
-        num_edges: how many edges, of all types.
+        node: global node ids by node type, int64 [nodes]; with disjoint trees a node may occur
+            several times.
+        edge: CSC positions of the edges by edge type, int64 [edges]; None for edges that are not
+            edges of the graph.
+        num_edges: the number of edges of all types.
         output: PyG's SamplerOutput or HeteroSamplerOutput.
-        numbered: whether `edge` is numbers in the original order instead.
+        numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
     """
 
     node: Mapping[NodeKey, Int64Array]
@@ -115,16 +116,16 @@ class Subgraph:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes, of all types."""
+        """The number of nodes of all types."""
         return sum(map(len, self.node.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows whose reads have ended since the last stretch of the same reads.
+    """The rows of a read job whose reads have ended since its last stretch.
 
     Attributes:
-        slots: slots whose row has landed whole, int32 [rows]; not valid before the device's commit.
+        slots: slots whose whole row has landed, int32 [rows]; valid after the device's commit.
         failures: rows that could not be read, `FAILURE` [rows].
     """
 
@@ -134,13 +135,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """Where a table of rows lies on disk.
+    """The place of a table of rows on disk.
 
     Attributes:
         path: the file.
         data_offset: where row 0 starts, in bytes (a multiple of 4,096 in a store).
-        row_count: number of rows.
-        row_bytes: bytes of one row; rows lie one behind the other.
+        row_count: the number of rows.
+        row_bytes: bytes of one row; rows are consecutive.
         dtype: the name of the element type: a numpy name or "bfloat16".
         row_shape: the shape of one row.
     """
@@ -155,17 +156,18 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where rows land: slot `s` of the feature buffer starts at `address + s * slot_stride`.
+    """The memory in which rows land: slot `s` starts at `address + s * slot_stride`.
 
     Attributes:
         address: an address in this process, aligned to 4,096 bytes; 0: rows are read and dropped,
-            which only a layout with `separate` reads can do.
+            which only a table layout with `separate` reads can do.
         slot_stride: bytes from one slot to the next.
         direct: whether a row of whole aligned sectors may be read straight into its slot.
-        owner: keeps the memory alive for as long as somebody may land rows in it.
-        places: where the rows land if not in their slots, int32 [rows]: counted in `slot_stride`
-            from `address` too; None: in their slots.
-        leave: called when nobody will land rows any more and those that landed are committed.
+        owner: the object that owns the memory; a reference keeps the memory alive.
+        places: int32 [rows]; row `i` lands at `address + places[i] * slot_stride` instead of in its
+            slot; None: each row lands in its slot.
+        leave: called once: after all rows have ended and those that landed are committed, or if
+            the fetch could not start.
     """
 
     address: int
@@ -178,14 +180,14 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class TopologyChoice:
-    """Which topology, and why.
+    """Which topology a loader uses, and why.
 
     Attributes:
         kind: the plug-in: its name, or the class itself.
-        why: for people, beginning with its name.
-        nbytes: the most memory that it takes beside the index pointers, staging included.
-        cache_bytes: of that, for the neighbour cache.
-        has_ring: whether staging of a ring of its own is among that.
+        why: a text for users, which starts with the topology's name.
+        nbytes: the most bytes that it takes besides the index pointers, staging included.
+        cache_bytes: how many of `nbytes` are for the neighbour cache.
+        has_ring: whether `nbytes` includes the staging of a ring for the adjacency.
     """
 
     kind: Any
@@ -196,8 +198,9 @@ class TopologyChoice:
 
 
 INFLIGHT_BYTES = 4 << 20
-"""As much as long reads need in flight. More falls out of the processor's cache before it is copied
-on: a disk read 256 KiB at a time at 7.5 GB/s with 4 MiB in flight, at 5.5 GB/s with 32."""
+"""The bytes in flight that long reads need. With more, staged data leaves the processor's cache
+before it is copied: a disk gave 7.5 GB/s in reads of 256 KiB with 4 MiB in flight, 5.5 GB/s with 32
+MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +210,17 @@ class EngineSettings:
     Attributes:
         depth: requests in flight at once (uring), or threads (threads: at most 16 of them).
         block_bytes: bytes of one staging block; no extent is longer.
-        seed: what the simulated engine draws its faults and its order from.
+        seed: decides the order of completions and the faults of the simulated engine.
         faults: the simulated engine's fault rates, see `gnndrive.testing`.
-        submit_batch: uring hands over after each so many prepared requests; 0: an eighth of depth.
-        complete_min: uring sleeps until so many have completed, fewer if fewer are in flight.
-        measure: time each request; uring then hands over and waits in two system calls.
-        traffic: an `int32_t *` that several uring engines share, or None.
-        gives_way: keep no more than a 64th of depth in flight while another engine with the
-            same `traffic`, which does not give way, has something to read.
-        inflight_bytes: uring begins no read while so many bytes are in flight; 0: however many.
+        submit_batch: uring submits after so many prepared requests; 0: an eighth of depth.
+        complete_min: uring sleeps until so many requests have completed, or all in flight if these
+            are fewer.
+        measure: time each request; uring then submits and waits in two system calls.
+        traffic: an `int32_t *` that several uring engines share, in which engines that do not give
+            way count their jobs; None: the engine shares none.
+        gives_way: keep at most a 64th of depth in flight while another engine with the same
+            `traffic` has jobs and does not give way.
+        inflight_bytes: uring starts no read while so many bytes are in flight; 0: no limit.
     """
 
     depth: int = 128
@@ -236,7 +241,7 @@ class DiskIdentity:
 
     Attributes:
         number: the device's "major:minor".
-        model, serial: what the device says of itself; empty where it says nothing.
+        model, serial: as the device reports them; empty if it does not.
         file_system: the file system's type, such as "ext4".
     """
 
@@ -246,7 +251,7 @@ class DiskIdentity:
     file_system: str
 
     def same_as(self, other: DiskIdentity) -> bool:
-        """Whether both are one disk; its number may change from boot to boot, a serial does not."""
+        """Return whether both are the same disk; a serial decides, because a number may change."""
         mine = (self.model, self.serial, self.file_system)
         same = mine == (other.model, other.serial, other.file_system)
         return same and bool(self.serial or self.number == other.number)
@@ -254,16 +259,16 @@ class DiskIdentity:
 
 @dataclass(frozen=True, slots=True)
 class DiskCost:
-    """What reading costs on a disk: `request_s` a request and `byte_s` a byte, at full depth.
+    """The cost of reads on a disk at full depth, as a line: seconds by requests and bytes.
 
     Attributes:
-        request_s: seconds a request of no length.
-        byte_s: seconds a byte.
-        depth: requests in flight when it was measured.
-        engine: the engine that measured it.
-        date: when, ISO 8601 in UTC.
-        disk: which disk.
-        points: what was measured: bytes of a random read, and seconds a request.
+        request_s: seconds for each request, without its bytes.
+        byte_s: seconds for each byte.
+        depth: requests in flight during the measurement.
+        engine: the engine that was measured.
+        date: the time of the measurement, ISO 8601 in UTC.
+        disk: the disk.
+        points: the measured points: bytes of one random read, and seconds for each request.
     """
 
     request_s: float
@@ -275,5 +280,5 @@ class DiskCost:
     points: tuple[tuple[int, float], ...]
 
     def seconds(self, requests: float, nbytes: float) -> float:
-        """How long so many requests for so many bytes in all take."""
+        """Return the seconds that `requests` requests for `nbytes` bytes in total take."""
         return requests * self.request_s + nbytes * self.byte_s
