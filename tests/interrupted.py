@@ -1,4 +1,4 @@
-"""A Ctrl-C at the worst moment: while an object of the user's goes away."""
+"""A Ctrl-C at the worst moment: while Python frees an object whose finalizers have not run yet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _raise = ctypes.CDLL(None)["raise"]
 
 
 def drop_and_interrupt(only: list[Any]) -> None:
-    """What `only` holds, and nobody else does, goes away; the signal comes before anybody hears of
-    it who watches it already, and is an exception here."""
+    """Free the object in `only`, and interrupt before callbacks that watch it already are called.
+
+    The list must hold the only reference to the object. The signal raises KeyboardInterrupt here.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    # The reference made last is called first.
+    # Python calls the callback of the newest weak reference first.
     watch = weakref.ref(only[0], c_only_call(_raise, int(signal.SIGINT)))
 
     def drop() -> None:
         only.clear()
-        for _ in range(10):  # a loop looks at signals
+        for _ in range(10):  # Python checks for signals in a loop
             pass
 
     try:

@@ -1,4 +1,4 @@
-"""The pages of docs/tasks say what works: their snippets run, one page after another."""
+"""The snippets in the pages of docs/tasks run; those of one page run one after another."""
 
 from __future__ import annotations
 

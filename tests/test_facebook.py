@@ -1,10 +1,10 @@
 """A small real graph with rows of 18,856 bytes, imported and trained on as its README says.
 
-Settings and the accuracy to reach are those of shared/data/facebook_page_page/README.md, which has
-them measured with everything in memory. Which nodes are tested moves the accuracy more than the
-seed of the weights does. The split is the importer's own with seed 1, one of the two seeds there,
-chosen for its margin: over eight seeds of the weights the best of three epochs is 0.945 to 0.950 on
-it, but 0.939 to 0.946 on the split of seed 0, where one of the eight misses 0.94.
+The settings and the accuracy to reach come from shared/data/facebook_page_page/README.md, whose
+figures were measured with all data in memory. The choice of test nodes changes the accuracy more
+than the seed of the weights does. The split is the importer's with seed 1, one of the README's two
+seeds, because it leaves a margin: over eight seeds of the weights the best of three epochs is 0.945
+to 0.950. On the split of seed 0 it is 0.939 to 0.946, and one of the eight misses 0.94.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def rows() -> torch.Tensor:
-    """The features in memory, from the source and not from the store."""
+    """The features in memory, read from the source and not from the store."""
     table = scipy.sparse.load_npz(source() / "features.npz")
     return torch.from_numpy(table.astype("float32").toarray())
 
 
 @dataclass(eq=False)
 class Recorder:
-    """Passes batches on and keeps all of each training batch but its rows."""
+    """Passes batches on, and keeps a copy of each training batch without its rows."""
 
     batches: SplitBatches
     kept: dict[int, list[Any]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Run:
-    """A training from disk, and the samples that it was given."""
+    """A training from disk, and the samples that it used."""
 
     history: History
     samples: dict[int, list[Any]]
@@ -106,7 +106,7 @@ def model_settings(store: Store) -> ModelSettings:
     return ModelSettings(store.num_features, store.num_classes, "sage", 2, HIDDEN, DROPOUT)
 
 
-def test_the_import_holds_what_the_readme_says(store: Store, rows: torch.Tensor):
+def test_the_imported_store_matches_the_readme(store: Store, rows: torch.Tensor):
     assert (store.num_nodes, store.num_features, store.num_classes) == (NODES, FEATURES, 4)
     assert store.classes == ("company", "government", "politician", "tvshow")
     assert store.num_edges == 2 * (171_002 - 179) + 179
@@ -115,12 +115,12 @@ def test_the_import_holds_what_the_readme_says(store: Store, rows: torch.Tensor)
     assert torch.equal(store.tensor("x"), rows)
 
 
-def test_accuracy_is_that_of_training_in_memory(run: Run):
+def test_accuracy_equals_that_of_training_in_memory(run: Run):
     assert max(result.accuracy["test"] for result in run.history.epochs) >= 0.94
     assert run.stats["buffer_bytes"] <= 288_000_000 < NODES * ROW_BYTES
 
 
-def test_losses_are_those_of_the_same_batches_from_memory(
+def test_losses_equal_those_of_the_same_batches_from_memory(
     store: Store, run: Run, rows: torch.Tensor
 ):
     def from_memory(split: str, epoch: int) -> Iterable[Any]:

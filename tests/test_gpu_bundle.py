@@ -64,10 +64,10 @@ def test_without_a_network_the_message_names_the_remedy(
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(SystemExit) as stopped:
         gpu_bundle.download({"gnndrive-wanted": "1.0"}, "3.12", tmp_path / "wheels")
-    said = str(stopped.value)
-    assert "could not fetch the wheels of gnndrive-wanted==1.0" in said
-    assert "needs a network" in said
-    assert "No matching distribution" in said
+    message = str(stopped.value)
+    assert "could not fetch the wheels of gnndrive-wanted==1.0" in message
+    assert "needs a network" in message
+    assert "No matching distribution" in message
 
 
 def test_a_wheel_that_must_be_installed_is_refused(tmp_path: Path):

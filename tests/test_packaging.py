@@ -1,4 +1,4 @@
-"""The build script: it names the package that is missing, and leaves no source file out."""
+"""The build script names a missing system package, and builds every source file."""
 
 import importlib
 import os
@@ -53,9 +53,9 @@ def test_the_core_is_abi3_and_holds_liburing():
         assert "liburing" not in needed
 
 
-def test_make_says_what_it_can_make():
-    said = subprocess.run(
+def test_make_lists_its_targets():
+    output = subprocess.run(
         ["make", "--no-print-directory"], cwd=ROOT, text=True, capture_output=True, check=True
     ).stdout
-    names = {line.split()[0] for line in said.splitlines()}
+    names = {line.split()[0] for line in output.splitlines()}
     assert names >= {"demo", "test", "build", "lint", "gpu-bundle"}
