@@ -24,7 +24,7 @@ from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import EpochInputs, Stages
 from gnndrive.pipeline.output_queue import References
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.request import Planner, PlanRequest, planner
+from gnndrive.plan.request import Planner, PlanRequest, make_planner
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
 from gnndrive.sampling.samplers.base import Sampler, SamplerContext
@@ -138,7 +138,7 @@ class Assembly:
         begun = fitted(settings.plan)
         if not planner.warm_up:
             return begun
-        return replace(begun, after_warm_up=lambda nbytes: fitted(planner.plan_of(nbytes)))
+        return replace(begun, after_warm_up=lambda nbytes: fitted(planner.plan_after_warm_up(nbytes)))
 
     @property
     def _policy(self) -> Any:
@@ -157,7 +157,7 @@ class Assembly:
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
         asked = own["topology"] != "auto"
-        return planner(
+        return make_planner(
             PlanRequest(
                 store=self.store,
                 tables=tuple(self.collate.tables),

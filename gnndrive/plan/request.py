@@ -1,7 +1,12 @@
-"""What a loader's plan depends on, gathered from what the loader asks for; reads nothing.
+"""`make_planner`: turns a loader's `PlanRequest` into a `Planner`, which makes its plan.
 
-On a GPU, unless the user gives device_memory=, the plan begins with a warm-up: a small feature
-buffer until it is known what training leaves of the device's memory (`loader/iterator.py`).
+`Assembly` (`loader/assembly.py`) makes the request from the loader's arguments. `make_planner`
+derives the `Requirements` and chooses the topology; `Planner.plan` then decides which attributes
+are memory-mapped and calls `make_plan`. None of them reads the graph.
+
+On a GPU, unless the user gives device_memory= or buffer=, the first batches are a warm-up with a
+small feature buffer. After them the loader knows how much of the device's memory training uses and
+asks for a second plan with `Planner.plan_after_warm_up` (`loader/iterator.py`).
 """
 
 from __future__ import annotations
@@ -31,39 +36,40 @@ from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
-LEFT = "what training leaves"
-MAPPED_BYTES = 1 << 20  # a file of so many bytes is always mapped
-MAPPED_SHARE = 10  # of `memory=`, 1 in so many bytes for the small files that are mapped
-ROOM = 2  # times its size memory has to have for a file to be mapped and stay there
-FETCH_ROW_BYTES = 34  # of planning the read of a row
-FETCHED_ROW_BYTES_MAX = 4096  # wider ones are mapped
+MAPPED_BYTES = 1 << 20  # files up to this size are always mapped
+MAPPED_SHARE = 10  # small files that are mapped and counted take at most 1/10 of `memory=`
+ROOM = 2  # a file is mapped if this many times its size is free, so that it stays in memory
+FETCH_ROW_BYTES = 34  # bytes that planning the read of one row takes
+FETCHED_ROW_BYTES_MAX = 4096  # arrays with longer rows are always mapped
 WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a loader asks a plan for.
+    """Everything of a loader that its plan depends on.
 
     Attributes:
         store: the graph.
-        tables: what goes through the feature buffer.
-        converted_bytes: for each table, bytes of a row as it is delivered; 0: as it is stored.
-        bounds: the most that a sample can hold.
-        seed_bytes: of the input nodes or edges and their order.
+        tables: the arrays that go through the feature buffer.
+        converted_bytes: for each table, bytes of a row as it is delivered; 0: rows are delivered as
+            stored.
+        bounds: the most nodes and edges that a sample can have.
+        seed_bytes: bytes of the input nodes or edges and their order.
         subgraphs: whether samples are in PyG's own form.
-        needs_indices: why the adjacency's indices must be in memory or mapped; None: they need not.
-        graph_bytes: of times and weights in memory.
-        candidate_bytes: of a sampling thread's scratch for the longest list, where times or weights
-            matter.
-        memory, buffer, device_memory: budgets in bytes, or None.
-        neighbour_cache: bytes or text, or None.
-        topologies: plug-ins in the order of preference; or the one that the user named.
-        topology_asked: whether the user named it.
-        policy: the plug-in.
-        device: the plug-in, and which of its kind, or None.
-        in_order: whether batches are handed over by index.
+        needs_indices: the reason why the adjacency's indices must be in memory or memory-mapped;
+            None: they need not be.
+        graph_bytes: bytes of times and weights in memory.
+        candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
+            times or weights are used.
+        memory, buffer, device_memory: the user's budgets in bytes, or None.
+        neighbour_cache: the user's argument: bytes, a text or None.
+        topologies: topology plug-ins in the order of preference, or the one that the user named.
+        topology_asked: whether the user named the topology.
+        policy: the policy plug-in.
+        device: the device plug-in, and the torch.device, or None for the host.
+        in_order: whether batches are delivered by index.
         samplers, extracting_queue, training_queue: see `Stages`.
-        staging_bytes: what the engine needs.
+        staging_bytes: bytes of the engine's staging.
     """
 
     store: Store
@@ -92,12 +98,13 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Makes a loader's plan, and another when it is known what training leaves of a device.
+    """Makes a loader's plan, and a second one after a warm-up.
 
     Attributes:
         requirements, memory, buffer, topology: arguments of `make_plan`.
-        warm_up: whether the device's memory is that of a warm-up.
-        attributes: arrays that no table of the buffer has, and bytes of their files.
+        warm_up: whether the plan is for a warm-up.
+        attributes: names of the arrays that batches have rows of and that are no table of the
+            feature buffer, each with the bytes of its file.
     """
 
     requirements: Requirements
@@ -108,35 +115,37 @@ class Planner:
     attributes: tuple[tuple[str, int], ...] = ()
 
     def plan(self) -> Plan:
-        """The plan.
+        """Decide which attributes are memory-mapped, and make the plan.
 
         Raises:
             ConfigError: see `make_plan`.
         """
-        small = self._small()
+        small = self._small_files()
         try:
-            plan, mapped = self._make(mapped_bytes=sum(small.values())), set(small)
-        except ConfigError:
-            plan, mapped = self._make(), set()
-        fetched = self._fetched(plan, mapped)
+            plan = self._make(mapped_bytes=sum(small.values()))
+        except ConfigError:  # memory= has no room for the small files
+            small = {}
+            plan = self._make()
+        fetched = self._fetched(plan, small)
         if not fetched:
             return plan
         of_nodes = all(name.startswith("nodes/") for name in fetched)
         rows = self.requirements.batch_nodes_max if of_nodes else self.requirements.batch_edges_max
         readers = 1 + self.requirements.samplers * (self.requirements.edge_number_bytes > 0)
         nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers
-        if not self.topology.has_ring:  # else it is counted already
+        if not self.topology.has_ring:  # a topology's ring, which it has counted, is used for both
             nbytes += RING_BYTES
-        kept = sum(size for name, size in small.items() if name in mapped)
-        return replace(self._make(mapped_bytes=kept, fetch_bytes=nbytes), fetched=fetched)
+        plan = self._make(mapped_bytes=sum(small.values()), fetch_bytes=nbytes)
+        return replace(plan, fetched=fetched)
 
     def _make(self, **more: int) -> Plan:
         requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
         return make_plan(requirements, self.memory, self.buffer, self.topology)
 
-    def _small(self) -> dict[str, int]:
-        """Arrays that are little beside `memory=`, which the buffer would take all of: they are
-        mapped and their files counted, for reading a tenth as much over and over costs more."""
+    def _small_files(self) -> dict[str, int]:
+        """Attributes that are mapped and counted because their files are small beside `memory=`.
+        Without this, the feature buffer would take all memory, and every batch would read these
+        files again; that costs more than keeping them, even at a tenth of the size."""
         small: dict[str, int] = {}
         if self.memory is None or self.buffer is not None:
             return small
@@ -148,9 +157,9 @@ class Planner:
         return small
 
     def _fetched(self, plan: Plan, mapped: Collection[str] = ()) -> tuple[str, ...]:
-        """Arrays whose files memory has no room for: the largest."""
+        """Names of the attributes that memory has no room for, beside the `mapped` ones."""
         budget = available_memory() if self.memory is None else self.memory
-        room, fetched = budget - plan.total_bytes, []
+        room, fetched = budget - plan.total_bytes, []  # smaller files first
         for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
             if name in mapped:
                 continue
@@ -159,18 +168,19 @@ class Planner:
                 fetched.append(name)
         return tuple(fetched)
 
-    def plan_of(self, nbytes: int) -> Plan:
-        """The plan for so many bytes of device memory, after a warm-up.
+    def plan_after_warm_up(self, device_bytes: int) -> Plan:
+        """Make the plan for `device_bytes` of the device's memory, which the warm-up found free.
 
         Raises:
             ConfigError: see `make_plan`.
         """
-        requirements = replace(self.requirements, device_memory=nbytes, device_why=LEFT)
+        why = "because training leaves that much of the device's memory"
+        requirements = replace(self.requirements, device_memory=device_bytes, device_why=why)
         return replace(self, requirements=requirements).plan()
 
 
-def planner(request: PlanRequest) -> Planner:
-    """The planner for a loader.
+def make_planner(request: PlanRequest) -> Planner:
+    """Derive the requirements from a request, and choose the topology.
 
     Raises:
         ConfigError: an argument cannot work.
@@ -187,7 +197,7 @@ def planner(request: PlanRequest) -> Planner:
         tables=tables,
         batch_nodes_max=sum(bounds.entries.values()),
         batch_edges_max=sum(bounds.edges.values()),
-        attribute_bytes=_attribute_bytes(request),
+        attribute_bytes=_batch_attribute_bytes(request),
         edge_number_bytes=8 * any(table.of_edges for table in request.tables),
         position_bytes=np.dtype(position_dtype(store.num_edges)).itemsize,
         batches_queued=request.extracting_queue + request.training_queue,
@@ -205,9 +215,11 @@ def planner(request: PlanRequest) -> Planner:
     )
     device_memory, warm_up = _device_memory(request, requirements)
     given = request.device_memory is not None
-    why = "what live batches leave of device_memory=" if given else "half of what is free"
+    why = "because half of the device's free memory is used"
+    if given:
+        why = "because live batches leave that much of device_memory="
     if warm_up:
-        why = "until it is known what training leaves"
+        why = "because it is a warm-up, until the memory that training uses is known"
     requirements = replace(
         requirements, device_memory=device_memory, device_given=given, device_why=why
     )
@@ -216,14 +228,14 @@ def planner(request: PlanRequest) -> Planner:
         request.buffer, request.topology_asked, request.needs_indices,
     )  # fmt: skip
     return Planner(
-        requirements, request.memory, request.buffer, topology, warm_up, _attributes(request)
+        requirements, request.memory, request.buffer, topology, warm_up, _attribute_files(request)
     )
 
 
 def _table_requirements(
     table: FeatureTable, bounds: Bounds, converted_bytes: int
 ) -> TableRequirements:
-    """What a table of the feature buffer wants."""
+    """The sizes of a table of the feature buffer."""
     file, most, entries = table.file, bounds.nodes, bounds.entries
     if table.of_edges:
         most = entries = bounds.edges  # type: ignore[assignment]
@@ -234,28 +246,28 @@ def _table_requirements(
     )  # fmt: skip
 
 
-def _attribute_bytes(request: PlanRequest) -> int:
-    """Bytes of what the largest batch has beside the rows of tables and ids."""
-    data, bounds, total = request.store, request.bounds, 0
+def _batch_attribute_bytes(request: PlanRequest) -> int:
+    """Bytes of the largest batch's attributes that are no table of the feature buffer."""
+    store, bounds, total = request.store, request.bounds, 0
     buffered = {table.name for table in request.tables}
     views: list[tuple[StoredNodes | StoredEdges, int]] = [
-        (data.nodes(type), count) for type, count in bounds.entries.items()
+        (store.nodes(type), count) for type, count in bounds.entries.items()
     ]
-    views += [(data.edges(type), count) for type, count in bounds.edges.items()]
+    views += [(store.edges(type), count) for type, count in bounds.edges.items()]
     for view, count in views:
         names = [name for name in view.names if view.name_of(name) not in buffered]
         total += count * sum(view.table(name).row_bytes for name in names)
     return total
 
 
-def _attributes(request: PlanRequest) -> tuple[tuple[str, int], ...]:
-    """Arrays that batches have rows of and no table of the buffer has, and their bytes."""
-    data, buffered = request.store, {table.name for table in request.tables}
-    nodes, edges = data.all_nodes(), data.all_edges()
+def _attribute_files(request: PlanRequest) -> tuple[tuple[str, int], ...]:
+    """See `Planner.attributes`."""
+    store, buffered = request.store, {table.name for table in request.tables}
+    nodes, edges = store.all_nodes(), store.all_edges()
     names = {view.name_of(name) for view in (*nodes, *edges) for name in view.names} - buffered
     names -= {each.name_of(NAME) for each in nodes if kept_bytes(each)}
     names |= {each.edge_id_name for each in edges if each.edge_id_name is not None}
-    files = {name: data.info.arrays[name] for name in names}
+    files = {name: store.info.arrays[name] for name in names}
     return tuple(
         (name, file.nbytes)
         for name, file in files.items()
@@ -264,18 +276,20 @@ def _attributes(request: PlanRequest) -> tuple[tuple[str, int], ...]:
 
 
 def _device_memory(request: PlanRequest, requirements: Requirements) -> tuple[int | None, bool]:
-    """Bytes of the device for loading, None where it has none but the host's; whether that is for a
-    warm-up only."""
+    """Bytes of the device's memory for loading, None if the device is the host; and whether they
+    are for a warm-up."""
     plugin, where = request.device
     if request.device_memory is not None:
         return request.device_memory, False
     free: int | None = find("devices", plugin).free_bytes(where)
     if free is None or request.buffer is not None:
         return free, False
-    if not request.in_order:  # an epoch cannot go on where it was left
+    # The second part of an epoch begins after the batches that the warm-up delivered. If batches
+    # come in any order, their number does not tell which ones these are.
+    if not request.in_order:
         return free // 2, False
-    little = 2 * requirements.batch_bytes + sum(
+    small = 2 * requirements.batch_bytes + sum(
         ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes
         for table in requirements.tables
     )
-    return min(free // 2, little), True
+    return min(free // 2, small), True

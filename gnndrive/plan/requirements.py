@@ -1,27 +1,32 @@
-"""What a plan depends on: tables, the largest batch, queues."""
+"""`Requirements`: the sizes that a plan depends on, in bytes and numbers of rows.
+
+`make_planner` (`plan/request.py`) fills them in; `make_plan` and `choose_topology` compute with
+them. They know neither the store nor the loader, so a test can plan with numbers alone.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SAMPLE_NODE_BYTES = 12  # a node of a queued sample: its id, where its edges start
-SUBGRAPH_NODE_BYTES = 16  # the same in PyG's form: its id, whose tree it is in
-SUBGRAPH_EDGE_BYTES = 24  # source, target, position
-NODE_ID_BYTES = 8  # n_id
+SUBGRAPH_NODE_BYTES = 16  # a node of a queued sample in PyG's form: its id, its tree's number
+SUBGRAPH_EDGE_BYTES = 24  # an edge of a queued sample in PyG's form: source, target, position
+NODE_ID_BYTES = 8  # a node's n_id in a batch
 BATCH_EDGE_BYTES = 44  # edge_index, e_id, and making them: col, positions, original numbers
 
 
 @dataclass(frozen=True, slots=True)
 class TableRequirements:
-    """What the plan depends on of one table of the feature buffer.
+    """The sizes of one table of the feature buffer.
 
     Attributes:
-        name: its name.
-        rows: how many it has.
-        row_bytes: bytes of one.
+        name: the table's name, such as "nodes/x".
+        rows: number of rows of the table.
+        row_bytes: bytes of one row as it is stored.
         batch_rows_max: the most distinct rows that a batch can need.
-        batch_entries_max: its rows, if they can be more, for in disjoint trees one may come often.
-        converted_bytes: bytes of a row as it is delivered, if it is converted.
+        batch_entries_max: the most rows that a batch can have. They can be more than the distinct
+            rows, because the same node may be in several disjoint trees.
+        converted_bytes: bytes of a row as it is delivered; 0: rows are delivered as stored.
     """
 
     name: str
@@ -33,40 +38,43 @@ class TableRequirements:
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of its rows in the largest batch."""
+        """Bytes of the table's rows in the largest batch."""
         entries = max(self.batch_entries_max, self.batch_rows_max)
         return (self.row_bytes + self.converted_bytes) * entries
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What the plan depends on.
+    """The sizes that a plan depends on.
 
     Attributes:
-        tables: that go through the feature buffer.
-        batch_nodes_max, batch_edges_max: the largest batch's nodes, as often as they come, and
-            edges.
-        attribute_bytes: bytes of the largest batch's other attributes.
-        edge_number_bytes: bytes of an edge's number in a queued sample, if edges have a table.
-        subgraphs: whether samples are in PyG's own form, which is larger.
-        graph_bytes: of times and weights in memory.
-        mapped_bytes: of files that are mapped and shall stay in memory.
-        fetch_bytes: of reading attributes that are not mapped.
-        candidate_bytes: of a sampling thread's scratch for the longest list, where they have a say.
+        tables: the tables of the feature buffer.
+        batch_nodes_max, batch_edges_max: numbers of nodes and edges of the largest batch; a node
+            counts once in each disjoint tree.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
         batches_queued: samples that can be alive at once.
-        batches_extracted: batches in the training window, each with its lease.
+        batches_extracted: batches that can be extracted at once, each with its lease.
         samplers: sampling threads.
-        seed_bytes: the input nodes and their order.
-        staging_bytes: what the engine needs.
-        index_pointer_bytes: the graph's, in memory.
-        label_bytes: the labels that are kept in memory.
-        looks_ahead: whether the policy wants to know rows' next uses.
-        device_memory: bytes of the device for the buffer and live batches; None: they are in host
-            memory.
-        device_given: whether the user said so many; else the device had them free.
-        device_why: why so many.
-        pinned_bytes: staging before the device.
+        seed_bytes: bytes of the input nodes or edges and their order.
+        staging_bytes: bytes of the engine's staging.
+        index_pointer_bytes: bytes of the graph's index pointers in memory.
+        label_bytes: bytes of the labels that are kept in memory.
+        looks_ahead: whether the policy needs to know the rows' next uses.
+        device_memory: bytes of the device for the feature buffer and live batches; None: both are
+            in host memory.
+        device_given: whether the user gave `device_memory`; if not, it is free memory of the
+            device.
+        device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
+        pinned_bytes: bytes of pinned staging, through which rows reach the device.
+        attribute_bytes: bytes of the largest batch's attributes that no table holds.
+        edge_number_bytes: bytes of an edge's number in a queued sample; 0 unless edges have a
+            table.
+        subgraphs: whether samples are in PyG's own form, which is larger.
+        graph_bytes: bytes of times and weights in memory.
+        candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
+            times or weights are used.
+        mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
+        fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
     """
 
     tables: tuple[TableRequirements, ...]
@@ -95,7 +103,7 @@ class Requirements:
 
     @property
     def table_rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         return sum(table.rows for table in self.tables)
 
     @property
@@ -108,7 +116,7 @@ class Requirements:
 
     @property
     def features_bytes(self) -> int:
-        """Bytes of the rows of the feature buffer in the largest batch."""
+        """Bytes of all tables' rows in the largest batch."""
         return sum(table.batch_bytes for table in self.tables)
 
     @property

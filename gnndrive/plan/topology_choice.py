@@ -1,7 +1,8 @@
-"""Which topology a loader uses, and what it takes of the memory; nothing is read.
+"""`choose_topology`: where a loader's adjacency lives, and how much memory that takes.
 
-The strategy names topologies in the order of preference, and each says by itself whether it suits
-the memory (`Topology.plan`).
+`make_planner` calls it. The strategy names topologies in the order of preference;
+`choose_topology` asks each (`Topology.plan`) whether it suits the memory and takes the first that
+does. It reads nothing, and names no topology itself: a new one is a file in `sampling/topologies/`.
 """
 
 from __future__ import annotations
@@ -35,20 +36,21 @@ def choose_topology(
 
     Args:
         candidates: topologies, by name or as classes, in the order of preference.
-        neighbour_cache: what a topology on disk keeps of the adjacency, bytes or text; 0: nothing;
-            None: the topology decides.
-        sizes: of the graph, one an edge type.
-        requirements: what else needs memory.
-        memory, buffer: the loader's, in bytes, or None.
-        asked: whether the user named the one candidate.
-        needs_indices: why C must find the indices in memory or in a map; None: it need not.
+        neighbour_cache: memory for adjacency that a topology on disk keeps, in bytes or as text; 0:
+            none; None: the topology decides.
+        sizes: the graph's sizes, one for each edge type.
+        requirements: the sizes of everything else that needs memory.
+        memory, buffer: the loader's budgets in bytes, or None.
+        asked: whether the user named the topology; then `candidates` has that one only.
+        needs_indices: the reason why the indices must be in memory or memory-mapped; None: they
+            need not be.
 
     Raises:
-        ConfigError: there is no such topology, or what was asked for cannot work.
+        ConfigError: there is no such topology, or the one that the user named cannot work.
     """
     kinds: list[type[Topology]] = [find("topologies", each) for each in candidates]
     if asked:
-        _refuse(kinds[0], neighbour_cache, needs_indices)
+        _check_asked(kinds[0], neighbour_cache, needs_indices)
     given = memory if memory is not None else int(DEFAULT_SHARE * available_memory())
     question = TopologyQuestion(
         sizes,
@@ -70,21 +72,21 @@ def choose_topology(
     return choice
 
 
-def _refuse(
+def _check_asked(
     kind: type[Topology], neighbour_cache: str | int | None, needs_indices: str | None
 ) -> None:
-    """Raise ConfigError if the topology that the user named cannot do what else was asked for."""
+    """Raise ConfigError if the topology that the user named contradicts other arguments."""
     if needs_indices is not None and not kind.has_indices:
         others = [name for name in names("topologies") if find("topologies", name).has_indices]
         raise ConfigError(
-            f"topology={name_of(kind)!r} cannot serve this loader: {needs_indices}; say "
+            f"topology={name_of(kind)!r} cannot be used, because {needs_indices}: give topology="
             f"{' or '.join(map(repr, others))}"
         )
     if neighbour_cache is not None and not kind.keeps_lists:
         others = [name for name in names("topologies") if find("topologies", name).keeps_lists]
         raise ConfigError(
             f"neighbour_cache={neighbour_cache!r} is for a topology that reads the adjacency from "
-            f"disk, such as topology={others[0]!r}; topology={name_of(kind)!r} has no use for it: "
+            f"disk, such as topology={others[0]!r}; topology={name_of(kind)!r} does not use it: "
             "leave it out"
         )
 
@@ -92,12 +94,13 @@ def _refuse(
 def _room(
     requirements: Requirements, memory: int | None, buffer: int | None, batches: float
 ) -> int:
-    """See `TopologyQuestion.room`."""
+    """Bytes that the adjacency may take beside a feature buffer of `batches` largest batches and
+    everything else; see `TopologyQuestion.room`."""
     if memory is None:
         return int(DEFAULT_SHARE * available_memory())
     slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
     if buffer is not None:
         row_bytes = [table.row_bytes for table in requirements.tables]
         slots = split_slots(buffer, requirements.tables, row_bytes)
-    held: int = sum(map(mul, slots, slot_bytes(requirements)))
-    return memory - rest_bytes(requirements) - held
+    buffer_bytes: int = sum(map(mul, slots, slot_bytes(requirements)))
+    return memory - rest_bytes(requirements) - buffer_bytes

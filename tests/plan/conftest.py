@@ -1,4 +1,4 @@
-"""The loader tests' graph, for what is planned of it."""
+"""Fixtures of the loader tests, for tests that plan loaders over their graph."""
 
 from tests.loader.conftest import data, make, store
 

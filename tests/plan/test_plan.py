@@ -1,4 +1,4 @@
-"""What `plan` promises, what budgets are refused, what `stats` tells."""
+"""The items of a plan, the budgets that are refused, and the counters that `stats` returns."""
 
 import re
 
@@ -12,7 +12,7 @@ from gnndrive.plan.requirements import Requirements, TableRequirements
 from tests.loader.conftest import NODES, Make
 
 ROW_BYTES = 33 * 4
-LINES = [
+ITEMS = [
     "feature buffer",
     "slot tables",
     "mapping table",
@@ -27,7 +27,7 @@ LINES = [
     "live batches",
     "look-ahead",
 ]
-DEMAND = Requirements(
+REQUIREMENTS = Requirements(
     tables=(TableRequirements("nodes/x", 1_000, 100, 50),),
     batch_nodes_max=50,
     batch_edges_max=60,
@@ -42,8 +42,8 @@ DEMAND = Requirements(
 )
 
 
-def line(plan: Plan, what: str) -> PlanItem:
-    (found,) = [line for line in plan.lines if line.what == what]
+def item(plan: Plan, what: str) -> PlanItem:
+    (found,) = [each for each in plan.lines if each.what == what]
     return found
 
 
@@ -56,15 +56,15 @@ def size_in(error: BaseException, pattern: str) -> int:
 # ---- the plan
 
 
-def test_each_use_of_memory_has_its_line(make: Make, store: Store) -> None:
+def test_each_use_of_memory_has_its_item(make: Make, store: Store) -> None:
     plan = make(buffer=100 * ROW_BYTES, io_depth=8).plan()
-    assert [line.what for line in plan.lines] == LINES
+    assert [line.what for line in plan.lines] == ITEMS
     assert plan.slots == 100
-    assert plan.buffer_bytes == line(plan, "feature buffer").nbytes == 100 * ROW_BYTES
-    assert line(plan, "slot tables").nbytes == 100 * SLOT_TABLE_BYTES
-    assert line(plan, "mapping table").nbytes == MAPPING_BYTES * NODES
-    assert line(plan, "index pointers").nbytes == store.index_pointers.nbytes
-    assert line(plan, "staging").nbytes == 8 * 262_144
+    assert plan.buffer_bytes == item(plan, "feature buffer").nbytes == 100 * ROW_BYTES
+    assert item(plan, "slot tables").nbytes == 100 * SLOT_TABLE_BYTES
+    assert item(plan, "mapping table").nbytes == MAPPING_BYTES * NODES
+    assert item(plan, "index pointers").nbytes == store.index_pointers.nbytes
+    assert item(plan, "staging").nbytes == 8 * 262_144
     assert plan.total_bytes == sum(line.nbytes for line in plan.lines)
 
 
@@ -73,9 +73,9 @@ def test_the_largest_batch_is_counted(make: Make) -> None:
     rows, edges = 2 + 8 + 24, 8 + 24
     assert plan.batch_rows_max == rows
     for what in ("queued samples", "sampler scratch", "live batches"):
-        assert line(plan, what).nbytes > 0
-    assert f"{rows:,} nodes and {edges:,} edges" in line(plan, "queued samples").why
-    assert line(plan, "live batches").nbytes >= 2 * (rows * ROW_BYTES + edges * 16)
+        assert item(plan, what).nbytes > 0
+    assert f"{rows:,} nodes and {edges:,} edges" in item(plan, "queued samples").why
+    assert item(plan, "live batches").nbytes >= 2 * (rows * ROW_BYTES + edges * 16)
 
 
 def test_no_batch_is_larger_than_the_plan_says(make: Make) -> None:
@@ -85,14 +85,14 @@ def test_no_batch_is_larger_than_the_plan_says(make: Make) -> None:
     assert make((4, 3), input_nodes=[1, 2], batch_size=99).plan().batch_rows_max == 2 + 8 + 24
 
 
-def test_a_plan_reads_as_a_table(make: Make) -> None:
+def test_a_plan_prints_as_a_table(make: Make) -> None:
     text = str(make(memory="40MB", buffer=None).plan()).splitlines()
-    assert [row.split("  ")[0] for row in text] == [*LINES, "total"]
+    assert [row.split("  ")[0] for row in text] == [*ITEMS, "total"]
     assert text[-1].endswith("of memory=40 MB")
-    assert "400 rows: the whole table fits" in text[0]
+    assert "400 rows, because the whole table fits" in text[0]
 
 
-def test_planning_starts_nothing(make: Make) -> None:
+def test_planning_does_not_start_the_runtime(make: Make) -> None:
     loader = make()
     loader.plan()
     assert loader.stats() == {}
@@ -101,52 +101,52 @@ def test_planning_starts_nothing(make: Make) -> None:
 # ---- budgets
 
 
-def test_the_buffer_gets_what_the_rest_leaves() -> None:
-    least = make_plan(DEMAND, None, 100)
+def test_the_buffer_gets_what_the_other_items_leave() -> None:
+    least = make_plan(REQUIREMENTS, None, 100)
     rest = least.total_bytes - 100 - SLOT_TABLE_BYTES
     for slots in (1, 7, 999):
         memory = rest + slots * (100 + SLOT_TABLE_BYTES)
-        assert make_plan(DEMAND, memory, None).slots == slots
-        assert make_plan(DEMAND, memory + 100, None).slots == slots
-        assert make_plan(DEMAND, memory, None).total_bytes == memory
+        assert make_plan(REQUIREMENTS, memory, None).slots == slots
+        assert make_plan(REQUIREMENTS, memory + 100, None).slots == slots
+        assert make_plan(REQUIREMENTS, memory, None).total_bytes == memory
 
 
 def test_a_budget_is_never_exceeded() -> None:
-    least = make_plan(DEMAND, None, 100).total_bytes  # one row
+    least = make_plan(REQUIREMENTS, None, 100).total_bytes  # one row
     for memory in range(least, least + 300_000, 7_919):
-        assert make_plan(DEMAND, memory, None).total_bytes <= memory
+        assert make_plan(REQUIREMENTS, memory, None).total_bytes <= memory
 
 
 def test_no_buffer_is_larger_than_the_table() -> None:
-    assert make_plan(DEMAND, None, 10**9).slots == 1_000
-    assert make_plan(DEMAND, 10**9, None).slots == 1_000
-    assert make_plan(DEMAND, None, None).slots == 1_000
+    assert make_plan(REQUIREMENTS, None, 10**9).slots == 1_000
+    assert make_plan(REQUIREMENTS, 10**9, None).slots == 1_000
+    assert make_plan(REQUIREMENTS, None, None).slots == 1_000
 
 
-def test_a_budget_that_leaves_no_buffer_names_what_the_rest_needs() -> None:
+def test_a_budget_that_leaves_no_buffer_says_what_the_other_items_need() -> None:
     topology = TopologyChoice("resident", "resident: it fits", 12_000)
     with pytest.raises(ConfigError, match="memory=60 KB leaves no room") as caught:
-        make_plan(DEMAND, 60_000, None, topology)
+        make_plan(REQUIREMENTS, 60_000, None, topology)
     needed = size_in(caught.value, r"everything else needs ([\d.]+ \w+)")
-    assert make_plan(DEMAND, int(needed * 1.05), None, topology).slots >= 1
-    for what in LINES[2:]:
+    assert make_plan(REQUIREMENTS, int(needed * 1.05), None, topology).slots >= 1
+    for what in ITEMS[2:]:
         assert what in str(caught.value)
 
 
 def test_a_budget_too_small_for_its_buffer_names_one_that_works() -> None:
     with pytest.raises(ConfigError, match="memory=100 KB is less") as caught:
-        make_plan(DEMAND, 100_000, 90_000)
+        make_plan(REQUIREMENTS, 100_000, 90_000)
     needed = size_in(caught.value, r"can need, ([\d.]+ \w+)")
-    assert make_plan(DEMAND, int(needed * 1.01), 90_000).slots == 900
+    assert make_plan(REQUIREMENTS, int(needed * 1.01), 90_000).slots == 900
 
 
 @pytest.mark.parametrize("memory", [None, 10**9])
-def test_a_buffer_smaller_than_a_row_is_refused_for_that(memory: int | None) -> None:
+def test_a_buffer_smaller_than_a_row_is_refused(memory: int | None) -> None:
     with pytest.raises(ConfigError, match="buffer=99 B holds no row: one row is 100 bytes"):
-        make_plan(DEMAND, memory, 99)
+        make_plan(REQUIREMENTS, memory, 99)
 
 
-def test_memory_too_small_names_needs(make: Make) -> None:
+def test_too_little_memory_says_how_much_each_item_needs(make: Make) -> None:
     loader = make(memory="1MB", buffer=None)
     with pytest.raises(ConfigError, match=r"staging: 4\.19 MB") as caught:
         loader.plan()
@@ -240,7 +240,7 @@ def test_stats_add_up(make: Make, store: Store) -> None:
     assert stats["elapsed_s"] >= stats["wait_s"]
 
 
-def test_stats_go_on_over_epochs_iterators_and_the_end(make: Make) -> None:
+def test_stats_add_up_over_epochs_and_iterators_and_after_closing(make: Make) -> None:
     loader = make()
     for _ in zip(loader, loader, strict=True):
         pass

@@ -1,4 +1,4 @@
-"""Which topology, by the memory there is, and what the plan says of it."""
+"""Which topology is chosen with how much memory, and what the plan says about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gnndrive.sampling.topologies.direct import Direct
 SIZE = GraphSize(nodes=10_000_000, edges=160_000_000, index_bytes=4)
 INDICES = SIZE.packed_bytes  # 24 bits each
 ROWS = 1_000_000
-DEMAND = Requirements(
+REQUIREMENTS = Requirements(
     tables=(TableRequirements("nodes/x", SIZE.nodes, 512, ROWS),),
     batch_nodes_max=ROWS,
     batch_edges_max=1_110_000,
@@ -32,10 +32,10 @@ DEMAND = Requirements(
     staging_bytes=128 * 65536,
     index_pointer_bytes=SIZE.index_pointer_bytes,
 )
-FEATURES = int(1.5 * ROWS) * slot_bytes(DEMAND)[0]
-LEAST = rest_bytes(DEMAND) + FEATURES
-ONE_BATCH = rest_bytes(DEMAND) + ROWS * slot_bytes(DEMAND)[0]
-QUESTION = TopologyQuestion([SIZE], DEMAND.samplers, lambda batches: 0, 8 * 10**9, True)
+FEATURES = int(1.5 * ROWS) * slot_bytes(REQUIREMENTS)[0]
+LEAST = rest_bytes(REQUIREMENTS) + FEATURES
+ONE_BATCH = rest_bytes(REQUIREMENTS) + ROWS * slot_bytes(REQUIREMENTS)[0]
+QUESTION = TopologyQuestion([SIZE], REQUIREMENTS.samplers, lambda batches: 0, 8 * 10**9, True)
 FETCH = Direct.fetch_bytes(QUESTION) + RING_BYTES
 PREFERRED = ("resident", "direct", "mmap")
 
@@ -52,7 +52,7 @@ def choose(
 ) -> TopologyChoice:  # fmt: skip
     asked = name != "auto"
     return choose_topology(
-        (name,) if asked else PREFERRED, cache, [size], DEMAND, memory, buffer, asked,
+        (name,) if asked else PREFERRED, cache, [size], REQUIREMENTS, memory, buffer, asked,
         needs_indices,
     )  # fmt: skip
 
@@ -65,11 +65,11 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
     assert chosen(LEAST + INDICES) == "resident"
     assert chosen(LEAST + INDICES - 1) == "direct"
     asked = 400_000 * 512
-    least = rest_bytes(DEMAND) + 400_000 * slot_bytes(DEMAND)[0]
+    least = rest_bytes(REQUIREMENTS) + 400_000 * slot_bytes(REQUIREMENTS)[0]
     assert chosen(least + INDICES, asked) == "resident"
     assert chosen(least + INDICES - 1, asked) == "direct"
-    whole_table = SIZE.nodes * slot_bytes(DEMAND)[0]
-    assert chosen(rest_bytes(DEMAND) + whole_table + INDICES, 10**12) == "resident"
+    whole_table = SIZE.nodes * slot_bytes(REQUIREMENTS)[0]
+    assert chosen(rest_bytes(REQUIREMENTS) + whole_table + INDICES, 10**12) == "resident"
 
 
 def test_auto_without_a_budget_is_resident_or_mmap() -> None:
@@ -82,18 +82,18 @@ def test_auto_without_a_budget_is_resident_or_mmap() -> None:
 def test_the_plan_says_which_and_why() -> None:
     for memory, name in ((LEAST + INDICES, "resident"), (LEAST + 10**8, "direct")):
         choice = choose("auto", None, memory)
-        plan = make_plan(DEMAND, memory, None, choice)
-        (line,) = [line for line in plan.lines if line.what == "topology"]
-        assert line.why == choice.why
+        plan = make_plan(REQUIREMENTS, memory, None, choice)
+        (item,) = [item for item in plan.lines if item.what == "topology"]
+        assert item.why == choice.why
         assert choice.why.startswith(f"{name}, because ")
-        assert line.nbytes == choice.nbytes
+        assert item.nbytes == choice.nbytes
         assert plan.total_bytes <= memory
         assert plan.slots >= (1.5 if name == "resident" else 1) * ROWS
         assert plan.topology is choice
 
 
 @pytest.mark.parametrize("name", ["resident", "mmap", "direct"])
-def test_what_is_asked_for_is_taken(name: str) -> None:
+def test_the_topology_that_the_user_names_is_taken(name: str) -> None:
     for memory in (None, LEAST, 10**10):
         assert name_of(choose(name, None, memory).kind) == name
 
@@ -111,8 +111,8 @@ def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
     assert cache(LEAST, 0) == cache(LEAST, "0") == 0
 
 
-def test_making_a_cache_takes_no_more_than_the_plan_has_for_later() -> None:
-    """Out-degrees are there before the mapping table is, and go before it comes."""
+def test_building_a_cache_needs_no_more_than_the_plan_counts() -> None:
+    """Out-degrees are freed before the mapping table is allocated."""
     for edges in (1, 10**6, 10**9):
         for nodes in (1, 10**6, 10**9):
             size = GraphSize(nodes, edges, 4)
@@ -123,7 +123,7 @@ def test_making_a_cache_takes_no_more_than_the_plan_has_for_later() -> None:
 
 
 @pytest.mark.parametrize("name", ["resident", "mmap"])
-def test_a_cache_that_would_have_no_use_is_refused(name: str) -> None:
+def test_a_neighbour_cache_that_would_not_be_used_is_refused(name: str) -> None:
     with pytest.raises(
         ConfigError, match=r"neighbour_cache='1GB' is for .* such as topology='direct'"
     ):
@@ -131,7 +131,7 @@ def test_a_cache_that_would_have_no_use_is_refused(name: str) -> None:
     assert name_of(choose("auto", "1GB", None).kind) == "resident"
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_impossible_choices_are_refused() -> None:
     with pytest.raises(ConfigError, match="direct, mmap, resident"):
         choose("mapped", None, None)
     with pytest.raises(ConfigError, match=r"address table alone takes 1\.88 MB; give more"):
@@ -140,16 +140,18 @@ def test_what_cannot_be_is_refused() -> None:
         choose("direct", "much", None)
 
 
-def test_who_needs_the_indices_gets_them_in_memory_or_mapped() -> None:
+def test_a_loader_that_needs_the_indices_gets_them_in_memory_or_mapped() -> None:
     def needing(name: str, memory: int | None) -> str:
         return name_of(choose(name, None, memory, needs_indices="it looks at whole lists").kind)
 
     assert needing("auto", LEAST + INDICES) == "resident"
     assert needing("auto", LEAST) == "mmap"
-    with pytest.raises(ConfigError, match="it looks at whole lists; say 'mmap' or 'resident'"):
+    with pytest.raises(
+        ConfigError, match="because it looks at whole lists: give topology='mmap' or 'resident'"
+    ):
         needing("direct", LEAST)
 
 
-def test_a_strategy_whose_topologies_do_not_suit_says_so() -> None:
+def test_a_strategy_without_a_suitable_topology_is_refused() -> None:
     with pytest.raises(ConfigError, match="none of the topologies resident suits this loader"):
-        choose_topology(("resident",), None, [SIZE], DEMAND, LEAST, None)
+        choose_topology(("resident",), None, [SIZE], REQUIREMENTS, LEAST, None)

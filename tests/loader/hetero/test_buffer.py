@@ -51,7 +51,7 @@ def test_a_buffer_too_small_names_one_that_works(make: Make, data: HeteroData) -
 def test_a_budget_for_everything(make: Make) -> None:
     everything = make(buffer=None, memory="40MB").plan()
     assert everything.holds_everything
-    assert "all tables fit" in str(everything)
+    assert "because all tables fit" in str(everything)
     rest = everything.total_bytes - everything.buffer_bytes
     tight = make(buffer=None, memory=rest + 30_000, topology="resident").plan()
     assert not tight.holds_everything
