@@ -1,4 +1,8 @@
-"""A store's graph as a sampler wants it: topology, times and weights."""
+"""`StoredGraph`: times, weights and edge ids of a store's graph, for `NeighborSampler`.
+
+In the pipeline, the runtime gives the sampler its topologies. A sampler that is used alone takes
+memory-mapped ones from here.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,19 @@ from gnndrive.store.reader import Store
 from gnndrive.store.types import folder
 from gnndrive.store.views import StoredEdges, StoredNodes
 
-_STEP = 1 << 20  # numbers at once
+_STEP = 1 << 20  # numbers that are converted at once
 
 
 class StoredGraph:
-    """The graph of a store. Times and weights are read into memory when they are first wanted.
+    """The graph of a store. It reads times and weights into memory at their first use.
 
     Args:
-        store: whose.
-        time_attr: the attribute of nodes or edges that is the time, or None.
-        weight_attr: the attribute of edges that is the weight, or None.
+        store: the store.
+        time_attr: the name of the node or edge attribute that holds times, or None.
+        weight_attr: the name of the edge attribute that holds weights, or None.
 
     Attributes:
-        of_nodes: whether the times are nodes'.
+        of_nodes: whether the times are an attribute of nodes; else of edges.
 
     Raises:
         ConfigError: the store has no such attribute.
@@ -40,7 +44,7 @@ class StoredGraph:
 
     def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
         self.store, self._time, self._weight = store, time_attr, weight_attr
-        self._read: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
@@ -54,27 +58,28 @@ class StoredGraph:
         if name is not None and name not in names:
             raise ConfigError(
                 f"{what}={name!r}: {self.store.path} has no such attribute, but "
-                f"{', '.join(sorted(names)) or 'none'}"
+                f"{', '.join(sorted(names)) or 'none'}: give one of these"
             )
 
     @property
     def temporal(self) -> bool:
-        """Whether there are times."""
+        """Whether the sampler respects times."""
         return self._time is not None
 
     @property
     def identity(self) -> str:
-        """Which attributes they are."""
+        """A text that names the attributes of times and weights."""
         return f"time={self._time} weight={self._weight}"
 
     @property
     def _timed(self) -> Sequence[StoredNodes | StoredEdges]:
-        """What has times."""
+        """The types of nodes or edges that have times."""
         timed: Sequence[StoredNodes | StoredEdges] = self._nodes if self.of_nodes else self._edges
         return [each for each in timed if self._time in each]
 
     @property
     def _weighted(self) -> list[StoredEdges]:
+        """The types of edges that have weights."""
         return [edges for edges in self._edges if self._weight in edges]
 
     @property
@@ -85,49 +90,61 @@ class StoredGraph:
         )
 
     def topologies(self) -> list[Topology]:
-        """The graph on mapped indices, for a sample here and there: one an edge type."""
+        """Topologies with memory-mapped indices, one for each edge type, for a sampler that is used
+        outside a pipeline."""
         return [mapped(edges) for edges in self._edges]
 
     @property
     def degree_max(self) -> int:
-        """The most in-edges of a node, all of which are looked at; 0: no list is."""
+        """The most in-edges of a node; 0 without times and weights, because then a sampler does not
+        look at whole lists."""
         if self._time is None and self._weight is None:
             return 0
         return max((_degree_max(edges.index_pointers) for edges in self._edges), default=0)
 
     def times(self) -> Any:
-        """Times of nodes, or of edges at CSC positions, int64; heterogeneous: of those that have
-        them, by node type, or by the name of the edge type's folder.
+        """Times of nodes, int64 [nodes], or of edges at CSC positions, int64 [edges].
+
+        Returns:
+            A tensor; of a heterogeneous store a dict by node type, or by the name of the edge
+            type's folder, of the types that have times; None without times.
 
         Raises:
-            ConfigError: they are no whole numbers.
+            ConfigError: they are not one whole number for each node or edge.
         """
         return self._attributes("times", self._timed, self._time, as_times)
 
     def weights(self) -> Any:
-        """Weights of edges at CSC positions, float32 or float64; heterogeneous: by the name of the
-        edge type's folder."""
+        """Weights of edges at CSC positions, float32 or float64 [edges].
+
+        Returns:
+            A tensor; of a heterogeneous store a dict by the name of the edge type's folder, of the
+            types that have weights; None without weights.
+
+        Raises:
+            ConfigError: they are not one number for each edge.
+        """
         return self._attributes("weights", self._weighted, self._weight, as_weights)
 
     def _attributes(
         self, what: str, given: Sequence[StoredNodes | StoredEdges], name: str | None,
         convert: Callable[[Tensor], npt.NDArray[Any]],
     ) -> Any:  # fmt: skip
-        """An attribute of all that have it, read once."""
+        """The attribute `name` of the types in `given`, read at the first call; `what` keys it."""
         with self._lock:
-            if name is not None and what not in self._read:
-                read = {folder(each.type): _in_memory(each, name, convert) for each in given}
-                self._read[what] = read if self.store.is_hetero else read[""]
-            return self._read.get(what)
+            if name is not None and what not in self._loaded:
+                loaded = {folder(each.type): _load(each, name, convert) for each in given}
+                self._loaded[what] = loaded if self.store.is_hetero else loaded[""]
+            return self._loaded.get(what)
 
     def edge_ids(self) -> Any:
-        """The original number of the edge at each CSC position, memory-mapped; None: that is it;
-        heterogeneous: by edge type."""
+        """The original number of the edge at each CSC position, memory-mapped; None: the number is
+        the position. Of a heterogeneous store: a dict by edge type."""
         numbers = {edges.type: edges.mapped_edge_id() for edges in self._edges}
         return numbers if self.store.is_hetero else numbers[None]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_lock": None, "_read": {}}
+        return self.__dict__ | {"_lock": None, "_loaded": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -135,14 +152,15 @@ class StoredGraph:
 
 
 def _degree_max(pointers: IndexPointers) -> int:
+    """The largest difference of two neighbouring index pointers."""
     steps = range(0, len(pointers) - 1, _STEP)
     return max((int(np.diff(pointers[at : at + _STEP + 1]).max()) for at in steps), default=0)
 
 
-def _in_memory(
+def _load(
     given: StoredNodes | StoredEdges, name: str, convert: Callable[[Tensor], npt.NDArray[Any]]
 ) -> Tensor:
-    """An attribute of nodes, or of edges at CSC positions, converted a piece at a time."""
+    """Read an attribute of nodes, or of edges at CSC positions, and convert it piece by piece."""
     value = given.tensor(name)
     edge_id = given.mapped_edge_id() if isinstance(given, StoredEdges) else None
     whole = torch.from_numpy(np.empty(len(value), convert(value[:0]).dtype))
@@ -151,6 +169,6 @@ def _in_memory(
         found = value[piece] if edge_id is None else value[edge_id[piece].to(torch.int64)]
         flat = torch.from_numpy(convert(found))
         if flat.shape != whole[piece].shape:
-            raise ConfigError(f"{given.table(name).path}: give one number for each, not a row")
+            raise ConfigError(f"{given.table(name).path}: give one number for each node or edge")
         whole[piece] = flat
     return whole

@@ -1,9 +1,14 @@
-"""How the pipeline samples whatever is more than plain neighbour sampling: in trees, by time or
-weight, around edges, both ways, with a sampler or a transform of the user's.
+"""`SubgraphSampler`: samples in PyG's own form, through a PyG `BaseSampler`.
 
-A batch's seeds go through a PyG `BaseSampler`, gnndrive's or the user's, and come out in PyG's own
-form, so that PyG's code for negative edges and both-way subgraphs is used as it is. The plain case
-has a shorter way (`samplers/uniform.py`) with a third of the memory a queued sample.
+A loader uses it for everything beyond plain neighbour sampling: heterogeneous graphs, disjoint
+trees, times, weights, seed edges, bidirectional or induced subgraphs, a sampler or a transform of
+the user's. `Assembly.sampler` makes one for each epoch from the loader's `SubgraphSampling`, and
+the sample stage calls it in worker threads. It calls gnndrive's `NeighborSampler`
+(`pyg/sampler.py`) or the user's sampler, and uses PyG's code for negative edges and bidirectional
+subgraphs unchanged.
+
+When not to use it: for plain neighbour sampling. `sampling/samplers/uniform.py` needs a third of
+the memory for a queued sample.
 """
 
 from __future__ import annotations
@@ -32,12 +37,12 @@ from gnndrive.sampling.topologies.base import Topology
 
 @dataclass(frozen=True, slots=True)
 class SubgraphSampling:
-    """What samples are drawn with, for all epochs of a loader.
+    """How a loader samples, in all its epochs.
 
     Attributes:
-        sampler: gnndrive's or the user's.
-        transform: the user's, of what was sampled; or None.
-        negatives: how negative edges are drawn; None: there are none.
+        sampler: gnndrive's `NeighborSampler` or the user's sampler.
+        transform: the user's function that is applied to each sample, or None.
+        negatives: how negative edges are drawn; None: no negative edges.
     """
 
     sampler: BaseSampler
@@ -45,46 +50,51 @@ class SubgraphSampling:
     negatives: NegativeSampling | None = None
 
     @property
-    def ours(self) -> NeighborSampler | None:
-        """The sampler, if it is gnndrive's."""
+    def gnndrive_sampler(self) -> NeighborSampler | None:
+        """The sampler if it is gnndrive's; None if it is the user's."""
         return self.sampler if isinstance(self.sampler, NeighborSampler) else None
 
     @property
     def identity(self) -> str:
-        """What tells it from others, as far as that can be said in words."""
-        said = [type(self.sampler).__name__]
-        if self.ours is not None:
-            said.append(self.ours.identity)
+        """A text that identifies these sampling options. Equal text means equal batches, unless the
+        user's sampler or transform has changed under the same name."""
+        parts = [type(self.sampler).__name__]
+        if self.gnndrive_sampler is not None:
+            parts.append(self.gnndrive_sampler.identity)
         if self.transform is not None:
-            said.append(getattr(self.transform, "__qualname__", type(self.transform).__name__))
+            parts.append(getattr(self.transform, "__qualname__", type(self.transform).__name__))
         if self.negatives is not None:
             weights = (self.negatives.src_weight, self.negatives.dst_weight)
-            said.append(f"{self.negatives.mode.value} {self.negatives.amount} {digest(*weights)}")
-        return ", ".join(said)
+            parts.append(f"{self.negatives.mode.value} {self.negatives.amount} {digest(*weights)}")
+        return ", ".join(parts)
 
     @property
     def needs_indices(self) -> str | None:
-        """Why the adjacency's indices are to be in memory or mapped; None: they need not be."""
-        if self.ours is None:
+        """The reason why the adjacency's indices must be in memory or memory-mapped, for an error
+        message after "because"; None: they need not be."""
+        sampler = self.gnndrive_sampler
+        if sampler is None:
             return "neighbor_sampler= reads the graph itself"
-        if self.ours.subgraph_type == SubgraphType.induced:
-            return "induced subgraphs look at whole lists of neighbours"
-        if self.ours.is_temporal and not self.ours.edge_level:
-            return "times of nodes are those of the neighbours that may be drawn"
+        if sampler.subgraph_type == SubgraphType.induced:
+            return "induced subgraphs need whole lists of neighbours"
+        if sampler.is_temporal and not sampler.edge_level:
+            return "times of nodes are looked up by the ids of all neighbours"
         return None
 
     @property
     def graph_bytes(self) -> int:
         """Bytes of memory for times and weights."""
-        return 0 if self.ours is None else self.ours.graph_bytes
+        return 0 if self.gnndrive_sampler is None else self.gnndrive_sampler.graph_bytes
 
     @property
     def candidate_bytes(self) -> int:
-        """Bytes of a sampling thread's scratch where times or weights have a say."""
-        return 0 if self.ours is None else self.ours.candidate_bytes
+        """Bytes of a sampling thread's scratch for the longest list of neighbours, if times or
+        weights are used."""
+        return 0 if self.gnndrive_sampler is None else self.gnndrive_sampler.candidate_bytes
 
-    def seeds(self, edges: int, type: EdgeKey) -> dict[NodeKey, int]:
-        """How many nodes so many seed edges of a type begin with, by node type."""
+    def seed_nodes(self, edges: int, type: EdgeKey) -> dict[NodeKey, int]:
+        """The number of seed nodes, by node type, of `edges` seed edges of an edge type: the ends
+        of these edges and of their negative edges."""
         more = 0 if self.negatives is None else math.ceil(edges * float(self.negatives.amount))
         both = self.negatives is None or self.negatives.is_binary()
         source, target = ends_of(type)
@@ -94,12 +104,12 @@ class SubgraphSampling:
 
 
 class SubgraphSampler(Sampler):
-    """Draws one epoch's samples; see `SubgraphSampling`.
+    """Samples for one epoch; several worker threads call it at once.
 
     Args:
-        drawing: with what.
-        of_edges: whether seeds are edges.
-        type: of which type they are; None in a homogeneous graph.
+        subgraphs: how to sample.
+        of_edges: whether seeds are edges; else they are nodes.
+        type: the type of the seeds; None in a homogeneous graph.
     """
 
     name = "pyg"
@@ -108,7 +118,8 @@ class SubgraphSampler(Sampler):
         self, subgraphs: SubgraphSampling, of_edges: bool = False, type: NodeKey | EdgeKey = None
     ) -> None:
         self._subgraphs, self._of_edges, self._type = subgraphs, of_edges, type
-        self._ours = None if subgraphs.ours is None else subgraphs.ours.for_an_epoch()
+        own = subgraphs.gnndrive_sampler
+        self._gnndrive_sampler = None if own is None else own.for_an_epoch()
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
@@ -117,11 +128,15 @@ class SubgraphSampler(Sampler):
         return context.subgraphs()
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
-        """See `Sampler.sample`. A sampler of the user's must be thread-safe."""
+        """See `Sampler.sample`. The user's sampler must be thread-safe.
+
+        Raises:
+            ConfigError: the user's sampler or transform returned something else than a sample.
+        """
         sampler, given = self._subgraphs.sampler, seeds.given
-        assert given is not None, "its inputs say all that there is to say"
-        if self._ours is not None:
-            sampler = self._ours.keyed(key, topologies)
+        assert given is not None, "the loader's InputNodes or InputEdges set it"
+        if self._gnndrive_sampler is not None:
+            sampler = self._gnndrive_sampler.keyed(key, topologies)
         if self._of_edges:
             negatives = self._subgraphs.negatives
             keyed = None if negatives is None else KeyedNegatives(negatives, key)
@@ -136,8 +151,8 @@ class SubgraphSampler(Sampler):
                 f"neighbor_sampler= or transform_sampler_output= gave a {type(out).__name__}: "
                 f"return a {expected.__name__}"
             )
-        # The user's numbers edges as it numbers them.
-        perm = None if self._ours is not None else sampler.edge_permutation
+        # The user's sampler may number edges by position; its permutation gives original numbers.
+        perm = None if self._gnndrive_sampler is not None else sampler.edge_permutation
         if isinstance(out, HeteroSamplerOutput):
             node = {name: _as_int64(each) for name, each in out.node.items()}
             edge = {
@@ -148,49 +163,53 @@ class SubgraphSampler(Sampler):
         else:
             node, edge = {None: _as_int64(out.node)}, {None: _permuted(out.edge, perm)}
             count = len(out.row)
-        return Subgraph(node, edge, count, out, numbered=self._ours is None)
+        return Subgraph(node, edge, count, out, numbered=self._gnndrive_sampler is None)
 
     def stop(self) -> None:
         """Make running and later calls of gnndrive's sampler end at once with ClosedError."""
-        if self._ours is not None:
-            self._ours.stop()
+        if self._gnndrive_sampler is not None:
+            self._gnndrive_sampler.stop()
 
     def bounds(
         self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
     ) -> Bounds:
-        """See `Sampler.bounds`; a user's sampler can bring the whole graph."""
-        ours = self._ours
-        if ours is None:
+        """See `Sampler.bounds`; the bounds of a user's sampler are the whole graph."""
+        sampler = self._gnndrive_sampler
+        if sampler is None:
             return Bounds(nodes, edges, nodes)
         seeds: dict[NodeKey, int] = {self._type: batch_size}  # type: ignore[dict-item]
         if self._of_edges:
-            seeds = self._subgraphs.seeds(batch_size, self._type)  # type: ignore[arg-type]
-        fanouts = ours.fanouts
-        found = most(seeds, fanouts, nodes, edges, ours.replace)
-        drawn, entries = dict(found.edges), found.nodes
-        if ours.disjoint:  # each tree has its own, and a node comes once a tree
-            entries, drawn = dict.fromkeys(nodes, 0), dict.fromkeys(edges, 0)
+            seeds = self._subgraphs.seed_nodes(batch_size, self._type)  # type: ignore[arg-type]
+        fanouts = sampler.fanouts
+        found = most(seeds, fanouts, nodes, edges, sampler.replace)
+        sampled, entries = dict(found.edges), found.nodes
+        if sampler.disjoint:  # each tree has edges of its own, and a node may be in every tree
+            entries, sampled = dict.fromkeys(nodes, 0), dict.fromkeys(edges, 0)
             for type, count in seeds.items():
-                tree = most({type: 1}, fanouts, nodes, edges, ours.replace)
+                tree = most({type: 1}, fanouts, nodes, edges, sampler.replace)
                 for name, each in tree.nodes.items():
                     entries[name] += count * each
                 for edge_type, each in tree.edges.items():
-                    drawn[edge_type] += count * each
-        if ours.subgraph_type == SubgraphType.induced:
-            drawn = dict(edges)
-        if ours.subgraph_type == SubgraphType.bidirectional:
-            drawn = {type: 2 * count for type, count in drawn.items()}
-        return Bounds(found.nodes, drawn, entries)
+                    sampled[edge_type] += count * each
+        if sampler.subgraph_type == SubgraphType.induced:
+            sampled = dict(edges)
+        if sampler.subgraph_type == SubgraphType.bidirectional:
+            sampled = {type: 2 * count for type, count in sampled.items()}
+        return Bounds(found.nodes, sampled, entries)
 
 
 def _as_int64(node: Any) -> Int64Array:
-    """Node ids as C reads them."""
+    """Node ids or edge numbers in the form that C reads: int64 [n]."""
     numbers: Int64Array = torch.as_tensor(node).to(torch.int64).contiguous().numpy()
     return numbers
 
 
 def _permuted(edge: Any, perm: Any) -> Int64Array | None:
-    """`perm[edge]`; None: there are none, or `edge` as it is."""
+    """`perm[edge]`, or `edge` if `perm` is None; None if `edge` is None.
+
+    Raises:
+        ConfigError: an edge is out of the permutation's range.
+    """
     if edge is None:
         return None
     if perm is None:
@@ -199,14 +218,18 @@ def _permuted(edge: Any, perm: Any) -> Int64Array | None:
     if len(edge) and not 0 <= int(edge.min()) <= int(edge.max()) < len(perm):
         raise ConfigError(
             f"neighbor_sampler= or transform_sampler_output= named edge {edge.min()} or "
-            f"{edge.max()}, and its edge_permutation has {len(perm)}"
+            f"{edge.max()}, and its edge_permutation has {len(perm)}: give edges in its range"
         )
     return _as_int64(perm[edge])
 
 
 class KeyedNegatives(NegativeSampling):  # type: ignore[misc]
-    """PyG's negative sampling, whose draws depend on a key alone instead of on torch's random
-    state."""
+    """PyG's negative sampling, with draws that depend on a key instead of torch's random state.
+
+    Args:
+        negatives: the user's negative sampling.
+        key: the batch's key.
+    """
 
     def __init__(self, negatives: NegativeSampling, key: int) -> None:
         super().__init__(
@@ -215,14 +238,26 @@ class KeyedNegatives(NegativeSampling):  # type: ignore[misc]
         self._generator = torch.Generator().manual_seed(key % (1 << 63))
 
     def sample(self, num_samples: int, endpoint: str, num_nodes: int | None = None) -> torch.Tensor:
-        """`num_samples` node ids of an endpoint, "src" or "dst", int64 [num_samples]."""
+        """Draw node ids for one end of negative edges; PyG's code calls this.
+
+        Args:
+            num_samples: how many to draw.
+            endpoint: "src" or "dst".
+            num_nodes: number of nodes to draw from; PyG's code always gives it.
+
+        Returns:
+            int64 [num_samples].
+
+        Raises:
+            ValueError: the user's weights are not one for each node.
+        """
         weight = self.src_weight if endpoint == "src" else self.dst_weight
         if weight is None:
-            assert num_nodes is not None, "PyG's edge_sample says how many there are"
+            assert num_nodes is not None, "PyG's edge_sample gives it"
             return torch.randint(num_nodes, (num_samples,), generator=self._generator)
         if num_nodes is not None and weight.numel() != num_nodes:
             raise ValueError(
-                f"negative sampling has {weight.numel()} weights for {num_nodes} nodes: give one a "
-                "node"
+                f"negative sampling has {weight.numel()} weights for {num_nodes} nodes: give "
+                "one for each node"
             )
         return torch.multinomial(weight, num_samples, True, generator=self._generator)
