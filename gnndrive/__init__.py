@@ -7,7 +7,9 @@
     for batch in NeighborLoader(store, [10, 10, 10], store.split("train"), batch_size=1024):
         ...
 
-It is GNNDrive's pipeline (ICPP 2024); docs/architecture.md says which file is which part of it.
+It runs the pipeline of GNNDrive (ICPP 2024). docs/architecture.md says which file does what.
+`help(gnndrive.NeighborLoader)` describes all arguments, and `help(gnndrive.loader)` lists the
+modules through which a batch goes.
 """
 
 from importlib.metadata import version

@@ -1,8 +1,9 @@
-"""The papers, one line each: the schedule, sampler, topologies, layout, policy and tiers of each.
+"""`Strategy`: the parts that a published design is made of; `STRATEGIES`: one for each paper.
 
-Each name on the right is a file in the folder of its kind. A strategy is listed once all its parts
-are built. A strategy of your own is a `Strategy` whose parts are names or plug-in classes; give it
-to a loader as `strategy=`.
+A loader's `strategy=` names one. `Assembly`, `Runtime` and `BufferPool` (`loader/`) make the parts,
+which are plug-ins: each name is a file in the folder of its kind, see `gnndrive.common.plugins`. A
+strategy is added to `STRATEGIES` when all its parts are built. For a strategy of your own, make a
+`Strategy` whose parts are names or plug-in classes, and give it to a loader as `strategy=`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ from gnndrive.common.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """What a published design is made of; see `gnndrive.common.plugins`.
+    """The parts of a published design. Each part is a plug-in's name or its class.
 
     Attributes:
-        name: what loaders call it.
-        paper: where it was published.
-        schedule, sampler, layout: plug-ins, by name or as classes. The layout is the features'
-            alone; the adjacency and other attributes lie as the store has them.
-        topologies: the loader takes the first that suits the memory, unless the user names one.
-        policy: what leaves the feature buffer first, unless the user names another.
-        tiers: what lies below the feature buffer, the highest first.
+        name: the name that `strategy=` takes.
+        paper: where the design was published.
+        schedule: chooses the seeds of each batch.
+        sampler: samples around seeds; not used for what only `SubgraphSampler` can do.
+        topologies: where the adjacency may live; the loader takes the first that suits the memory,
+            unless the user names one.
+        layout: how the rows of features lie on disk; adjacency and other attributes lie as the
+            store has them.
+        policy: which rows leave the feature buffer first, unless the user names another.
+        tiers: where rows are fetched from, below the feature buffer; the highest first.
     """
 
     name: str
@@ -49,10 +53,10 @@ STRATEGIES = {
 
 
 def strategy(name: str | Strategy) -> Strategy:
-    """The strategy of that name; a `Strategy` as it is.
+    """Find a strategy by name; a `Strategy` is returned as it is.
 
     Raises:
-        ConfigError: there is none; the message lists those there are.
+        ConfigError: no strategy has that name; the message lists all names.
     """
     if isinstance(name, Strategy):
         return name

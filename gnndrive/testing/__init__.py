@@ -1,1 +1,6 @@
-"""Fakes for tests: a simulated disk, a loop that finds deadlocks, rows that tell their node."""
+"""Fakes for tests of the pipeline, and of plug-ins outside the package; they ship with gnndrive.
+
+- `faults`: faults of the simulated disk, and the settings of its engine.
+- `loop`: an event loop with a virtual clock, which raises `Deadlock` instead of hanging.
+- `simulation`: the whole pipeline on a simulated disk; every row that it delivers is checked.
+"""

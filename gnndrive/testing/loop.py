@@ -1,7 +1,7 @@
 """An event loop with a virtual clock, in which a deadlock is an exception instead of a hang.
 
-The clock stands still while a callback is ready, and then jumps to the next timer. If no timer is
-left either, no task can ever wake up, and `run` raises `Deadlock`. It is for tests in which all I/O
+The clock stands still while a callback is ready, and then jumps to the next timer. If there is no
+timer, no task can ever wake up, and `run` raises `Deadlock`. Use it only in tests in which all I/O
 is simulated.
 """
 
@@ -18,7 +18,7 @@ _stuck: list[asyncio.Task[Any]] = []
 
 
 class Deadlock(AssertionError):
-    """Every task waits, and nothing is scheduled that could wake one."""
+    """Every task waits, and no callback or timer can wake one."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -73,9 +73,8 @@ def _unwind(loop: VirtualLoop) -> None:
             break
         loop.call_soon(loop.stop)
         loop.run_forever()
-    _stuck.extend(
-        asyncio.all_tasks(loop)
-    )  # never finalized, so that what they hold stays allocated
+    # Tasks that do not end are kept for ever, because finalizing them could free memory in use.
+    _stuck.extend(asyncio.all_tasks(loop))
     for task in tasks:
         if task.done() and not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not report it beside the run's error
+            task.exception()  # asyncio would report an exception that is never retrieved

@@ -1,10 +1,10 @@
-"""The whole pipeline on a simulated disk, in one event loop with a virtual clock: what most tests
-run on.
+"""`simulate`: runs the whole pipeline on a simulated disk, in one event loop with a virtual clock.
 
-Everything that varies is drawn from a seed: samples, completions, faults, how many turns a worker
-or the consumer takes. A deadlock raises, a wrong row raises, and at the end every slot is accounted
-for. Rows tell their node: a row is a function of its number, so no copy of the table is needed to
-check it.
+Most tests of the pipeline and the feature buffer use it. A seed determines everything that varies:
+samples, completions, faults, and how many turns of the loop a worker or the consumer takes. A
+deadlock raises an error, a wrong row raises an error, and at the end every slot must be free or on
+standby. Each row's content is a function of its number, so a row is checked without a copy of the
+table.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DEFAULT_DEVICE = "host"
 
 
 def numbered_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
-    """The content of rows that tell their number: uint8 [n, row_bytes]."""
+    """The content of rows by their numbers (int64 [n]): uint8 [n, row_bytes]."""
     place = np.arange(row_bytes, dtype=np.uint64)
     mixed = (rows.astype(np.uint64)[:, None] + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = mixed ^ (place + np.uint64(1)) * np.uint64(0xC2B2AE3D27D4EB4F)
@@ -65,17 +65,17 @@ def numbered_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 def write_numbered_rows(path: Path, count: int, row_bytes: int) -> TableFile:
-    """A file of `count` rows that tell their number."""
+    """Write a file of `count` rows whose content is `numbered_rows`."""
     path.write_bytes(numbered_rows(np.arange(count), row_bytes).tobytes())
     return TableFile(str(path), 0, count, row_bytes, "uint8", (row_bytes,))
 
 
 class InlineWorkers(Workers):
-    """Runs functions in place, after a seeded number of turns of the event loop.
+    """Runs functions in the event loop's thread, after a random number of turns of the loop.
 
     Args:
-        seed: what the turns are drawn from.
-        turns_max: the most turns.
+        seed: determines the numbers of turns.
+        turns_max: the most turns before a function runs.
     """
 
     def __init__(self, seed: int = 0, turns_max: int = 3) -> None:
@@ -89,11 +89,16 @@ class InlineWorkers(Workers):
         return function(*arguments)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Does nothing, because there are no threads."""
 
 
 class RandomSampler(Sampler):
-    """Adds random nodes to the seeds: between 0 and `extra_max` of them, drawn from the key."""
+    """Adds between 0 and `extra_max` random nodes to the seeds, which the key determines.
+
+    Args:
+        num_nodes: number of nodes of the graph.
+        extra_max: the most nodes to add.
+    """
 
     name = "random"
 
@@ -108,11 +113,11 @@ class RandomSampler(Sampler):
         return cls(context.store.num_nodes, 12)
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology] = ()) -> Sample:
-        """See `Sampler.sample`; needs no graph, and finds no edges."""
+        """See `Sampler.sample`; reads no graph and returns no edges."""
         return self.sample_nodes(seeds.node, key)
 
     def sample_nodes(self, seeds: Int64Array, key: int) -> Sample:
-        """Sample around node ids, int64 [n]."""
+        """Sample around the seeds, node ids int64 [n]."""
         draw = np.random.default_rng(key)
         count = min(int(draw.integers(0, self._extra_max + 1)), self._num_nodes)
         extra = draw.choice(self._num_nodes, count, replace=False)
@@ -129,24 +134,27 @@ class RandomSampler(Sampler):
         return Bounds(most, dict.fromkeys(edges, 0), most)
 
     def stop(self) -> None:
-        """Samples are made at once: nothing to stop."""
+        """Does nothing, because sampling never waits."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a simulation runs.
+    """The parameters of a simulation.
 
     Attributes:
-        file: rows that tell their number.
-        slots: of the feature buffer; 0: just enough for the largest batch.
-        batches, batch_size, extra_max: the epoch; a batch has at most batch_size + extra_max rows.
+        file: a table from `write_numbered_rows`.
+        slots: number of slots of the feature buffer; 0: just enough for the largest batch.
+        batches: number of batches of an epoch.
+        batch_size: seeds of a batch.
+        extra_max: the most nodes that sampling adds; a batch has at most batch_size + extra_max
+            rows.
         stages, faults, depth: see `Stages`, `Faults`, `EngineSettings`.
-        policy: what leaves the buffer.
+        policy: which rows leave the feature buffer first.
         consumer_turns_max: the most turns of the loop that the consumer takes for a batch.
-        part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: by the seed, among them
-            one row and more than any sweep has.
+        part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: the seed chooses 1 row, 4
+            rows, or more rows than any sweep has.
         together: samples of a round, see `Epoch`.
-        device: "host" or "simulated-cuda", where the buffer lives.
+        device: where the buffer lives: "host" or "simulated-cuda".
     """
 
     file: TableFile
@@ -164,7 +172,7 @@ class Scenario:
     device: str = field(default_factory=lambda: DEFAULT_DEVICE)
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
-        """The epoch's seeds, drawn from `seed`."""
+        """Yield the seeds of each batch of an epoch, which `seed` determines."""
         draw = np.random.default_rng(seed)
         for index in range(self.batches):
             node = draw.choice(self.file.row_count, self.batch_size, replace=False)
@@ -173,8 +181,13 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Delivered:
-    """A batch as the consumer got it: its index, its nodes and their rows (uint8 [n,
-    row_bytes])."""
+    """A batch as the consumer got it.
+
+    Attributes:
+        index: the batch's index.
+        node: its node ids, int64 [n].
+        rows: its nodes' rows, uint8 [n, row_bytes].
+    """
 
     index: int
     node: Int64Array
@@ -182,7 +195,12 @@ class Delivered:
 
 
 class Simulation:
-    """One feature buffer on a simulated disk; made inside the loop it runs in."""
+    """One feature buffer on a simulated disk. Make it inside the event loop that it runs in.
+
+    Args:
+        scenario: what to run.
+        seed: determines everything that varies.
+    """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -204,7 +222,7 @@ class Simulation:
         self.counters = Counters()
 
     def epoch(self, number: int = 0) -> Epoch:
-        """A new epoch over the buffer."""
+        """Make an epoch that uses the buffer."""
         scenario = self.scenario
         sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
         batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
@@ -221,7 +239,7 @@ class Simulation:
     # ---- pipeline.epoch.BatchAssembly ----
 
     def prepare(self) -> None:
-        """Nothing is wanted before the first batch."""
+        """Does nothing, because no batch has labels."""
 
     @staticmethod
     def rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:
@@ -236,13 +254,14 @@ class Simulation:
         return Delivered(item.seeds.index, item.rows["x"], rows), ()
 
     def gathered(self, lease: Lease) -> npt.NDArray[np.uint8]:
-        """The rows of a lease that is ready, gathered and looked at."""
+        """Gather the rows of a lease that is ready, and wait until the host can read them."""
         rows = lease.gather("x", torch.uint8, (self.scenario.file.row_bytes,))
         self.device.hand_over(rows)
         return rows.numpy()
 
     async def consume(self, epoch: Epoch, limit: int | None = None) -> list[Delivered]:
-        """Take batches from the epoch and check each row, until it ends or `limit` were taken."""
+        """Take batches from the epoch and check each row, until the epoch ends or `limit` batches
+        were taken."""
         delivered: list[Delivered] = []
         while limit is None or len(delivered) < limit:
             try:
@@ -256,19 +275,20 @@ class Simulation:
         return delivered
 
     def check(self, batch: Delivered) -> None:
-        """Raise AssertionError if a row is not its node's."""
+        """Raise AssertionError if a row has not the content of its node."""
         self.device.hand_over(batch)
         expected = numbered_rows(batch.node, self.scenario.file.row_bytes)
         wrong = np.flatnonzero((batch.rows.numpy() != expected).any(axis=1))
         assert not len(wrong), f"batch {batch.index}: wrong rows for nodes {batch.node[wrong]}"
 
     def check_idle(self) -> None:
-        """Raise AssertionError unless every slot is free or on standby and the books are whole."""
+        """Raise AssertionError unless every slot is free or on standby and the slot table is
+        consistent."""
         self.buffer.verify()
         stats = self.table.stats()
         assert self.buffer.idle, "the buffer still has waiters or loads"
         assert stats["free"] + stats["standby"] == stats["slots"], f"slots are missing: {stats}"
-        assert self.table.announced == 0, "a batch is still expected that will not come"
+        assert self.table.announced == 0, "a batch is still announced that will not come"
 
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""
@@ -280,10 +300,11 @@ class Simulation:
 
 
 def simulate(scenario: Scenario, seed: int, epochs: int = 1) -> list[Delivered]:
-    """Run whole epochs and return what was delivered, every row checked.
+    """Run whole epochs, check every row, and return the batches that were delivered.
 
     Raises:
-        Deadlock: the pipeline stopped for ever.
+        Deadlock: every task of the pipeline waits for another.
+        AssertionError: a row is wrong, or a slot is missing at the end.
         ReadError: a batch failed.
     """
 
