@@ -1,1 +1,19 @@
-"""What the user holds: loaders whose data may be a store, and what runs behind them."""
+"""The loaders that users iterate over, and what runs behind them when their data is a store.
+
+In the order in which a loader uses the modules, from its arguments to the batch:
+
+- `neighbor_loader`: `NeighborLoader` and `LinkNeighborLoader`, the public classes.
+- `arguments`: checks of their arguments; the names and defaults of gnndrive's own arguments.
+- `seed_edges`: checks of the arguments that only a link loader has.
+- `store_loader`: `StoreLoader`, the base class of both: iterating, resuming, closing.
+- `epoch_state`: `EpochState`, how far an epoch has come; `state_dict` and `load_state_dict`.
+- `assembly`: `Assembly` makes schedule, sampler, plan and settings; `EpochAssembly` makes batches.
+- `settings`: `RuntimeSettings`, what the assembly decides and the runtime is made from.
+- `runtime`: `Runtime` owns threads, engine, adjacency and buffers, and starts epochs.
+- `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.
+- `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue.
+
+A new argument goes into the signatures in `neighbor_loader`, `OWN_ARGUMENTS` in `arguments`, and
+from there through `Assembly` into `RuntimeSettings` or `PlanRequest`. A new schedule, sampler,
+policy or other plug-in needs no change here.
+"""

@@ -1,5 +1,7 @@
-"""Checks of a loader's arguments: each returns the argument in the form that the loader uses, or
-says what to give.
+"""Checks of a loader's arguments, for `neighbor_loader.py` and `store_loader.py`.
+
+Each `checked_…` function returns the argument in the form that the loader uses, or raises
+ConfigError with what to give instead. A new argument of gnndrive's goes into `OWN_ARGUMENTS`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ PYG_ARGUMENTS = (
     "filter_per_worker",
     "neighbor_sampler",
     "directed",
-)  # kept as attributes as they were given
+)
+"""PyG's arguments that a loader keeps as attributes, unchanged."""
+
 PYG_LINK_ARGUMENTS = (
     "edge_label_index",
     "edge_label",
@@ -41,7 +45,9 @@ PYG_LINK_ARGUMENTS = (
     "neg_sampling_ratio",
     *PYG_ARGUMENTS[2:],
 )
-PLAIN = {
+"""The same for a link loader."""
+
+PLAIN_SAMPLING = {
     "input_time": None,
     "subgraph_type": "directional",
     "disjoint": False,
@@ -50,21 +56,22 @@ PLAIN = {
     "transform_sampler_output": None,
     "neighbor_sampler": None,
     "directed": True,
-}  # what plain neighbour sampling is; anything else takes the longer way
+}
+"""The values with which the `uniform` sampler is used; with others, it is `SubgraphSampler`."""
 
 
 def is_plain(arguments: Mapping[str, Any]) -> bool:
-    """Whether arguments of PyG's ask for plain neighbour sampling and no more."""
-    for name, default in PLAIN.items():
-        value = arguments.get(name, default)
-        value = getattr(value, "value", value)  # an enumeration
-        if value is not default if default is None else value != default:
+    """Whether PyG's arguments have the values of `PLAIN_SAMPLING`."""
+    for name, plain in PLAIN_SAMPLING.items():
+        value = arguments.get(name, plain)
+        value = getattr(value, "value", value)  # of an enumeration, such as SubgraphType
+        if value is not plain if plain is None else value != plain:
             return False
     return True
 
 
 def whole(**argument: Any) -> int:
-    """The one keyword argument's value, a whole number."""
+    """Check that the one keyword argument is a whole number, and return it as an int."""
     ((name, value),) = argument.items()
     try:
         return index(value)
@@ -73,7 +80,7 @@ def whole(**argument: Any) -> int:
 
 
 def positive(**argument: int) -> int:
-    """The one keyword argument's value, a whole number of at least 1."""
+    """Check that the one keyword argument is a whole number of at least 1; returns it as an int."""
     ((name, value),) = argument.items()
     if whole(**argument) < 1:
         raise ConfigError(f"{name}={value!r} must be a whole number of at least 1")
@@ -81,19 +88,30 @@ def positive(**argument: int) -> int:
 
 
 def checked_device(device: Any, memory: str | int | None) -> tuple[Any, torch.device | None]:
-    """The device plug-in for `device=`, and which device of its kind; `memory` is its budget.
+    """Check `device=`.
+
+    Args:
+        device: the user's argument.
+        memory: the argument `device_memory=`.
+
+    Returns:
+        The device plug-in, by name or as a class, and the torch.device, or None for the host.
 
     Raises:
-        ConfigError: there is no such device, or it has no memory except the host's.
+        ConfigError: there is no such device, or `memory` is given and the device is the host.
     """
     plugin, where = choose_device(device)
     if memory is not None and find("devices", plugin).free_bytes(where) is None:
-        raise ConfigError("device_memory= is a GPU's: give memory= or buffer= for the host")
+        raise ConfigError("device_memory= is for a GPU: give memory= or buffer= for the host")
     return plugin, where
 
 
 def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
-    """What features are delivered in: a floating torch dtype or its name; None: as stored."""
+    """The torch dtype in which features are delivered; None: the dtype of the store.
+
+    Raises:
+        ConfigError: `dtype` is not a floating dtype, or the name of one.
+    """
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         raise ConfigError(f"feature_dtype={dtype!r}: give a floating dtype, such as 'float32'")
@@ -101,18 +119,22 @@ def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
 
 
 def checked_input_nodes(store: Store, nodes: Any, time: Any = None) -> InputNodes:
-    """The input nodes, and what PyG's `input_id` is of them: of a mask global ids, of anything else
-    positions; with their times, if they have any.
+    """Check `input_nodes=` and `input_time=`.
 
     Args:
-        store: whose they are.
-        nodes: ids, a mask or None; of a heterogeneous store a node type, or a type and one of them.
-        time: whole numbers, one each, or None.
+        store: the store that has the nodes.
+        nodes: ids, a mask or None for all nodes; of a heterogeneous store a node type, or a pair
+            (node type, ids, mask or None).
+        time: a whole number for each input node, or None.
+
+    Returns:
+        The input nodes. As in PyG, their `input_id` is the node's id if `nodes` is a mask, else the
+        position among the input nodes.
 
     Raises:
-        ConfigError: they are none of these.
+        ConfigError: an argument has another form, or an id is out of range.
     """
-    type, nodes = _typed(store, nodes)
+    type, nodes = _split_type(store, nodes)
     nodes, by_position = _node_ids(nodes, store.nodes(type).num_nodes)
     count = store.nodes(type).num_nodes if nodes is None else len(nodes)
     if time is not None:
@@ -126,8 +148,8 @@ def checked_input_nodes(store: Store, nodes: Any, time: Any = None) -> InputNode
     return InputNodes(count, nodes, by_position, time, type)
 
 
-def _typed(store: Store, nodes: Any) -> tuple[NodeKey, Any]:
-    """A node type, and nodes of it."""
+def _split_type(store: Store, nodes: Any) -> tuple[NodeKey, Any]:
+    """Split `input_nodes=` into the node type (None in a homogeneous store) and the nodes."""
     if isinstance(nodes, str):
         return nodes, None
     pair = isinstance(nodes, tuple | list) and len(nodes) == 2 and isinstance(nodes[0], str)
@@ -140,40 +162,49 @@ def _typed(store: Store, nodes: Any) -> tuple[NodeKey, Any]:
 
 
 def _node_ids(nodes: Any, num_nodes: int) -> tuple[torch.Tensor | None, bool]:
-    """Ids, int64 [n], or None for all; and whether `input_id` is their position."""
+    """The node ids, int64 [n], or None for all; and whether `input_id` is their position."""
     if nodes is None:
         return None, True
     try:
         nodes = torch.as_tensor(nodes)
     except (TypeError, ValueError, RuntimeError):
-        raise ConfigError("input_nodes must be a mask, node ids or None") from None
+        raise ConfigError(
+            "input_nodes is neither node ids nor a mask: give one of them, or None for all nodes"
+        ) from None
     if nodes.numel() == 0:
         nodes = nodes.to(torch.int64).view(-1)
     if nodes.dtype == torch.bool:
         if nodes.shape != (num_nodes,):
             raise ConfigError(
-                f"input_nodes is a mask of shape {tuple(nodes.shape)}; it needs one entry a node, "
-                f"({num_nodes},)"
+                f"input_nodes is a mask of shape {tuple(nodes.shape)}: give one entry for each "
+                f"node, ({num_nodes},)"
             )
         return nodes.nonzero().view(-1).cpu(), False
     if nodes.dim() != 1 or nodes.is_floating_point() or nodes.is_complex():
-        raise ConfigError("input_nodes must be a mask, or node ids as a 1-D tensor of integers")
+        raise ConfigError(
+            f"input_nodes is {nodes.dtype} {list(nodes.shape)}: give a mask, or node ids as "
+            "integers in one dimension"
+        )
     nodes = nodes.to("cpu", torch.int64, copy=True).contiguous()
     if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < num_nodes):
-        raise ConfigError(f"input_nodes has ids outside 0 … {num_nodes - 1}")
+        raise ConfigError(
+            f"input_nodes has ids outside 0 … {num_nodes - 1}: give ids in that range"
+        )
     return nodes, True
 
 
 def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
-    """`num_neighbors` as a list, or as lists by edge type.
+    """Check `num_neighbors=`; returns a list, or a dict of one list for each edge type.
 
     Raises:
-        ConfigError: they are no whole numbers of at least -1, not of one length, or of edge types
-            that the store has not.
+        ConfigError: a number is not a whole number of at least -1, the lists have several lengths,
+            or an edge type is missing or unknown.
     """
     if isinstance(num_neighbors, NumNeighbors):
         types = store.edge_types if store.is_hetero else None
-        num_neighbors = num_neighbors.get_values(types)  # with what is said for all others
+        num_neighbors = num_neighbors.get_values(
+            types
+        )  # includes its default for types that it does not list
     if not isinstance(num_neighbors, Mapping):
         return checked_fanout(num_neighbors)
     if not store.is_hetero:
@@ -185,13 +216,15 @@ def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
     missing = set(store.edge_types) - set(num_neighbors)
     if unknown or missing:
         raise ConfigError(
-            f"num_neighbors= names {sorted(unknown) or 'no'} edge types that there are not and "
-            f"leaves out {sorted(missing) or 'none'}: give one list, or one for each of "
+            f"num_neighbors= names {sorted(unknown) or 'no'} edge types that the store does not "
+            f"have and leaves out {sorted(missing) or 'none'}: give one list, or one for each of "
             f"{', '.join(map(str, store.edge_types))}"
         )
     fanouts = {type: checked_fanout(num_neighbors[type]) for type in store.edge_types}
     if len({len(fanout) for fanout in fanouts.values()}) > 1:
-        raise ConfigError(f"num_neighbors={fanouts!r} has lists of several lengths: give one")
+        raise ConfigError(
+            f"num_neighbors={fanouts!r} has lists of several lengths: give one length"
+        )
     return fanouts
 
 
@@ -215,15 +248,19 @@ OWN_ARGUMENTS = {
     "training_queue": 4,
     "seed": None,
 }
-"""What gnndrive's loaders take beside PyG's and torch's arguments, with their defaults; attributes
-of the same names."""
+"""gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
+attribute of the same name for each."""
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
-    """Refuse what only a store's loader can do, for data in memory.
+    """Refuse gnndrive's own arguments for data in memory.
+
+    Args:
+        data: the user's data, which is not a store.
+        given: the values of `OWN_ARGUMENTS`.
 
     Raises:
-        ConfigError: an argument of `OWN_ARGUMENTS` is not at its default.
+        ConfigError: one of them is not at its default.
     """
     for name, default in OWN_ARGUMENTS.items():
         if given[name] != default and str(given[name]) != default:
@@ -235,7 +272,13 @@ def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
 
 
 def checked_own(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `OWN_ARGUMENTS`, those that can be checked alone checked.
+    """Check gnndrive's own arguments, except `device`, `feature_dtype` and `strategy`.
+
+    Args:
+        given: the values of `OWN_ARGUMENTS`.
+
+    Returns:
+        The values, whole numbers as int.
 
     Raises:
         ConfigError: one of them cannot work.

@@ -1,7 +1,8 @@
-"""How a loader over a store is put together: what the user asked for becomes a schedule, a sampler,
-a plan and settings; and `EpochAssembly` serves one epoch's stages.
+"""`Assembly`: makes a loader's schedule, sampler, plan and settings. `EpochAssembly`: its batches.
 
-`Assembly` reads what the strategy names and names no plug-in itself.
+`StoreLoader` makes an `Assembly` from its checked arguments. `Assembly` asks `plan/` for the plan
+and finds the plug-ins that the strategy names; it names none itself. The pipeline's stages call
+`EpochAssembly` in worker threads: for the rows that a sample needs, and for the finished batch.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ from gnndrive.strategies import Strategy
 
 @dataclass(frozen=True)
 class Assembly:
-    """A loader's arguments, checked; everything that its epochs are made from.
+    """A loader's checked arguments, and what is made from them.
 
     Attributes:
         store: the graph.
-        strategy: which plug-ins.
+        strategy: names the plug-ins.
         inputs: the nodes or edges that seeds are drawn from.
-        subgraphs: how samples are drawn in PyG's own form; None: plain neighbour sampling.
-        collate: makes batches.
+        subgraphs: how to sample in PyG's own form; None: the strategy's sampler samples.
+        collate: joins samples with features and attributes.
         num_neighbors, replace: see `NeighborLoader`.
         batch_size, shuffle, drop_last: torch's arguments.
-        batch_sampler: the user's, or the one that torch made of the user's sampler; None: the
+        batch_sampler: the user's, or the one that torch made from the user's sampler; None: the
             strategy's schedule draws the seeds.
-        in_order: whether batches are handed over by index.
-        worker_init: called in each worker thread with its number, or None.
-        device: a device plug-in, and which of its kind, or None.
-        own: the arguments of `arguments.OWN_ARGUMENTS`, checked.
+        in_order: whether batches are delivered by index.
+        worker_init: called in each worker thread with its number; None: nothing is called.
+        device: the device plug-in, and the torch.device, or None for the host.
+        own: the values of `arguments.OWN_ARGUMENTS`.
     """
 
     store: Store
@@ -79,7 +80,7 @@ class Assembly:
     own: dict[str, Any]
 
     def schedule(self, seed: int) -> Schedule:
-        """The order of the epochs that have `seed`."""
+        """Make the schedule of the epochs that have `seed`."""
         context = ScheduleContext(
             self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
             self.store,
@@ -87,7 +88,7 @@ class Assembly:
         return choose_schedule(self.strategy.schedule, context)
 
     def sampler(self, empty: Allocate = np.empty) -> Sampler:
-        """A sampler for one epoch; its arrays get their memory from `empty`."""
+        """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does."""
         subgraphs = None
         if self.subgraphs is not None:
             of_edges = isinstance(self.inputs, InputEdges)
@@ -101,7 +102,7 @@ class Assembly:
         return self._planner().plan()
 
     def settings(self) -> RuntimeSettings:
-        """Everything that the loader's runtime is made of.
+        """Decide what the loader's runtime is made from.
 
         Raises:
             ConfigError: an argument cannot work.
@@ -124,21 +125,23 @@ class Assembly:
             gap_bytes_max=checked_gap(own["gap"], self.store, self._block_bytes),
             worker_init=self.worker_init,
         )
-        policy_if_whole = None if own["policy"] == "auto" else own["policy"]
-
-        def fitted(plan: Plan) -> RuntimeSettings:  # refers to no loader, which may be dropped
-            plan = replace(plan, fetched=settings.plan.fetched)  # what is open already
-            if not plan.holds_everything:
-                return replace(settings, plan=plan)
-            # Slots are never given up, and after the first epoch nothing is read, so nothing is
-            # gained by waiting for a sweep.
-            once = replace(stages, sweep=sweep or 1)
-            return replace(settings, plan=plan, policy=policy_if_whole, stages=once)
-
-        begun = fitted(settings.plan)
+        # If the buffer holds all rows, none ever leaves it, so only a policy that the user named is
+        # used. Nothing is read after the first epoch, so only a sweep that the user named is used.
+        if_whole = (
+            None if own["policy"] == "auto" else own["policy"],
+            replace(stages, sweep=sweep or 1),
+        )
+        first = _with_plan(settings, settings.plan, *if_whole)
         if not planner.warm_up:
-            return begun
-        return replace(begun, after_warm_up=lambda nbytes: fitted(planner.plan_after_warm_up(nbytes)))
+            return first
+
+        def after_warm_up(device_bytes: int) -> RuntimeSettings:  # refers to no loader: no cycle
+            plan = planner.plan_after_warm_up(device_bytes)
+            # Which attributes are fetched stays, because their files are open already.
+            plan = replace(plan, fetched=settings.plan.fetched)
+            return _with_plan(settings, plan, *if_whole)
+
+        return replace(first, after_warm_up=after_warm_up)
 
     @property
     def _policy(self) -> Any:
@@ -149,7 +152,7 @@ class Assembly:
         return block_bytes(max((table.file.row_bytes for table in self.collate.tables), default=1))
 
     def _planner(self) -> Planner:
-        """Asks for the plan of this loader.
+        """Make the planner of this loader.
 
         Raises:
             ConfigError: an argument cannot work.
@@ -186,23 +189,34 @@ class Assembly:
 
     @property
     def _seeds_max(self) -> int:
-        """The most seeds of a batch."""
+        """The most seeds that a batch can have."""
         count = len(self.inputs)
         size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         return min(size or count, max(count, 1))
 
 
 def _size(own: dict[str, Any], name: str) -> int | None:
+    """The argument `name` in bytes, or None."""
     return None if own[name] is None else parse_size(own[name], name)
 
 
+def _with_plan(
+    settings: RuntimeSettings, plan: Plan, policy_if_whole: Any, stages_if_whole: Stages
+) -> RuntimeSettings:
+    """The settings for a plan; `…_if_whole` replace theirs if the buffer holds all rows."""
+    if not plan.holds_everything:
+        return replace(settings, plan=plan)
+    return replace(settings, plan=plan, policy=policy_if_whole, stages=stages_if_whole)
+
+
 class EpochAssembly:
-    """What the stages of one epoch ask of its loader; see `pipeline.epoch.BatchAssembly`.
+    """Makes one epoch's inputs and batches; see `pipeline.epoch.BatchAssembly`.
 
     Args:
-        assembly: the loader's.
-        runtime: where attributes, memory and the device are.
-        number, seed: with a batch's index, what its random draws depend on.
+        assembly: the loader's assembly.
+        runtime: has the attributes, the array pool and the device.
+        number: the epoch's number.
+        seed: the epoch's seed. A batch's random draws depend on `seed`, `number` and its index.
     """
 
     def __init__(self, assembly: Assembly, runtime: Runtime, number: int, seed: int) -> None:
@@ -213,13 +227,17 @@ class EpochAssembly:
         self._files = {table.name: table.file for table in self._collate.tables}
 
     def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
-        """What the pipeline needs to run the epoch from batch `first` on, whose seeds come first in
-        `batches`."""
+        """Make what the pipeline needs to run the epoch from batch `first` on.
+
+        Args:
+            batches: the seeds of the batches from `first` on, each with its window.
+            first: the index of the first batch; not 0 in a resumed epoch and after a warm-up.
+        """
         sampler = self._assembly.sampler(self._pool.empty)
         return EpochInputs(self._number, self._seed, batches, sampler, self, first)
 
     def prepare(self) -> None:
-        """Read the labels."""
+        """Read the labels, while the first batch is sampled."""
         self._collate.prepare()
 
     def rows_of(self, sample: Sample | Subgraph) -> dict[str, Int64Array]:
@@ -227,7 +245,7 @@ class EpochAssembly:
         return self._collate.rows_of(sample, self._attributes, self._pool.empty)
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-        """Gather a batch's rows and join them with its sample."""
+        """Gather a batch's rows and join them with its sample; see `BatchAssembly.make`."""
         rows = {
             name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
             for name, file in self._files.items()

@@ -1,8 +1,8 @@
-"""The feature buffers behind a loader: one that stays warm, and more for more iterators at once.
+"""`BufferPool`: lends each running epoch a feature buffer.
 
-The first live iterator uses the warm one, epoch after epoch. A second one at the same time gets a
-buffer of its own, for two iterators in one user's thread must never wait for each other's slots
-(rule 12). All of it runs in the service's loop.
+`Runtime` owns it and calls it in the loop thread. One buffer stays warm: the only live iterator
+uses it, epoch after epoch. A second live iterator gets a buffer of its own, because two iterators
+in one user's thread must never wait for each other's slots (rule 12).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gnndrive.store.reader import Store
 
 
 class BufferPool:
-    """Makes feature buffers, lends them to epochs and ends them.
+    """Makes feature buffers, lends them to epochs, and closes them.
 
     Args:
-        settings: what to make them by.
-        store: whose tables.
-        layouts: of the tables, by name.
+        settings: the runtime's settings.
+        store: the store that has the tables.
+        layouts: the tables' layouts, by the tables' names.
         engine: reads rows.
-        device: where slots are.
-        empty: where the books' short-lived arrays get their memory from.
+        device: has the memory for slots.
+        empty: allocates short-lived arrays of the slot tables, as `numpy.empty` does.
 
     Attributes:
-        settings: others once the warm buffer has grown.
+        settings: the runtime's settings; `grow` replaces them after a warm-up.
     """
 
     def __init__(
@@ -50,44 +50,44 @@ class BufferPool:
         self._store = store
         self._layouts, self._engine, self._device, self._empty = layouts, engine, device, empty
         self._warm: FeatureBuffer | None = None
-        self._spare = device.watch() if settings.after_warm_up is not None else lambda: 0
+        self._free_bytes = device.watch() if settings.after_warm_up is not None else lambda: 0
         self._lent: list[FeatureBuffer] = []
-        self._ended: Counter[str] = Counter()  # what the books of closed buffers counted
+        self._closed_stats: Counter[str] = Counter()  # the sum over closed buffers
 
     def take(self) -> FeatureBuffer:
-        """A buffer for an epoch: the warm one, if nobody has it.
+        """Lend an epoch a buffer: the warm one, or another if the warm one is lent.
 
         Raises:
-            ConfigError: a second one does not fit into memory= or device_memory=, or there is no
-                memory for the first.
+            ConfigError: the device has no memory for the warm buffer, or another buffer does not
+                fit into memory= or device_memory=.
         """
         if self._warm is None:
             self._warm = self._make(self.settings.plan.tables)
         buffer = self._warm
         if buffer in self._lent:
-            further = len(self._lent) - 1
+            others = len(self._lent) - 1
             free = partial(self._device.free_bytes, self.settings.device[1])
-            buffer = self._make(second_buffer(self.settings.plan, further, free))
+            buffer = self._make(second_buffer(self.settings.plan, others, free))
         assert not buffer.retired
         self._lent.append(buffer)
         return buffer
 
     def give(self, buffer: FeatureBuffer) -> None:
-        """Take a buffer back from its epoch; nothing of that may be under way."""
+        """Take a buffer back from an epoch that has ended."""
         self._lent.remove(buffer)
         if buffer is not self._warm:
-            self._end(buffer)
+            self._close_buffer(buffer)
 
     async def grow(self) -> None:
-        """Between two epochs: from now on a warm buffer in all that training leaves of the device's
-        memory, if that is more than there was."""
+        """After a warm-up, replace the warm buffer by one that uses all memory of the device that
+        training leaves, if that one is larger. Does nothing while a buffer is lent."""
         settings, old = self.settings, self.settings.plan
         if settings.after_warm_up is None or self._lent or self._warm is None:
             return
         self.settings = replace(settings, after_warm_up=None)
-        spare = self._spare()
-        while spare:
-            larger = settings.after_warm_up(old.device_bytes + spare)
+        free_bytes = self._free_bytes()
+        while free_bytes:
+            larger = settings.after_warm_up(old.device_bytes + free_bytes)
             if larger.plan.slots <= old.slots:
                 break
             await self.close()
@@ -95,20 +95,20 @@ class BufferPool:
             try:
                 self._warm = self._make(larger.plan.tables)
                 return
-            except ConfigError:  # in pieces, or somebody else's by now
-                spare //= 2
+            except ConfigError:  # the memory is fragmented, or another process has taken it
+                free_bytes //= 2
         self.settings = replace(settings, after_warm_up=None)
 
     def stats(self) -> Counter[str]:
-        """What the books of all buffers counted together since the start."""
-        counted = Counter(self._ended)
+        """The slot tables' counters, summed over all buffers since the start."""
+        stats = Counter(self._closed_stats)
         for buffer in {self._warm, *self._lent}:
             if buffer is not None:
-                counted.update(buffer.stats())
-        return counted
+                stats.update(buffer.stats())
+        return stats
 
     def retire(self) -> None:
-        """No batch will come but those that are there, see `FeatureBuffer.retire`."""
+        """Stop admitting batches to the buffers that are lent; see `FeatureBuffer.retire`."""
         for buffer in self._lent:
             buffer.retire()
 
@@ -118,30 +118,31 @@ class BufferPool:
             await self._warm.drain()
 
     async def close(self) -> None:
-        """End the warm buffer, which nobody may have."""
+        """Close the warm buffer, which must not be lent."""
         await self.drain()
         if self._warm is not None:
             self._warm.verify()
             buffer, self._warm = self._warm, None
-            self._end(buffer)
+            self._close_buffer(buffer)
 
-    def _end(self, buffer: FeatureBuffer) -> None:
-        self._ended.update(buffer.stats())
+    def _close_buffer(self, buffer: FeatureBuffer) -> None:
+        self._closed_stats.update(buffer.stats())
         buffer.close()
 
-    def _make(self, held: Sequence[TablePlan]) -> FeatureBuffer:
+    def _make(self, plans: Sequence[TablePlan]) -> FeatureBuffer:
+        """Make a buffer with a slot table for each of `plans`."""
         tables: dict[str, SlotTable] = {}
         try:
-            for one in held:
-                slots = max(one.slots, 1)  # a table that no batch needs has one all the same
+            for plan in plans:
+                slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
                 policy = None
                 if self.settings.policy is not None:
                     kind: type[Policy] = find("policies", self.settings.policy)
-                    policy = kind.make(PolicyContext(one.name, one.rows, slots, self._store))
-                memory = self._device.allocate(slots, one.row_bytes)
-                tables[one.name] = SlotTable(
-                    one.rows, slots, one.row_bytes, memory, self._tier(one), policy,
-                    one.batch_rows_max, self._empty,
+                    policy = kind.make(PolicyContext(plan.name, plan.rows, slots, self._store))
+                memory = self._device.allocate(slots, plan.row_bytes)
+                tables[plan.name] = SlotTable(
+                    plan.rows, slots, plan.row_bytes, memory, self._make_tiers(plan), policy,
+                    plan.batch_rows_max, self._empty,
                 )  # fmt: skip
         except BaseException:
             for table in tables.values():
@@ -149,12 +150,12 @@ class BufferPool:
             raise
         return FeatureBuffer(tables)
 
-    def _tier(self, one: TablePlan) -> Tier:
-        """The highest tier of the strategy's chain, over all below it."""
-        below: Tier | None = None
+    def _make_tiers(self, plan: TablePlan) -> Tier:
+        """Make the strategy's chain of tiers from the lowest up, and return the highest."""
+        tier: Tier | None = None
         for part in reversed(self.settings.strategy.tiers):
             kind: type[Tier] = find("tiers", part)
-            layout = self._layouts[one.name]
-            below = kind.make(TierContext(layout, self._engine, below, one.rows, one.row_bytes))
-        assert below is not None, "a strategy has a tier"
-        return below
+            layout = self._layouts[plan.name]
+            tier = kind.make(TierContext(layout, self._engine, tier, plan.rows, plan.row_bytes))
+        assert tier is not None, "every strategy has at least one tier"
+        return tier

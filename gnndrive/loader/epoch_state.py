@@ -1,9 +1,10 @@
-"""Where an epoch stands, and how another process takes it up: `state_dict` and `load_state_dict`.
+"""`EpochState`: how far an epoch has come, and its form as a dict that JSON can hold.
 
-As in torchdata's StatefulDataLoader the state counts the batches that were yielded, those ahead in
-the queues not among them, and goes with the state of the model that has seen them. What a batch
-holds depends on (seed, epoch, its place in the epoch) alone, so the state is a few numbers, and the
-batches that are skipped cost neither a sample nor a read.
+`StoreLoader.state_dict` and `load_state_dict` use it, so that another process can continue an
+epoch. As in torchdata's StatefulDataLoader, the state counts the batches that were yielded, without
+those in the queues, so it belongs with the state of the model that was trained on them. Because a
+batch depends only on the seed, the epoch and its index, the state is a few numbers, and batches
+that are skipped are neither sampled nor read.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 
-VERSION = 2  # another where the same seed no longer gives the same batches
+VERSION = 2  # increase it when the same seed no longer gives the same batches
 
 
 @dataclass(slots=True)
 class EpochState:
-    """Where an epoch stands.
+    """How far an epoch has come.
 
     Attributes:
-        epoch: its number.
-        seed: what its order and its draws depend on, with the number; None: not drawn yet.
-        batches: how many were yielded.
-        finished: whether those are all.
-        sampler_epoch: the `epoch` of a sampler of the user's that has one, as DistributedSampler
-            has; None: there is none.
+        epoch: the epoch's number, from 0.
+        seed: the seed that the epoch's batches depend on, beside its number; None: not drawn yet.
+        batches: the number of batches that were yielded.
+        finished: whether the epoch has no more batches.
+        sampler_epoch: the attribute `epoch` of the user's sampler, such as a DistributedSampler;
+            None: the sampler has none.
     """
 
     epoch: int
@@ -38,12 +39,12 @@ class EpochState:
 
 
 def to_state_dict(state: EpochState, store: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What `state_dict` returns: nothing but what JSON knows.
+    """Make what `state_dict` returns; JSON can hold it.
 
     Args:
-        standing: of the newest epoch.
-        store: what tells the store from others.
-        settings: what batches depend on beside the seed and the store.
+        state: the newest epoch's.
+        store: the store's identity.
+        settings: the arguments that batches depend on, beside the store.
     """
     return {
         "version": VERSION, "store": store, "settings": dict(settings), "epoch": state.epoch,
@@ -52,28 +53,33 @@ def to_state_dict(state: EpochState, store: str, settings: Mapping[str, Any]) ->
     }  # fmt: skip
 
 
-def by_name(fanout: Any) -> Any:
-    """`num_neighbors` as JSON can hold it: a list, or lists by the edge type's name."""
+def fanout_to_json(fanout: Any) -> Any:
+    """`num_neighbors` in a form that JSON can hold: a list, or a dict of lists by type name."""
     if not isinstance(fanout, Mapping):
         return fanout
     return {", ".join(type): list(each) for type, each in fanout.items()}
 
 
 def from_state_dict(state: Any, store: str, settings: Mapping[str, Any]) -> EpochState:
-    """Where the epoch stood whose `to_state_dict` this is.
+    """Make the epoch state from what `to_state_dict` returned.
+
+    Args:
+        state: what the user gave to `load_state_dict`.
+        store: this loader's store's identity.
+        settings: this loader's arguments that batches depend on, beside the store.
 
     Raises:
-        ConfigError: it is no state, or that of another store or of other settings.
+        ConfigError: `state` is no state, or is from a loader of another store or other settings.
     """
     if not isinstance(state, Mapping) or state.get("version") != VERSION:
         raise ConfigError(
-            "this is no state of a gnndrive loader, or another gnndrive's: give what its "
-            "state_dict() returned"
+            "this is no state of a gnndrive loader, or one of another version of gnndrive: give "
+            "what state_dict() returned"
         )
     if state.get("store") != store:
         raise ConfigError(
-            "the state is from a loader of another store, or of this one before it was written "
-            "anew: open the store that it was saved with, or begin the epoch afresh"
+            "the state is from a loader of another store, or of this store before it was written "
+            "again: open the store that the state was saved with, or start the epoch again"
         )
     saved = state.get("settings")
     saved = saved if isinstance(saved, Mapping) else {}
@@ -84,13 +90,16 @@ def from_state_dict(state: Any, store: str, settings: Mapping[str, Any]) -> Epoc
     ]
     if differing:
         raise ConfigError(
-            f"the state is from a loader of other settings: {', '.join(differing)}; the rest of "
-            "its epoch would be another. Make the loader as it was, or begin the epoch afresh"
+            f"the state is from a loader with other settings: {', '.join(differing)}. Its epoch "
+            "would go on with other batches: make the loader with the settings that the state was "
+            "saved with, or start the epoch again"
         )
-    numbers = [state.get("epoch"), state.get("batches")]
-    maybe = [state.get("seed"), state.get("sampler_epoch")]
-    whole = all(type(number) is int and number >= 0 for number in numbers)
-    whole = whole and all(number is None or type(number) is int for number in maybe)
-    if not (whole and type(state.get("finished")) is bool):
+    epoch: Any = state.get("epoch")
+    batches: Any = state.get("batches")
+    finished: Any = state.get("finished")
+    seed, sampler_epoch = state.get("seed"), state.get("sampler_epoch")
+    valid = all(type(number) is int and number >= 0 for number in (epoch, batches))
+    valid = valid and all(number is None or type(number) is int for number in (seed, sampler_epoch))
+    if not (valid and type(finished) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
-    return EpochState(state["epoch"], maybe[0], state["batches"], state["finished"], maybe[1])
+    return EpochState(epoch, seed, batches, finished, sampler_epoch)

@@ -1,9 +1,9 @@
-"""`NeighborLoader` and `LinkNeighborLoader`: PyTorch Geometric's loaders of those names.
+"""`NeighborLoader` and `LinkNeighborLoader`: drop-in replacements of PyTorch Geometric's loaders.
 
-What their data is decides: a store on disk is loaded from by GNNDrive's pipeline
-(`gnndrive/loader/store_loader.py`); data in memory by PyG's own class, with gnndrive's sampler in
-place of pyg-lib's. Both are `torch.utils.data.DataLoader`s, so that frameworks which rebuild or
-inspect loaders find what they expect.
+If `data` is a store, the constructor checks the arguments and `StoreLoader` (`store_loader.py`)
+loads batches through GNNDrive's pipeline. If `data` is in memory, PyG's own class does everything,
+with gnndrive's sampler in place of pyg-lib's. Both are `torch.utils.data.DataLoader`s, because
+frameworks such as Lightning inspect and rebuild those.
 """
 
 from __future__ import annotations
@@ -30,66 +30,81 @@ from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.store.reader import Store
+from gnndrive.strategies import Strategy
 
 
 class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
-    """Samples neighbourhoods around nodes, of a graph on disk or in memory.
+    """Yields batches: seed nodes, the neighbourhoods sampled around them, and their features.
 
-    The arguments up to `directed` and those in `kwargs` are PyG's and torch's; those that are not
-    built yet for stores raise NotImplementedError with their name. Those from `memory` on are for
-    stores.
+    The arguments up to `directed` and those in `kwargs` are PyG's and torch's. The arguments from
+    `memory` on are gnndrive's; they need a store. Sizes are bytes or a text such as "8GB".
 
     Args:
-        data: a store, from `gnndrive.open`; or, in memory, PyG's Data, HeteroData or (FeatureStore,
-            GraphStore): then it is PyG's own loader with gnndrive's sampler.
-        num_neighbors: neighbours to sample for each node in each hop; -1: all; of a heterogeneous
-            graph a list for all edge types, or a dict by edge type.
-        input_nodes: seeds: ids (int64), a mask (bool [num_nodes]) or None for all nodes; of a
-            heterogeneous graph a node type, or (type, one of them).
-        input_time: the seeds' times, int64 [seeds].
+        data: a store from `gnndrive.open`; or data in memory (PyG's Data, HeteroData or a pair of
+            FeatureStore and GraphStore), for which this is PyG's loader with gnndrive's sampler.
+        num_neighbors: how many neighbours to sample for each node, a number for each hop; -1: all
+            of them. For a heterogeneous graph: such a list for all edge types, or a dict of one
+            list for each edge type.
+        input_nodes: the seeds: node ids (integers [seeds]), a mask (bool [num_nodes]) or None for
+            all nodes. For a heterogeneous graph: a node type, or a pair (node type, ids or mask).
+        input_time: the time of each seed, integers [seeds]; needs `time_attr`.
         replace: whether to sample with replacement.
-        subgraph_type: "directional", "bidirectional" or "induced".
-        disjoint: whether each seed has a subgraph of its own.
-        temporal_strategy: "uniform" or "last", of what is not later than the seed.
-        time_attr, weight_attr: attributes that neighbours are drawn by.
-        transform: applied to each batch.
-        transform_sampler_output: applied to what was sampled, before features are joined to it.
-        is_sorted: whether edges in memory are sorted by column already.
-        filter_per_worker: whether features in memory are picked in torch's worker processes.
-        neighbor_sampler: samples instead of gnndrive's `NeighborSampler`.
-        directed: deprecated by PyG: False is subgraph_type="induced".
-        memory: what loading may use in all, bytes or text ("8GB"); see `plan`.
-        buffer: the feature buffer's size, bytes or text; by default what `memory` leaves.
-        device: where the feature buffer and the batches live: "cpu", or "cuda", which one too.
-        device_memory: what loading may use of a GPU's memory, bytes or text; by default what
-            training leaves: after a few batches through a small buffer it is measured, and the
-            epoch goes on through a large one (half of what is free if not in_order).
-        feature_dtype: what x is delivered in, converted on the device, such as "float32" for rows
-            stored as float16, bfloat16, or int8 with a node attribute `x_scale`.
-        strategy: the published design to run, see `gnndrive.strategies`.
-        topology: where the adjacency is: "resident" in memory, "mmap" in the page cache, "direct"
-            on disk; "auto": by the memory there is, see `gnndrive.sampling.graph`.
-        neighbour_cache: what "direct" keeps of the adjacency in memory, bytes or text.
-        engine: "uring", "threads" or "auto": io_uring where it is allowed.
-        io_depth: reads in flight at once.
-        gap: rows with at most so many unwanted bytes between them on disk are read as one; 0: only
-            rows that share a sector or touch, as in the paper. By default what a request costs in
-            bytes on this disk, if `gnndrive bench disk` has measured it, else 8192.
-        policy: what leaves the feature buffer first: "lru", as in the paper; "belady", what the
-            queued samples want last; "auto": belady, unless the buffer holds everything.
-        sweep: batches read in one sorted pass, if they wait already; "auto": as many as the buffer
-            has room for, up to four, or one where it holds everything. 1 is the paper.
-        samplers, extractors: samples that are drawn at once, with "direct" in rounds that read
-            together, and tasks that extract; `num_workers`, if positive, sets `samplers`.
-        extracting_queue, training_queue: bounds of the two queues, in batches.
-        seed: makes every epoch's batches reproducible; by default drawn from `generator` at each
-            `iter`, as torch does.
-        **kwargs: torch's DataLoader arguments: batch_size, shuffle, drop_last, sampler, generator,
-            …
+        subgraph_type: "directional" (edges point towards the seeds), "bidirectional" (also their
+            reverse edges) or "induced" (all edges between the sampled nodes).
+        disjoint: whether each seed gets a subgraph of its own.
+        temporal_strategy: which neighbours to sample of those that are not later than the seed:
+            "uniform" (random ones) or "last" (the latest).
+        time_attr: the name of the node or edge attribute that holds times, or None.
+        weight_attr: the name of the edge attribute that holds sampling weights, or None.
+        transform: a function applied to each batch, or None.
+        transform_sampler_output: a function applied to each sample before its features are joined,
+            or None.
+        is_sorted: whether the edges of data in memory are already sorted by column.
+        filter_per_worker: whether features of data in memory are joined in torch's workers.
+        neighbor_sampler: a PyG `BaseSampler` to use instead of gnndrive's `NeighborSampler`.
+        directed: deprecated by PyG; False means subgraph_type="induced".
+        memory: the host memory that loading may use in all; `plan()` says for what. None: no
+            limit, and `buffer` has a default of its own.
+        buffer: the feature buffer's size. None: what `memory` leaves, or on a GPU what
+            `device_memory` leaves; without `memory`, a quarter of the available host memory.
+        device: where the feature buffer and the batches live: "cpu", "cuda", "cuda:1", a
+            torch.device, or a device plug-in's name or class.
+        device_memory: the GPU memory that loading may use. None: the first batches go through a
+            small buffer while the loader measures what training uses; the rest goes through a
+            large one. With in_order=False: half of the free GPU memory.
+        feature_dtype: the floating dtype in which x is delivered, such as "float32"; x is converted
+            on the device. int8 features are multiplied by the node attribute `x_scale` if there is
+            one. None: the dtype of the store.
+        strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
+        topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
+            "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
+            of the strategy's topologies that suits the memory.
+        neighbour_cache: with topology="direct", the memory for adjacency that is kept; 0: none.
+            None: a tenth of the memory if there is room.
+        engine: how to read: "uring" (io_uring), "threads", or an engine plug-in's class. "auto":
+            io_uring if the kernel allows it, else threads.
+        io_depth: the number of reads in flight at once.
+        gap: rows with at most this many unneeded bytes between them on disk are read in one
+            request; 0: only rows that touch or share a sector, as in the paper. None: what
+            `gnndrive bench disk` measured for this disk, else 8192.
+        policy: which rows leave the feature buffer first: "lru" (as in the paper), "belady" (those
+            that the queued samples need last or not at all), or a policy plug-in's class. "auto":
+            the strategy's policy, or none if the buffer holds all rows.
+        sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
+            "auto": as many as the buffer has room for, up to four; one if it holds all rows.
+        samplers: the number of sampling threads; with topology="direct", samples that are made at
+            once share their reads. A positive `num_workers` replaces it.
+        extractors: the number of tasks that read batches' rows into the feature buffer.
+        extracting_queue: how many batches may be sampled or wait for an extractor.
+        training_queue: how many batches may be extracted or wait to be delivered.
+        seed: makes every epoch's batches reproducible. None: each `iter` draws a seed from
+            `generator`, as torch's loaders do.
+        **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
+            generator, num_workers, timeout, in_order, …
 
     Raises:
-        ConfigError: an argument cannot work.
-        NotImplementedError: an argument that is not built yet; the message names it.
+        ConfigError: an argument cannot work; the message says what to give.
+        NotImplementedError: an argument is not built for stores; the message names it.
     """
 
     def __init__(
@@ -113,16 +128,16 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         *,
         memory: str | int | None = None,
         buffer: str | int | None = None,
-        device: str | torch.device = "cpu",
+        device: Any = "cpu",
         device_memory: str | int | None = None,
         feature_dtype: str | torch.dtype | None = None,
-        strategy: str = "gnndrive",
-        topology: str = "auto",
+        strategy: str | Strategy = "gnndrive",
+        topology: Any = "auto",
         neighbour_cache: str | int | None = None,
-        engine: str = "auto",
+        engine: Any = "auto",
         io_depth: int = 128,
         gap: str | int | None = None,
-        policy: str = "auto",
+        policy: Any = "auto",
         sweep: str | int = "auto",
         samplers: int = 4,
         extractors: int = 4,
@@ -131,8 +146,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        named = dict(locals())
-        own = {name: named[name] for name in OWN_ARGUMENTS}
+        arguments = dict(locals())
+        own = {name: arguments[name] for name in OWN_ARGUMENTS}
         if not isinstance(data, Store):
             refuse_own(data, own)
             self.__dict__.update(own)
@@ -142,46 +157,50 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
                 transform=transform,
                 transform_sampler_output=transform_sampler_output,
                 filter_per_worker=filter_per_worker,
-                neighbor_sampler=neighbor_sampler or _sampler(named),
+                neighbor_sampler=neighbor_sampler or _default_sampler(arguments),
                 **kwargs,
             )  # fmt: skip
             return
-        given = {name: named[name] for name in PYG_ARGUMENTS}
+        pyg_arguments = {name: arguments[name] for name in PYG_ARGUMENTS}
         if input_time is not None and time_attr is None:
-            raise ConfigError("input_time= is given and time_attr= is not: give both")
-        self.__dict__.update(given)  # frameworks look for arguments under their own names
+            raise ConfigError("input_time= is given and time_attr= is not: give both, or neither")
+        # Frameworks look for each argument in the attribute of its name.
+        self.__dict__.update(pyg_arguments)
         self.num_neighbors, self.replace = checked_neighbors(data, num_neighbors), replace
         self.transform = transform
         inputs = checked_input_nodes(data, input_nodes, input_time)
         subgraphs = None
-        if data.is_hetero or not is_plain(given):
-            named["num_neighbors"] = self.num_neighbors
+        if data.is_hetero or not is_plain(pyg_arguments):
+            arguments["num_neighbors"] = self.num_neighbors
             subgraphs = SubgraphSampling(
-                neighbor_sampler or _sampler(named), transform_sampler_output
+                neighbor_sampler or _default_sampler(arguments), transform_sampler_output
             )
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
 class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[misc]
-    """Samples neighbourhoods around edges, of a graph on disk or in memory.
+    """Yields batches: seed edges, the neighbourhoods sampled around their ends, and features.
 
     Args:
-        data: as `NeighborLoader`'s.
-        num_neighbors: as `NeighborLoader`'s.
-        edge_label_index: the seed edges, int64 [2, edges]; None: all, of a store in the order in
-            which they lie there, `input_id` being their original numbers; heterogeneous: an edge
-            type, or an edge type and edges.
-        edge_label: their labels [edges].
-        edge_label_time: their times, int64 [edges]; given together with `time_attr`.
-        replace, subgraph_type, disjoint, temporal_strategy: as `NeighborLoader`'s.
-        neg_sampling: PyG's NegativeSampling, its mode, or a dict of its arguments.
-        neg_sampling_ratio: binary negatives for each edge.
-        time_attr, …, directed: as `NeighborLoader`'s.
-        memory, …, seed: as `NeighborLoader`'s, for stores.
-        **kwargs: torch's DataLoader arguments.
+        data: as for `NeighborLoader`.
+        num_neighbors: as for `NeighborLoader`.
+        edge_label_index: the seed edges, integers [2, edges]: sources and targets. None: all edges,
+            which a store yields in its own order; `input_id` is then the original number of an
+            edge. For a heterogeneous graph: an edge type, or a pair (edge type, seed edges).
+        edge_label: the labels of the seed edges [edges], or None.
+        edge_label_time: the times of the seed edges, integers [edges], or None; give it together
+            with `time_attr`.
+        replace, subgraph_type, disjoint, temporal_strategy: as for `NeighborLoader`.
+        neg_sampling: how to draw negative edges: PyG's NegativeSampling, its mode ("binary" or
+            "triplet") or a dict of its arguments; None: no negative edges.
+        neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
+        time_attr, …, directed: as for `NeighborLoader`.
+        memory, …, seed: as for `NeighborLoader`; they need a store.
+        **kwargs: arguments of torch's DataLoader.
 
     Raises:
-        ConfigError, ValueError: arguments that contradict each other.
+        ConfigError, ValueError: arguments are wrong or contradict each other.
+        NotImplementedError: an argument is not built for stores; the message names it.
     """
 
     def __init__(
@@ -208,16 +227,16 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         *,
         memory: str | int | None = None,
         buffer: str | int | None = None,
-        device: str | torch.device = "cpu",
+        device: Any = "cpu",
         device_memory: str | int | None = None,
         feature_dtype: str | torch.dtype | None = None,
-        strategy: str = "gnndrive",
-        topology: str = "auto",
+        strategy: str | Strategy = "gnndrive",
+        topology: Any = "auto",
         neighbour_cache: str | int | None = None,
-        engine: str = "auto",
+        engine: Any = "auto",
         io_depth: int = 128,
         gap: str | int | None = None,
-        policy: str = "auto",
+        policy: Any = "auto",
         sweep: str | int = "auto",
         samplers: int = 4,
         extractors: int = 4,
@@ -226,40 +245,40 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        named = dict(locals())
-        own = {name: named[name] for name in OWN_ARGUMENTS}
-        labelled = edge_label_index, edge_label, edge_label_time
+        arguments = dict(locals())
+        own = {name: arguments[name] for name in OWN_ARGUMENTS}
+        seed_edges = edge_label_index, edge_label, edge_label_time
         if not isinstance(data, Store):
             refuse_own(data, own)
             self.__dict__.update(own)
             PyGLinkNeighborLoader.__init__(
-                self, data, num_neighbors, *labelled,
+                self, data, num_neighbors, *seed_edges,
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
                 time_attr=time_attr,
                 transform=transform,
                 transform_sampler_output=transform_sampler_output,
                 filter_per_worker=filter_per_worker,
-                neighbor_sampler=neighbor_sampler or _sampler(named),
+                neighbor_sampler=neighbor_sampler or _default_sampler(arguments),
                 **kwargs,
             )  # fmt: skip
             return
         if (edge_label_time is None) != (time_attr is None):
             raise ConfigError("edge_label_time= and time_attr= go together: give both, or neither")
-        self.__dict__.update({name: named[name] for name in PYG_LINK_ARGUMENTS})
-        self.num_neighbors = named["num_neighbors"] = checked_neighbors(data, num_neighbors)
+        self.__dict__.update({name: arguments[name] for name in PYG_LINK_ARGUMENTS})
+        self.num_neighbors = arguments["num_neighbors"] = checked_neighbors(data, num_neighbors)
         self.replace, self.transform = replace, transform
         self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
-        inputs = checked_input_edges(data, *labelled, self.neg_sampling)
-        sampler = neighbor_sampler or _sampler(named)
+        inputs = checked_input_edges(data, *seed_edges, self.neg_sampling)
+        sampler = neighbor_sampler or _default_sampler(arguments)
         subgraphs = SubgraphSampling(sampler, transform_sampler_output, self.neg_sampling)
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
-def _sampler(named: dict[str, Any]) -> NeighborSampler:
-    """The sampler of a loader with these arguments."""
-    same = (
+def _default_sampler(arguments: dict[str, Any]) -> NeighborSampler:
+    """gnndrive's sampler for a loader with these arguments."""
+    shared = (
         "data", "num_neighbors", "subgraph_type", "replace", "disjoint", "temporal_strategy",
         "time_attr", "weight_attr", "is_sorted", "directed",
     )  # fmt: skip
-    workers = named["kwargs"].get("num_workers") or 0
-    return NeighborSampler(**{name: named[name] for name in same}, share_memory=workers > 0)
+    workers = arguments["kwargs"].get("num_workers") or 0
+    return NeighborSampler(**{name: arguments[name] for name in shared}, share_memory=workers > 0)

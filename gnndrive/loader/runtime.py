@@ -1,4 +1,9 @@
-"""What runs behind a loader: service, engine, adjacency, layouts and buffers, until its close."""
+"""`Runtime`: what runs behind a loader, from its first iteration until it is closed.
+
+`StoreLoader` makes one from `RuntimeSettings`. It owns the loop thread, the worker threads, the
+engine, the adjacency, the layouts, the device and the feature buffers. `BatchIterator` starts and
+ends epochs in it; each epoch is a task in the loop thread (`pipeline/run.py`).
+"""
 
 from __future__ import annotations
 
@@ -32,12 +37,20 @@ from gnndrive.store.reader import Store
 
 
 class Runtime:
-    """Owns what outlives an epoch; made at the first iteration, ended by `close`.
+    """Owns everything that outlives an epoch; `close` frees it.
 
     Args:
-        store: what to load from.
+        store: the store to load from.
         settings: see `RuntimeSettings`.
-        workers: where blocking work runs; threads, unless a test wants otherwise.
+        workers: run blocking work; None: threads.
+
+    Attributes:
+        counters: what all epochs counted together.
+        array_pool: memory of batches' arrays.
+        attributes: reads the attributes that no table of the feature buffer holds.
+        device: where the feature buffer and batches live.
+        loop_thread: the thread in which epochs run.
+        engine: reads the rows of the tables.
     """
 
     def __init__(
@@ -56,9 +69,9 @@ class Runtime:
             self._adjacency.read,
         )
         self._layouts: dict[str, Layout] = {}
-        # Tasks die in the service's thread: in the user's, asyncio would swallow a Ctrl-C.
-        self._running: dict[EpochRun, asyncio.Task[None]] = {}
-        self._shutting: asyncio.Task[None] | None = None
+        # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
+        self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
+        self._freeing: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
         self._process = os.getpid()
         with contextlib.ExitStack() as undo:
@@ -76,8 +89,8 @@ class Runtime:
                 undo.callback(layout.close)
                 self._layouts[table.name] = layout
             plugin, where = settings.device
-            of_device: type[Device] = find("devices", plugin)
-            self.device = of_device.make(DeviceContext(self.array_pool.empty, where))
+            device_class: type[Device] = find("devices", plugin)
+            self.device = device_class.make(DeviceContext(self.array_pool.empty, where))
             undo.callback(self.device.close)
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init
@@ -91,9 +104,9 @@ class Runtime:
             )
             undo.pop_all()
 
-    def _together(self) -> int:
-        """How many samples to draw in a round; while one is drawn the other half of the queue's
-        samples are extracted."""
+    def _samples_per_round(self) -> int:
+        """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It
+        is about half of the extracting queue, so that the other half is extracted meanwhile."""
         stages = self.settings.stages
         if not any(topology.fetches for topology in self._adjacency.topologies):
             return 1
@@ -101,7 +114,8 @@ class Runtime:
 
     async def _start_engine(self, settings: RuntimeSettings) -> Engine:
         kind = choose(settings.engine)
-        # A sample is three short sweeps, each waiting for the one before; rows are one long one.
+        # Reads of rows give way to reads of the adjacency: a sample has several short sweeps, one
+        # after the other, and a batch's rows have a single long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
         engine = kind.make(own)
         try:
@@ -114,16 +128,15 @@ class Runtime:
     # ---- epochs ----
 
     def begin(self, inputs: EpochInputs) -> EpochRun:
-        """Start an epoch; its batches come out of its output queue.
+        """Start an epoch, whose batches arrive in its output queue.
 
         Raises:
-            ConfigError: a second buffer does not fit into memory= or device_memory=, or there is no
-                memory for the first.
+            ConfigError: see `BufferPool.take`.
             ClosedError: the runtime was closed.
         """
 
         async def start() -> EpochRun:
-            await self._make_way()
+            await self._wait_for_abandoned_epochs()
             epoch = Epoch(
                 inputs,
                 self._adjacency.topologies,
@@ -131,70 +144,74 @@ class Runtime:
                 self._workers,
                 self.settings.stages,
                 self.counters,
-                self._together(),
+                self._samples_per_round(),
             )
-            running = EpochRun(epoch)
+            run = EpochRun(epoch)
             task = asyncio.get_running_loop().create_task(run_epoch(epoch))
-            self._running[running] = task
-            task.add_done_callback(partial(self._ended, running))
-            return running
+            self._tasks[run] = task
+            task.add_done_callback(partial(self._on_end, run))
+            return run
 
         return self.loop_thread.call(start(), discard=self.drop)
 
-    async def _make_way(self) -> None:
-        """Wait for epochs that nobody wants any more: their buffer will be free at once."""
-        for earlier, task in list(self._running.items()):
-            if earlier.epoch.output.ended:
+    async def _wait_for_abandoned_epochs(self) -> None:
+        """Wait for the end of epochs whose iterators were dropped, so that their buffers are free.
+
+        Raises:
+            ClosedError: the runtime was closed, perhaps meanwhile.
+        """
+        for run, task in list(self._tasks.items()):
+            if run.epoch.output.ended:
                 await asyncio.wait([task])
-        if self._shutting is not None:  # perhaps meanwhile: its buffer admits nobody
+        if self._freeing is not None:
             raise ClosedError(CLOSED)
 
-    def _stop(self, running: EpochRun, error: Exception | None = None) -> None:
-        """In the service's loop: nobody wants more of it; `error` is what whoever asks gets."""
-        ending = running.epoch.output.abandon(error)
-        running.epoch.inputs.sampler.stop()
-        if not ending:  # else its task ends by itself, and winding up must not be cancelled
-            self._running[running].cancel()
+    def _stop(self, run: EpochRun, error: Exception | None = None) -> None:
+        """In the loop thread: have an epoch end soon; its iterator then raises `error`, if any."""
+        ending = run.epoch.output.abandon(error)
+        run.epoch.inputs.sampler.stop()
+        if not ending:  # else the task is ending by itself, and must not be cancelled
+            self._tasks[run].cancel()
 
-    def _ended(self, running: EpochRun, task: asyncio.Task[None]) -> None:
-        """The epoch's task is over, or was cancelled before its first step."""
-        self._running.pop(running, None)
-        running.epoch.output.finish(None)
+    def _on_end(self, run: EpochRun, task: asyncio.Task[None]) -> None:
+        """Called when the epoch's task has ended, or was cancelled before its first step."""
+        self._tasks.pop(run, None)
+        run.epoch.output.finish(None)
         try:
-            self._buffers.give(running.epoch.buffer)
+            self._buffers.give(run.epoch.buffer)
             if not task.cancelled():
-                task.result()  # winding up never fails, or the loop's handler says so
+                task.result()  # if ending the epoch failed, the loop's exception handler reports it
         finally:
-            running.ended.set()
+            run.ended.set()
 
-    def drop(self, running: EpochRun) -> None:
-        """Have an epoch end, without waiting: a finalizer may run in any thread, also in one that
-        the epoch's end waits for."""
-        if os.getpid() == self._process:  # a forked child has no part in it
-            self.loop_thread.call_soon(partial(self._stop, running))
+    def drop(self, run: EpochRun) -> None:
+        """Have an epoch end, without waiting for it. A finalizer may call this in any thread, also
+        in one that the epoch's end waits for."""
+        if os.getpid() == self._process:  # in a forked child there is no loop thread
+            self.loop_thread.call_soon(partial(self._stop, run))
 
-    def end(self, running: EpochRun) -> None:
-        """End an epoch, early if need be, and wait until nothing of it is under way."""
-        self.drop(running)
-        running.ended.wait()
+    def end(self, run: EpochRun) -> None:
+        """End an epoch and wait until all its reads and tasks have ended."""
+        self.drop(run)
+        run.ended.wait()
 
     @property
     def settings(self) -> RuntimeSettings:
-        """What it is made of by now: others after a warm-up."""
+        """The settings in use; others than at the start after a warm-up."""
         return self._buffers.settings
 
     @property
     def warming_up(self) -> bool:
-        """Whether the buffer is the one to begin with, until it is known what training leaves."""
+        """Whether the feature buffer is the small one of a warm-up."""
         settings = self.settings
         return settings.after_warm_up is not None and not settings.plan.holds_everything
 
-    def alone(self, running: EpochRun) -> bool:
-        """Whether no other epoch runs."""
-        return list(self._running) == [running]
+    def runs_only(self, run: EpochRun) -> bool:
+        """Whether `run` is the only running epoch."""
+        return list(self._tasks) == [run]
 
     def grow(self) -> None:
-        """Between two epochs, see `BufferPool.grow`.
+        """Replace the small feature buffer of a warm-up by a larger one; see `BufferPool.grow`.
 
         Raises:
             ClosedError: the runtime was closed.
@@ -205,8 +222,8 @@ class Runtime:
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        counters, (engine, topology, slots) = self.counters, self._looked_at()
-        epochs = [running.epoch for running in list(self._running)]
+        counters, (engine, topology, slots) = self.counters, self._component_stats()
+        epochs = [run.epoch for run in list(self._tasks)]
         return {
             "batches": counters.batches,
             "rows": counters.rows,
@@ -234,52 +251,52 @@ class Runtime:
             "engine": self.engine.name,
         }
 
-    def _looked_at(self) -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
-        """What the features' engine, the adjacency and the books counted: in the loop, where
-        buffers come and go."""
+    def _component_stats(self) -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+        """The counters of the engine, the adjacency and the slot tables."""
 
-        def look() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+        def read() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
             return self.engine.stats(), self._adjacency.stats(), self._buffers.stats()
 
-        async def ask() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
-            return look()
+        async def read_in_loop() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+            return read()
 
-        if not self.loop_thread.inside:  # as a user's sampler that asks is
+        # Buffers are lent and closed in the loop thread. A user's sampler may call this there.
+        if not self.loop_thread.inside:
             with contextlib.suppress(ClosedError):
-                return self.loop_thread.call(ask())
-        return look()
+                return self.loop_thread.call(read_in_loop())
+        return read()
 
-    # ---- the end ----
+    # ---- closing ----
 
     def close(self) -> None:
-        """End all epochs, wait for the kernel, free everything; idempotent (rule 13)."""
+        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13)."""
         with self._closing:
             try:
-                self.loop_thread.call(self._shut())
+                self.loop_thread.call(self._free_once())
             except ClosedError:
                 return
             except Exception:
                 self._end_threads()
                 raise
-            self._end_threads()  # not when interrupted: the next close waits for the same end
+            self._end_threads()  # not after a KeyboardInterrupt: the next `close` waits again
 
     def close_from_finalizer(self) -> None:
         """`close` for a finalizer."""
         close_from_finalizer(self.close, self._process)
 
-    async def _shut(self) -> None:
-        # A task of its own, so that a close that was interrupted and called again waits for the
+    async def _free_once(self) -> None:
+        # A separate task, so that a second `close`, after one that was interrupted, waits for the
         # same one.
-        if self._shutting is None:
-            self._shutting = asyncio.get_running_loop().create_task(self._free())
-        await asyncio.shield(self._shutting)
+        if self._freeing is None:
+            self._freeing = asyncio.get_running_loop().create_task(self._free())
+        await asyncio.shield(self._freeing)
 
     async def _free(self) -> None:
         self._buffers.retire()
-        for running in list(self._running):
-            self._stop(running, ClosedError("the loader was closed in the middle of this epoch"))
-        while self._running:
-            await asyncio.wait(self._running.values())
+        for run in list(self._tasks):
+            self._stop(run, ClosedError("the loader was closed in the middle of this epoch"))
+        while self._tasks:
+            await asyncio.wait(self._tasks.values())
         try:
             await self._buffers.drain()
             await self.engine.aclose()

@@ -1,4 +1,8 @@
-"""A link loader's arguments: which edges are seeds, and how negative ones are drawn."""
+"""Checks of a link loader's arguments: the seed edges, and how negative edges are drawn.
+
+`LinkNeighborLoader` calls `checked_negatives` and `checked_input_edges`. The ends of seed edges
+are looked up batch by batch, by `GivenEnds` or `StoredEnds`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,10 @@ from gnndrive.store.views import StoredEdges
 def checked_negatives(
     neg_sampling: Any, ratio: float | None, label: torch.Tensor | None
 ) -> NegativeSampling | None:
-    """PyG's negative sampling, of its arguments.
+    """Check `neg_sampling=` and `neg_sampling_ratio=`; returns None for no negative edges.
 
     Raises:
-        ConfigError: triplets have no labels.
+        ConfigError: `label` is given for triplets.
         ValueError: PyG refuses the mode or the amount.
     """
     if ratio is not None and ratio != 0.0:
@@ -29,8 +33,8 @@ def checked_negatives(
     negatives: NegativeSampling | None = NegativeSampling.cast(neg_sampling)
     if negatives is not None and negatives.is_triplet() and label is not None:
         raise ConfigError(
-            "edge_label= has no meaning for triplets: leave it out, and use the batch's src_index, "
-            "dst_pos_index and dst_neg_index"
+            "edge_label= cannot be used with triplets: leave it out, and use the batch's "
+            "src_index, dst_pos_index and dst_neg_index"
         )
     return negatives
 
@@ -42,20 +46,25 @@ def checked_input_edges(
     time: torch.Tensor | None,
     negatives: NegativeSampling | None,
 ) -> InputEdges:
-    """The seed edges of a store's loader.
+    """Check `edge_label_index=`, `edge_label=` and `edge_label_time=`.
 
     Args:
-        store: whose graph.
-        edges: int64 [2, edges], or None: all of the graph's; of a heterogeneous store an edge
-            type, or (edge type, one of them).
-        label: their labels, or None.
-        time: their times, or None.
-        negatives: how negative edges are drawn, whose label is 0, or None.
+        store: the store that has the graph.
+        edges: integers [2, edges], or None for all edges of the graph; of a heterogeneous store an
+            edge type, or a pair (edge type, edges).
+        label: the labels of the edges [edges], or None.
+        time: the times of the edges, integers [edges], or None.
+        negatives: how negative edges are drawn, or None. Their label is 0, so labels that contain
+            0 are increased by 1, as in PyG.
+
+    Returns:
+        The seed edges.
 
     Raises:
-        ConfigError: an argument has another shape, or names what is not there.
+        ConfigError: an argument has another shape or dtype, an id is out of range, or there is no
+            such edge type.
     """
-    type, edges = _typed(store, edges)
+    type, edges = _split_type(store, edges)
     graph = store.edges(type)
     count = graph.num_edges
     if edges is not None:
@@ -63,11 +72,13 @@ def checked_input_edges(
         count = edges.shape[1]
     for name, value in (("edge_label", label), ("edge_label_time", time)):
         if value is not None and len(value) != count:
-            raise ConfigError(f"{name} has {len(value)} entries for {count} edges: give one each")
+            raise ConfigError(
+                f"{name} has {len(value)} entries for {count} edges: give one for each"
+            )
     if label is not None:
         label = torch.as_tensor(label).cpu()
         if negatives is not None and negatives.is_binary() and len(label) and label.min() == 0:
-            label = label + 1  # 0 is to say "negative", as in PyG
+            label = label + 1
     if time is not None:
         time = torch.as_tensor(time)
         if time.is_floating_point():
@@ -78,8 +89,8 @@ def checked_input_edges(
     return InputEdges(count, GivenEnds(edges), digest(edges), label, time, edges.nbytes, type)
 
 
-def _typed(store: Store, edges: Any) -> tuple[EdgeKey, Any]:
-    """An edge type, and edges of it."""
+def _split_type(store: Store, edges: Any) -> tuple[EdgeKey, Any]:
+    """Split `edge_label_index=` into the edge type (None in a homogeneous store) and the edges."""
     if not store.is_hetero:
         return None, edges
     if isinstance(edges, tuple) and len(edges) == 3 and all(isinstance(e, str) for e in edges):
@@ -95,35 +106,38 @@ def _typed(store: Store, edges: Any) -> tuple[EdgeKey, Any]:
 def _checked_edges(edges: torch.Tensor, graph: StoredEdges) -> torch.Tensor:
     if edges.dim() != 2 or edges.shape[0] != 2 or edges.is_floating_point():
         raise ConfigError(
-            f"edge_label_index is {edges.dtype} {list(edges.shape)}: give source and target of "
+            f"edge_label_index is {edges.dtype} {list(edges.shape)}: give the source and target of "
             "each edge as integers, [2, edges]"
         )
     edges = edges.to("cpu", torch.int64, copy=True).contiguous()
     for ends, nodes in zip(edges, (graph.source, graph.target), strict=True):
         if ends.numel() and not (int(ends.min()) >= 0 and int(ends.max()) < nodes.num_nodes):
-            raise ConfigError(f"edge_label_index has ids outside 0 … {nodes.num_nodes - 1}")
+            last = nodes.num_nodes - 1
+            raise ConfigError(
+                f"edge_label_index has ids outside 0 … {last}: give ids in that range"
+            )
     return edges
 
 
 class GivenEnds:
-    """Ends of edges that were given, int64 [2, edges]."""
+    """Ends of the seed edges that the user gave, int64 [2, edges]."""
 
     def __init__(self, edges: torch.Tensor) -> None:
         self._edges = edges
 
     def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Source, target and number of the edges at `position`."""
+        """Source, target and position of the seed edges at `position`, each int64 [n]."""
         return self._edges[0, position], self._edges[1, position], position
 
 
 class StoredEnds:
-    """Ends of a graph's own edges, at CSC positions, read from the memory-mapped adjacency."""
+    """Ends of the graph's own edges, read from the memory-mapped adjacency."""
 
     def __init__(self, graph: StoredEdges) -> None:
         self._graph = graph
 
     def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Source, target and original number of the edges at `position`."""
+        """Source, target and original number of the edges at CSC positions, each int64 [n]."""
         at = position.numpy()
         source = np.asarray(self._graph.indices[at], np.int64)
         target = np.searchsorted(self._graph.index_pointers, at, side="right") - 1

@@ -1,4 +1,7 @@
-"""Everything that a loader's runtime is made of, decided before anything is opened."""
+"""`RuntimeSettings`: what a loader's runtime is made from, decided before anything is opened.
+
+`Assembly.settings` makes them; `Runtime` and `BufferPool` read them.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,24 @@ from gnndrive.strategies import Strategy
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """Everything that a runtime is made of.
+    """What a runtime is made from.
 
     Attributes:
-        strategy: which plug-ins.
-        tables: what goes through the feature buffer.
-        plan: how much memory for what, and which topology.
-        policy: what leaves the feature buffer first; None: the slot that was released longest
-            ago, where the buffer holds everything.
-        stages: tasks and queues.
-        engine: an engine plug-in, or "auto".
-        engine_settings: depth, staging.
-        device: a device plug-in, and which of its kind, or None.
-        gap_bytes_max: rows at most this far apart on disk are read as one.
-        worker_init: called in each worker thread with its number, or None.
-        after_warm_up: settings for so many bytes of device memory, if these are for a warm-up.
+        strategy: names the layout and the tiers.
+        tables: the arrays that go through the feature buffer.
+        plan: how much memory is used for what, and where the adjacency lives.
+        policy: the policy plug-in, by name or as a class; None: slots leave the feature buffer in
+            the order of their release, which is enough if it holds all rows.
+        stages: numbers of tasks, and bounds of the queues.
+        engine: the engine plug-in, by name or as a class, or "auto".
+        engine_settings: the engine's depth and staging.
+        device: the device plug-in, by name or as a class, and the torch.device, or None for the
+            host.
+        gap_bytes_max: rows with at most this many bytes between them on disk are read in one
+            request.
+        worker_init: called in each worker thread with its number; None: nothing is called.
+        after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory
+            that loading may use then; None: these settings are not for a warm-up.
     """
 
     strategy: Strategy

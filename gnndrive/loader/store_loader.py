@@ -1,8 +1,9 @@
-"""`StoreLoader`: what a loader does if its data is a store on disk.
+"""`StoreLoader`: the part of the public loaders that loads batches from a store.
 
-It is a `torch.utils.data.DataLoader` that starts no worker processes: iterating runs GNNDrive's
-pipeline (`gnndrive/pipeline/`) in a thread of its own. Making one is cheap: rings, buffers and
-threads start at the first `iter`.
+`NeighborLoader` and `LinkNeighborLoader` inherit it. It is a `torch.utils.data.DataLoader` without
+worker processes: at the first `iter` it makes a `Runtime`, whose threads, rings and buffers it
+keeps until it is closed; each `iter` starts an epoch there and returns a `BatchIterator`. Making a
+loader is cheap, because nothing starts before the first `iter`.
 
 When not to use it: the features fit in memory. Then PyG's own loader has less to do.
 """
@@ -27,7 +28,7 @@ from gnndrive.loader.arguments import (
     checked_own,
 )
 from gnndrive.loader.assembly import Assembly, EpochAssembly
-from gnndrive.loader.epoch_state import EpochState, by_name, from_state_dict, to_state_dict
+from gnndrive.loader.epoch_state import EpochState, fanout_to_json, from_state_dict, to_state_dict
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.runtime import Runtime
 from gnndrive.plan.plan import Plan
@@ -43,12 +44,10 @@ from gnndrive.strategies import strategy as find_strategy
 
 
 class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
-    """A loader whose data may be a store; with other data it leaves all to the class behind it,
-    PyTorch Geometric's.
+    """Base class of the public loaders. For data in memory, each method calls PyG's of that name.
 
     Attributes:
-        epoch: the number of the next epoch, from 0: with `seed`, what its order and its draws
-            depend on.
+        epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number.
     """
 
     memory: str | int | None
@@ -70,13 +69,13 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     training_queue: int
     seed: int | None
     _runtime: Runtime | None = None
-    _closer: weakref.finalize[Any, Any] | None = None
+    _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
     _state: EpochState | None = None  # of the newest epoch
-    _resumed: EpochState | None = None  # of the next, if it is one that was begun before
-    _stored = False
+    _resumed: EpochState | None = None  # given to load_state_dict, until the next epoch begins
+    _from_store = False
     _inputs: InputNodes | InputEdges
-    _subgraphs: SubgraphSampling | None = None  # None: plain neighbour sampling
+    _subgraphs: SubgraphSampling | None = None  # None: the strategy's sampler is used
     num_neighbors: Any
     replace: bool
     transform: Callable[[Any], Any] | None
@@ -90,15 +89,24 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         own: dict[str, Any],
         kwargs: dict[str, Any],
     ) -> None:
-        """Be a loader of `inputs` from a store, drawn with `subgraphs` or plainly; `own` are the
-        arguments of `OWN_ARGUMENTS`, and `kwargs` torch's."""
-        self._stored, self._inputs, self._subgraphs = True, inputs, subgraphs
-        self.data, self.epoch, self._starting = data, 0, threading.RLock()
+        """Called by `__init__` of the public loaders if the data is a store.
+
+        Args:
+            data: the store.
+            inputs: the nodes or edges that seeds are drawn from.
+            subgraphs: how to sample in PyG's own form; None: the strategy's sampler samples.
+            own: the values of `OWN_ARGUMENTS`.
+            kwargs: torch's arguments.
+        """
+        self._from_store, self._inputs, self._subgraphs = True, inputs, subgraphs
+        self.data, self.epoch, self._start_lock = data, 0, threading.RLock()
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
         self._strategy = find_strategy(self.strategy)
         self._device = checked_device(self.device, self.device_memory)
-        self._own_batches = kwargs.get("sampler") is None and kwargs.get("batch_sampler") is None
+        self._user_samples = any(
+            kwargs.get(name) is not None for name in ("sampler", "batch_sampler")
+        )
         self._shuffle = bool(kwargs.get("shuffle"))
         for name in ("input_id", "custom_cls"):
             if kwargs.get(name) is not None:
@@ -107,80 +115,95 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
             kwargs.pop(name, None)
         positions: Any = range(len(inputs))
         torch.utils.data.DataLoader.__init__(self, positions, **kwargs)
-        del self.__dict__["collate_fn"]  # torch's hides the method; the bound one makes a cycle
+        # torch's default hides the method, and giving torch the method would make a cycle.
+        del self.__dict__["collate_fn"]
         if self.batch_sampler is None:
-            raise NotImplementedError("batch_size=None is not built: give a number of seeds")
+            raise NotImplementedError(
+                "batch_size=None is not built for stores: give a number of seeds"
+            )
         dtype = checked_feature_dtype(self.feature_dtype)
         self._collate = Collate(data, feature_tables(data), self.transform, self.pin_memory, dtype)
 
-    # ---- what the user asks ----
+    # ---- planning, counting, closing ----
 
     def plan(self) -> Plan:
-        """What will use how much memory and why; reads nothing.
+        """What will use how much memory, and why; print it to read it. It reads nothing from disk.
 
         Raises:
-            ConfigError: `memory`, `buffer` or `device_memory` cannot work; the message names the
-                least that does.
+            ConfigError: `memory`, `buffer` or `device_memory` is too small, and the message gives a
+                size that works; or the data is in memory.
         """
-        if not self._stored:
-            raise ConfigError("there is nothing to plan: the data is in memory already")
+        if not self._from_store:
+            raise ConfigError(
+                "there is nothing to plan, because the data is in memory: give a store"
+            )
         if self._runtime is not None:
             return self._runtime.settings.plan  # after a warm-up it differs from the first
         return self._assembly().plan()
 
     def stats(self) -> dict[str, float | str]:
-        """What happened since the first `iter`, before which it is empty, and what goes on now.
+        """Counters since the first `iter`; before it, an empty dict. Times are in seconds.
 
-        Keys: batches, rows, edges; rows_hit, rows_waited, rows_loaded, evictions (distinct rows in
-        the feature buffer); requests, bytes_read, bytes_wanted, retries; topology,
-        topology_requests, topology_bytes_read (of attributes that are not mapped too),
-        neighbours_wanted, neighbours_cached ("direct" alone counts); samples, which run ahead of
-        the batches, and their sample_s; extract_s, gather_s (summed over batches), wait_s (yours,
-        for a batch), elapsed_s; sampling, extracting, training (batches now); buffer_slots,
-        buffer_bytes; engine.
+        Keys: batches, rows, edges (delivered); rows_hit, rows_waited, rows_loaded, evictions
+        (distinct rows in the feature buffer); requests, bytes_read, bytes_wanted, retries (of
+        rows); topology, topology_requests, topology_bytes_read (attributes that are not mapped
+        included), neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s
+        (sampling runs ahead of the batches); extract_s, gather_s (summed over batches), wait_s (how
+        long you waited for batches), elapsed_s; sampling, extracting, training (batches in each
+        stage now); buffer_slots, buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
 
     def close(self) -> None:
-        """End all iterators, wait for reads under way, free everything. Idempotent; the loader
+        """End all iterators, wait for reads under way, free everything. Idempotent. Then the loader
         cannot be used again, and an iterator in the middle of its epoch raises ClosedError."""
-        if not self._stored:
+        if not self._from_store:
             return
         self._closed = True
-        with self._starting:  # a start under way in another thread; in this one a signal came in
+        # Wait for a start in another thread. The lock is re-entrant, because a signal handler may
+        # call this while this thread starts; `_start_runtime` then sees `_closed`.
+        with self._start_lock:
             pass
-        if self._runtime is not None and self._closer is not None:
+        if self._runtime is not None and self._finalizer is not None:
             self._runtime.close()
-            self._closer.detach()
+            self._finalizer.detach()
         self._collate.close()
 
     # ---- resuming ----
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the newest epoch stands, for `load_state_dict` in this process or another: a few
-        numbers that JSON can hold. As in torchdata's StatefulDataLoader the batches that were
-        yielded count, so save it with the model that has seen them.
+        """How far the newest epoch has come, for `load_state_dict` in this process or another.
+
+        As in torchdata's StatefulDataLoader, the state counts the batches that were yielded: save
+        it together with the model that was trained on them.
+
+        Returns:
+            A few numbers and texts that JSON can hold.
 
         Raises:
-            ConfigError: batches come in no order (in_order=False), or the data is in memory.
+            ConfigError: batches come in any order (in_order=False), or the data is in memory.
         """
-        self._refuse_resuming()
+        self._check_resumable()
         state = self._resumed or self._state or EpochState(self.epoch, self.seed)
         return to_state_dict(state, self.data.identity, self._batch_settings())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next `iter` yield exactly the batches that were left; after the last batch of an
-        epoch, the next epoch.
+        """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
+        next epoch if it was finished.
 
-        The batches of a sampler of yours are drawn again and those that were yielded passed over:
-        it is to draw what it drew, as a DistributedSampler does, whose epoch is in the state.
+        If you gave a sampler, it draws the epoch again, and the batches that were yielded are
+        skipped. So it must draw the same batches, as a DistributedSampler does, whose epoch is in
+        the state.
+
+        Args:
+            state: what `state_dict` returned.
 
         Raises:
-            ConfigError: the state is of another store or of other settings; or see `state_dict`.
+            ConfigError: the state is from another store or other settings; or see `state_dict`.
         """
-        self._refuse_resuming()
+        self._check_resumable()
         resumed = from_state_dict(state, self.data.identity, self._batch_settings())
-        sampler = self._with("set_epoch")
+        sampler = self._epoch_sampler()
         if sampler is not None and resumed.sampler_epoch is not None:
             sampler.set_epoch(resumed.sampler_epoch)
         self._resumed = resumed
@@ -188,28 +211,34 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
             self._resumed, self.epoch = None, resumed.epoch + 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Number the next epoch, and tell a sampler that has a `set_epoch`, such as torch's
-        DistributedSampler."""
+        """Set the number of the next epoch, also in a sampler of yours that has a `set_epoch`, such
+        as torch's DistributedSampler."""
         self.epoch = epoch
-        sampler = self._with("set_epoch")
+        sampler = self._epoch_sampler()
         if sampler is not None:
             sampler.set_epoch(epoch)
 
-    def _with(self, name: str) -> Any:
-        """The sampler, or batch sampler, of the user's that has an attribute; None: neither."""
+    def _epoch_sampler(self) -> Any:
+        """The sampler or batch sampler that has a `set_epoch`; None: none has."""
         batches: Any = self.batch_sampler
         samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
-        return next((each for each in samplers if hasattr(each, name)), None)
+        return next((each for each in samplers if hasattr(each, "set_epoch")), None)
 
-    def _refuse_resuming(self) -> None:
-        if not self._stored:
-            raise ConfigError("only a store's loader can be resumed, and this data is in memory")
+    def _check_resumable(self) -> None:
+        """Raise ConfigError if this loader has no state."""
+        if not self._from_store:
+            raise ConfigError(
+                "this loader cannot be resumed, because its data is in memory: give a store"
+            )
         if not getattr(self, "in_order", True):
-            raise ConfigError("batches that come in any order cannot be counted: say in_order=True")
+            raise ConfigError(
+                "the number of batches does not say which were yielded, because they come in any "
+                "order: give in_order=True"
+            )
 
     def _batch_settings(self) -> dict[str, Any]:
-        """What a batch depends on beside the store, the seed and its place."""
-        batches: Any = None if self._own_batches else self.batch_sampler
+        """The arguments that batches depend on, beside the store."""
+        batches: Any = self.batch_sampler if self._user_samples else None
         sampler = None
         if batches is not None:
             inner = type(getattr(batches, "sampler", None)).__name__
@@ -218,7 +247,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         return {
             "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
-            "num_neighbors": by_name(self.num_neighbors), "replace": self.replace,
+            "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip
@@ -226,47 +255,53 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     # ---- iterating ----
 
     def __iter__(self) -> Any:
-        """A fresh epoch's batches; several iterators may live at once, each with its own buffer."""
-        return self._begin() if self._stored else super().__iter__()
+        """Start an epoch and iterate over its batches. Several iterators may live at once; each has
+        a feature buffer of its own."""
+        return self._begin_epoch() if self._from_store else super().__iter__()
 
     def __aiter__(self) -> Any:
         """The same for `async for`, in any event loop."""
-        return self._begin() if self._stored else in_thread(super().__iter__())
+        return self._begin_epoch() if self._from_store else in_thread(super().__iter__())
 
-    def _begin(self) -> BatchIterator:
-        runtime, state = self._start(), self._resumed or EpochState(self.epoch, self.seed)
+    def _begin_epoch(self) -> BatchIterator:
+        runtime, state = self._start_runtime(), self._resumed or EpochState(self.epoch, self.seed)
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
-        if state.seed is None:  # as torch's loaders draw their base seed, which manual_seed sets
-            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            state.seed = int(drawn.item())
-        state.sampler_epoch = getattr(self._with("set_epoch"), "epoch", None)
+        if state.seed is None:
+            state.seed = self._draw_seed()
+        state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
         assembly = self._assembly()
         seed, number = state.seed, 0 if self.seed is None else state.epoch
         windows = assembly.schedule(seed).windows(number)
         batches = ((window, seeds) for window in windows for seeds in window.batches)
-        left: Iterator[tuple[Window, Seeds]] = islice(batches, state.batches, None)
+        remaining: Iterator[tuple[Window, Seeds]] = islice(batches, state.batches, None)
         if assembly.batch_sampler is not None:
-            # torch's samplers draw from the global generator at their first batch. In the
-            # pipeline's thread that would come in between whatever the user draws.
-            left = chain(list(islice(left, 1)), left)
+            # torch's samplers draw from the global generator at their first batch. Here, in the
+            # user's thread, that happens before the user's next draw; in the loop thread, it could
+            # happen before or after it.
+            remaining = chain(list(islice(remaining, 1)), remaining)
         epoch = EpochAssembly(assembly, runtime, number, seed)
-        return BatchIterator(self, runtime, epoch, left, state, self.timeout)
+        return BatchIterator(self, runtime, epoch, remaining, state, self.timeout)
 
-    def _start(self) -> Runtime:
-        with self._starting:
+    def _draw_seed(self) -> int:
+        """Draw a seed as torch's loaders do, so that `torch.manual_seed` determines it."""
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+
+    def _start_runtime(self) -> Runtime:
+        """The runtime; made at the first call."""
+        with self._start_lock:
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
                 runtime = Runtime(self.data, self._assembly().settings())
-                if self._closed:  # meanwhile, by a signal's handler
+                if self._closed:  # meanwhile, by a signal handler
                     runtime.close()
                     raise ClosedError(CLOSED)
                 self._runtime = runtime
-                self._closer = weakref.finalize(self, runtime.close_from_finalizer)
+                self._finalizer = weakref.finalize(self, runtime.close_from_finalizer)
             return self._runtime
 
     def _assembly(self) -> Assembly:
-        """What the arguments say by now."""
+        """The assembly of the arguments as they are now, because users may change attributes."""
         batches: Any = self.batch_sampler
         return Assembly(
             store=self.data,
@@ -279,7 +314,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
             batch_size=self.batch_size,
             shuffle=self._shuffle,
             drop_last=self.drop_last,
-            batch_sampler=None if self._own_batches else batches,
+            batch_sampler=batches if self._user_samples else None,
             in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
             worker_init=self.worker_init_fn,
             device=self._device,
@@ -289,19 +324,20 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     # ---- PyG's public parts ----
 
     def __call__(self, index: torch.Tensor | list[int]) -> Any:
-        """One batch around positions `index` of the seeds, read without the pipeline."""
-        if not self._stored:
+        """One batch around the seeds at positions `index` (int64 [n] or a list), read without the
+        pipeline."""
+        if not self._from_store:
             return super().__call__(index)  # type: ignore[misc]
         out = self.collate_fn(index)
         return out if self.filter_per_worker else self.filter_fn(out)
 
     def collate_fn(self, index: Any) -> Any:
-        """Sample around positions `index` of the seeds (int64 [n] or a list)."""
-        if not self._stored:
+        """Sample around the seeds at positions `index` (int64 [n] or a list)."""
+        if not self._from_store:
             return super().collate_fn(index)
         chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
         seeds = self._inputs.seeds(0, chosen.numpy())
-        key = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        key = self._draw_seed()
         if self.seed is not None:
             key = batch_key(self.seed, self.epoch, 0)
         topologies = [mapped(edges) for edges in self.data.all_edges()]
@@ -310,24 +346,28 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
 
     def filter_fn(self, out: Any) -> Any:
         """Join a sample with its features and attributes: a Data, on the loader's device."""
-        if not self._stored:
+        if not self._from_store:
             return super().filter_fn(out)  # type: ignore[misc]
         return self._collate.from_map(out[0], out[1], self._device[1])
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning of too many worker processes: a store's loader has none."""
-        if not self._stored:
+        """Warn of too many worker processes, as torch does; a store's loader has none."""
+        if not self._from_store:
             super().check_worker_number_rationality()
 
     def __getstate__(self) -> dict[str, Any]:
-        if not self._stored:
+        if not self._from_store:
             return self.__dict__
-        left_out = {"_starting": None, "_runtime": None, "_closer": None}  # a copy has its own
+        left_out = {
+            "_start_lock": None,
+            "_runtime": None,
+            "_finalizer": None,
+        }  # a copy makes its own
         return self.__dict__ | left_out
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._starting = threading.RLock()
+        self._start_lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -1,4 +1,4 @@
-"""What the loader's tests say of batches: what makes one right, and what makes two equal."""
+"""Helpers of the loader's tests: they check a batch, compare two batches, and simulate a disk."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def assert_same(one: Data, other: Data) -> None:
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, seed: int = 0, faults: Any = None) -> None:
-    """Have loaders made with engine="simulated" draw from `seed`, with `faults`."""
+    """Have loaders with engine="simulated" use `seed` and `faults`."""
 
     def settings(depth: int, block_bytes: int) -> EngineSettings:
         return EngineSettings(depth, block_bytes, seed, faults)

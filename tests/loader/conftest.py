@@ -1,4 +1,4 @@
-"""A graph that has what graphs have, in memory and as a store, and loaders that get closed."""
+"""A small graph, in memory and as a store, and a fixture that makes loaders and closes them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -54,7 +54,7 @@ def make(store: Store) -> Iterator[Make]:
 
 @pytest.fixture(params=[0, 1, 2])
 def some_staging(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices that loaders make have other turns and another staging."""
+    """Loaders make simulated devices with other delays and another staging."""
     made = SimulatedCuda.__init__
 
     def seeded(self: SimulatedCuda) -> None:

@@ -39,7 +39,7 @@ def test_it_is_a_dataloader(make: Make) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_workers_are_threads_and_nobody_warns_of_processes(make: Make) -> None:
+def test_workers_are_threads_and_torch_does_not_warn_of_processes(make: Make) -> None:
     loader = make(num_workers=64)
     assert loader.samplers == loader.num_workers == 64
     loader.check_worker_number_rationality()
@@ -50,7 +50,7 @@ def test_the_batch_size_is_one_unless_given(store: Store) -> None:
         assert [batch.batch_size for batch in loader] == [1, 1]
 
 
-def test_each_iter_is_fresh(make: Make) -> None:
+def test_each_iter_starts_a_new_epoch(make: Make) -> None:
     loader = make()
     one, other = iter(loader), iter(loader)
     assert one is not other
@@ -201,12 +201,12 @@ def test_torchs_own_checks(make: Make, arguments: dict[str, Any]) -> None:
         ("device", "mps"),
     ],
 )
-def test_what_is_not_built_says_its_name(make: Make, name: str, value: Any) -> None:
+def test_an_argument_that_is_not_built_is_named(make: Make, name: str, value: Any) -> None:
     with pytest.raises(NotImplementedError, match=name):
         make(**{name: value})
 
 
-def test_defaults_may_be_given(make: Make) -> None:
+def test_defaults_may_be_given_explicitly(make: Make) -> None:
     loader = make(
         input_time=None,
         subgraph_type=SubgraphType.directional,
@@ -274,14 +274,14 @@ def test_a_timeout_that_is_long_enough(make: Make) -> None:
         ("input_nodes", [0.5]),
     ],
 )
-def test_what_cannot_work_says_its_name(make: Make, name: str, value: Any) -> None:
+def test_an_argument_that_cannot_work_is_named(make: Make, name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name if name != "strategy" else "there are: gnndrive"):
         make(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["buffer", "memory"])
 @pytest.mark.parametrize("size", ["8 apples", "", "-1GB", "GB", 0, -5, True, None.__class__, "1e3"])
-def test_what_is_no_size_says_its_name(make: Make, name: str, size: Any) -> None:
+def test_an_argument_that_is_not_a_size_is_named(make: Make, name: str, size: Any) -> None:
     with pytest.raises(ConfigError, match=name):
         iter(make(**{name: size}))
 
@@ -309,7 +309,7 @@ def test_each_argument_is_an_attribute_of_its_name(make: Make) -> None:
     assert names - {"self", "kwargs"} <= vars(loader).keys()
 
 
-def test_a_loader_is_built_anew_from_its_attributes(make: Make, data: Data) -> None:
+def test_a_loader_can_be_rebuilt_from_its_attributes(make: Make, data: Data) -> None:
     loader = make(input_nodes=data.train_mask, seed=4, num_workers=2, batch_size=9)
     with rebuilt(loader) as again:
         assert again.samplers == again.num_workers == 2
@@ -317,7 +317,7 @@ def test_a_loader_is_built_anew_from_its_attributes(make: Make, data: Data) -> N
             assert_same(left, right)
 
 
-def test_a_loader_is_built_anew_with_another_sampler(make: Make) -> None:
+def test_a_loader_can_be_rebuilt_with_another_sampler(make: Make) -> None:
     loader = make(input_nodes=range(100), shuffle=True, batch_size=25)
     with rebuilt(loader, sampler=range(0, 100, 2), shuffle=False) as again:
         assert list(chain(*input_ids(again))) == list(range(0, 100, 2))

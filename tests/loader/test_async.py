@@ -24,25 +24,25 @@ def collect(loader: NeighborLoader) -> list[Data]:
 
 
 class Gate:
-    """A transform that lets a batch through for each `open`, from whichever thread."""
+    """A transform that lets a batch through for each `open`, from any thread."""
 
     def __init__(self) -> None:
         self._passes = threading.Semaphore(0)
 
     def __call__(self, batch: Data) -> Data:
-        assert self._passes.acquire(timeout=PATIENCE_S), "nobody opened"
+        assert self._passes.acquire(timeout=PATIENCE_S), "the test let no batch through"
         return batch
 
     def open(self, batches: int) -> None:
         self._passes.release(batches)
 
 
-def test_it_gives_what_for_gives(make: Make) -> None:
+def test_async_for_gives_the_same_batches_as_for(make: Make) -> None:
     for one, other in zip(make(seed=1), collect(make(seed=1)), strict=True):
         assert_same(one, other)
 
 
-def test_the_same_loader_serves_both_and_several_loops(make: Make) -> None:
+def test_one_loader_works_with_for_and_in_several_event_loops(make: Make) -> None:
     loader = make()
     assert len(collect(loader)) == len(list(loader)) == len(collect(loader)) == len(loader)
 
@@ -64,7 +64,7 @@ def test_an_iterator_may_move_between_loops_and_threads(make: Make) -> None:
 
 
 def test_other_tasks_go_on_while_a_batch_is_awaited(make: Make) -> None:
-    """No batch is let through but by a task of the loop that awaits it."""
+    """Only a task of the same event loop lets batches through."""
     gate = Gate()
     loader = make(transform=gate)
 
@@ -140,7 +140,7 @@ def test_a_time_out_loses_no_batch(make: Make) -> None:
     assert asyncio.run(main()) == NODES
 
 
-def test_breaking_off_and_beginning_anew(make: Make) -> None:
+def test_breaking_off_and_starting_again(make: Make) -> None:
     plan = make(buffer="40KB").plan()
     loader = make(buffer="40KB", memory=plan.total_bytes)  # enough for one iterator
 
@@ -166,7 +166,7 @@ def test_a_loader_as_an_asynchronous_context(make: Make) -> None:
     asyncio.run(main())
 
 
-def test_closing_the_loader_in_the_middle_is_told(make: Make) -> None:
+def test_closing_the_loader_in_the_middle_raises(make: Make) -> None:
     loader = make()
 
     async def main() -> None:
@@ -181,7 +181,7 @@ def test_closing_the_loader_in_the_middle_is_told(make: Make) -> None:
     asyncio.run(main())
 
 
-def test_closing_an_iterator_wakes_who_awaits_it(make: Make) -> None:
+def test_closing_an_iterator_wakes_the_task_that_awaits_it(make: Make) -> None:
     gate = Gate()
     loader = make(transform=gate)
 
@@ -200,8 +200,8 @@ def test_closing_an_iterator_wakes_who_awaits_it(make: Make) -> None:
     asyncio.run(main())
 
 
-def test_a_loop_that_is_gone_does_not_disturb_the_rest(make: Make) -> None:
-    """Somebody awaited a batch in a loop that was closed before the batch came."""
+def test_a_closed_event_loop_does_not_disturb_the_iterator(make: Make) -> None:
+    """A task awaited a batch in an event loop that was closed before the batch came."""
     gate = Gate()
     loader = make(transform=gate)
     iterator = iter(loader)

@@ -46,7 +46,7 @@ def test_dtypes_are_those_of_pyg(make: Make) -> None:
     assert isinstance(batch.batch_size, int)
 
 
-def test_what_does_not_apply_is_absent(make: Make) -> None:
+def test_fields_that_do_not_apply_are_absent(make: Make) -> None:
     batch = next(iter(make()))
     expected = "x y edge_index edge_attr train_mask n_id e_id input_id batch_size"
     assert set(batch.keys()) == {*expected.split(), "num_sampled_nodes", "num_sampled_edges"}
@@ -128,8 +128,8 @@ def test_nodes_without_neighbours(make: Make, data: Data) -> None:
 def test_all_neighbours(make: Make, data: Data) -> None:
     for batch in make([-1], batch_size=20, buffer="80KB"):
         check(batch, data)
-        wanted = torch.isin(data.edge_index[1], batch.n_id[: batch.batch_size])
-        assert torch.equal(batch.e_id.sort().values, wanted.nonzero().view(-1))
+        expected = torch.isin(data.edge_index[1], batch.n_id[: batch.batch_size])
+        assert torch.equal(batch.e_id.sort().values, expected.nonzero().view(-1))
 
 
 def test_self_loops_and_duplicate_edges(make: Make, tmp_path: Path) -> None:

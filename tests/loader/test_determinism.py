@@ -1,4 +1,4 @@
-"""The same seed gives the same batches, however many tasks work and whoever reads."""
+"""The same seed gives the same batches with any number of tasks and with any engine."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ EPOCHS = 2
 
 @pytest.fixture
 def epochs(make: Make) -> Callable[..., list[list[Data]]]:
-    """Runs two epochs with seed 3 and what else is given."""
+    """Runs two epochs with seed 3 and the arguments given."""
 
     def run(**arguments: Any) -> list[list[Data]]:
         given = {"shuffle": True, "seed": 3, "engine": "threads"} | arguments

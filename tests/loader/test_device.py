@@ -1,7 +1,7 @@
 """Batches on a device: the same as on the host, in the type asked for, within the memory given.
 
-The device is the simulated one: what does not wait for an event that it should wait for gets bytes
-that are not there yet. tests/gpu has a real one.
+The device is the simulated one: code that does not wait for an event that it should wait for reads
+wrong bytes. tests/gpu has tests with a real GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROW_BYTES = 33 * 4
 
 @pytest.mark.usefixtures("some_staging")
 @pytest.mark.parametrize("engine", ["uring", "threads", "simulated"])
-def test_batches_are_those_of_the_host(
+def test_batches_are_the_same_as_on_the_host(
     make: Make, monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     simulate(monkeypatch, seed=4, faults=NOISE)
@@ -42,7 +42,7 @@ def test_batches_are_those_of_the_host(
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_the_compute_stream_waits_for_copies(monkeypatch: pytest.MonkeyPatch, waits: bool) -> None:
-    """Or labels and edges are not there yet."""
+    """Without it, labels and edges are not copied yet."""
     if not waits:
         monkeypatch.setattr(SimulatedDriver, "compute_waits_for", lambda driver, event: None)
     device, labels = SimulatedCuda(), torch.arange(5)
@@ -53,7 +53,7 @@ def test_the_compute_stream_waits_for_copies(monkeypatch: pytest.MonkeyPatch, wa
     assert torch.equal(batch.x, torch.ones(5))
 
 
-def test_a_transform_finds_the_bytes(make: Make, data: Data) -> None:
+def test_a_transform_sees_the_right_bytes(make: Make, data: Data) -> None:
     def transform(batch: Data) -> Data:
         check(batch, data)
         return batch
@@ -86,7 +86,7 @@ def test_breaking_off_leaves_nothing_under_way(make: Make, data: Data) -> None:
     assert loader.stats()["batches"] >= 3
 
 
-def test_memory_is_freed_behind_what_was_begun() -> None:
+def test_memory_is_freed_after_copies_that_have_begun() -> None:
     device = SimulatedCuda()
     memory = device.allocate(8, 16)
     device.driver.copy([torch.arange(4)])
@@ -97,7 +97,7 @@ def test_memory_is_freed_behind_what_was_begun() -> None:
     assert not device.driver.busy
 
 
-def test_staging_is_let_go_of_behind_the_side_stream() -> None:
+def test_staging_is_freed_after_the_side_stream_has_used_it() -> None:
     device = SimulatedCuda()
     memory = device.allocate(4, 16)
     landing = memory.landing(np.arange(4, dtype=np.int32))
@@ -134,7 +134,7 @@ def stored(folder: Path, dtype: torch.dtype, **more: torch.Tensor) -> tuple[Stor
         (torch.float64, None),
     ],
 )
-def test_features_in_the_type_asked_for(
+def test_features_have_the_dtype_asked_for(
     tmp_path: Path, make: Make, dtype: torch.dtype, given: str | torch.dtype | None, device: str
 ) -> None:
     store, x = stored(tmp_path, dtype)
@@ -162,7 +162,7 @@ def test_integers_are_scaled(
 
 
 @pytest.mark.parametrize("dtype", ["int8", torch.int64, "no such", 3])
-def test_no_floating_type_is_refused(make: Make, dtype: object) -> None:
+def test_a_dtype_that_is_not_floating_is_refused(make: Make, dtype: object) -> None:
     with pytest.raises(ConfigError, match="feature_dtype"):
         make(feature_dtype=dtype)
 
@@ -170,7 +170,7 @@ def test_no_floating_type_is_refused(make: Make, dtype: object) -> None:
 # ---- memory
 
 
-def test_the_plan_knows_the_devices_memory(make: Make) -> None:
+def test_the_plan_lists_the_devices_memory(make: Make) -> None:
     host = make(seed=1).plan()
     plan = make(device="simulated-cuda").plan()
     on_device = {line.what: line.nbytes for line in plan.device_lines}
@@ -182,7 +182,7 @@ def test_the_plan_knows_the_devices_memory(make: Make) -> None:
     assert "on the device" not in str(host)
 
 
-def test_the_buffer_is_what_device_memory_leaves(make: Make) -> None:
+def test_the_buffer_gets_what_device_memory_leaves(make: Make) -> None:
     live = make(device="simulated-cuda").plan().device_lines[1].nbytes
     loader = make(device="simulated-cuda", buffer=None, device_memory=live + 380 * ROW_BYTES)
     assert loader.plan().slots == 380
@@ -216,8 +216,8 @@ def test_cuda_without_a_gpu_says_so(make: Make, monkeypatch: pytest.MonkeyPatch)
         make(device="cuda:1")
 
 
-def test_nothing_of_cuda_is_imported(store: Store) -> None:
-    """On a machine without a GPU nothing but torch's own stubs."""
+def test_no_cuda_module_is_imported(store: Store) -> None:
+    """A loader on the host imports neither CuPy nor gnndrive's CUDA device."""
     script = f"""
 import sys
 import gnndrive

@@ -1,4 +1,4 @@
-"""An epoch that was left is taken up where it stood: exactly the rest, each batch once."""
+"""A resumed epoch yields exactly the remaining batches, each once."""
 
 import asyncio
 import json
@@ -26,14 +26,16 @@ def taken(batches: Any, count: int) -> list[Data]:
     return [next(batches) for _ in range(count)]
 
 
-def passed_on(state: Any) -> Any:
-    """A state's way through a file."""
+def through_json(state: Any) -> Any:
+    """The state after it was written to a file and read again."""
     return json.loads(json.dumps(state))
 
 
 @pytest.mark.parametrize("left_after", [0, 1, 7, BATCHES - 1, BATCHES])
 @pytest.mark.parametrize("seed", [5, None])
-def test_exactly_the_rest(make: Make, left_after: int, seed: int | None) -> None:
+def test_a_resumed_epoch_yields_exactly_the_remaining_batches(
+    make: Make, left_after: int, seed: int | None
+) -> None:
     torch.manual_seed(1)
     whole = list(make(shuffle=True, seed=seed))
     torch.manual_seed(1)
@@ -41,12 +43,12 @@ def test_exactly_the_rest(make: Make, left_after: int, seed: int | None) -> None
     batches = iter(loader)
     given = taken(batches, left_after)
     other = make(shuffle=True, seed=seed)
-    other.load_state_dict(passed_on(loader.state_dict()))
+    other.load_state_dict(through_json(loader.state_dict()))
     for expected, batch in zip(whole, [*given, *other], strict=True):
         assert_same(expected, batch)
 
 
-def test_the_epochs_after_it_are_those_of_an_unbroken_run(make: Make) -> None:
+def test_the_epochs_after_a_resumed_one_are_the_same_as_without_resuming(make: Make) -> None:
     loader = make(shuffle=True, seed=5)
     epochs = [[batch.n_id for batch in loader] for _ in range(3)]
     first = make(shuffle=True, seed=5)
@@ -96,7 +98,7 @@ def test_an_iterator_that_is_closed_in_the_middle_has_not_finished(make: Make) -
     assert loader.state_dict()["finished"] is True
 
 
-def test_left_twice(make: Make) -> None:
+def test_an_epoch_that_is_resumed_several_times(make: Make) -> None:
     whole = [batch.n_id for batch in make(shuffle=True, seed=5)]
     got, state = [], None
     for count in (3, 0, 10, 12):
@@ -104,11 +106,11 @@ def test_left_twice(make: Make) -> None:
         if state is not None:
             loader.load_state_dict(state)
         got += [batch.n_id for batch in taken(iter(loader), count)]
-        state = passed_on(loader.state_dict())
+        state = through_json(loader.state_dict())
     assert [n.tolist() for n in got] == [n.tolist() for n in whole]
 
 
-def test_async_for(make: Make) -> None:
+def test_resuming_with_async_for(make: Make) -> None:
     async def main() -> None:
         loader = make(shuffle=True, seed=5)
         count = 0
@@ -123,7 +125,7 @@ def test_async_for(make: Make) -> None:
     asyncio.run(main())
 
 
-def test_after_a_warm_up(make: Make) -> None:
+def test_resuming_after_a_warm_up(make: Make) -> None:
     whole = [batch.n_id for batch in make(seed=5)]
     loader = make(seed=5, device="simulated-cuda", buffer=None)
     batches = iter(loader)
@@ -149,7 +151,7 @@ def test_a_sampler_that_draws_the_same(make: Make) -> None:
         assert_same(expected, batch)
 
 
-def test_ranks_share_out_an_epoch(make: Make) -> None:
+def test_ranks_divide_an_epoch(make: Make) -> None:
     def ranks() -> list[NeighborLoader]:
         return [
             make(sampler=DistributedSampler(range(NODES), 2, rank), batch_size=20, seed=5)
@@ -182,7 +184,7 @@ def test_a_distributed_samplers_epoch_is_in_the_state(make: Make) -> None:
     loader.set_epoch(3)
     batches = iter(loader)
     taken(batches, 4)
-    other.load_state_dict(passed_on(loader.state_dict()))
+    other.load_state_dict(through_json(loader.state_dict()))
     assert [batch.input_id.tolist() for batch in other] == whole[4:]
 
 
@@ -200,13 +202,15 @@ def test_a_distributed_samplers_epoch_is_in_the_state(make: Make) -> None:
         ({"sampler": [1, 2]}, "sampler was None and is 'BatchSampler of list, 16 at once'"),
     ],
 )
-def test_another_loaders_state(make: Make, other: dict[str, Any], match: str) -> None:
+def test_the_state_of_another_loader_is_refused(
+    make: Make, other: dict[str, Any], match: str
+) -> None:
     state = make(seed=5).state_dict()
     with pytest.raises(ConfigError, match=match):
         make(**{"seed": 5, **other}).load_state_dict(state)
 
 
-def test_another_stores_state(make: Make, store: Store, tmp_path: Path) -> None:
+def test_the_state_of_another_store_is_refused(make: Make, store: Store, tmp_path: Path) -> None:
     data = Data(x=torch.zeros(NODES, 33), edge_index=torch.zeros(2, 1, dtype=torch.int64))
     other = gnndrive.from_data(data, tmp_path / "other.gnn")
     with NeighborLoader(other, [4, 3], batch_size=16, seed=5, buffer="60KB") as loader:
@@ -221,7 +225,7 @@ def test_another_stores_state(make: Make, store: Store, tmp_path: Path) -> None:
     [{"version": 1}, {"batches": -1}, {"batches": 1.5}, {"epoch": None}, {"finished": 1},
      {"seed": "5"}],
 )  # fmt: skip
-def test_a_state_that_is_none(make: Make, change: dict[str, Any]) -> None:
+def test_a_damaged_state_is_refused(make: Make, change: dict[str, Any]) -> None:
     loader = make(seed=5)
     with pytest.raises(ConfigError, match="state"):
         loader.load_state_dict(loader.state_dict() | change)

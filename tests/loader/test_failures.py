@@ -1,4 +1,4 @@
-"""What goes wrong comes out of the user's loop at its batch's turn, and leaves the loader whole."""
+"""Errors are raised in the user's loop at their batch's turn, and the loader can still be used."""
 
 import asyncio
 import errno
@@ -63,7 +63,7 @@ def test_eio_comes_at_its_batchs_turn(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_rows_that_can_be_read_still_are(
+def test_rows_outside_the_bad_sector_can_still_be_read(
     make: Make, data: Data, broken: Callable[..., None], seed: int
 ) -> None:
     broken(seed, delay_turns_max=3)
@@ -156,7 +156,9 @@ def test_a_transforms_error_comes_at_its_batchs_turn(make: Make) -> None:
     [StopIteration(1), StopAsyncIteration(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()],
     ids=lambda error: type(error).__name__,
 )
-def test_what_would_end_a_loop_silently_does_not(make: Make, error: BaseException) -> None:
+def test_an_error_that_would_end_a_loop_silently_becomes_a_runtime_error(
+    make: Make, error: BaseException
+) -> None:
     loader = make(transform=failing_at(40, error))
     number, caught = delivered_before(loader, RuntimeError)
     assert number == 2
@@ -166,7 +168,7 @@ def test_what_would_end_a_loop_silently_does_not(make: Make, error: BaseExceptio
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, StopIteration])
-def test_a_sampler_that_raises_it_does_not_either(make: Make, kind: type[BaseException]) -> None:
+def test_a_sampler_that_raises_such_an_error(make: Make, kind: type[BaseException]) -> None:
     class Sampler:
         def __init__(self) -> None:
             self.left = 3

@@ -1,4 +1,4 @@
-"""Iterators come and go: nothing is left of them, and none is in another's way."""
+"""Iterators and loaders that end free everything and do not disturb others."""
 
 import gc
 import os
@@ -27,7 +27,7 @@ from gnndrive.pipeline.output_queue import OutputQueue, References
 from tests.interrupted import drop_and_interrupt
 from tests.loader.conftest import NODES, Make
 
-LOOKS = 20_000  # at what ends by itself, such as a thread's entry after the thread was joined
+LOOKS = 20_000  # at a condition that soon becomes true, such as the end of a joined thread's entry
 
 
 def descriptors() -> list[str]:
@@ -153,7 +153,7 @@ def named_threads() -> list[threading.Thread]:
 def test_a_loader_collected_in_its_own_thread_leaves_nothing(
     store: Store, nothing_is_left: None
 ) -> None:
-    """Garbage is collected in whichever thread makes some; ours cannot wait for themselves."""
+    """Any thread may collect garbage; gnndrive's own threads must not wait for themselves."""
     collected = threading.Event()
 
     def transform(batch: Data) -> Data:
@@ -223,7 +223,7 @@ def test_closing_an_iterator_ends_it_like_a_generator(make: Make) -> None:
     assert sum(1 for _ in loader) == len(loader)
 
 
-def test_closing_the_loader_in_the_middle_is_told(make: Make) -> None:
+def test_closing_the_loader_in_the_middle_raises(make: Make) -> None:
     """An epoch that ends too early must not look like one that is complete."""
     loader = make()
     iterator = iter(loader)
@@ -235,7 +235,7 @@ def test_closing_the_loader_in_the_middle_is_told(make: Make) -> None:
     assert list(iterator) == []
 
 
-def test_closing_the_loader_after_the_end_is_not(make: Make) -> None:
+def test_closing_the_loader_after_the_end_does_not_raise(make: Make) -> None:
     loader = make(batch_size=200, buffer="80KB")
     iterator, closed = iter(loader), iter(loader)
     assert len([next(iterator), next(iterator)]) == len(loader)
@@ -287,7 +287,7 @@ def test_closing_from_within_a_start(
         iter(starting)
 
 
-def test_an_interrupt_behind_the_start(
+def test_an_interrupt_right_after_the_engines_have_started(
     make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both engines are there by then, each in a thread of its own."""
@@ -332,7 +332,7 @@ def test_a_loader_as_a_context(make: Make, nothing_is_left: None) -> None:
 
 
 def test_threads_may_close_and_iterate_at_once(make: Make, nothing_is_left: None) -> None:
-    """Whoever comes too late gets ClosedError; nobody waits for ever."""
+    """A user who comes too late gets ClosedError; no thread waits for ever."""
     for _ in range(20):
         loader = make(batch_size=100, buffer="60KB")
         results: list[Any] = []
@@ -365,14 +365,14 @@ def test_an_iterator_may_move_between_threads(make: Make) -> None:
     assert np.array_equal(input_id, np.arange(NODES))
 
 
-def test_the_hand_over_is_told_what_holds_a_batchs_rows(
+def test_the_output_queue_gets_references_to_a_batchs_rows(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(array_pool, "SMALL_BYTES", 1)
-    told, put = list[References](), OutputQueue.put
+    references, put = list[References](), OutputQueue.put
 
     def spy(output: OutputQueue, batch: Data, memory: References = ()) -> None:
-        told.append(memory)
+        references.append(memory)
         put(output, batch, memory)
 
     monkeypatch.setattr(OutputQueue, "put", spy)
@@ -381,13 +381,13 @@ def test_the_hand_over_is_told_what_holds_a_batchs_rows(
         x = next(batches).x
         left = sum(1 for _ in batches)
     assert left > 1  # all threads have ended, and hold nothing
-    assert all(len(memory) == 1 for memory in told)
-    assert [memory[0]() is None for memory in told] == [False] + [True] * left
+    assert all(len(memory) == 1 for memory in references)
+    assert [memory[0]() is None for memory in references] == [False] + [True] * left
     del x
-    assert told[0][0]() is None
+    assert references[0][0]() is None
 
 
-def test_an_iterator_that_goes_away_after_its_end_swallows_no_ctrl_c(make: Make) -> None:
+def test_dropping_a_finished_iterator_loses_no_ctrl_c(make: Make) -> None:
     only = [iter(make())]
     for _ in only[0]:
         pass

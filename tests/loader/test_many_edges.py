@@ -1,7 +1,8 @@
-"""More edges than 31 and 32 bits can count: stores whose files are mostly holes, so that positions,
-offsets and numbers are those of a real one and the disk holds a few pages of it.
+"""Graphs with more edges than 31 or 32 bits can count.
 
-Node 0 has nearly all edges; the lists of the others lie behind them.
+The stores' files are mostly holes, so positions, offsets and numbers are as large as in a real
+store, and the files take a few pages on disk. Node 0 has nearly all edges; the lists of the other
+nodes lie behind its list.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def graph(tmp_path: Path, edges: int) -> Graph:
 
 @pytest.mark.parametrize("topology", ["mmap", "direct"])
 @pytest.mark.parametrize("disjoint", [False, True], ids=["a sample", "trees"])
-def test_edges_behind_those_that_fit(
+def test_edges_at_positions_that_do_not_fit(
     graph: Graph, edges: int, topology: str, disjoint: bool
 ) -> None:
     store, indptr, indices, number = graph
@@ -97,13 +98,13 @@ def test_edges_behind_those_that_fit(
     assert sorted(seen) == sorted(number.tolist())
 
 
-def test_some_of_a_list_that_is_longer_than_that(graph: Graph, edges: int) -> None:
+def test_sampling_from_a_list_that_is_longer(graph: Graph, edges: int) -> None:
     store, indptr, _, _ = graph
     with NeighborLoader(
         store, [100], torch.tensor([0]), topology="mmap", buffer="1MB", seed=1
     ) as loader:
         (batch,) = loader
-    # All zero, in a hole: it is the position that tells.
+    # All indices of this list are 0, because it is a hole, so check the positions.
     sample = loader._assembly().sampler().sample_nodes(np.array([0]), 5, mapped(store.edges()))
     assert len(sample.edge) == len(set(sample.edge.tolist())) == 100
     assert int(sample.edge.min()) >= 0
@@ -112,7 +113,7 @@ def test_some_of_a_list_that_is_longer_than_that(graph: Graph, edges: int) -> No
     assert batch.num_nodes == 1
 
 
-def test_links_among_them(graph: Graph, edges: int) -> None:
+def test_seed_edges_at_such_positions(graph: Graph, edges: int) -> None:
     store, indptr, indices, number = graph
     loader = gnndrive.LinkNeighborLoader(store, [1], batch_size=4, topology="mmap", buffer="1MB")
     place = torch.tensor([0, TAIL // 2, TAIL - 1])
@@ -125,7 +126,7 @@ def test_links_among_them(graph: Graph, edges: int) -> None:
     assert batch.input_id.tolist() == number[place].tolist()
 
 
-def test_what_a_plan_counts(graph: Graph, edges: int) -> None:
+def test_the_plan_counts_the_packed_indices(graph: Graph, edges: int) -> None:
     store, *_ = graph
     loader = NeighborLoader(store, [3], topology="resident", buffer="1MB")
     choice = loader.plan().topology

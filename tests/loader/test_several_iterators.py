@@ -1,4 +1,4 @@
-"""Several iterators at once: each has a feature buffer of its own and none is in another's way."""
+"""Several iterators at once: each has a feature buffer of its own, so none waits for another."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ def test_each_iterator_has_a_buffer_of_its_own(make: Make) -> None:
     for _ in range(len(loader)):
         for iterator in iterators:
             next(iterator)
-    running = [iterator._running.epoch.buffer for iterator in iterators]
+    running = [iterator._run.epoch.buffer for iterator in iterators]
     assert len({id(buffer) for buffer in running}) == 3
     assert running[0].tables["nodes/x"].slots == loader.plan().slots
 
@@ -40,9 +40,9 @@ def test_closing_the_loader_retires_all_buffers(
     monkeypatch.setattr(FeatureBuffer, "retire", lambda self: retired.append(self))
     loader = make()
     iterators = [iter(loader) for _ in range(3)]
-    buffers = [iterator._running.epoch.buffer for iterator in iterators]
+    buffers = [iterator._run.epoch.buffer for iterator in iterators]
     iterators[0].close()
-    assert not retired, "the next epoch may want what it holds"
+    assert not retired, "the next epoch may use the rows that it holds"
     loader.close()
     assert retired == buffers[1:]
 
@@ -50,7 +50,7 @@ def test_closing_the_loader_retires_all_buffers(
 def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for the end of one that nobody wants any more, whose buffer it would have had."""
+    """It waits for the end of a dropped iterator, whose buffer it would use."""
     inside, go_on, wait = threading.Event(), threading.Event(), asyncio.wait
 
     def held(batch: Any) -> Any:
@@ -64,14 +64,14 @@ def test_an_iterator_is_refused_if_the_loader_is_closed_while_it_waits(
     closing: list[asyncio.Future[None]] = []
 
     def closed_meanwhile(tasks: Any) -> Any:
-        if not closing and list(tasks) == list(runtime._running.values()):
-            closing.append(asyncio.ensure_future(runtime._shut()))
+        if not closing and list(tasks) == list(runtime._tasks.values()):
+            closing.append(asyncio.ensure_future(runtime._free_once()))
             go_on.set()
         return wait(tasks)
 
     inside.wait()
     monkeypatch.setattr(asyncio, "wait", closed_meanwhile)
-    runtime.drop(dropped._running)
+    runtime.drop(dropped._run)
     with pytest.raises(ClosedError):
         iter(loader)
     assert closing

@@ -1,4 +1,4 @@
-"""Wherever the adjacency is, batches are the same, and what fails comes at its batch's turn."""
+"""All topologies give the same batches, and raise errors at their batch's turn."""
 
 import asyncio
 import errno
@@ -30,7 +30,7 @@ WAYS = [
 
 @pytest.mark.parametrize("engine", ["uring", "threads", "simulated"])
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_the_same_batches(
+def test_all_topologies_give_the_same_batches(
     make: Make, data: Data, way: dict[str, Any], engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch, 3, NOISE)
@@ -79,7 +79,7 @@ def test_rounds_of_several_iterators(make: Make, data: Data, queue: int) -> None
     assert batches == 3 * len(loader)
 
 
-# ---- what goes wrong
+# ---- errors
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_dropping_an_iterator_of_async_for(make: Make) -> None:
     assert len(list(loader)) == NODES // 16
 
 
-# ---- what is said
+# ---- plans, stats and refusals
 
 
 def test_the_plan_and_the_stats_say_which(make: Make) -> None:
@@ -157,8 +157,8 @@ def test_the_plan_and_the_stats_say_which(make: Make) -> None:
         strict=True,
     ):
         loader = make(**way)
-        (line,) = [line for line in loader.plan().lines if line.what == "topology"]
-        assert line.why.startswith(name)
+        (item,) = [item for item in loader.plan().lines if item.what == "topology"]
+        assert item.why.startswith(name)
         list(loader)
         stats = loader.stats()
         assert stats["topology"] == name
@@ -179,7 +179,7 @@ def test_auto_is_direct_where_the_budget_is_tight(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"topology": "mapped"}, "direct, mmap, resident"),
         ({"topology": "mmap", "neighbour_cache": "1MB"}, "topology='direct'"),
@@ -187,8 +187,10 @@ def test_auto_is_direct_where_the_budget_is_tight(make: Make) -> None:
         ({"topology": "direct", "neighbour_cache": "large"}, "no size"),
     ],
 )
-def test_what_cannot_be(make: Make, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_impossible_choices_are_refused(
+    make: Make, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         make(**arguments).plan()
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         iter(make(**arguments))

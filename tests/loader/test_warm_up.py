@@ -1,6 +1,6 @@
-"""An epoch that begins through a small buffer on the device and goes on through a large one.
+"""An epoch that begins with a small feature buffer on the device and goes on with a large one.
 
-Also second iterators there, for both come out of what the device has left.
+Also second iterators on a device, because both need the memory that the device has left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.loader.test_device import DEVICES, ROW_BYTES
 def test_after_a_warm_up_the_buffer_takes_what_is_left(
     make: Make, monkeypatch: pytest.MonkeyPatch, shuffle: bool
 ) -> None:
-    """In the middle of the first epoch, whose batches are what they would have been."""
+    """In the middle of the first epoch, whose batches stay the same."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"shuffle": shuffle, "seed": 3, "batch_size": 8, "buffer": None}
     host, device = (make([2, 2], device=name, **given) for name in DEVICES)
@@ -42,7 +42,7 @@ def test_after_a_warm_up_the_buffer_takes_what_is_left(
 
 
 def test_a_warm_up_keeps_to_memory(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The books of slots on the device are in host memory."""
+    """The slot tables of a buffer on the device are in host memory."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     given = {"device": "simulated-cuda", "buffer": None, "batch_size": 8, "topology": "resident"}
     plan = make([2, 2], **given).plan()
@@ -106,7 +106,7 @@ async def test_a_warm_up_awaited(make: Make, monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_warm_up_cancelled_while_it_grows(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes back finds it grown, and no batch is lost or twice there."""
+    """The next call waits for the same change, and each batch comes exactly once."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     grow, begun, go_on = Runtime.grow, threading.Event(), threading.Event()
 
@@ -134,10 +134,10 @@ async def test_a_warm_up_cancelled_while_it_grows(
     assert device.plan().slots == NODES
 
 
-def test_a_warm_up_that_finds_less_than_it_thought(
+def test_a_warm_up_that_finds_less_memory_than_measured(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large buffer that cannot be had becomes a smaller one, and the epoch goes on."""
+    """If a large buffer cannot be allocated, a smaller one is used, and the epoch goes on."""
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
     device = make([2, 2], device="simulated-cuda", seed=3, batch_size=8, buffer=None)
     little, allocate, refused = device.plan().slots, SimulatedDriver.allocate, []
@@ -155,7 +155,7 @@ def test_a_warm_up_that_finds_less_than_it_thought(
     assert device.plan().slots == little
 
 
-def test_what_a_sampler_raises_in_the_warm_up_comes_at_its_turn(
+def test_an_error_of_a_sampler_in_the_warm_up_comes_at_its_turn(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
@@ -182,7 +182,7 @@ def test_what_a_sampler_raises_in_the_warm_up_comes_at_its_turn(
 
 @pytest.mark.parametrize("arguments", [{"in_order": False}, {"device_memory": "1MB"}, {}])
 def test_without_a_warm_up(make: Make, arguments: dict[str, object]) -> None:
-    """Out of order an epoch cannot go on where it was; what was said is kept to."""
+    """Batches in any order cannot be counted, and a user's device_memory= stays."""
     loader = make(**({"device": "simulated-cuda", "buffer": None} | arguments))
     slots = loader.plan().slots
     assert len(list(loader)) == NODES // 16

@@ -1,4 +1,4 @@
-"""A graph of several types, in memory and as a store, and loaders that get closed."""
+"""A heterogeneous graph, in memory and as a store, and a fixture that makes and closes loaders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph of several types, and what a batch of it has to be."""
+"""A graph of several types, and checks of its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A heterogeneous store's batches are what PyG's loader would have yielded of the same graph."""
+"""Batches of a heterogeneous store are the same as PyG's loader would yield for its graph."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_topologies_and_threads_change_no_batch(make: Make) -> None:
         assert all(map(same, make(**how), expected))
 
 
-def test_both_ways(make: Make, data: HeteroData) -> None:
+def test_bidirectional_subgraphs(make: Make, data: HeteroData) -> None:
     with pytest.warns(UserWarning, match="does not seem to have a reverse edge type"):
         batches = list(make(subgraph_type="bidirectional"))
     for batch in batches:
@@ -201,7 +201,7 @@ def test_pygs_own_loader_on_the_store(store: Store, data: HeteroData) -> None:
     features.close()
 
 
-# ---- what is wrong
+# ---- refusals
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_pygs_own_loader_on_the_store(store: Store, data: HeteroData) -> None:
         ({"input_nodes": "poper"}, "there is no 'poper'; the types are paper, author"),
         ({"input_nodes": ("venue", [7])}, "outside 0 … 6"),
         ({"fanout": {CITES: [2, 2]}}, "leaves out"),
-        ({"fanout": FANOUTS | {("a", "b", "c"): [1, 1]}}, "that there are not"),
+        ({"fanout": FANOUTS | {("a", "b", "c"): [1, 1]}}, "that the store does not have"),
         ({"fanout": FANOUTS | {CITES: [1]}}, "lists of several lengths"),
         ({"time_attr": "when"}, "no such attribute, but edge_attr"),
     ],

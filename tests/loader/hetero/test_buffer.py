@@ -65,7 +65,7 @@ def test_two_iterators_at_once(make: Make, data: HeteroData) -> None:
         check(other, data)
 
 
-def test_integers_become_floats_on_the_way(make: Make, data: HeteroData) -> None:
+def test_integers_are_converted_to_floats(make: Make, data: HeteroData) -> None:
     for batch in make(feature_dtype="float32"):
         for name in WIDTHS:
             assert torch.equal(batch[name].x, data[name].x[batch[name].n_id].float())
@@ -92,9 +92,9 @@ def test_rows_of_all_tables_are_counted(make: Make) -> None:
     (batch,) = loader
     rows = sum(len(batch[name].n_id) for name in WIDTHS) + len(batch[WRITES].e_id)
     assert loader.stats()["rows_loaded"] == rows
-    wanted = sum(len(batch[name].n_id) * batch[name].x[0].nbytes for name in WIDTHS)
-    wanted += len(batch[WRITES].e_id) * 128
-    assert loader.stats()["bytes_wanted"] == wanted
+    expected = sum(len(batch[name].n_id) * batch[name].x[0].nbytes for name in WIDTHS)
+    expected += len(batch[WRITES].e_id) * 128
+    assert loader.stats()["bytes_wanted"] == expected
 
 
 def test_pinned_staging_of_small_tables_is_small(make: Make) -> None:
@@ -157,4 +157,4 @@ def test_a_graph_without_features(tmp_path: Path) -> None:
         (batch,) = loader
     assert batch["a"].n_id[batch["a", "to", "b"].edge_index[0]].tolist() == [0, 1, 2, 3]
     assert (batch["a"].num_nodes, batch["b"].num_nodes) == (4, 4)
-    assert all("num_nodes" in batch[name] for name in ("a", "b"))  # said, as PyG says it
+    assert all("num_nodes" in batch[name] for name in ("a", "b"))  # as in PyG's batches
