@@ -1,4 +1,7 @@
-"""A batch at each stage: seeds, then sampled, then extracted, or failed at its turn."""
+"""A batch between two stages: `Sampled`, then `Extracted`; or `Failed`.
+
+The stages make these records and pass them on in channels (`channel.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,13 @@ from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """What the extracting channel carries; `rows` are those that it needs of each table, int64
-    [n]."""
+    """An item of the extracting queue: a sample whose rows are yet to be extracted.
+
+    Attributes:
+        seeds: the batch's index and seeds.
+        sample: the sampled subgraph.
+        rows: table name → ids of the rows that the batch needs, int64 [n].
+    """
 
     seeds: Seeds
     sample: Sample | Subgraph
@@ -21,7 +29,12 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What the training channel carries: every row is valid and held."""
+    """An item of the training queue: every row is in the feature buffer and valid.
+
+    Attributes:
+        seeds, sample, rows: see `Sampled`.
+        lease: holds the rows' slots until the release stage releases it.
+    """
 
     seeds: Seeds
     sample: Sample | Subgraph
@@ -31,7 +44,13 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A batch that could not be made; its error surfaces at its turn (rule 14)."""
+    """A batch that could not be made. Both queues pass it on in its place, so that the user gets
+    the error after all earlier batches (rule 14).
+
+    Attributes:
+        index: the batch's index.
+        error: raised in the user's thread.
+    """
 
     index: int
     error: Exception

@@ -1,11 +1,13 @@
-"""A bounded channel between two stages, whose bound is a window taken before work starts.
+"""A bounded channel between two stages, with places that are reserved before work starts.
 
 A queue that refuses a finished item can refuse the oldest batch while younger ones fill it, and
-then nothing moves. So a worker first reserves a place, then works, then puts: `put` never waits
-(rule 2). Items leave in index order, or, if not `ordered`, as they come. In order, places reserved
-and not yet taken are exactly the window that starts at the oldest batch not taken.
+then no stage can go on. So a worker first reserves a place, then works, then puts: `put` never
+waits (rule 2). Items leave in index order, or, if the channel is not `ordered`, in the order in
+which they were put. In an ordered channel the places that are reserved and not yet taken are a
+window of indices that starts at the oldest batch not taken.
 
-All of it belongs to one event loop.
+`Epoch` makes three of them: the extracting queue, the training queue and the releasing queue. All
+methods are called in one event loop; between threads use `OutputQueue`.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ Item = TypeVar("Item")
 
 
 class ChannelEnded(Exception):
-    """Nothing more will come out of the channel."""
+    """The channel has ended: it takes no more reservations, or every item was taken."""
 
 
 class Channel(Generic[Item]):
-    """Hands numbered items from one stage to the next.
+    """Passes numbered items from one stage to the next.
 
     Args:
-        bound: places that may be reserved and not yet taken, at least 1; None: as many as come.
+        bound: the most places that are reserved and not yet taken, at least 1; None: no limit.
         ordered: whether items leave strictly by index, from `first`.
         first: the first item's index.
     """
@@ -38,27 +40,29 @@ class Channel(Generic[Item]):
         self.ordered = ordered
         self.reserved = first
         self.taken = first
-        # A heap by index; first come, first out if not ordered.
+        # A heap, by index if ordered, else by the number of the `put`.
         self._items: list[tuple[int, Item]] = []
         self._arrivals = 0
         self._total: int | None = None
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
-        """Items that are ready to be taken or waiting for an older one."""
+        """Items that were put and not yet taken, those that wait for an older one included."""
         return len(self._items)
 
     @property
     def under_way(self) -> int:
-        """Places reserved and not yet taken: work going on and items waiting."""
+        """Places reserved and not yet taken: items that are being made or were put."""
         return self.reserved - self.taken
 
     async def reserve(self, count: int = 1) -> int:
-        """Take places for items that are yet to be made, all in one step; returns how many were
-        taken before.
+        """Wait until `count` places are free, then reserve all of them in one step.
+
+        Returns:
+            How many places were reserved before.
 
         Raises:
-            ChannelEnded: the channel's last item has been announced.
+            ChannelEnded: `end` was called.
         """
         assert self.bound is None or count <= self.bound
         while self._total is None and self.room < count:
@@ -73,7 +77,7 @@ class Channel(Generic[Item]):
         return sys.maxsize if self.bound is None else self.bound - self.under_way
 
     def reserve_now(self, count: int = 1) -> int:
-        """Take places where there is `room`; see `reserve`."""
+        """Reserve `count` places, which must be free; see `reserve`."""
         assert self.room >= count
         self.reserved += count
         return self.reserved - count
@@ -83,21 +87,21 @@ class Channel(Generic[Item]):
         rank = index if self.ordered else self._arrivals
         self._arrivals += 1
         heapq.heappush(self._items, (rank, item))
-        self._changed()
+        self._wake_waiters()
 
     def end(self, total: int) -> None:
-        """Announce that item `total` − 1 is the last there will ever be; places for others are
-        given back."""
+        """End the channel: item `total` − 1 is the last one. Places reserved for later items become
+        free."""
         self._total = total if self._total is None else min(total, self._total)
         self.reserved = min(self.reserved, self._total)
-        self._changed()
+        self._wake_waiters()
 
     async def take(self) -> Item:
-        """The next item. It is taken in the step in which this returns: what the caller does before
-        its next wait happens in the order of taking (rule 1).
+        """Wait for the next item and take it. The item is taken in the step in which this returns,
+        so what its callers do before their next await happens in the order of the items (rule 1).
 
         Raises:
-            ChannelEnded: each item announced was taken.
+            ChannelEnded: every item was taken.
         """
         await self.arrival()
         return self.take_now()[0]
@@ -106,7 +110,7 @@ class Channel(Generic[Item]):
         """Wait until `take` would return at once.
 
         Raises:
-            ChannelEnded: each item announced was taken.
+            ChannelEnded: every item was taken.
         """
         while not self._ready():
             if self._total is not None and self.taken >= self._total:
@@ -115,11 +119,11 @@ class Channel(Generic[Item]):
 
     @property
     def coming(self) -> int:
-        """Items that are yet to be taken, as far as that is known."""
+        """Items that are yet to be taken; `sys.maxsize` until `end` is called."""
         return sys.maxsize if self._total is None else self._total - self.taken
 
     def peek(self, most: int) -> list[Item]:
-        """What `most` calls of `take` would return at once, as far as it is there."""
+        """The items that up to `most` calls of `take` would return without waiting."""
         found: list[Item] = []
         for rank, item in heapq.nsmallest(most, self._items, key=itemgetter(0)):
             if self.ordered and rank != self.taken + len(found):
@@ -128,17 +132,17 @@ class Channel(Generic[Item]):
         return found
 
     def take_now(self, count: int = 1) -> list[Item]:
-        """Take the first `count` items, all of which `peek` shows."""
+        """Take the first `count` items, which `peek(count)` must have returned."""
         taken: list[Item] = []
         for _ in range(count):
             assert self._ready()
             self.taken += 1
             taken.append(heapq.heappop(self._items)[1])
-        self._changed()
+        self._wake_waiters()
         return taken
 
     def drain(self) -> list[Item]:
-        """What was put and never taken; for the end, when nobody takes any more."""
+        """Remove and return the items that were put and not taken, after all stages have ended."""
         items = [item for _, item in self._items]
         self._items.clear()
         return items
@@ -146,8 +150,8 @@ class Channel(Generic[Item]):
     def _ready(self) -> bool:
         return bool(self._items) and (not self.ordered or self._items[0][0] == self.taken)
 
-    def _changed(self) -> None:
-        # All look again: a waiter woken alone could be cancelled before it looks, and the wake-up
+    def _wake_waiters(self) -> None:
+        # Wakes all of them: if only one were woken and then cancelled before it looked, the wake-up
         # would be lost.
         while self._waiters:
             waiter = self._waiters.popleft()

@@ -1,4 +1,8 @@
-"""Counters of what happened, cheap enough to be always on, and the one place that names them."""
+"""Counters of what the stages did: cheap enough to be always on.
+
+The stages and iterators add to them; `Runtime.stats` reads them. Counts of reads, slots and
+sampling are kept where they happen (engine, slot tables, topologies).
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,21 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False)
 class Counters:
-    """What an epoch's stages count; times are summed over tasks that run side by side.
+    """What the stages of a loader's epochs count; times are summed over tasks that run side by
+    side.
 
     Attributes:
-        batches, rows, edges: handed over.
-        bytes_wanted: bytes of the rows handed over.
-        samples: batches sampled, those that nobody came to ask for too.
-        sample_s: seconds that samplers were at work on them, and waited for the disk or the others
-            of their round.
-        extract_s, gather_s: seconds that batches spent in these stages.
+        batches, rows, edges: put into output queues; rows and edges are nodes and edges of samples.
+        bytes_wanted: bytes of those batches' rows.
+        samples: batches sampled, including those that the user did not take.
+        sample_s: seconds in samplers, with their waits for the disk and for the other samplers of
+            a combined fetch.
+        extract_s: seconds from a ticket's turn to its last valid row.
+        gather_s: seconds in which worker threads made batches.
         wait_s: seconds that the user waited for a batch.
-        handing_over: whoever counts what is handed over has it: worker threads, of several epochs
-            where there are several iterators. All else but wait_s is counted in the event loop.
+        handing_over: a lock for `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
+            worker threads of several epochs count these. All others but `wait_s` are counted in the
+            loop thread.
     """
 
     batches: int = 0

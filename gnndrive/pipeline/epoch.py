@@ -1,9 +1,10 @@
-"""What the stages of one epoch share: channels, buffer, workers, counters.
+"""What the stages of one epoch share: channels, feature buffer, workers, counters.
 
-A batch's way: `sample_stage` reserves a place in `extracting`, draws seeds, samples them in a
-thread and puts the sample; `extract_stage` takes it in order, draws its ticket in the same step and
-waits until each row is valid; `train_stage` gathers and hands over; `release_stage` gives the slots
-back.
+`Runtime.begin` makes an `Epoch` for each iterator and gives it to `run_epoch`. A batch goes through
+it like this: `sample_stage` reserves a place in `extracting`, draws seeds, samples them in a worker
+thread and puts the sample; `extract_stage` takes samples in order, joins the admission queue in the
+same step and waits until each row is valid; `train_stage` gathers the rows and puts the batch into
+`output`; `release_stage` releases the slots.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from gnndrive.sampling.topologies.base import Topology
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """How many of each, and how far ahead (GNNDrive §4.1: 4 samplers, 4 extractors, queues of 6 and
-    4).
+    """How many tasks each stage has, and how far it may be ahead (GNNDrive §4.1: 4 samplers, 4
+    extractors, queues of 6 and 4).
 
     Attributes:
-        samplers: samples that are drawn at once.
-        extractors: tasks of that stage.
-        extracting_queue: batches that may be sampled or wait to be extracted.
-        training_queue: batches that may be extracted or wait to be handed over.
-        in_order: whether batches are handed over by index.
-        sweep: the most batches that are admitted and read together, if they wait already; None: as
-            many as the buffer has room for. 1 is the paper.
+        samplers: batches that are sampled at the same time.
+        extractors: tasks of the extract stage.
+        extracting_queue: the most batches that are being sampled or wait to be extracted.
+        training_queue: the most batches that are being extracted or wait to be gathered.
+        in_order: whether the user gets batches by index.
+        sweep: the most batches that are admitted and read together, if their samples are ready;
+            None: as many as the buffer has room for. The paper has 1.
     """
 
     samplers: int = 4
@@ -50,34 +51,42 @@ class Stages:
 
 
 class BatchAssembly(Protocol):
-    """What the stages ask of the loader, each once a batch; all but `rows_of` and `make` are called
-    once an epoch. All are blocking and run in worker threads."""
+    """What the stages call in the loader (`loader/assembly.py`): `prepare` once an epoch, `rows_of`
+    and `make` once a batch. All of them block and run in worker threads."""
 
     def prepare(self) -> None:
-        """Bring what the first batch would wait for, beside its sample; must not fail. The epoch's
-        end waits for it."""
+        """Load what the first batch needs beside its rows, while it is being sampled. Must not
+        raise. The epoch does not end before this returns."""
         ...
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
-        """The rows of each table that a sample needs, int64 [n]."""
+        """Table name → ids of the rows that a sample needs, int64 [n]."""
         ...
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-        """The user's batch from an extracted one, and references to what holds the rows' memory,
-        see `OutputQueue.put`; calls `gathered` once the lease's rows have been gathered."""
+        """Make the user's batch.
+
+        Args:
+            item: the extracted batch.
+            gathered: to be called once all rows of the lease have been gathered.
+
+        Returns:
+            The batch, and weak references to what holds its rows' memory; see `OutputQueue.put`.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EpochInputs:
-    """What one epoch is about.
+    """What one epoch loads.
 
     Attributes:
-        number, seed: with a batch's index, what its random draws depend on.
-        batches: the schedule's batches, in order, each with the window that it is in.
-        sampler: makes samples; stopped at the epoch's end.
-        assembly: joins samples with their rows.
-        first: the index of the first batch; those before it are left out.
+        number, seed: the epoch's number and the loader's seed; with a batch's index they determine
+            its random draws.
+        batches: the schedule's batches in order, each with its window.
+        sampler: makes samples; stopped when the epoch ends.
+        assembly: makes batches of samples and their rows.
+        first: the index of the first batch, when an epoch is resumed.
     """
 
     number: int
@@ -93,15 +102,18 @@ class Epoch:
     """Everything that the stages of one epoch share.
 
     Attributes:
-        inputs: what it is about.
-        topologies: adjacency, one an edge type.
-        buffer: this epoch's alone while it runs.
+        inputs: what it loads.
+        topologies: the adjacency, one for each edge type.
+        buffer: the feature buffer, which no other epoch uses while this one runs (rule 12).
         workers: threads for sampling and gathering.
         stages: how many tasks, and how far ahead.
         counters: what happened so far.
-        together: samples that fetch together, at most the extracting queue's bound; 1: each sampler
-            works by itself.
-        output: where finished batches go.
+        together: samples that share a combined fetch, at most the extracting queue's bound; 1: each
+            sampler works by itself.
+        output: finished batches.
+        seeds_drawn: the index of the next batch whose seeds are drawn.
+        extracting, training, releasing: the queues between the stages.
+        picking: held by the extractor that chooses the next samples.
     """
 
     inputs: EpochInputs
@@ -119,10 +131,10 @@ class Epoch:
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
         self.releasing: Channel[Lease] = Channel(None)
-        self.picking = asyncio.Lock()  # the extractor that takes the next samples
+        self.picking = asyncio.Lock()
 
     def count_batch(self, item: Extracted, gather_s: float) -> None:
-        """Count a batch that is about to be handed over, and the seconds that making it took."""
+        """Count a batch before it is put into `output`; making it took `gather_s` seconds."""
         counters, tables = self.counters, self.buffer.tables
         wanted = sum(len(rows) * tables[name].row_bytes for name, rows in item.rows.items())
         with counters.handing_over:

@@ -1,13 +1,16 @@
-"""A bell: an event loop is told that one of the user's objects is gone, by C alone.
+"""Tells an event loop that one of the user's objects was finalized, without running Python code.
 
-What a weak reference calls runs where the object dies, mostly in the user's thread, between two
-lines of the training loop. Were it Python, a Ctrl-C that came just before would be raised in it,
-for Python looks at signals when a function of its own begins; and what is raised there is printed
-and forgotten, so the loop would go on. Functions of C do not look.
+`OutputQueue.room` uses it to wait until the user drops a batch. The callback of a weak reference
+runs where the object is finalized, mostly in the user's thread, between two lines of the training
+loop. If it were a Python function, a Ctrl-C that came just before would be raised in it, because
+Python handles signals when a Python function begins; an exception in such a callback is printed and
+dropped, so the training loop would go on. A callback in C does not handle signals. So the callback
+here is C's `eventfd_write`, and the event loop reads the event descriptor.
 
-`ctypes.PyDLL` does not let the GIL go either, so nobody closes the bell while it is struck. But all
-that watch an object are found when it goes and then called one after another, Python among them, so
-a strike may come after the end: by then the number that it is given is no file's.
+`ctypes.PyDLL` keeps the GIL, so the descriptor cannot be closed during the write. But when an
+object is finalized, Python first collects all of its weak references and then calls their callbacks
+one after another, and one of these may close the descriptor. A write may therefore come after the
+close: by then the number that it gets is -1, which is no file.
 """
 
 from __future__ import annotations
@@ -26,31 +29,33 @@ _libc = ctypes.PyDLL(None)
 
 
 def c_only_call(function: Callable[..., Any], *arguments: Any) -> Callable[[object], object]:
-    """What calls `function(*arguments)` whatever it is called with itself, without any Python if
-    `function` is C: `next` takes what it is given as its default."""
+    """A callable that ignores its own argument and calls `function(*arguments)`; runs no Python
+    code if `function` is a C function. (`next` takes the argument as its default.)"""
     return partial(next, map(function, *map(repeat, arguments)))
 
 
 @contextmanager
-def on_finalized(things: Iterable[weakref.ref[Any]], tell: Callable[[], object]) -> Iterator[None]:
-    """Meanwhile `tell` is called in the running event loop, maybe more than once, when one of
-    `things` is gone, or if one is already."""
+def on_finalized(
+    targets: Iterable[weakref.ref[Any]], callback: Callable[[], object]
+) -> Iterator[None]:
+    """Within the context, `callback` is called in the running event loop when one of the objects of
+    `targets` is finalized, or at once if one already was; it may be called more than once."""
     loop = asyncio.get_running_loop()
-    bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-    number = ctypes.c_int(bell)
-    strike = c_only_call(_libc.eventfd_write, number, ctypes.c_uint64(1))
-    watches: list[weakref.ref[Any]] = []
+    event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    fd_number = ctypes.c_int(event_fd)
+    write_event = c_only_call(_libc.eventfd_write, fd_number, ctypes.c_uint64(1))
+    references: list[weakref.ref[Any]] = []
     try:
-        loop.add_reader(bell, tell)
-        for thing in things:
-            watched = thing()
-            if watched is None:
-                tell()
+        loop.add_reader(event_fd, callback)
+        for reference in targets:
+            target = reference()
+            if target is None:
+                callback()
             else:
-                watches.append(weakref.ref(watched, strike))
-            del watched
+                references.append(weakref.ref(target, write_event))
+            del target
         yield
     finally:
-        loop.remove_reader(bell)
-        number.value = -1  # before it may be another file's
-        os.close(bell)
+        loop.remove_reader(event_fd)
+        fd_number.value = -1  # before another file may get this number
+        os.close(event_fd)

@@ -1,9 +1,12 @@
-"""The hand-over: the only place where the pipeline's threads and the user's meet (GNNDrive §4.1).
+"""The output queue: the only place where the pipeline's threads and the user's thread meet
+(GNNDrive §4.1).
 
-One batch waits ready while the user computes on the one before: two are alive, and memory is
-counted for two. A loop holds the batch before until it has been given the next, so there is room
-for a third only when that one is gone, its rows' memory too, or when the user comes back and
-nothing is ready: whoever keeps batches gets them all the same, each made while he waits.
+The train stage's worker threads put batches, iterators take them. One batch is ready while the user
+computes on the one before: two batches are alive, and the plan counts memory for two. A training
+loop holds a batch until it has got the next one. So there is room for a third batch only when the
+user has dropped the batch before the newest one, and its rows' memory has come back, or when the
+user asks for a batch and none is ready. A user who keeps all batches gets them too, but each is
+made only when he asks for it.
 """
 
 from __future__ import annotations
@@ -29,21 +32,21 @@ class OutputEnded(Exception):
 
 
 class OutputQueue:
-    """Finished batches on their way from the pipeline to the user's thread. Any thread may put
-    them; who waits for room is in the pipeline's event loop.
+    """Passes finished batches from the pipeline to the user's thread. Any thread may call `put`;
+    `room` is awaited in the pipeline's event loop.
 
     Args:
-        capacity: batches that may wait ready.
+        capacity: the most batches that are ready at the same time.
     """
 
     def __init__(self, capacity: int = 1) -> None:
         self._capacity = capacity
-        # Re-entrant: a garbage collection while it is held may end the very iterator it belongs to.
+        # Re-entrant: a garbage collection while it is held may finalize this queue's iterator.
         self._lock = threading.RLock()
-        self._arrived = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._ready: deque[tuple[Any, References]] = deque()
-        self._given: References = ()  # to the newest batch that the user got
-        self._before: References = ()  # to the one before it, until the user lets go
+        self._newest: References = ()  # to the newest batch that the user took
+        self._previous: References = ()  # to the batch before it
         self._ended = False
         self._error: BaseException | None = None
         self._listeners: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -51,14 +54,14 @@ class OutputQueue:
     # ---- the pipeline's side ----
 
     async def room(self) -> None:
-        """Wait until a batch may be made ready."""
+        """Wait until another batch may be made."""
         while True:
             with self._lock:
                 full = len(self._ready) >= self._capacity
-                held = [] if full else [each for each in self._before if each() is not None]
+                held = [] if full else [each for each in self._previous if each() is not None]
                 if not full and not held:
                     return
-                listener = self._listen()
+                listener = self._new_listener()
             if full:
                 await listener
             else:
@@ -66,35 +69,37 @@ class OutputQueue:
                     await listener
 
     def put(self, batch: Any, memory: References = ()) -> None:
-        """Make a batch ready; after the end it is dropped, for nobody will take it.
+        """Add a batch; after the end it is dropped, because no user will take it.
 
         Args:
-            batch: anything.
-            memory: what holds its memory, which comes back a moment after the batch is gone (torch
-                lets the GIL go when it frees a tensor), or much later if the user keeps a tensor.
+            batch: any object.
+            memory: weak references to what holds its memory, which comes back after the batch is
+                finalized: a moment later, because torch releases the GIL while it frees a tensor,
+                or much later, if the user keeps a tensor.
         """
         with self._lock:
             if not self._ended:
                 self._ready.append((batch, memory))
-                self._tell()
+                self._notify()
 
     @property
     def ended(self) -> bool:
-        """Whether no further batch will be made ready."""
+        """Whether `finish` or `abandon` was called: no batch will be added any more."""
         return self._ended
 
     def finish(self, error: BaseException | None) -> None:
-        """After the batches that are ready comes the end, or `error`; the first call counts."""
+        """End the queue: after the ready batches the user gets the end, or `error`. Only the first
+        call counts."""
         with self._lock:
             if not self._ended:
                 self._ended, self._error = True, error
-            self._tell()
+            self._notify()
 
     def abandon(self, error: BaseException | None = None) -> bool:
-        """Drop what is ready and end; returns whether it had ended before.
+        """Drop the ready batches and end the queue; returns whether it had ended before.
 
         Args:
-            error: what whoever still asks gets if batches are lost to them; None: just the end.
+            error: raised by the next `get` if batches are lost by this; None: the queue just ends.
         """
         with self._lock:
             before = self._ended
@@ -104,70 +109,70 @@ class OutputQueue:
                 self._error = error
             self._ready.clear()
             self._ended = True
-            self._tell()
+            self._notify()
             return before
 
     # ---- the user's side ----
 
     def get(self, timeout: float | None = None) -> Any:
-        """The next batch; blocks the calling thread, which signals still reach.
+        """Return the next batch; blocks the calling thread, which still handles signals.
 
         Raises:
-            HandoverEnded: there is none.
-            LateError: it took longer than `timeout` seconds; nothing is lost.
+            OutputEnded: there are no more batches.
+            LateError: no batch was ready within `timeout` seconds; a later call gets it.
         """
         with self._lock:
-            if not self._arrived.wait_for(self._is_there, timeout):
+            if not self._changed.wait_for(self._has_next, timeout):
                 raise LateError(LATE.format(timeout))
-            return self._next()
+            return self._take_next()
 
     async def aget(self) -> Any:
-        """The same, awaited in the caller's own event loop; cancelling it loses nothing."""
+        """Like `get`, awaited in the caller's own event loop; cancelling it loses no batch."""
         while True:
             with self._lock:
-                if self._is_there():
-                    return self._next()
-                listener = self._listen()
+                if self._has_next():
+                    return self._take_next()
+                listener = self._new_listener()
             await listener
 
-    def _next(self) -> Any:
+    def _take_next(self) -> Any:
         if self._ready:
             batch, memory = self._ready.popleft()
-            self._before, self._given = self._given, (*_references(batch), *memory)
-            self._tell()
+            self._previous, self._newest = self._newest, (*_references(batch), *memory)
+            self._notify()
             return batch
         error, self._error = self._error, None
         if error is not None:
             raise error
         raise OutputEnded
 
-    def _is_there(self) -> bool:
-        """Whether a batch or the end is; if not, whoever asks has come back with nothing ready. He
-        asks again whenever another user has taken the batch that he waited for."""
-        there = bool(self._ready) or self._ended
-        if not there and self._before:
-            self._before = ()
-            self._tell()
-        return there
+    def _has_next(self) -> bool:
+        """Whether a batch or the end is there. If not, the user has asked while nothing was ready,
+        so there is room for a batch; a user whose batch another one has taken asks again."""
+        has_next = bool(self._ready) or self._ended
+        if not has_next and self._previous:
+            self._previous = ()
+            self._notify()
+        return has_next
 
-    def _listen(self) -> asyncio.Future[None]:
+    def _new_listener(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         listener: asyncio.Future[None] = loop.create_future()
         self._listeners.append((loop, listener))
         return listener
 
-    def _tell(self) -> None:
-        self._arrived.notify_all()
+    def _notify(self) -> None:
+        self._changed.notify_all()
         listeners, self._listeners = self._listeners, []
         for loop, listener in listeners:
-            with contextlib.suppress(RuntimeError):  # that loop is closed
+            with contextlib.suppress(RuntimeError):  # the listener's loop is closed
                 loop.call_soon_threadsafe(_wake, listener)
 
 
 def _references(batch: Any) -> References:
     try:
         return (weakref.ref(batch),)
-    except TypeError:  # a tuple, say: nobody can tell how long the user holds it
+    except TypeError:  # a tuple, for example, has no weak references: not waited for
         return ()
 
 

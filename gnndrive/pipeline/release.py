@@ -1,5 +1,7 @@
-"""The release stage: one task gives leases back once their gather's fence is behind them (GNNDrive
-§4.1).
+"""The release stage: one task releases leases once their gather's fence has passed (GNNDrive §4.1).
+
+The train stage puts the leases into the releasing queue; `run_epoch` starts the task. Only after
+the fence may other rows take the slots, because a device may still be copying them (rule 9).
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ async def release_stage(epoch: Epoch) -> None:
             await epoch.releasing.arrival()
         except ChannelEnded:
             return
-        # Taken behind the fence: whoever winds up finds it where it is if this task is cancelled.
+        # Taken only after the fence: if this task is cancelled before, run_epoch finds the lease in
+        # the queue and releases it.
         (lease,) = epoch.releasing.peek(1)
         await lease.gathered()
         epoch.releasing.take_now()

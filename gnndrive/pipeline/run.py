@@ -1,8 +1,9 @@
 """Runs an epoch: the four stages in one task group.
 
-The epoch ends in one of three ways: the schedule ends, a batch fails at its turn, or the user goes
-away. In each of them every lease is given back, every read has ended, and only then is the buffer
-free for somebody else (rule 13).
+`Runtime.begin` starts `run_epoch` as a task in the loop thread. The epoch ends in one of three
+ways: the schedule ends, a batch fails at its turn, or the task is cancelled because the iterator or
+the loader is closed. In each of them every lease is released and every read has ended before the
+feature buffer is given to another epoch (rule 13).
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class EpochRun:
     """A running epoch, as its iterator sees it.
 
     Attributes:
-        epoch: its stages; `epoch.output` is where batches come from.
-        ended: set when nothing of the epoch is under way any more.
+        epoch: what its stages share; the iterator takes batches from `epoch.output`.
+        ended: set when `run_epoch` has returned and the epoch's buffer is free.
     """
 
     def __init__(self, epoch: Epoch) -> None:
@@ -33,8 +34,8 @@ class EpochRun:
 
 
 async def run_epoch(epoch: Epoch) -> None:
-    """Run the epoch to its end; cancel the task to end it early. The hand-over hears of every
-    end."""
+    """Run the epoch to its end; cancel the task to end it early. However the epoch ends,
+    `epoch.output` gets its end or its error."""
     error: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -46,30 +47,31 @@ async def run_epoch(epoch: Epoch) -> None:
             group.create_task(train_stage(epoch))
             group.create_task(release_stage(epoch))
     except* EpochFailed:
-        pass  # the hand-over has the batch's own error
+        pass  # the output queue has the batch's own error
     except* Exception as group_error:
-        error = _first(group_error)
+        error = _first_error(group_error)
     except* asyncio.CancelledError:
         error = ClosedError("the iterator was closed")
     finally:
-        # First, because whoever hears of the end need not cancel this task, which must not happen
-        # while it winds up.
+        # First, because an iterator whose output queue has ended does not cancel this task, and it
+        # must not be cancelled while it cleans up.
         epoch.output.finish(error)
-        await _wind_up(epoch)
+        await _release_and_drain(epoch)
 
 
-def _first(error: BaseException) -> BaseException:
-    """What a group of errors began with; a round of samples is a group in the group."""
+def _first_error(error: BaseException) -> BaseException:
+    """The first error of a group; a combined fetch's samples are a group within the group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-async def _wind_up(epoch: Epoch) -> None:
+async def _release_and_drain(epoch: Epoch) -> None:
+    """Release the leases that are still in a queue, and wait until no read is under way."""
     for lease in epoch.releasing.drain():
         try:
             await lease.gathered()
-        except Exception as error:  # the device's: nobody can say what is in its memory
+        except Exception as error:  # the device failed: its memory may hold anything
             epoch.buffer.fail(error)
         lease.release()
     for item in epoch.training.drain():

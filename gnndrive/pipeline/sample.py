@@ -1,7 +1,9 @@
 """The sample stage: tasks draw seeds in order and sample them in worker threads (GNNDrive §4.1).
 
-Where samplers read the adjacency as they go one task draws all of them at once, a round, and they
-read together. Else each sampler is a task of its own.
+`run_epoch` starts the tasks; the samples go to the extract stage. If samplers read the adjacency
+from disk on demand, one task draws `together` samples at once, and their samplers join one
+`CombinedFetch`, so that what they need is read in one pass. Otherwise each sampler is a task of its
+own.
 """
 
 from __future__ import annotations
@@ -20,28 +22,28 @@ from gnndrive.sampling.samplers.base import batch_key
 
 
 async def sample_stage(epoch: Epoch, together: int) -> None:
-    """Sample round after round until the schedule ends.
+    """Sample batches until the schedule ends.
 
     Args:
-        epoch: whose.
-        together: the samples of a round, at most the channel's bound.
+        epoch: the epoch to sample for.
+        together: samples of one combined fetch, at most the extracting queue's bound.
     """
     while True:
         try:
             await epoch.extracting.reserve(together)
         except ChannelEnded:
             return
-        # No wait between places and seeds: batch indices are drawn in the order of places.
-        await _round(epoch, _drawn(epoch, together))
+        # Without an await between the two, so that batches are drawn in the order of their places.
+        await _sample_together(epoch, _draw_seeds(epoch, together))
 
 
-def _drawn(epoch: Epoch, most: int) -> list[Seeds]:
-    """The next seeds; where there are fewer, the channel hears of its end."""
+def _draw_seeds(epoch: Epoch, most: int) -> list[Seeds]:
+    """Draw the seeds of up to `most` batches; if there are fewer, end the extracting queue."""
     drawn: list[Seeds] = []
     while len(drawn) < most:
         try:
             _, seeds = next(epoch.inputs.batches, (None, None))
-        except BaseException as error:  # the user's own sampler, for instance
+        except BaseException as error:  # for example, of a sampler that the user wrote
             epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, carried(error)))
             epoch.seeds_drawn += 1
             seeds = None
@@ -53,25 +55,27 @@ def _drawn(epoch: Epoch, most: int) -> list[Seeds]:
     return drawn
 
 
-async def _round(epoch: Epoch, drawn: list[Seeds]) -> None:
-    """Sample batches side by side.
+async def _sample_together(epoch: Epoch, drawn: list[Seeds]) -> None:
+    """Sample batches side by side, in one combined fetch.
 
-    Their functions enter the workers' queue one right behind the other, for nothing is awaited in
-    between: so of several rounds, each of which waits for all of its own, the oldest is always at
-    work as a whole.
+    Nothing is awaited while their functions enter the workers' queue, so they stand there one right
+    behind the other. A combined fetch waits for all of its participants; in this order the
+    participants of the oldest one always run at the same time.
     """
-    round: CombinedFetch[Any] = CombinedFetch()
-    members = [round.join() for _ in drawn]
+    combined: CombinedFetch[Any] = CombinedFetch()
+    participants = [combined.join() for _ in drawn]
     async with asyncio.TaskGroup() as group:
-        for seeds, member in zip(drawn, members, strict=True):
-            task = group.create_task(_one(epoch, seeds, round, member))
-            task.add_done_callback(member.leave)  # if it never began
+        for seeds, participant in zip(drawn, participants, strict=True):
+            task = group.create_task(_sample_and_put(epoch, seeds, combined, participant))
+            task.add_done_callback(participant.leave)  # also if the task never began
 
 
-async def _one(epoch: Epoch, seeds: Seeds, round: CombinedFetch[Any], member: Participant) -> None:
-    """Sample a batch and put it, or its error, into its place."""
+async def _sample_and_put(
+    epoch: Epoch, seeds: Seeds, combined: CombinedFetch[Any], participant: Participant
+) -> None:
+    """Sample a batch and put it, or its error, into the extracting queue."""
     try:
-        sampled, seconds = await epoch.workers.run(_sample, epoch, seeds, round, member)
+        sampled, seconds = await epoch.workers.run(_sample, epoch, seeds, combined, participant)
     except Exception as error:
         epoch.extracting.put(seeds.index, Failed(seeds.index, error))
     else:
@@ -82,15 +86,15 @@ async def _one(epoch: Epoch, seeds: Seeds, round: CombinedFetch[Any], member: Pa
 
 
 def _sample(
-    epoch: Epoch, seeds: Seeds, round: CombinedFetch[Any], member: Participant
+    epoch: Epoch, seeds: Seeds, combined: CombinedFetch[Any], participant: Participant
 ) -> tuple[Sampled, float]:
-    """In a worker thread: the sample, and how many seconds it took."""
+    """In a worker thread: return the sampled batch and the seconds that it took."""
     started = perf_counter()
     inputs = epoch.inputs
     key = batch_key(inputs.seed, inputs.number, seeds.index)
-    topologies = [topology.in_group(round) for topology in epoch.topologies]
+    topologies = [topology.in_group(combined) for topology in epoch.topologies]
     try:
         sample = inputs.sampler.sample(seeds, key, topologies)
     finally:
-        member.leave()
+        participant.leave()
     return Sampled(seeds, sample, inputs.assembly.rows_of(sample)), perf_counter() - started

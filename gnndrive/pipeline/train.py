@@ -1,9 +1,10 @@
-"""The train stage: gathers batches and hands them over to whoever trains (GNNDrive §4.1).
+"""The train stage: gathers batches and puts them into the output queue (GNNDrive §4.1).
 
-The stage gathers a batch's rows in a worker thread as soon as the hand-over has room for it, so one
-batch waits ready while the user computes on the one before, and its slots are free again: already
-while the rest of the batch is made, for the next batches' rows may be waiting for them. The same
-thread hands the batch over.
+Training itself happens in the user's thread. `run_epoch` starts one task of this stage. As soon as
+the output queue has room, the task has a worker thread gather a batch's rows, so one batch is ready
+while the user computes on the one before. As soon as the rows are gathered the lease goes to the
+release stage, while the same worker thread makes the rest of the batch and puts it into the output
+queue, because the next batches' rows may be waiting for the slots.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from gnndrive.pipeline.epoch import Epoch
 
 
 class EpochFailed(Exception):
-    """Ends the pipeline's task group after an error was handed over; never leaves the pipeline."""
+    """Ends `run_epoch`'s task group once the output queue has the error; `run_epoch` catches it."""
 
 
 async def train_stage(epoch: Epoch) -> None:
-    """Hand batch after batch over until the extracted ones end or one failed."""
-    handed_over = 0
+    """Put batch after batch into the output queue until they end or one has failed."""
+    delivered = 0
     call_soon = asyncio.get_running_loop().call_soon_threadsafe
     while True:
         try:
@@ -37,34 +38,34 @@ async def train_stage(epoch: Epoch) -> None:
             # The epoch's end waits for sampling threads, which may be waiting for the disk.
             epoch.inputs.sampler.stop()
             raise EpochFailed
-        leave = _leaving(epoch, handed_over, item.lease)
+        put_lease = _put_lease_once(epoch, delivered, item.lease)
         try:
             await epoch.output.room()
-            await epoch.workers.run(_hand_over, epoch, item, partial(call_soon, leave))
+            await epoch.workers.run(_gather_and_put, epoch, item, partial(call_soon, put_lease))
         finally:
-            leave()  # the gather has ended or never began, also when this was cancelled
-        del item  # the user alone keeps what is of his batch alive
-        handed_over += 1
-    epoch.releasing.end(handed_over)
+            put_lease()  # the gather has ended or never began, also when this was cancelled
+        del item  # from here on only the user keeps the batch alive
+        delivered += 1
+    epoch.releasing.end(delivered)
     epoch.output.finish(None)
 
 
-def _hand_over(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) -> None:
-    """In a worker thread: make a batch and hand it over. The event loop may be in an admission for
-    a tenth of a second, and whoever waits for the batch need not wait for that."""
+def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object]) -> None:
+    """In a worker thread: make a batch and put it into the output queue. The event loop does not
+    put it, because it may be in an admission for a tenth of a second."""
     started = perf_counter()
     batch, memory = epoch.inputs.assembly.make(item, gathered)
-    if not epoch.output.ended:  # nobody would take it
+    if not epoch.output.ended:  # else no iterator would take it
         epoch.count_batch(item, perf_counter() - started)
         epoch.output.put(batch, memory)
 
 
-def _leaving(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:
-    """Puts a lease on its way to be released, at its first call."""
+def _put_lease_once(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:
+    """A function that puts `lease` into the releasing queue, at its first call only."""
     held = [lease]
 
-    def leave() -> None:
+    def put_lease() -> None:
         if held:
             epoch.releasing.put(number, held.pop())
 
-    return leave
+    return put_lease

@@ -1,4 +1,8 @@
-"""Where blocking work runs: worker threads, whose end is always waited for."""
+"""Worker threads, in which blocking work runs: samples, gathers, and making batches.
+
+The stages call `Workers.run`; the loader's runtime makes one `ThreadWorkers` and closes it. The end
+of a function is always waited for, also when its caller is cancelled.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +18,18 @@ Result = TypeVar("Result")
 
 
 def carried(error: BaseException) -> Exception:
-    """`error` as what user code raised can travel to the user.
+    """Return `error`, which user code raised, in a form that can be passed to the user.
 
-    StopIteration cannot enter a Future, SystemExit would end the event loop that hears of it, and
-    a CancelledError would look as if somebody had cancelled: these become a RuntimeError that they
-    are the cause of.
+    A Future refuses StopIteration, SystemExit would end the event loop, and a CancelledError would
+    look like a cancelled task: these become the cause of a RuntimeError.
     """
-    unfit = StopIteration | StopAsyncIteration | CancelledError
-    if isinstance(error, Exception) and not isinstance(error, unfit):
+    unsuitable = StopIteration | StopAsyncIteration | CancelledError
+    if isinstance(error, Exception) and not isinstance(error, unsuitable):
         return error
     name = type(error).__name__
-    fit = RuntimeError(f"{name} was raised while a batch was made (in a transform or sampler?)")
-    fit.__cause__ = error
-    return fit
+    wrapped = RuntimeError(f"{name} was raised while a batch was made (in a transform or sampler?)")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 class Workers(ABC):
@@ -34,32 +37,32 @@ class Workers(ABC):
 
     @abstractmethod
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """`function(*arguments)`; when cancelled it still waits for the function's end, then
-        raises.
+        """Call `function(*arguments)` and return its result. When cancelled, it waits until the
+        function has returned, and then raises CancelledError.
 
-        A thread cannot be cancelled. It may read slots or write memory, so nobody may go on as if
-        it had ended.
+        A thread cannot be cancelled. It may read slots or write memory, so these must not be used
+        again before it has ended.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Wait for running functions and end the threads."""
+        """Wait for the functions that run and end the threads."""
 
 
 class ThreadWorkers(Workers):
     """A pool of daemon threads.
 
     concurrent.futures joins its threads before any exit handler runs, so a Ctrl-C would wait for
-    samples that nobody told to stop. These threads are ended by `close`, which the loader's exit
+    samplers that were not told to stop. These threads are ended by `close`, which the loader's exit
     handler calls.
 
-    Functions begin in the order in which they were given, so those that wait for each other come
-    to run at once if they were given one right behind the other and are no more than the threads.
+    Functions begin in the order of the calls of `run`. So functions that wait for each other run at
+    the same time if nothing was called between them and there are no more of them than threads.
 
     Args:
-        count: functions that run at once.
-        begin: called with a thread's number in each thread before its first function; an error in
-            it is what that function raises.
+        count: threads, which is how many functions run at the same time.
+        begin: called in each thread before its first function, with the thread's number. If it
+            raises, the caller of that function gets the error.
     """
 
     def __init__(self, count: int, begin: Callable[[int], object] | None = None) -> None:
@@ -101,7 +104,7 @@ class ThreadWorkers(Workers):
                 except asyncio.CancelledError:
                     continue
             if not running.cancelled():
-                running.exception()  # retrieved: nobody else will
+                running.exception()  # retrieved, or asyncio would report it
             raise
 
     def close(self) -> None:
