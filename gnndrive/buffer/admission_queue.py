@@ -1,8 +1,9 @@
-"""The line before the gate: batches in the order of their admission, some of them as sweeps.
+"""The admission queue: batches that wait for slots, in the order in which they will be admitted.
 
-A sweep is batches that are admitted together as long as the buffer can hold them together, so that
-what they miss is read in one sorted pass. It is only a wish: it may be cut down to single batches,
-but nobody ever overtakes.
+The feature buffer adds batches and tries to admit those at the head of the queue. Batches may join
+as a sweep: they are admitted together if the buffer can hold them together, so that the rows they
+miss are read in one sorted pass. If it cannot, fewer of them are tried together, down to one. No
+batch is ever admitted before one that joined earlier (rule 3).
 """
 
 from __future__ import annotations
@@ -22,32 +23,33 @@ class Sweep:
     """Batches to be admitted together.
 
     Attributes:
-        together: so many of them, counted from the first in line, are tried at once.
-        rows: what the gate was asked for last, their rows joined by table, or None.
-        awaited: table → how many slots must be available for another try to be worth it.
+        together: how many of them, from the head of the queue on, are tried together.
+        rows: table name → their rows one behind the other, int64 [n], as tried last; None: they are
+            to be joined anew.
+        slots_needed: table name → slots that must be available before another try can succeed.
     """
 
     together: int
     rows: dict[str, Int64Array] | None = None
-    awaited: dict[str, int] = field(default_factory=dict)
+    slots_needed: dict[str, int] = field(default_factory=dict)
 
     def try_anew(self, together: int | None = None) -> None:
-        """What was found out of its batches together holds no longer."""
+        """Forget the last try, because the batches that are tried together have changed."""
         self.together = together or self.together
         self.rows = None
-        self.awaited = {}
+        self.slots_needed = {}
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A batch's place in the line.
+    """A batch's place in the admission queue.
 
     Attributes:
-        index: the batch's index if it was foreseen, else None.
+        index: the batch's index if it was announced, else None.
         rows: table name → row ids, int64 [n].
-        granted: the batch's lease, once it is admitted.
-        sweep: what it belongs to, alone or with others.
-        arrived: whether it is no longer among the batches that are only foreseen.
+        granted: gets the batch's lease when it is admitted.
+        sweep: the sweep that it is part of, alone or with others.
+        arrived: whether its announcement was withdrawn, because it is tried itself.
     """
 
     index: int | None
@@ -58,7 +60,7 @@ class Ticket:
 
 
 class AdmissionQueue:
-    """First come, first served."""
+    """Tickets in the order in which they joined."""
 
     def __init__(self) -> None:
         self._tickets: deque[Ticket] = deque()
@@ -70,15 +72,15 @@ class AdmissionQueue:
         return ticket in self._tickets
 
     def join(self, batches: Sequence[tuple[int | None, Mapping[str, Int64Array]]]) -> list[Ticket]:
-        """Add the batches of one sweep, (index or None, rows by table) each."""
+        """Add the batches of one sweep, each as (index or None, rows by table)."""
         loop, sweep = asyncio.get_running_loop(), Sweep(len(batches))
         tickets = [Ticket(index, rows, loop.create_future(), sweep) for index, rows in batches]
         self._tickets.extend(tickets)
         return tickets
 
     def head(self) -> list[Ticket]:
-        """The tickets that are tried together now; none if nobody waits."""
-        while self._tickets and self._tickets[0].granted.done():  # cancelled while it waited
+        """The tickets that are tried together now; empty if none waits."""
+        while self._tickets and self._tickets[0].granted.done():  # cancelled while waiting
             self._tickets.popleft().sweep.try_anew()
         tickets: list[Ticket] = []
         if self._tickets:
@@ -86,23 +88,23 @@ class AdmissionQueue:
             for ticket in islice(self._tickets, sweep.together):
                 if ticket.sweep is not sweep:
                     break
-                if ticket.granted.done():  # cancelled: what was joined holds its rows too
+                if ticket.granted.done():  # cancelled: `sweep.rows` has its rows too
                     sweep.try_anew()
                     break
                 tickets.append(ticket)
         return tickets
 
     def pop(self) -> Ticket:
-        """Take the first ticket out."""
+        """Remove and return the first ticket."""
         return self._tickets.popleft()
 
     def remove(self, ticket: Ticket) -> None:
-        """Take one out that goes away."""
+        """Remove a ticket whose batch is given up."""
         self._tickets.remove(ticket)
         ticket.sweep.try_anew()
 
     def fail(self, error: BaseException) -> None:
-        """Tell everybody in it, and empty it."""
+        """Give every ticket the error and empty the queue."""
         while self._tickets:
             ticket = self._tickets.popleft()
             if not ticket.granted.done():

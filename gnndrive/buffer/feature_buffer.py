@@ -1,12 +1,14 @@
-"""The feature buffer and its leases (GNNDrive §4.2), for one or several tables behind one gate.
+"""The feature buffer (GNNDrive §4.2): one gate that admits batches to one or several slot tables.
 
-A `Lease` is the only way to touch rows. `FeatureBuffer.lease` draws a ticket in the step that calls
-it; the gate admits batches, first come first served, when the rows they miss fit into free and
-standby slots, what is larger than a part by parts (rule 3). With the grant, in the same step, the
-missing rows' reads are enqueued: from then on they belong to the buffer and end whatever becomes of
-the batch (rule 5). A row becomes valid only after the device's commit of all of it (rule 7).
+The extract stage calls `join` and awaits `granted`; the `Lease` that it gets is the only access to
+rows. Tickets are drawn in the call of `join`. The gate admits batches in that order, each when the
+rows that it misses fit into free and standby slots; batches larger than one part are admitted in
+parts (rule 3). In the same step as the admission their missing rows are given to the fetch queue:
+from then on the reads belong to the buffer and end even if the batch is cancelled (rule 5). A row
+becomes valid only after the device has committed all of it (rule 7).
 
-The books are C (`native/buffer.c`); Python sees batches and stretches, never rows. All of it runs
+`loader/buffer_pool.py` makes feature buffers and gives each live iterator its own. The slot tables
+are C (`native/buffer.c`): Python handles batches and stretches, never single rows. All methods run
 in one event loop.
 """
 
@@ -28,50 +30,51 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, lib
 from gnndrive.common.records import Int64Array
 
-# A part takes ten milliseconds to admit and a hundred to read; the first of a sweep are smaller.
-# Smaller ones begin sooner, but each call into the C core costs a switch interval beside a thread
-# that burns Python.
+# Such a part takes 10 ms to admit and 100 ms to read; the first parts of a sweep are smaller. Reads
+# of smaller parts would begin sooner, but each call into the C core costs a GIL switch interval
+# beside a thread that computes in Python.
 PART_ROWS = 1 << 17
 
 
 class FeatureBuffer:
-    """A gate over tables: admits batches and watches over their loads.
+    """Admits batches to slot tables and fetches the rows that they miss.
 
     Args:
-        tables: by name; a lease names rows of some of them.
-        part_rows: what is larger than this is admitted by parts of about so many missing rows.
+        tables: by name; a batch needs rows of some of them.
+        part_rows: a sweep of more rows than this is admitted in parts of about this many missing
+            rows.
 
     Attributes:
         tables: the same.
-        missing_share: of the rows of the sweep that was admitted last, how many were not there.
+        missing_share: the share of the last admitted sweep's rows that had to be read, 0 to 1.
         retired: see `retire`.
-        watchers: leases that wait until their rows have settled.
+        watchers: leases whose `ready` waits until their rows are valid or failed.
     """
 
     def __init__(self, tables: Mapping[str, SlotTable], part_rows: int = PART_ROWS) -> None:
         self.tables = dict(tables)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
-        self._begun: tuple[list[Ticket], PartialAdmission] | None = (
-            None  # the head of the line, in part
-        )
+        # The tickets at the head of the queue that are being admitted in parts.
+        self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
         self._fetches = FetchQueue(self._rows_settled, self.fail)
         self._broken: BaseException | None = None
         self.retired = False
-        self._missing = 0  # rows that were loaded for the sweep at the head of the line
+        self._rows_missing = 0  # rows fetched for the sweep at the head of the queue
         self.missing_share = 1.0
 
-    # ---- what is known of batches to come ----
+    # ---- announcements of later batches ----
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """Batch `index` is sampled and will ask for `rows`: a policy that looks ahead keeps them
-        longer. Whoever says so joins the line with that index, or takes it back with `withdraw`."""
+        """Announce that batch `index` will need `rows` (table name → ids, int64 [n]), so that a
+        policy that looks ahead keeps them longer. Later either the batch joins with this index, or
+        the caller calls `withdraw`."""
         for name, ids in rows.items():
             self.tables[name].announce(index, ids)
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """Batch `index`, which was foreseen, will not come."""
+        """Take back the announcement of batch `index`, because it will not join."""
         if self.retired:
             return
         for name, ids in rows.items():
@@ -79,23 +82,26 @@ class FeatureBuffer:
             self.tables[name].rekey(ids)
 
     def retire(self) -> None:
-        """No batch will come but those that have their rows: nobody is admitted any more, and what
-        a batch that is gone wanted, or its lease held, is not worth the time to tell the books."""
+        """Before the buffer is closed: admit no more batches. From now on leases release no slots
+        and announcements are not withdrawn, because both would only cost time."""
         self.retired = True
 
     # ---- leases ----
 
     def join(self, batches: Sequence[tuple[int | None, Mapping[str, Int64Array]]]) -> list[Ticket]:
-        """Join the line now with the batches of a sweep; the order of calls is the order of
-        admission.
+        """Join the admission queue with the batches of a sweep, in this call; batches are admitted
+        in the order of the calls.
 
         Args:
-            batches: (index if it was foreseen, table name → row ids, int64 [n], duplicates
-                allowed) each. They are admitted together if the buffer can hold them together, and
-                what they miss is read in one sorted pass.
+            batches: of each the index if it was announced, else None, and table name → row ids,
+                int64 [n], duplicates allowed. They are admitted together if the buffer can hold
+                them together; then the rows they miss are read in one sorted pass.
 
         Returns:
-            A ticket each, for `granted` or `leave`.
+            A ticket for each batch, for `granted` or `leave`.
+
+        Raises:
+            Exception: the error that broke the buffer, see `fail`.
         """
         self.raise_if_broken()
         tickets = self._queue.join(batches)
@@ -103,19 +109,23 @@ class FeatureBuffer:
         return tickets
 
     def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
-        """Whether the buffer, with nobody else in it, can hold these batches, (index, table name →
-        row ids) each, together."""
+        """Whether the buffer could hold these batches together if no other batch held a slot.
+
+        Args:
+            batches: (index, table name → row ids, int64 [n]) of each.
+        """
         return all(
             table.fits_together([(index, rows[name]) for index, rows in batches if name in rows])
             for name, table in self.tables.items()
         )
 
     async def granted(self, ticket: Ticket) -> Lease:
-        """The lease, when the batch is admitted.
+        """Wait until the batch is admitted and return its lease. Cancelling this gives up the place
+        in the queue, or the lease (rule 10).
 
         Raises:
-            ConfigError: the batch has more distinct rows than the buffer has slots; names the least
-                that works.
+            ConfigError: the batch has more distinct rows than the buffer has slots; the message
+                names the smallest buffer that works.
             IndexError: a row id is out of range.
         """
         try:
@@ -126,65 +136,66 @@ class FeatureBuffer:
             raise
 
     async def lease(self, rows: Mapping[str, Int64Array]) -> Lease:
-        """Join the line with one batch and wait; see `join` and `granted`."""
+        """Join the admission queue with one batch and wait; see `join` and `granted`."""
         return await self.granted(self.join([(None, rows)])[0])
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a place in the line, or the lease that was granted for it (rule 10)."""
-        if self._begun is not None and ticket in self._begun[0]:
+        """Give up a place in the admission queue, or the lease that it has got (rule 10)."""
+        if self._partial is not None and ticket in self._partial[0]:
             ticket.granted.cancel()
-            if all(one.granted.done() for one in self._begun[0]):
-                self._break_off()
+            if all(one.granted.done() for one in self._partial[0]):
+                self._abandon_partial()
                 self.advance()
         elif ticket in self._queue:
             self._queue.remove(ticket)
-            self._will_not_come(ticket)
-            self.advance()  # the next in line may fit where this one did not
+            self._withdraw_ticket(ticket)
+            self.advance()  # the next batch may fit where this one did not
         elif ticket.granted.cancelled():
-            self._will_not_come(ticket)
+            self._withdraw_ticket(ticket)
         elif ticket.granted.exception() is None:
             ticket.granted.result().release()
 
     def advance(self) -> None:
-        """Try the head of the line again: called at every gain of a slot (rule 4)."""
+        """Try to admit the head of the queue: called whenever slots become available (rule 4)."""
         if self.retired:
             return
-        while tickets := self._begun[0] if self._begun is not None else self._queue.head():
+        while tickets := self._partial[0] if self._partial is not None else self._queue.head():
             try:
                 leases = self._admit(tickets)
             except Exception as error:
-                self._break_off()
-                # Too large together, or one of them is at fault: fewer are tried next.
+                self._abandon_partial()
+                # They are too large together, or one of them is at fault: try fewer.
                 tickets[0].sweep.try_anew(together=max(len(tickets) - 1, 1))
                 if len(tickets) == 1 and not tickets[0].granted.done():
-                    self._will_not_come(self._queue.pop())
+                    self._withdraw_ticket(self._queue.pop())
                     tickets[0].granted.set_exception(error)
                 continue
             if leases is None:
                 return
             for ticket, lease in [(self._queue.pop(), lease) for lease in leases]:
-                if ticket.granted.done():  # it went away when a part was admitted
+                if ticket.granted.done():  # cancelled while it was admitted in parts
                     lease.release()
                 else:
                     ticket.granted.set_result(lease)
 
     def _admit(self, tickets: list[Ticket]) -> list[Lease] | None:
-        """Leases for all of them; None: not now. Raises what is wrong with the first."""
-        if self._begun is not None:
-            return self._admit_parts(*self._begun)
+        """Admit all of `tickets`: a lease each, or None if there are too few slots now. Raises what
+        is wrong with one of them."""
+        if self._partial is not None:
+            return self._admit_parts(*self._partial)
         sweep = tickets[0].sweep
-        for name, worth in sweep.awaited.items():
+        for name, worth in sweep.slots_needed.items():
             if self.tables[name].available < worth:
                 return None
-        self._arrive(tickets)
+        self._mark_arrived(tickets)
         if sweep.rows is None:
             sweep.rows = {
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
                 for name in tickets[0].rows
             }
         if any(len(rows) > self._part_rows for rows in sweep.rows.values()):
-            return self._begin(tickets)
-        if len(sweep.rows) > 1:  # all or none over all tables: look before the first is changed
+            return self._begin_partial(tickets)
+        if len(sweep.rows) > 1:  # all tables or none: probe each before the first is changed
             found = {name: self.tables[name].probe(rows) for name, rows in sweep.rows.items()}
             fits = [self._fits(sweep, name, *one) for name, one in found.items()]
             if not all(fits):
@@ -194,76 +205,76 @@ class FeatureBuffer:
             for name, rows in sweep.rows.items():
                 code, found, hold = self.tables[name].admit(rows)
                 if not self._fits(sweep, name, code, found):
-                    assert not holds, "of several tables each has been looked at"
+                    assert not holds, "each of several tables was probed"
                     return None
                 assert hold is not None
                 holds[name] = hold
-            sweep.try_anew()  # for what is left of it
+            sweep.try_anew()  # for the rest of the sweep
             for hold in holds.values():
-                self._load(hold)
-            return self._granted(tickets, holds)
+                self._begin_fetch(hold)
+            return self._make_leases(tickets, holds)
         except Exception:
             for hold in holds.values():
                 hold.fail_unasked()
                 hold.table.release(hold.alias)
             raise
 
-    def _begin(self, tickets: list[Ticket]) -> list[Lease] | None:
-        """Admit by parts what is more than one."""
+    def _begin_partial(self, tickets: list[Ticket]) -> list[Lease] | None:
+        """Begin to admit in parts a sweep that is larger than one part."""
         sweep = tickets[0].sweep
         assert sweep.rows is not None
-        admission = PartialAdmission(self.tables, sweep.rows, self._part_rows, self._refuse)
-        self._begun = tickets, admission
+        admission = PartialAdmission(self.tables, sweep.rows, self._part_rows, self._raise_refusal)
+        self._partial = tickets, admission
         sweep.try_anew()
         return self._admit_parts(tickets, admission)
 
     def _admit_parts(
         self, tickets: list[Ticket], admission: PartialAdmission
     ) -> list[Lease] | None:
-        """Admit and load part after part as long as there are slots."""
-        while admission.left:
-            hold = admission.admit()
+        """Admit and fetch part after part; None: there are too few slots for the next part now."""
+        while admission.unfinished:
+            hold = admission.admit_next()
             if hold is None:
                 return None
             try:
-                self._load(hold)
+                self._begin_fetch(hold)
             except Exception:
                 hold.fail_unasked()
                 raise
-        leases = self._granted(tickets, admission.holds())
-        self._begun = None
+        leases = self._make_leases(tickets, admission.holds())
+        self._partial = None
         return leases
 
-    def _break_off(self) -> None:
-        """Give back what was admitted by parts; who went away meanwhile leaves the line."""
-        self._missing = 0
-        if self._begun is None:
+    def _abandon_partial(self) -> None:
+        """Release what was admitted in parts; remove the tickets that were cancelled meanwhile."""
+        self._rows_missing = 0
+        if self._partial is None:
             return
-        tickets, admission = self._begun
-        self._begun = None
-        admission.give_back()
+        tickets, admission = self._partial
+        self._partial = None
+        admission.release_all()
         for ticket in tickets:
             if ticket.granted.done():
                 self._queue.remove(ticket)
 
-    def _will_not_come(self, ticket: Ticket) -> None:
-        """A batch that was foreseen leaves without its rows having been held, which would have set
-        their keys: what it wants is kept no longer."""
+    def _withdraw_ticket(self, ticket: Ticket) -> None:
+        """Withdraw the announcement of a batch that is not admitted, so that its rows are kept no
+        longer. (An admission would have set their keys.)"""
         if ticket.index is not None:
             self.withdraw(ticket.index, ticket.rows)
 
-    def _arrive(self, tickets: list[Ticket]) -> None:
-        """From now on what they want is what other batches are compared with, not a forecast."""
+    def _mark_arrived(self, tickets: list[Ticket]) -> None:
+        """Withdraw the announcements of `tickets`: keys compare the next uses by later batches."""
         for ticket in tickets:
             if ticket.index is not None and not ticket.arrived:
                 for name, ids in ticket.rows.items():
                     self.tables[name].withdraw(ticket.index, ids)
             ticket.arrived = True
 
-    def _granted(self, tickets: list[Ticket], holds: dict[str, SlotHold]) -> list[Lease]:
-        """A lease for each, of what they hold together."""
+    def _make_leases(self, tickets: list[Ticket], holds: dict[str, SlotHold]) -> list[Lease]:
+        """A lease for each ticket, from what they hold together."""
         asked = sum(len(ids) for ticket in tickets for ids in ticket.rows.values())
-        self.missing_share, self._missing = self._missing / max(asked, 1), 0
+        self.missing_share, self._rows_missing = self._rows_missing / max(asked, 1), 0
         split = {
             name: hold.split([len(ticket.rows[name]) for ticket in tickets])
             for name, hold in holds.items()
@@ -274,41 +285,42 @@ class FeatureBuffer:
         ]
 
     def _fits(self, sweep: Sweep, name: str, code: int, found: Any) -> bool:
+        """Whether `sweep` fits, by a slot table's answer; if not, note the slots that it needs."""
         if code == -errno.EAGAIN:
-            # Nobody is admitted before these batches, so their deficit shrinks only as slots become
-            # available.
-            sweep.awaited = {name: self.tables[name].available + int(found.deficit)}
+            # No batch is admitted before these, so another try can succeed only once so many more
+            # slots are available.
+            sweep.slots_needed = {name: self.tables[name].available + int(found.deficit)}
             return False
         if code:
-            self._refuse(name, code, found)
+            self._raise_refusal(name, code, found)
         return True
 
-    def _refuse(self, name: str, code: int, found: Any) -> None:
-        """Raise what is wrong with rows of the table `name`."""
+    def _raise_refusal(self, name: str, code: int, found: Any) -> None:
+        """Raise the error for `code`, which the slot table `name` answered."""
         table = self.tables[name]
         if code == -errno.ENOSPC:
             need = table.slots + int(found.deficit)
             most = table.batch_rows_max
-            # Several tables share it in proportion to their largest batches, rounded down.
+            # Tables share buffer= in proportion to their largest batches, rounded down.
             several = len(self.tables) > 1
             whole = sum((each.slots + several) * each.row_bytes for each in self.tables.values())
             a_slot = whole / table.slots
-            any_batch = f" ({_size(most * a_slot)} holds any batch)" if most else ""
+            any_batch = f" ({_budget_text(most * a_slot)} holds any batch)" if most else ""
             raise ConfigError(
                 f"the feature buffer holds {table.slots:,} rows of {name!r} "
-                f"({_size(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
-                f'give it at least buffer="{_size(need * a_slot)}"{any_batch}, '
+                f"({_budget_text(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
+                f'give it at least buffer="{_budget_text(need * a_slot)}"{any_batch}, '
                 "or a smaller batch_size or num_neighbors"
             )
         if code == -errno.ERANGE:
             raise IndexError(f"a row id of table {name!r} is out of range")
         check(code, "admission")
 
-    # ---- loads ----
+    # ---- fetches ----
 
-    def _load(self, hold: SlotHold) -> None:
+    def _begin_fetch(self, hold: SlotHold) -> None:
         assert hold.loads is not None
-        self._missing += len(hold.loads[0])
+        self._rows_missing += len(hold.loads[0])
         self._fetches.begin(hold)
 
     def _rows_settled(self) -> None:
@@ -317,24 +329,23 @@ class FeatureBuffer:
         self.advance()
 
     def fail(self, error: BaseException) -> None:
-        """An engine or device failed in a way that leaves slots loading for ever: everybody is
-        told.
-        """
+        """Break the buffer: an engine or device failed in a way that leaves slots loading for ever.
+        Every waiting batch gets the error, and so does every later call of `join`."""
         self._broken = self._broken or error
         for lease in list(self.watchers):
             lease.wake()
-        self._break_off()
+        self._abandon_partial()
         self._queue.fail(error)
 
     def raise_if_broken(self) -> None:
-        """Raise what broke the buffer, if anything did."""
+        """Raise the error that broke the buffer, if there is one."""
         if self._broken is not None:
             raise self._broken
 
     # ---- the end ----
 
     async def drain(self) -> None:
-        """Wait until no read is under way; those not yet started fail with ECANCELED."""
+        """Wait until no read is under way; reads that were not started fail with ECANCELED."""
         await self._fetches.drain()
 
     @property
@@ -344,33 +355,31 @@ class FeatureBuffer:
 
     @property
     def in_parts(self) -> bool:
-        """Whether the head of the line was admitted in part and waits for slots for the rest."""
-        return self._begun is not None
+        """Whether the head of the queue is admitted in part and waits for slots."""
+        return self._partial is not None
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is loading, waited for or in line; ready leases may be held."""
+        """Whether no row is loading and no batch waits; leases that are ready may be held."""
         return not self._fetches and not self._queue and not self.watchers
 
     def stats(self) -> Counter[str]:
-        """What the books of all tables counted together, see `SlotTable.stats`."""
+        """The counters of all slot tables, added; see `SlotTable.stats`."""
         counted: Counter[str] = Counter()
         for table in self.tables.values():
             counted.update(table.stats())
         return counted
 
     def verify(self) -> None:
-        """Check every invariant of the books.
+        """Check every invariant of the slot tables.
 
         Raises:
-            AssertionError: one is broken; its number is in native/verify.c.
+            AssertionError: one does not hold; native/verify.c explains its number.
         """
         for name, table in self.tables.items():
             code = lib.gd_buffer_verify(table.handle)
             if code:
-                raise AssertionError(
-                    f"the feature buffer's books of {name!r} break invariant {code}"
-                )
+                raise AssertionError(f"the slot table of {name!r} breaks invariant {code}")
 
     def close(self) -> None:
         """Free the slots' memory. Only after `drain` (rule 13).
@@ -384,7 +393,7 @@ class FeatureBuffer:
             table.memory.close()
 
 
-def _size(count: float) -> str:
-    """Bytes as a budget to give: whole megabytes (10⁶) or, below ten, kilobytes, rounded up."""
+def _budget_text(count: float) -> str:
+    """Bytes as text for buffer=: whole megabytes (10⁶), or kilobytes below ten, rounded up."""
     unit, name = (1_000_000, "MB") if count >= 10_000_000 else (1_000, "KB")
     return f"{ceil(count / unit)}{name}"

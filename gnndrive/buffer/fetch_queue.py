@@ -1,10 +1,14 @@
-"""Loads: rows on their way from a tier into the slots of a feature buffer (GNNDrive §4.2).
+"""The fetch queue: reads of rows from a tier into the slots of a feature buffer (GNNDrive §4.2).
 
-They belong to the buffer and not to a batch: once asked for they end whatever becomes of it (rule
-5). A device whose slots the disk cannot reach takes rows in staging, of which there may be too
-little for all at once; then a load is divided in the order of the file, and its parts wait for
-staging, first come first served. Staging is the last thing taken and comes back by itself, so they
-never wait for each other (rule 11).
+`FeatureBuffer` calls `begin` for what an admission must fetch; this calls the table's tier and, for
+each stretch of rows that has landed, the device's commit. A fetch belongs to the buffer and not to
+a batch: it ends even if the batch is cancelled (rule 5).
+
+A device whose slots the disk cannot reach gives out portions of staging, of which there may be too
+few for all rows at once. Then the rows are divided into parts in the order of the file. A part
+takes one portion, is fetched at once and gives the portion back at its end; parts without a portion
+wait, first come first served. Rows wait for staging only after they have their slots, and a part
+never waits for a second portion while it holds one. So fetches never wait for each other (rule 11).
 """
 
 from __future__ import annotations
@@ -27,17 +31,17 @@ Part: TypeAlias = tuple[Int64Array, Int32Array]
 
 
 class FetchQueue:
-    """The loads of one feature buffer.
+    """The fetches of one feature buffer.
 
     Args:
-        settled: called when rows have become valid or failed.
-        broken: called with an error that leaves slots loading for ever.
+        settled: called when rows have become valid or have failed.
+        broken: called with an error because of which slots stay loading for ever.
     """
 
     def __init__(
         self, settled: Callable[[], None], broken: Callable[[BaseException], None]
     ) -> None:
-        self._settled, self._broken = settled, broken
+        self._on_settled, self._on_broken = settled, broken
         self._fetches: dict[asyncio.Task[None], Fetch] = {}
         self._waiting: deque[tuple[SlotTable, Part]] = deque()
 
@@ -45,11 +49,11 @@ class FetchQueue:
         return bool(self._fetches or self._waiting)
 
     def begin(self, hold: SlotHold) -> None:
-        """Ask for a share's missing rows, now or as soon as there is staging for them.
+        """Fetch the rows that a hold has to load, now or as soon as there is staging for them.
 
         Raises:
-            Exception: what the device or the tier raised; what was not asked for yet is left in
-                `hold.loads`.
+            Exception: what the device or the tier raised; `hold.loads` has the rows that are not
+                being fetched yet.
         """
         assert hold.loads is not None
         table, most = hold.table, hold.table.memory.landing_rows_max
@@ -63,11 +67,12 @@ class FetchQueue:
                 parts = [slice(start, start + most) for start in range(0, len(rows), most)]
                 self._waiting.extend([(table, (rows[part], slots[part])) for part in parts])
                 break
-            self._ask(table, landing, (rows[:most], slots[:most]))
+            self._start_fetch(table, landing, (rows[:most], slots[:most]))
             hold.loads = rows, slots = rows[most:], slots[most:]
         hold.loads = None
 
-    def _ask(self, table: SlotTable, landing: Landing, part: Part) -> None:
+    def _start_fetch(self, table: SlotTable, landing: Landing, part: Part) -> None:
+        """Start one fetch, whose task commits its stretches and then leaves the landing."""
         rows, slots = part
         places = slots if landing.places is None else landing.places
         try:
@@ -75,12 +80,12 @@ class FetchQueue:
         except BaseException:
             landing.leave()
             raise
-        task = asyncio.get_running_loop().create_task(self._land(table, landing, fetch))
+        task = asyncio.get_running_loop().create_task(self._commit_stretches(table, landing, fetch))
         self._fetches[task] = fetch
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._fetch_ended)
 
-    def _ask_waiting(self) -> None:
-        """Ask for what waits for staging, as far as there is some."""
+    def _start_waiting(self) -> None:
+        """Fetch the parts that wait for staging, as long as there is some."""
         while self._waiting:
             table, part = self._waiting.popleft()
             try:
@@ -88,54 +93,56 @@ class FetchQueue:
                 if landing is None:
                     self._waiting.appendleft((table, part))
                     return
-                self._ask(table, landing, part)
+                self._start_fetch(table, landing, part)
             except ClosedError:
-                self._give_up(table, part[1], errno.ECANCELED)
+                self._fail_rows(table, part[1], errno.ECANCELED)
             except MemoryError:
-                self._give_up(table, part[1], errno.ENOMEM)
+                self._fail_rows(table, part[1], errno.ENOMEM)
             except Exception as error:
-                self._broken(error)
+                self._on_broken(error)
 
-    async def _land(self, table: SlotTable, landing: Landing, fetch: Fetch) -> None:
+    async def _commit_stretches(self, table: SlotTable, landing: Landing, fetch: Fetch) -> None:
+        """Make rows valid as they land, until the fetch has ended."""
         error: Exception | None = None
-        async for stretch in fetch:  # to its end whatever happens: the kernel may still write
+        async for stretch in fetch:  # to its end, even after an error: the kernel may still write
             if error is not None:
                 continue
             try:
                 table.commit(await table.memory.commit(landing, stretch))
-                self._settled()
+                self._on_settled()
             except Exception as caught:
                 error = caught
-                self._broken(error)
+                self._on_broken(error)
         if error is not None:
-            raise error  # what was staged may be on its way still: its staging is not used again
+            raise error  # copies out of staging may still run: do not leave the landing
         landing.leave()
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _fetch_ended(self, task: asyncio.Task[None]) -> None:
         self._fetches.pop(task, None)
         if task.cancelled():
-            self._broken(ClosedError("a load was cancelled from outside"))
+            self._on_broken(ClosedError("a fetch was cancelled from outside"))
         elif error := task.exception():
-            self._broken(error)
+            self._on_broken(error)
         else:
-            self._ask_waiting()
+            self._start_waiting()
 
     def cancel(self) -> None:
-        """What was not started fails with ECANCELED."""
+        """Let the rows whose reads were not started fail with ECANCELED."""
         while self._waiting:
             table, (_, slots) = self._waiting.popleft()
-            self._give_up(table, slots, errno.ECANCELED)
+            self._fail_rows(table, slots, errno.ECANCELED)
         for fetch in self._fetches.values():
             fetch.cancel()
 
-    def _give_up(self, table: SlotTable, slots: Int32Array, error: int) -> None:
+    def _fail_rows(self, table: SlotTable, slots: Int32Array, error: int) -> None:
+        """Let the rows of `slots` fail with an errno."""
         failures = np.zeros(len(slots), FAILURE)
         failures["slot"], failures["error"] = slots, error
         table.commit(Stretch(np.empty(0, np.int32), failures))
-        self._settled()
+        self._on_settled()
 
     async def drain(self) -> None:
-        """Wait until nothing is under way; what was not started fails."""
+        """Cancel what was not started and wait until no fetch is under way."""
         while self:
             self.cancel()
             if self._fetches:
@@ -143,6 +150,6 @@ class FetchQueue:
 
 
 def _in_file_order(rows: Int64Array, slots: Int32Array) -> Part:
-    """In the order in which they will land, so that a part of them is a stretch of the file."""
+    """Sort rows by id, which is their order in the file, so that a part is a range of the file."""
     order = np.argsort(rows, kind="stable")
     return rows[order], slots[order]

@@ -1,4 +1,9 @@
-"""A lease: the only way to touch rows of the feature buffer (GNNDrive §4.2)."""
+"""A lease: what a batch holds in the feature buffer, the only access to rows (GNNDrive §4.2).
+
+`FeatureBuffer` makes a lease when it admits a batch. The extract stage awaits `ready`, the train
+stage calls `gather` in a worker thread, and the release stage awaits `gathered` and then calls
+`release`, once.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,16 @@ from gnndrive.buffer.devices.base import Fence
 from gnndrive.buffer.slot_table import SlotHold
 from gnndrive.common.records import Int32Array
 
-# A lease's slots are given up in so many steps if the next sweep waits for slots for a part: until
-# it has some the disk may stand still, and all of them take 30 ms.
+# If the next sweep waits for slots for a part, a lease releases its slots in this many steps: to
+# release all of them takes 30 ms, and the disk may be idle until the sweep has some.
 RELEASE_STEPS = 4
 
 
 class Gate(Protocol):
-    """What a lease needs of the feature buffer that granted it.
+    """What a lease calls in the feature buffer that made it.
 
     Attributes:
-        retired: whether slots that come back are of no use any more.
+        retired: whether no batch will be admitted any more, so that slots need not be released.
         in_parts: whether the head of the queue waits for slots for its next part.
         watchers: leases to be woken when their rows have settled.
     """
@@ -35,23 +40,22 @@ class Gate(Protocol):
         ...
 
     def advance(self) -> None:
-        """Slots have come back: try the head of the queue again (rule 4)."""
+        """Slots have become available: try to admit the head of the queue (rule 4)."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Tell every waiter of an error that leaves the buffer unusable."""
+        """Break the buffer: give every waiting batch this error."""
         ...
 
     def raise_if_broken(self) -> None:
-        """Raise that error, if there was one."""
+        """Raise the error that broke the buffer, if there is one."""
         ...
 
 
 class Lease:
-    """Rows held in the feature buffer for one batch: admitted, perhaps still loading, until
-    `release`.
+    """Holds the slots of one batch's rows, some of which may still be loading, until `release`.
 
-    Node aliases are slots: `alias("x")[i]` is where row `ids[i]` is, until it is gathered.
+    Node aliases are slots: `alias("x")[i]` is the slot of row `ids[i]`, valid until `gather`.
     """
 
     def __init__(self, gate: Gate, holds: dict[str, SlotHold]) -> None:
@@ -65,17 +69,17 @@ class Lease:
         self.released = False
 
     def alias(self, table: str) -> Int32Array:
-        """The slots of the table's rows, in the order they were asked for, int32 [n]."""
+        """The slots of the table's rows, in the order of the ids of the batch, int32 [n]."""
         return self._holds[table].alias
 
     async def ready(self) -> None:
-        """Wait until each row is valid.
+        """Wait until every row is valid.
 
         Raises:
-            ReadError: a row could not be read; the lease is still to be released.
+            ReadError: a row could not be read; the lease must still be released.
             ClosedError: its reads were cancelled.
         """
-        while not self._check():
+        while not self._all_settled():
             self._gate.raise_if_broken()
             self._settled = asyncio.get_running_loop().create_future()
             self._gate.watchers[self] = None
@@ -89,21 +93,22 @@ class Lease:
                 raise error
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
-        """The rows as a new tensor [n, *row_shape]; blocking, for a worker thread. The last use:
-        what has been copied is given up while the rest is (rule 9)."""
+        """Copy the table's rows into a new tensor [n, *row_shape]. Blocks; call it in a worker
+        thread, once for each table: slots are released as soon as they have been copied, while the
+        others are being copied (rule 9)."""
 
-        def behind(begin: int) -> None:
-            self._loop.call_soon_threadsafe(self._give_up, table, begin)
+        def copied_from(begin: int) -> None:
+            self._loop.call_soon_threadsafe(self._release_tail, table, begin)
 
-        assert table not in self._gathered, "slots may be others' by now"
+        assert table not in self._gathered, "other rows may be in these slots now"
         self._gathered.add(table)
         hold = self._holds[table]
-        rows, fence = hold.table.memory.gather(hold.alias, dtype, row_shape, behind)
+        rows, fence = hold.table.memory.gather(hold.alias, dtype, row_shape, copied_from)
         self._fences.append(fence)
         return rows
 
-    def _give_up(self, table: str, begin: int) -> None:
-        """In the loop: give up a table's slots from `begin` on, as far as they are still held."""
+    def _release_tail(self, table: str, begin: int) -> None:
+        """In the loop: release the slots of a table's rows from `begin` on, if still held."""
         if self.released or self._gate.retired:
             return
         hold, end = self._holds[table], self._held[table]
@@ -111,22 +116,22 @@ class Lease:
         try:
             hold.table.release(hold.alias[begin:end])
             self._gate.advance()
-        except Exception as error:  # nobody awaits this
+        except Exception as error:  # no caller awaits this
             self._gate.fail(error)
 
     async def gathered(self) -> None:
-        """Wait until what `gather` began is over; only then may the lease be released (rule 9)."""
+        """Wait until the copies of `gather` have ended; only then call `release` (rule 9)."""
         for fence in self._fences:
             await fence()
 
     def release(self) -> None:
-        """Give up the slots that are still held: once, after the gather's fence (rule 9).
+        """Release the slots that are still held: once, after `gathered` (rule 9).
 
         Raises:
-            RuntimeError: it was released before.
+            RuntimeError: the lease was released before.
         """
         if self.released:
-            raise RuntimeError("a lease ends once")
+            raise RuntimeError("this lease was released before: call release() once")
         self.released = True
         if self._gate.retired:
             return
@@ -137,7 +142,7 @@ class Lease:
             for slots in np.array_split(hold.alias[: self._held[name]], steps)
         ]
         try:
-            # The last first: the first are the batch's hubs, which other batches share.
+            # The last rows first: the first are the batch's hubs, which other batches share.
             while left and self._gate.in_parts:
                 table, slots = left.pop()
                 table.release(slots)
@@ -147,15 +152,15 @@ class Lease:
                 table.release(slots)
             self._gate.advance()
 
-    def _check(self) -> bool:
+    def _all_settled(self) -> bool:
         return all(hold.settled() for hold in self._holds.values())
 
     def wake_if_settled(self) -> None:
-        """Called by the buffer after each commit: wake `ready` when nothing is pending any more."""
-        if self._settled is not None and not self._settled.done() and self._check():
+        """Called by the buffer after each commit: wake `ready` if no row is loading any more."""
+        if self._settled is not None and not self._settled.done() and self._all_settled():
             self._settled.set_result(None)
 
     def wake(self) -> None:
-        """Called by the buffer when it broke: `ready` looks at why."""
+        """Called by the buffer when it breaks: wake `ready`, which then raises the error."""
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(None)

@@ -1,13 +1,15 @@
-"""Admission by parts: the head of the line takes slots as they come instead of waiting for all.
+"""Admission in parts: the head of the admission queue takes slots as they become available.
 
-A sweep of two batches may want nearly every slot. If it waited until the batches before it have
-given theirs back, the disk would stand still while they are gathered; so what it misses is divided
-in the order of the file, and each part is admitted, and read, as soon as its slots are there. The
-rows that are there already are held first, so that no part gives them up for another.
+`FeatureBuffer` uses it for sweeps of more rows than one part. A sweep of two batches may need
+nearly every slot. If it waited until the batches before it have released all of theirs, the disk
+would be idle while these are gathered. So the rows that it misses are divided in the order of the
+file, and each part is admitted, and read, as soon as there are slots for it. Rows that have slots
+already are held first, so that no part takes them away.
 
-Nobody but the head of the line does this: whoever is before it holds all that it needs and will
-give it back, and whoever is behind it takes nothing, so there is always an end (rule 3). For the
-same reason what a part needs is known when the rows are divided, and none is tried in vain.
+Only the head of the queue is admitted in parts (rule 3). The batches before it have all they need
+and will release it; the batches behind it take no slots. So the last part always gets its slots.
+For the same reason the slots that each part needs are known from the start, and no part is tried in
+vain.
 """
 
 from __future__ import annotations
@@ -23,14 +25,15 @@ from gnndrive.common.records import Int32Array, Int64Array
 
 
 class PartialAdmission:
-    """A sweep's rows on their way into their tables.
+    """The admission of one sweep, in parts, to all of its tables.
 
     Args:
         tables: by name.
         rows: table name → row ids, int64 [n], duplicates allowed.
-        part_rows: rows of a part, about; the first is an eighth of that, and each as large as all
-            before it until that is reached.
-        refuse: raises what a table's name, a code (< 0) and what was found mean.
+        part_rows: about how many rows a part has; the first has an eighth of that, and each has as
+            many as all before it together, until that is reached.
+        raise_refusal: called with a table's name, a code (< 0) and the `gd_admission`; raises the
+            error that they mean.
     """
 
     def __init__(
@@ -38,58 +41,64 @@ class PartialAdmission:
         tables: Mapping[str, SlotTable],
         rows: Mapping[str, Int64Array],
         part_rows: int,
-        refuse: Callable[[str, int, Any], None],
+        raise_refusal: Callable[[str, int, Any], None],
     ) -> None:
-        self._ways: dict[str, _TableAdmission] = {}
+        self._admissions: dict[str, _TableAdmission] = {}
         try:
             for name, ids in rows.items():
                 code, found, held = tables[name].hold_present(ids)
                 if held is None:
-                    refuse(name, code, found)
-                    raise AssertionError("it was not refused")
-                self._ways[name] = way = _TableAdmission(held, ids)
-                way.divide(part_rows)
+                    raise_refusal(name, code, found)
+                    raise AssertionError("raise_refusal did not raise")
+                self._admissions[name] = admission = _TableAdmission(held, ids)
+                admission.divide(part_rows)
         except BaseException:
-            self.give_back()
+            self.release_all()
             raise
 
     @property
-    def left(self) -> bool:
-        """Whether a part is yet to be admitted."""
-        return any(way.left for way in self._ways.values())
+    def unfinished(self) -> bool:
+        """Whether there is another part to admit."""
+        return any(admission.unfinished for admission in self._admissions.values())
 
-    def admit(self) -> SlotHold | None:
-        """The next part's share; None: there are too few slots for it now."""
-        return next(way for way in self._ways.values() if way.left).admit()
+    def admit_next(self) -> SlotHold | None:
+        """Admit the next part and return its hold; None: there are too few slots for it now."""
+        return next(
+            admission for admission in self._admissions.values() if admission.unfinished
+        ).admit_next()
 
     def holds(self) -> dict[str, SlotHold]:
-        """What is held, after the last part."""
-        return {name: way.hold() for name, way in self._ways.items()}
+        """After the last part: table name → the hold of all of its rows."""
+        return {name: admission.hold() for name, admission in self._admissions.items()}
 
-    def give_back(self) -> None:
-        """Give up what is held so far; nothing more is admitted."""
-        for way in self._ways.values():
-            way.give_back()
+    def release_all(self) -> None:
+        """Release all that is held so far; no part is admitted after this."""
+        for admission in self._admissions.values():
+            admission.release_all()
 
 
 class _TableAdmission:
-    """The way of a sweep's rows into one table; what is there is held from the start.
+    """The admission of a sweep's rows to one table; rows that have slots are held from the start.
 
-    A part's rows are taken from their places, and its aliases put back there, as it is admitted: in
-    half a millisecond. All at once they would take a tenth of a second, in which the event loop
-    does nothing else.
+    A part's row ids are collected, and its aliases written back to their places, when the part is
+    admitted, which takes half a millisecond. For all parts at once it would take a tenth of a
+    second, during which the event loop could do nothing else.
     """
 
     def __init__(self, held: SlotHold, rows: Int64Array) -> None:
         self._table, self._rows = held.table, rows
         self._alias, self._pending = held.alias, [held.pending]
-        self._order: Int32Array = np.empty(0, np.int32)  # places of what is missing, by parts
-        self._parts: list[tuple[int, int]] = []  # where one ends, the slots it takes
+        self._order: Int32Array = np.empty(
+            0, np.int32
+        )  # places of the missing rows in `rows`, part by part
+        self._parts: list[
+            tuple[int, int]
+        ] = []  # of each: its end in `_order`, and the slots that it needs
         self._start = 0
 
     def divide(self, part_rows: int) -> None:
-        """Divide what is missing into parts, in the file's order. Equal rows are in one part: of
-        two, the second would need a slot of its own if the first one's read had failed."""
+        """Divide the missing rows into parts, in the order of the file. Equal rows are in the same
+        part: in a later part a row would need another slot if its first read had failed."""
         rows, alias = self._rows, self._alias
         self._order = self._table.empty(len(rows), np.int32)
         parts = ffi.new("gd_part[]", len(rows) // part_rows + 5)
@@ -99,10 +108,11 @@ class _TableAdmission:
         self._parts = [(part.end, part.slots) for part in parts[0 : check(count, "gd_parts")]]
 
     @property
-    def left(self) -> bool:
+    def unfinished(self) -> bool:
         return bool(self._parts)
 
-    def admit(self) -> SlotHold | None:
+    def admit_next(self) -> SlotHold | None:
+        """See `PartialAdmission.admit_next`."""
         end, slots = self._parts[0]
         if self._table.available < slots:
             return None
@@ -121,9 +131,11 @@ class _TableAdmission:
         return hold
 
     def hold(self) -> SlotHold:
+        """After the last part: the hold of all rows."""
         assert not self._parts
         return SlotHold(self._table, self._alias, np.concatenate(self._pending))
 
-    def give_back(self) -> None:
+    def release_all(self) -> None:
+        """See `PartialAdmission.release_all`."""
         self._parts.clear()
         self._table.release(self._alias[self._alias >= 0])

@@ -1,8 +1,9 @@
-"""The books of one table in a feature buffer: the C core's mapping table, reverse map, ref counts
-and standby list.
+"""The slot table: which rows of one table have a slot, in C, and what an admission holds of them.
 
-`SlotTable` is one table of a feature buffer; `SlotHold` is what one lease holds of it. Nothing here
-waits: the gate is in `feature_buffer.py`, and the reads under way are in `fetch_queue.py`.
+`SlotTable` is the C core's mapping table, reverse map, reference counts and standby list of one
+table, with the slots' memory, the tier that rows are fetched from and the policy that sets standby
+keys. `SlotHold` is what a lease, or a sweep, holds of it. No method here waits: `feature_buffer.py`
+decides when a batch is admitted, and `fetch_queue.py` has the reads.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from gnndrive.disk.tiers.base import Tier
 
 
 class SlotTable:
-    """One table's share of a feature buffer: the C books, the slots' memory, where rows come from,
-    what leaves.
+    """The slots of one table in a feature buffer.
 
     Args:
         rows: rows of the table on disk.
-        slots: rows that the buffer holds.
+        slots: rows that the buffer can hold.
         row_bytes: bytes of one row.
-        memory: the slots.
-        tier: what rows are fetched from.
-        policy: what is given up first; None: the slot that was released longest ago.
-        batch_rows_max: the most distinct rows that one batch can need, for an error that names
-            it; 0: not known.
-        empty: where an admission's arrays get their memory from.
+        memory: the slots' memory.
+        tier: where missing rows are fetched from.
+        policy: chooses the standby slots that are reused first; None: the slot that was released
+            longest ago.
+        batch_rows_max: the most distinct rows that one batch can need, for an error message; 0:
+            unknown.
+        empty: allocates an admission's arrays.
 
     Raises:
-        MemoryError: no memory for the books.
+        MemoryError: no memory for the C table: 4 bytes a row, 38 bytes a slot.
     """
 
     def __init__(
@@ -54,7 +55,10 @@ class SlotTable:
     ) -> None:
         handle = lib.gd_buffer_new(rows, slots)
         if handle == ffi.NULL:
-            raise MemoryError(f"no memory for the mapping table of {rows} rows and {slots} slots")
+            raise MemoryError(
+                f"no memory for the mapping table of {rows} rows and {slots} slots: "
+                "give buffer= less"
+            )
         self.handle = ffi.gc(handle, lib.gd_buffer_free)
         self._room = lib.gd_buffer_room(handle)
         self.rows, self.slots = rows, slots
@@ -64,52 +68,59 @@ class SlotTable:
         self._policy = policy if policy is not None and policy.looks_ahead else None
         self.batch_rows_max = batch_rows_max
         self.empty = empty
-        self._repeats = 0  # rows asked for again within one admission: in two batches of a sweep
+        self._repeats = 0  # rows that an admission had more than once, as in two batches of a sweep
         self._window: Any = ffi.NULL
-        self._beyond: dict[int, Int64Array] = {}  # by index, what the window has no place for
+        self._not_in_window: dict[
+            int, Int64Array
+        ] = {}  # by index: batches for which the window has no place
         if self._policy is not None:
             window = lib.gd_window_new(rows)
             if window == ffi.NULL:
-                raise MemoryError(f"no memory to look ahead in a table of {rows} rows")
+                raise MemoryError(
+                    f"no memory to look ahead in a table of {rows} rows: choose policy='lru'"
+                )
             self._window = ffi.gc(window, lib.gd_window_free)
             wishes = lib.gd_window_wishes(window)
             self._next_use = np.frombuffer(ffi.buffer(wishes.next), np.int64)
             self._keys = np.frombuffer(ffi.buffer(wishes.key), np.int64)
-            self._choose_keys()
-        self.failures = np.empty(0, FAILURE)  # by slot, once there was one; C knows which hold
+            self._update_keys()
+        self.failures = np.empty(
+            0, FAILURE
+        )  # by slot, made at the first failure; C knows which are current
 
     @property
     def available(self) -> int:
-        """Slots that an admission may take: free and standby."""
+        """Slots that an admission may take: free ones and those on standby."""
         return int(self._room.available)
 
     def stats(self) -> dict[str, int]:
-        """The books' counters (`gd_buffer_stats` in native/gnndrive.h), and `repeats`: rows that
-        came twice in one admission, such as in two batches of a sweep."""
+        """The C table's counters (`gd_buffer_stats` in native/gnndrive.h), and `repeats`: rows that
+        an admission had more than once, as in two batches of a sweep."""
         counters = ffi.new("gd_buffer_stats *")
         lib.gd_buffer_get_stats(self.handle, counters)
         names = [name for name, _ in ffi.typeof(counters[0]).fields]
         return {name: int(getattr(counters, name)) for name in names} | {"repeats": self._repeats}
 
     def joined(self, parts: Sequence[Int64Array]) -> Int64Array:
-        """Rows of several batches, one after the other, as `SlotHold.split` takes them apart."""
+        """The rows of several batches, one behind the other, int64 [n]; `SlotHold.split` divides
+        them again."""
         if len(parts) == 1:
             return parts[0]
         joined: Int64Array = self.empty(sum(map(len, parts)), np.int64)
         return np.concatenate(parts, out=joined)
 
     def probe(self, rows: Int64Array) -> tuple[int, Any]:
-        """(0 or -errno, what an admission of `rows` would find)."""
+        """What an admission of `rows` would answer: (0 or -errno, its `gd_admission`)."""
         found = ffi.new("gd_admission *")
         return int(lib.gd_buffer_probe(self.handle, pointer(rows), len(rows), found)), found
 
     def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
-        """Whether the rows of batches, (index, int64 [n]) each, would fit together if nobody else
-        held any; also for those out of range, for their admission will say so."""
+        """Whether the rows of batches, (index, int64 [n]) each, would fit together if no other
+        batch held a slot. True also for ids out of range, because their admission refuses them."""
         parts = [rows for _, rows in batches]
         if sum(map(len, parts)) <= self.slots:
             return True
-        if self._policy is not None:  # it has counted them
+        if self._policy is not None:  # the window has counted them
             indices = np.array([index for index, _ in batches], np.int64)
             count = holding_gil.gd_window_together(self._window, pointer(indices), len(indices))
             if count >= 0:
@@ -118,54 +129,57 @@ class SlotTable:
         return int(lib.gd_buffer_holds(self.handle, pointer(rows), len(rows))) != -errno.ENOSPC
 
     def announce(self, index: int, rows: Int64Array) -> None:
-        """Batch `index` is known and will want `rows` (int64 [n]): what it wants stays longer.
+        """Announce that batch `index` will need `rows` (int64 [n]), so that they are kept longer.
 
-        Batches beyond those that the window holds are looked at when there is a place.
+        The window has `GD_WINDOW_BATCHES` places; further batches wait for a place.
         """
         if self._policy is None:
             return
         if holding_gil.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
-            self._beyond[index] = rows
+            self._not_in_window[index] = rows
             return
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
-        if code != -errno.ERANGE:  # or its admission will say so
+        if code != -errno.ERANGE:  # such a batch's admission refuses it
             check(code, "look-ahead")
-            self._choose_keys()
+            self._update_keys()
             code = lib.gd_buffer_rekey(self.handle, self._window, pointer(rows), len(rows))
             check(code, "rekey")
 
     @property
     def announced(self) -> int:
-        """Batches that are known and not admitted."""
+        """Batches that are announced and not admitted."""
         if self._policy is None:
             return 0
-        return int(holding_gil.gd_window_count(self._window)) + len(self._beyond)
+        return int(holding_gil.gd_window_count(self._window)) + len(self._not_in_window)
 
     def withdraw(self, index: int, rows: Int64Array) -> None:
-        """Batch `index` will not come, or comes now: `rows` as they were foreseen."""
-        if self._policy is None or self._beyond.pop(index, None) is not None:
+        """Take back the announcement of batch `index`: it will not be admitted, or it is tried now.
+        `rows` must be those that were announced."""
+        if self._policy is None or self._not_in_window.pop(index, None) is not None:
             return
         if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
-            self._choose_keys()
+            self._update_keys()
             while (
-                self._beyond and holding_gil.gd_window_count(self._window) < lib.GD_WINDOW_BATCHES
+                self._not_in_window
+                and holding_gil.gd_window_count(self._window) < lib.GD_WINDOW_BATCHES
             ):
-                nearest = min(self._beyond)
-                self.announce(nearest, self._beyond.pop(nearest))
+                nearest = min(self._not_in_window)
+                self.announce(nearest, self._not_in_window.pop(nearest))
 
     def rekey(self, rows: Int64Array) -> None:
-        """After `withdraw`: set the standby keys of `rows` anew, without the batch that left."""
+        """Set the standby keys of `rows` again, after the batch that needed them was withdrawn."""
         if self._policy is not None:
-            # -ERANGE: a batch with such a row was not foreseen
+            # -ERANGE: a batch with such a row was never in the window
             lib.gd_buffer_rekey(self.handle, self._window, pointer(rows), len(rows))
 
-    def _choose_keys(self) -> None:
-        """Have the policy say the keys, by which of the known batches want a row."""
+    def _update_keys(self) -> None:
+        """Ask the policy for the keys, by the next use of a row among the announced batches."""
         assert self._policy is not None
         self._keys[:] = self._policy.keys(self._next_use.copy())
 
     def admit(self, rows: Int64Array) -> tuple[int, Any, SlotHold | None]:
-        """(0 or -errno, what the admission found, the lease's share when it was admitted)."""
+        """Admit all of `rows` (int64 [n]) or none: (0 or -errno, the `gd_admission`, the hold or
+        None)."""
         count = len(rows)
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
@@ -188,8 +202,8 @@ class SlotTable:
         return 0, found, SlotHold(self, alias, pending[: found.pending], loads)
 
     def hold_present(self, rows: Int64Array) -> tuple[int, Any, SlotHold | None]:
-        """Like `admit`, but only what is there of `rows` or being loaded, which needs no slot; what
-        is not has an alias below 0 (`gd_buffer_hold`)."""
+        """Like `admit`, but only for those of `rows` that have a slot already, valid or loading;
+        the others get an alias below 0 (`gd_buffer_hold`)."""
         count = len(rows)
         found = ffi.new("gd_admission *")
         alias, pending = (self.empty(count, np.int32) for _ in range(2))
@@ -209,7 +223,7 @@ class SlotTable:
         return 0, found, SlotHold(self, alias, pending[: found.pending])
 
     def commit(self, stretch: Stretch) -> None:
-        """Make landed rows valid and failed ones fail, in the books."""
+        """Mark the landed rows of a stretch as valid, and the failed ones as failed."""
         slots = stretch.slots
         check(holding_gil.gd_buffer_commit(self.handle, pointer(slots), len(slots)), "commit")
         if not len(stretch.failures):
@@ -221,17 +235,19 @@ class SlotTable:
         self.failures[failed] = stretch.failures
 
     def release(self, alias: Int32Array) -> None:
-        """Give one reference of each of `alias` back."""
+        """Give back one reference to each slot of `alias`, int32 [n]."""
         check(lib.gd_buffer_release(self.handle, pointer(alias), len(alias)), "release")
 
 
 class SlotHold:
-    """What an admission holds of one table, for one batch or for the batches of a sweep together.
+    """What an admission holds of one table, for one batch or for all batches of a sweep.
 
     Attributes:
+        table: the slot table.
         alias: the slot of each row, int32 [n].
         pending: slots that were not valid at admission, int32 [m].
-        loads: rows and slots that nobody was asked for yet, or None.
+        position: pending slots before this one are known to have settled.
+        loads: rows (int64 [k]) and slots (int32 [k]) that are yet to be fetched; None: none.
     """
 
     __slots__ = ("alias", "loads", "pending", "position", "table")
@@ -250,7 +266,7 @@ class SlotHold:
         self.loads = loads
 
     def split(self, counts: Sequence[int]) -> list[SlotHold]:
-        """A share for each batch of a sweep, `counts` rows each; all wait for the whole sweep."""
+        """A hold for each batch of a sweep, of `counts` rows; all wait for the sweep's rows."""
         ends = np.cumsum(counts)
         assert ends[-1] == len(self.alias)
         return [
@@ -259,20 +275,20 @@ class SlotHold:
         ]
 
     def fail_unasked(self) -> None:
-        """Rows that nobody was asked for fail at once: their fetch could not be made."""
+        """Mark the rows that are yet to be fetched as failed, because their fetch was refused."""
         if self.loads is not None:
             slots = self.loads[1]
             check(lib.gd_buffer_fail(self.table.handle, pointer(slots), len(slots)), "fail")
 
     def settled(self) -> bool:
-        """Whether none of its rows is loading any more."""
+        """Whether no row is loading any more."""
         handle, pending = self.table.handle, self.pending
         return bool(
             holding_gil.gd_buffer_settled(handle, pointer(pending), len(pending), self.position)
         )
 
     def error(self) -> Exception | None:
-        """What went wrong with the first row that failed, or None."""
+        """The error of the first row that failed, or None."""
         index = holding_gil.gd_buffer_first_failed(
             self.table.handle, pointer(self.alias), len(self.alias)
         )

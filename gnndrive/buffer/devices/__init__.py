@@ -1,4 +1,7 @@
-"""Devices: where the feature buffer lives."""
+"""Devices: where the feature buffer lives. Each file without an underscore, but `base.py`, is one.
+
+The loader's arguments call `choose`; the runtime makes the device that it found.
+"""
 
 from __future__ import annotations
 
@@ -15,28 +18,28 @@ _OF_TORCH = {"cpu": "host", "cuda": "cuda"}
 
 
 def choose(device: Any) -> tuple[Any, torch.device | None]:
-    """The device for what a loader's `device=` says.
+    """Find the device that a loader's `device=` names.
 
     Args:
-        device: a torch device, such as "cpu" or "cuda:1"; or a device of gnndrive's, by name or as
-            a class.
+        device: a torch device, such as "cpu" or "cuda:1"; or one of gnndrive's devices, by name or
+            as a class.
 
     Returns:
-        The plug-in, and which device of its kind; None where there is but one.
+        The plug-in (name or class), and which device of its kind; None if there is only one.
 
     Raises:
-        ConfigError: it is no device, or not here.
-        NotImplementedError: it is torch's, and no feature buffer can live there.
+        ConfigError: it is not a device, or this machine does not have it.
+        NotImplementedError: it is a torch device in which no feature buffer can live.
     """
     if isinstance(device, type) or (device in names("devices") and device not in _OF_TORCH):
         return find("devices", device) if isinstance(device, type) else device, None
     try:
         where = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ConfigError(f"device={device!r} is no torch device; use 'cpu' or 'cuda'") from None
+        raise ConfigError(f"device={device!r} is not a torch device; use 'cpu' or 'cuda'") from None
     if where.type not in _OF_TORCH:
         raise NotImplementedError(
-            f"device={str(device)!r} is not built; use 'cpu' or 'cuda' and move batches yourself"
+            f"device={str(device)!r} is not supported; use 'cpu' or 'cuda' and move batches"
         )
     plugin = _OF_TORCH[where.type]
     find("devices", plugin).check(where)

@@ -1,4 +1,7 @@
-"""Waits for CUDA's events on behalf of an event loop, which must not stand still meanwhile."""
+"""Waits for CUDA events in a thread, so that the event loop can go on meanwhile.
+
+`TorchDriver` (cuda.py) makes one `Waiter` for each stream.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ import torch
 class Waiter:
     """A thread that waits for one stream's events, in their order, without the GIL.
 
-    The GPU is made current wherever CUDA is called: a thread begins with GPU 0, and a call there
-    may make a context on it, some hundred megabytes.
+    The GPU is made current before every call of CUDA, because a thread begins with GPU 0, and a
+    call could create a context there, which takes some hundred megabytes.
+
+    Args:
+        device: the events' GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -27,34 +33,38 @@ class Waiter:
         self._thread.start()
 
     async def wait(self, event: Any) -> None:
-        """Return once torch's event has fired; raises what CUDA says instead."""
+        """Return once the torch event has fired.
+
+        Raises:
+            RuntimeError: CUDA's error.
+        """
         with torch.cuda.device(self._device):
             if event.query():
                 return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 
-        def tell(error: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
+        def report(error: BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(_settle, waiter, error)
 
-        self._events.put((event, tell))
+        self._events.put((event, report))
         await waiter
 
     def _run(self) -> None:
         with torch.cuda.device(self._device):
             while (item := self._events.get()) is not None:
-                event, tell = item
+                event, report = item
                 try:
                     event.synchronize()
                 except RuntimeError as error:
-                    tell(error)
+                    report(error)
                 else:
-                    tell(None)
-                del item, event, tell
+                    report(None)
+                del item, event, report
 
     def close(self) -> None:
-        """Wait for those that are waited for, and end the thread."""
+        """Wait for all events given to `wait`, and end the thread."""
         self._events.put(None)
         self._thread.join()
 

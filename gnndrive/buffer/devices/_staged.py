@@ -1,21 +1,22 @@
 """A feature buffer in a device's memory, with pinned staging before it (GNNDrive §4.2, phase 2).
 
-The disk reaches host memory only, so a missing row lands in staging: pinned memory that is made
-once, in as many portions as the paper has extractors, any of them for whoever has something to
-read. A stretch that has landed is scattered into its slots on a side stream while the rest is still
-being read: by one kernel that reads pinned memory itself, or by a large copy and a scatter behind
-it. Never a copy a row, as the paper's code has it.
+The disk reads only into host memory, so a missing row lands in staging: pinned memory that is
+allocated once, in as many portions as the paper has extractors; any fetch may take any portion. A
+stretch that has landed is scattered into its slots on a side stream while the rest is still being
+read: by one kernel that reads pinned memory itself, or by one large copy and a scatter after it.
+(The paper's code makes one copy for each row.)
 
-Each wait is for an event, none for the device:
+Every wait is for one event, never for the whole device:
 
-1. a stretch is committed behind its scatter's event, and with that its rows are valid and its
-   staging may be used again;
-2. a lease is released behind its gather's event, for until then its slots are read;
-3. what else a batch has is copied beside, and the compute stream waits for that;
-4. staging is freed behind everything that was begun on the side stream.
+1. a stretch is committed after its scatter's event; then its rows are valid and its staging may be
+   used again;
+2. a lease is released after its gather's event, because until then its slots are read;
+3. the batch's other tensors are copied on a stream of their own, and the compute stream waits for
+   these copies;
+4. staging is freed after everything that was begun on the side stream.
 
-What it needs of CUDA is a `Driver`: `devices/cuda.py` has the real one, `simulated_cuda.py` one
-whose copies happen when a seed says so.
+What it needs of CUDA is a `Driver`: `cuda.py` has the real one, `simulated_cuda.py` one that
+carries copies out at times drawn from a seed.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import FAILURE, Int32Array, Landing, Stretch
 
-PORTIONS = 4  # as many as there are extractors in the paper
+PORTIONS = 4  # as many as the paper has extractors
 PORTION_BYTES = 32 << 20
 
 
 class Driver(ABC):
     """Memory, a side stream, a compute stream and their events.
 
-    What it starts happens later, in the order of its stream; the two streams know nothing of each
-    other but where one waits for the other.
+    Work that is begun on a stream happens later, in the order of that stream; the streams are
+    independent except where one waits for the other.
     """
 
     @abstractmethod
@@ -54,7 +55,7 @@ class Driver(ABC):
         """Host memory that the device can read, uint8 [nbytes], aligned to a page.
 
         Raises:
-            MemoryError: there is none.
+            MemoryError: there is not that much.
         """
 
     @abstractmethod
@@ -62,7 +63,7 @@ class Driver(ABC):
         """Device memory of arbitrary content, uint8 [nbytes].
 
         Raises:
-            MemoryError: there is none; the message has the numbers.
+            MemoryError: there is not that much; the message has the numbers.
         """
 
     @abstractmethod
@@ -75,42 +76,43 @@ class Driver(ABC):
             moves: pinned, int32 [2, n]: places and slots.
 
         Returns:
-            An event behind it.
+            An event that fires after the copy.
         """
 
     @abstractmethod
     def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Any]:
         """On the compute stream: a new tensor `rows[alias]`, uint8 [n, row_bytes], and an event
-        behind it. `alias` (int32 [n], not pinned) may be changed when this returns."""
+        that fires after the copy. `alias` (int32 [n], not pinned) may be changed when this
+        returns."""
 
     @abstractmethod
     def copy(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Beside both streams: copies of host tensors on the device, which the compute stream waits
-        for. The tensors may be changed when this returns."""
+        """Copy host tensors to the device, beside both streams; the compute stream waits for the
+        copies. The tensors may be changed when this returns."""
 
     @abstractmethod
     def computing(self) -> AbstractContextManager[object]:
-        """Within it torch works on the compute stream."""
+        """A context in which torch works on the compute stream."""
 
     @abstractmethod
     async def wait(self, event: Any) -> None:
-        """Return once the event has fired; no thread of Python's stands still meanwhile."""
+        """Return once the event has fired; blocks no thread that runs Python meanwhile."""
 
     @abstractmethod
     def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
-        """In the user's thread: its current stream waits for the compute stream, and memory of
-        `tensors` is not used again before it is done with it."""
+        """In the user's thread: let its current stream wait for the compute stream, and keep the
+        memory of `tensors` from being reused before the current stream has finished with it."""
 
     @abstractmethod
     def unpin(self, memory: npt.NDArray[np.uint8]) -> None:
-        """Let go of what `pinned` gave, behind all that was begun on the side stream."""
+        """Free memory of `pinned`, after everything that was begun on the side stream."""
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait until nothing is under way on any stream; for the end."""
+        """Wait until no work is under way on any stream; called before `close`."""
 
     def close(self) -> None:
-        """Let go of everything behind all that was begun."""
+        """Free everything, after all work that was begun."""
         self.synchronize()
 
 
@@ -118,10 +120,10 @@ class StagedMemory(SlotMemory):
     """Slots in device memory.
 
     Args:
-        driver: what moves rows.
-        slots, row_bytes: how many, and of what size.
-        portions: of staging.
-        portion_rows: rows of a portion.
+        driver: moves rows.
+        slots, row_bytes: how many, and bytes of each.
+        portions: how many portions of staging.
+        portion_rows: rows of one portion.
 
     Raises:
         ConfigError: there is not that much memory.
@@ -156,7 +158,7 @@ class StagedMemory(SlotMemory):
         self._free = deque(_Portion(*one) for one in zip(staging, moves, strict=True))
 
     def landing(self, slots: Int32Array) -> Landing | None:
-        """A portion of staging; None: all are in use."""
+        """See `SlotMemory.landing`: a portion of staging."""
         assert len(slots) <= self._portion_rows
         if not self._free:
             return None
@@ -169,12 +171,12 @@ class StagedMemory(SlotMemory):
         )  # fmt: skip
 
     async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
-        """Scatter what has landed, and wait for that."""
+        """See `SlotMemory.commit`: scatter the rows into their slots and wait for the event."""
         portion: _Portion = landing.owner
         places = stretch.slots
         slots = portion.slots[places]
         if len(places):
-            # Read by the device later, so each stretch has a piece of its own.
+            # The device reads `moves` later, so each stretch has a range of its own.
             moves = portion.moves[:, portion.moved : portion.moved + len(places)]
             portion.moved += len(places)
             moves[0], moves[1] = places, slots
@@ -190,16 +192,16 @@ class StagedMemory(SlotMemory):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = no_callback,
+        copied: Callable[[int], object] = no_callback,
     ) -> tuple[torch.Tensor, Fence]:
-        """Begin to copy rows into a new tensor on the device, all at once."""
+        """See `SlotMemory.gather`: one copy on the compute stream."""
         rows, event = self._driver.gather(self._slots, alias)
         shaped = rows.view(dtype).view(len(alias), *row_shape)
         return shaped, partial(self._driver.wait, event)
 
     def close(self) -> None:
-        """Free slots and staging. Every lease was gathered and every stretch committed: nothing
-        on the compute stream looks at them any more."""
+        """Free slots and staging, after every stretch was committed and every gather's fence has
+        passed, so that no work on the compute stream uses them."""
         self._slots = torch.empty(0, dtype=torch.uint8)
         self._free = deque()
         while self._pinned:
@@ -215,9 +217,9 @@ class _Portion:
 
     Attributes:
         staging: pinned, uint8 [bytes].
-        moves: pinned, int32 [2, rows]: places and slots, stretch behind stretch.
-        slots: whose rows land there, int32 [n].
-        moved: rows that were scattered out of it.
+        moves: pinned, int32 [2, rows]: places and slots, one stretch behind the other.
+        slots: the slots of the rows that land there, int32 [n].
+        moved: rows that were scattered so far.
     """
 
     staging: npt.NDArray[np.uint8]
@@ -227,12 +229,12 @@ class _Portion:
 
 
 class Staged(Device):
-    """A device behind a driver.
+    """A device whose slots the disk cannot reach; a driver moves its rows.
 
     Attributes:
-        driver: what moves bytes.
-        portions: of staging.
-        portion_bytes: of one, about; it holds a row at least.
+        driver: moves bytes.
+        portions: how many portions of staging.
+        portion_bytes: about how many bytes one has; it holds at least one row.
     """
 
     driver: Driver
@@ -250,7 +252,7 @@ class Staged(Device):
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
-        """See `Device.pinned_bytes`; places and slots of what is scattered are pinned too."""
+        """See `Device.pinned_bytes`; the places and slots of scatters are pinned too."""
         portion = cls._portion_rows(row_bytes, rows)
         return cls.portions * (portion * (row_bytes + 8) + _PAGE_BYTES)
 
@@ -260,7 +262,7 @@ class Staged(Device):
         there: Collection[torch.Tensor],
         finish: Callable[[Any], Any] = lambda batch: batch,
     ) -> Any:
-        """Begin to copy what is not on the device yet; see `Device.deliver`."""
+        """See `Device.deliver`: begin to copy the tensors that are not on the device yet."""
         arrived = {id(tensor) for tensor in there}
         waiting = [
             (store, name, value)
@@ -284,7 +286,7 @@ class Staged(Device):
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a batch, or of what a transform made of it."""
+    """The tensors of a batch, or of the object that a transform returned for it."""
     if isinstance(value, torch.Tensor):
         yield value
         return

@@ -1,8 +1,13 @@
 """The Device interface: where the feature buffer lives, how rows get into it and out of it.
 
-On the host a landed row is already in its slot, so a commit has nothing to wait for. A CUDA device
-takes rows in pinned staging beside the feature buffer, commits a stretch when the copy's event has
-fired, and a gather is over when its own has.
+To add a device, add a file to this folder with a subclass of `Device` and one of `SlotMemory`. The
+loader's runtime makes one device; `BufferPool` has it allocate the slots of each table; the fetch
+queue calls `landing` and `commit`, leases call `gather`, and the loader calls `deliver` and
+`hand_over` for each batch.
+
+On the host a row is read straight into its slot, so a commit waits for nothing. A CUDA device gives
+out pinned staging instead, commits a stretch when the event behind its copy has fired, and a gather
+is over when its own event has fired.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Int32Array, Landing, Stretch
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
-"""Awaited before slots are given up that the gather did not say it was done with."""
+"""Awaited before the release of slots that the gather did not report as copied."""
 
 
 async def already_done() -> None:
@@ -27,27 +32,30 @@ async def already_done() -> None:
 
 
 def no_callback(begin: int) -> None:
-    """What a gather calls behind its pieces if nobody wants to know."""
+    """The default callback of a gather; does nothing."""
 
 
 class SlotMemory(ABC):
-    """The memory of one feature buffer: `slots` rows of `row_bytes`.
+    """The slots' memory of one table: `slots` rows of `row_bytes` bytes.
 
     Attributes:
-        landing_rows_max: rows of one landing at most; None: any number.
+        landing_rows_max: the most rows of one landing; None: any number.
     """
 
     landing_rows_max: int | None = None
 
     @abstractmethod
     def landing(self, slots: Int32Array) -> Landing | None:
-        """Where engines put the rows of `slots` (int32 [n]); None: there is no staging now, but
-        will be when a landing that was given out is left."""
+        """Where engines put the rows of `slots` (int32 [n]); None: all staging is in use until
+        `Landing.leave` of an earlier landing is called."""
 
     @abstractmethod
     async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
-        """Return once the rows of a stretch that landed there can be gathered; the stretch with
-        slots for places."""
+        """Wait until the rows of a stretch, which have landed at `landing`, can be gathered.
+
+        Returns:
+            The stretch, with slots in place of the landing's places.
+        """
 
     @abstractmethod
     def gather(
@@ -55,24 +63,32 @@ class SlotMemory(ABC):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = no_callback,
+        copied: Callable[[int], object] = no_callback,
     ) -> tuple[torch.Tensor, Fence]:
-        """Copy the rows of `alias` (slots, int32 [n]) into a new tensor [n, *row_shape]; blocking,
-        in a worker thread. The slots may be given up behind the fence, and those of `alias[begin:]`
-        once `behind(begin)` has been called: from the last to the first, or never."""
+        """Copy rows into a new tensor; blocks, in a worker thread.
+
+        Args:
+            alias: the rows' slots, int32 [n].
+            dtype, row_shape: of the tensor [n, *row_shape].
+            copied: may be called with a smaller `begin` each time, once the slots of
+                `alias[begin:]` have been copied and may be released.
+
+        Returns:
+            The tensor, and a fence behind which all slots may be released.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Free the memory; nothing may be in flight."""
+        """Free the memory; no read, commit or gather may be under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceContext:
-    """What a device is made from; each takes what it needs.
+    """What a device is made from; each device takes what it needs.
 
     Attributes:
-        empty: where gathered rows in host memory get their memory from.
-        where: which device of its kind; None: there is but one, or the current one.
+        empty: allocates the tensors that rows are gathered into, in host memory.
+        where: which device of its kind; None: the only or the current one.
     """
 
     empty: Allocate = np.empty
@@ -80,7 +96,11 @@ class DeviceContext:
 
 
 class Device(ABC):
-    """A place where feature buffers live."""
+    """A place where feature buffers live.
+
+    Attributes:
+        name: the name of the device's file.
+    """
 
     name: str
 
@@ -95,7 +115,7 @@ class Device(ABC):
 
     @abstractmethod
     def allocate(self, slots: int, row_bytes: int) -> SlotMemory:
-        """Memory for a feature buffer.
+        """Allocate `slots` slots of `row_bytes` bytes.
 
         Raises:
             ConfigError: there is not that much memory.
@@ -103,29 +123,29 @@ class Device(ABC):
 
     @classmethod  # noqa: B027  # the host is always there
     def check(cls, where: torch.device | None) -> None:
-        """Look whether there is such a device, and do nothing else.
+        """Check that this machine has such a device.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: it has none.
         """
 
     @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:
-        """Bytes of its own memory that are free now; None: it has none but the host's."""
+        """Free bytes of the device's own memory now; None: it has only the host's memory."""
         return None
 
     def watch(self) -> Callable[[], int]:
-        """Begin to watch how much of the device's own memory is needed.
+        """Begin to watch how much of the device's own memory is used.
 
         Returns:
-            Says how many bytes nothing has needed since, less a margin; 0 where the device has no
-            memory except the host's.
+            A function that returns the bytes that were free all the time since, less a margin; 0 if
+            the device has only the host's memory.
         """
         return lambda: 0
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
-        """Bytes of host memory that staging before it takes, for a buffer of up to `rows` rows."""
+        """Bytes of pinned host memory for the staging of a buffer of up to `rows` rows."""
         return 0
 
     def deliver(
@@ -134,21 +154,22 @@ class Device(ABC):
         there: Collection[torch.Tensor],
         finish: Callable[[Any], Any] = lambda batch: batch,
     ) -> Any:
-        """Bring a batch to the device; in a worker thread.
+        """Copy a batch to the device; called in a worker thread.
 
         Args:
             batch: a Data or HeteroData.
             there: those of its tensors that are on the device already.
-            finish: called with the batch once all of its tensors are on the device or on their way;
-                torch computes within it behind what brings their bytes.
+            finish: called with the batch once all of its tensors are on the device or being copied;
+                what torch computes in it happens after these copies.
 
         Returns:
-            What `finish` returned.
+            What `finish` returns.
         """
         return finish(batch)
 
-    def close(self) -> None:  # noqa: B027  # most have nothing
-        """Let go of everything; all memory that it allocated was closed."""
+    def close(self) -> None:  # noqa: B027  # most devices have nothing to free
+        """Free what the device has, after all memory that it allocated was closed."""
 
     def hand_over(self, batch: Any) -> None:  # noqa: B027  # nothing is begun on the host
-        """In the user's thread: what was begun for the batch comes before what the user begins."""
+        """In the user's thread: let the user's own work on the batch wait for the copies of it that
+        are under way."""

@@ -1,10 +1,10 @@
 """The CUDA device: the feature buffer in GPU memory (GNNDrive §4.2).
 
-Streams and events are torch's; CuPy is imported when a device is made, and this file when one is
-asked for, so that nothing here is needed on a machine without a GPU. Rows are moved in one of
-two ways: with CuPy one kernel reads pinned staging and writes slots ("zero-copy"); without it, or
-if asked for, torch copies the stretch of staging that has landed and scatters it on the device
-("staged"). Use `host` where the features are trained on by the CPU.
+Found as "cuda" by `device="cuda"`. Streams and events are torch's. This file is imported when the
+device is named, and CuPy when it is made, so a machine without a GPU needs neither. Rows are moved
+in one of two ways: with CuPy one kernel reads pinned staging and writes slots ("zero-copy");
+without CuPy, or if asked for, torch copies the stretch of staging that has landed and scatters it
+on the device ("staged"). Use `host` if the CPU trains.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Int32Array
 
 WAYS = ("zero-copy", "staged")
-MARGIN = 0.05  # of the memory: what the allocator cannot use, and other libraries
+MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
 _UNITS = ((16, "uint4"), (8, "uint2"), (4, "unsigned int"), (2, "unsigned short"))
 _cuda: Any = torch.cuda  # much of it has no types
 Event: TypeAlias = tuple[torch.cuda.Stream, Any]
 """A stream, and torch's event on it."""
 _THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16
 _HOST_REGISTER_PORTABLE_MAPPED = 3
-# A warp a row; a row is `units` units, so that a row of 512 bytes is one access of each lane.
+# One warp for each row of `units` units: in a row of 512 bytes each lane makes one access.
 _MOVE_ROWS = """
 extern "C" __global__ void move_rows(
     UNIT *into, const int *into_row, const UNIT *from, const int *from_row,
@@ -54,15 +54,15 @@ extern "C" __global__ void move_rows(
 
 
 class TorchDriver(Driver):
-    """Three streams of one GPU. The compute stream is the one that is current in the thread that
-    makes this object, which is the user's.
+    """Three streams of one GPU: side, compute and copies. The compute stream is the current one of
+    the thread that makes this object, which is the user's thread.
 
     Args:
         device: which GPU.
         way: one of `WAYS`; None: zero-copy where CuPy can do it.
 
     Raises:
-        ConfigError: no such GPU, or a way that was asked for and cannot be gone.
+        ConfigError: there is no such GPU, or the requested way does not work here.
     """
 
     def __init__(self, device: torch.device, way: str | None = None) -> None:
@@ -75,16 +75,16 @@ class TorchDriver(Driver):
         with torch.cuda.device(self.device):
             self._compute = torch.cuda.current_stream()
             self._side = _cuda.Stream()
-            self._copies = _cuda.Stream()  # or labels would queue behind the next rows
+            self._copies = _cuda.Stream()  # or labels would wait for the next batches' rows
         if self._cupy is not None:
             self._try_kernel(way)
         self.way = "staged" if self._cupy is None else "zero-copy"
-        # One for each stream: a gather waits behind the user's own work, a scatter must not.
+        # One for each stream: gathers wait for the user's own work, and scatters must not.
         streams = {self._side, self._compute}
         self._waiters = {stream: Waiter(self.device) for stream in streams}
 
     def _try_kernel(self, way: str | None) -> None:
-        """Move one row out of pinned memory: CuPy may be there and its compiler missing."""
+        """Move one row out of pinned memory, because CuPy may be installed without a compiler."""
         problem: object = "it moved wrong bytes"
         taken: list[npt.NDArray[np.uint8]] = []
         try:
@@ -96,7 +96,7 @@ class TorchDriver(Driver):
             self.scatter(into, row.reshape(1, 16), moves.reshape(2, 1))[1].synchronize()
             if np.array_equal(into[0].cpu().numpy(), row):
                 return
-        except Exception as error:  # whatever a compiler or a driver may say
+        except Exception as error:  # a compiler or a driver may raise anything
             problem = error
         finally:
             for memory in taken:
@@ -107,16 +107,16 @@ class TorchDriver(Driver):
                 "package of your CUDA version, with its compiler"
             )
         warnings.warn(
-            f"CuPy's kernel does not work here ({problem}): rows go to the GPU in copies that "
-            "torch scatters",
+            f"CuPy's kernel does not work here ({problem}), so torch copies and scatters rows: "
+            "install the cupy package of your CUDA version, with its compiler",
             stacklevel=2,
         )
         self._cupy = None
 
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """See `Driver.pinned`: a mapping of our own, so that O_DIRECT finds it aligned."""
+        """See `Driver.pinned`: a private mapping, because O_DIRECT needs aligned memory."""
         mapping = private_map(nbytes)
-        mapping.madvise(mmap.MADV_DONTFORK)  # or a child could be given what the device reads
+        mapping.madvise(mmap.MADV_DONTFORK)  # or the disk could read into a child's copy
         memory = np.frombuffer(mapping, np.uint8)
         address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
         with torch.cuda.device(self.device):
@@ -137,12 +137,12 @@ class TorchDriver(Driver):
     def _unregister(self, address: int) -> None:
         if self._registered.pop(address, None) is not None:
             with torch.cuda.device(self.device):
-                _cuda.cudart().cudaHostUnregister(address)  # what it says changes nothing
+                _cuda.cudart().cudaHostUnregister(address)  # an error would have no remedy
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         """See `Driver.allocate`."""
-        # Out of the memory of the side stream, which is the first to write there: a block that the
-        # user's own work has given back on the host may still be in use on the device.
+        # From the side stream's memory, because that stream writes it first: a block that the
+        # user's own work has freed on the host may still be in use on the device.
         try:
             with torch.cuda.stream(self._side):
                 return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
@@ -242,7 +242,7 @@ class TorchDriver(Driver):
         source_row: torch.Tensor,
         rows: int,
     ) -> None:
-        """Row `source_row[i]` of `source` to row `into_row[i]`, or `i`, of `into`."""
+        """Copy row `source_row[i]` of `source` to row `into_row[i]` (None: `i`) of `into`."""
         if not rows:
             return
         width = int(into.shape[1])
@@ -259,14 +259,14 @@ class TorchDriver(Driver):
 
 
 def _forget_error(device: torch.device) -> None:
-    """CUDA keeps the error of a call that failed for the thread's next launch, which would raise it
-    as its own; have one launched for it."""
+    """Clear CUDA's error of a call that has failed: the thread's next launch would raise it, so
+    launch a kernel and ignore its error."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device=device)
 
 
 def _cupy(way: str | None) -> Any:
-    """CuPy, or None for the staged way."""
+    """The CuPy module for the zero-copy way, or None for the staged way."""
     if way not in (None, *WAYS):
         raise ConfigError(f"way={way!r}: choose one of {', '.join(WAYS)}")
     if way == "staged":
@@ -277,23 +277,23 @@ def _cupy(way: str | None) -> Any:
         if way is None:
             return None
         raise ConfigError(
-            "the zero-copy way needs CuPy: install the cupy package of your CUDA version"
+            "way='zero-copy' needs CuPy: install the cupy package of your CUDA version"
         ) from None
     return cupy
 
 
 def _code(unit: str) -> str:
-    """The kernel's source for rows of such units."""
+    """The kernel's source for rows made of the C type `unit`."""
     return _MOVE_ROWS.replace("UNIT", unit)
 
 
 def _unit(width: int) -> tuple[int, str]:
-    """The widest unit, in bytes and C, that rows of `width` bytes are whole numbers of."""
+    """The widest unit, as (bytes, C type), of which `width` bytes are a multiple."""
     return next(((unit, name) for unit, name in _UNITS if width % unit == 0), (1, "unsigned char"))
 
 
 def _wide(rows: torch.Tensor) -> torch.Tensor:
-    """uint8 rows as rows of the widest integers that fit."""
+    """View uint8 rows as rows of the widest integers that fit."""
     for dtype in (torch.int64, torch.int32, torch.int16):
         if rows.shape[1] % dtype.itemsize == 0:
             return rows.view(dtype)
@@ -304,7 +304,7 @@ class Cuda(Staged):
     """One GPU.
 
     Args:
-        where: which; by default the current one.
+        where: which GPU; None: the current one.
         way: see `TorchDriver`.
     """
 
@@ -329,22 +329,24 @@ class Cuda(Staged):
             )
         count = torch.cuda.device_count()
         if where is not None and where.index is not None and where.index >= count:
-            raise ConfigError(f"device={str(where)!r}: there are {count} GPUs, numbered from 0")
+            raise ConfigError(
+                f"device={str(where)!r}: there are {count} GPUs; use 'cuda:0' to 'cuda:{count - 1}'"
+            )
 
     @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:
-        """See `Device.free_bytes`; what torch keeps for its next tensors counts as free."""
+        """See `Device.free_bytes`; memory that torch keeps for later tensors counts as free."""
         free, _ = torch.cuda.mem_get_info(where)
         kept = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
         return int(free) + int(kept)
 
     def watch(self) -> Callable[[], int]:
-        """See `Device.watch`; starts torch's own count of the peak anew."""
+        """See `Device.watch`; resets torch's peak memory counter."""
         torch.cuda.reset_peak_memory_stats(self.driver.device)
         return self._spare_bytes
 
     def _spare_bytes(self) -> int:
-        """What is free now, less what training takes at its peak."""
+        """The bytes that are free now, less what training takes beyond now at its peak."""
         where = self.driver.device
         now, peak = torch.cuda.memory_allocated(where), torch.cuda.max_memory_allocated(where)
         _, total = torch.cuda.mem_get_info(where)

@@ -1,8 +1,7 @@
-"""The host device: the feature buffer in main memory, where engines put rows straight into their
-slots.
+"""The host device: the feature buffer in main memory; engines read rows straight into their slots.
 
-For training on the CPU (GNNDrive §4.4). A landed row is where it will be gathered from, so a commit
-waits for nothing.
+For training on the CPU (GNNDrive §4.4); found as "host", and by `device="cpu"`. A row lands where
+it will be gathered from, so a commit waits for nothing.
 """
 
 from __future__ import annotations
@@ -27,15 +26,23 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Landing, Stretch
 
-# Where the pieces of a gather begin: each is as large as all before it, for the first slots that
-# come back are those that the disk may be waiting for. A batch of less is one piece: to say what
-# is behind it takes the GIL.
+# Where the pieces of a gather begin, as shares of the batch. The first piece is small, because
+# reads may be waiting for its slots; each later one is as large as all before it. A batch of fewer
+# than PIECES_BYTES bytes is one piece, because each report takes the GIL.
 PIECES = (7 / 8, 3 / 4, 1 / 2, 0)
 PIECES_BYTES = 64 << 20
 
 
 class HostMemory(SlotMemory):
-    """Slots in one private mapping, page by page touched as they are used."""
+    """Slots in one private mapping, whose pages are allocated when they are first used.
+
+    Args:
+        slots, row_bytes: how many, and bytes of each.
+        empty: allocates the tensors that rows are gathered into.
+
+    Raises:
+        ConfigError: there is not that much memory.
+    """
 
     def __init__(self, slots: int, row_bytes: int, empty: Allocate) -> None:
         self._row_bytes = row_bytes
@@ -47,8 +54,8 @@ class HostMemory(SlotMemory):
                 f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or memory="
             ) from error
-        # A child of fork() would share these pages copy on write, and what the device then reads
-        # into them could land in the child's copy.
+        # A child of fork() would share these pages copy-on-write, and what the disk then reads into
+        # them could land in the child's copy.
         self._map.madvise(mmap.MADV_DONTFORK)
         self._bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = np.frombuffer(
             self._map, np.uint8
@@ -60,7 +67,7 @@ class HostMemory(SlotMemory):
         return Landing(self._bytes.ctypes.data, self._row_bytes, True, self._bytes)
 
     async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
-        """Nothing to wait for."""
+        """Return at once: the rows are in their slots."""
         return stretch
 
     def gather(
@@ -68,9 +75,9 @@ class HostMemory(SlotMemory):
         alias: Int32Array,
         dtype: torch.dtype,
         row_shape: tuple[int, ...],
-        behind: Callable[[int], object] = no_callback,
+        copied: Callable[[int], object] = no_callback,
     ) -> tuple[torch.Tensor, Fence]:
-        """Copy rows into a new tensor, without the GIL; see `PIECES`."""
+        """See `SlotMemory.gather`; copies without the GIL, in pieces, see `PIECES`."""
         assert self._bytes is not None
         rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
         into, row_bytes = ffi.cast("uint8_t *", rows.data_ptr()), self._row_bytes
@@ -81,14 +88,14 @@ class HostMemory(SlotMemory):
             to = into + begin * row_bytes
             lib.gd_gather(slots, row_bytes, piece, end - begin, row_bytes, to)
             if begin:
-                behind(begin)
+                copied(begin)
             end = begin
         return rows, already_done
 
     def close(self) -> None:
         """Unmap the slots."""
         self._bytes = None
-        with contextlib.suppress(BufferError):  # somebody may still land rows: it goes with them
+        with contextlib.suppress(BufferError):  # a landing still has it: freed with that
             self._map.close()
 
 
@@ -96,7 +103,7 @@ class Host(Device):
     """Main memory.
 
     Args:
-        empty: where gathered rows get their memory from.
+        empty: allocates the tensors that rows are gathered into.
     """
 
     name = "host"

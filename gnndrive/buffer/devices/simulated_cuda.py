@@ -1,9 +1,8 @@
-"""A CUDA device that is none: streams and events as queues, carried out when a seed says so.
+"""A simulated CUDA device for tests: streams are queues that a seed carries out, without a GPU.
 
-For tests of everything that waits for an event. A copy's bytes are not there before its turn comes,
-memory has arbitrary content until then, and of two streams either may be ahead; so whoever forgets
-to wait gets a wrong row. It lives beside the real one, found by name like it, and shows the same
-`Driver`. Not for measuring anything.
+It implements the same `Driver` as cuda.py. A copy's bytes are not there before its turn, memory has
+arbitrary content until then, and either stream may be ahead of the other, so code that does not
+wait for an event gets a wrong row. Not for measurements: everything happens in host memory.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ SIDE, COMPUTE = range(2)
 
 
 class Event:
-    """Fires when its stream gets there.
+    """Fires when the work before it on its stream was carried out.
 
     Attributes:
-        fired: whether it has.
+        fired: whether it has fired.
+        waiters: loops and futures to wake then.
     """
 
     def __init__(self) -> None:
@@ -43,18 +43,18 @@ class Event:
 
 
 Operation: TypeAlias = Callable[[], None] | Event
-"""What a stream does in its turn; an event that it finds first is waited for."""
+"""An entry of a stream: work to carry out, or an event that the stream waits for."""
 
 
 class SimulatedDriver(Driver):
     """Two streams; thread-safe.
 
     Args:
-        seed: what the streams' turns are drawn from.
+        seed: the streams' turns are drawn from it.
 
     Attributes:
-        memory_bytes: what device memory there is.
-        pinned_bytes: what is pinned now.
+        memory_bytes: the size of the device's memory.
+        pinned_bytes: bytes that are pinned now.
     """
 
     memory_bytes = 1 << 30
@@ -62,7 +62,7 @@ class SimulatedDriver(Driver):
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
         self._streams: tuple[deque[Operation], deque[Operation]] = (deque(), deque())
-        # With some seeds the user's own work is in front of most that is begun there.
+        # With some seeds the compute stream is slow, as behind much work of the user's own.
         self._compute_share = (0.5, 0.05)[seed // 3 % 2]
         self._lock = threading.RLock()
         self._scheduled = False
@@ -76,7 +76,7 @@ class SimulatedDriver(Driver):
         return memory[:nbytes]
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        """Host memory that stands for the device's."""
+        """Host memory in the place of device memory."""
         if nbytes > self.memory_bytes:
             raise MemoryError(f"{nbytes:,} bytes asked for, {self.memory_bytes:,} there")
         return torch.full((nbytes,), POISON, dtype=torch.uint8)
@@ -86,7 +86,7 @@ class SimulatedDriver(Driver):
     ) -> Event:
         """See `Driver.scatter`."""
 
-        def move() -> None:  # places, slots and rows as they are then
+        def move() -> None:  # reads places, slots and rows in its turn
             places, slots = (torch.from_numpy(part.astype(np.int64)) for part in moves)
             into[slots] = torch.from_numpy(staging)[places]
 
@@ -116,13 +116,13 @@ class SimulatedDriver(Driver):
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """See `Driver.computing`; torch's own work here is done at once, so what it looks at must
-        be there."""
+        """See `Driver.computing`; torch works at once here, so what it reads must have been
+        carried out."""
         self.finish_compute()
         yield
 
     def compute_waits_for(self, event: Event) -> None:
-        """What is begun on the compute stream from now on comes behind the event."""
+        """Let work that is begun on the compute stream from now on wait for the event."""
         with self._lock:
             self._streams[COMPUTE].append(event)
 
@@ -138,11 +138,11 @@ class SimulatedDriver(Driver):
         await waiter
 
     def hand_over(self, tensors: Sequence[torch.Tensor]) -> None:
-        """See `Driver.hand_over`: whoever looks at the bytes waits for the compute stream."""
+        """See `Driver.hand_over`: carry out the compute stream, so that the bytes are there."""
         self.finish_compute()
 
     def finish_compute(self) -> None:
-        """Carry out what was begun on the compute stream, and what that waits for."""
+        """Carry out all work on the compute stream, and what it waits for."""
         with self._lock:
             while self._streams[COMPUTE]:
                 if not self._step(COMPUTE):
@@ -166,7 +166,7 @@ class SimulatedDriver(Driver):
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
+        """Whether any work is under way."""
         return any(self._streams)
 
     def _begin(self, stream: int, work: Callable[[], None]) -> Event:
@@ -183,7 +183,7 @@ class SimulatedDriver(Driver):
         return event
 
     def _step(self, stream: int) -> bool:
-        """Carry out the stream's next operation; whether it could."""
+        """Carry out the stream's next work; False if there is none or it waits for an event."""
         queue = self._streams[stream]
         while queue and isinstance(queue[0], Event) and queue[0].fired:
             queue.popleft()
@@ -208,7 +208,7 @@ class SimulatedDriver(Driver):
 
 
 def _poison(like: torch.Tensor) -> torch.Tensor:
-    """A tensor of that shape and type with what memory holds before it is written."""
+    """A tensor like `like` whose content is that of unwritten memory."""
     if not like.numel():
         return torch.empty_like(like)
     memory = torch.full((like.numel() * like.itemsize,), POISON, dtype=torch.uint8)
@@ -221,10 +221,10 @@ def _set(waiter: asyncio.Future[None]) -> None:
 
 
 class SimulatedCuda(Staged):
-    """The device; with some seeds it has so little staging that loads wait for it.
+    """The device; with some seeds it has so little staging that fetches wait for it.
 
     Args:
-        seed: what its streams' turns are drawn from.
+        seed: the streams' turns are drawn from it.
     """
 
     name = "simulated-cuda"

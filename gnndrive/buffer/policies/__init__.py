@@ -1,1 +1,1 @@
-"""Policies: what leaves the feature buffer."""
+"""Policies: which standby slots are reused first. One file each, found by its name."""

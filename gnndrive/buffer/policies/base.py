@@ -1,4 +1,9 @@
-"""The Policy interface: which standby slot is given up, said as keys; the smallest goes first."""
+"""The Policy interface: sets the keys by which standby slots are reused, the smallest key first.
+
+To add a policy, add a file to this folder with a subclass of `Policy` whose `name` is the file's;
+loaders then find it as `policy="name"`. `loader/buffer_pool.py` makes one policy for each table;
+`SlotTable` asks it for keys and passes them to the C core, which keeps the standby list.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +17,18 @@ from gnndrive.common.records import Int64Array
 from gnndrive.store.reader import Store
 
 NO_USE = int(np.iinfo(np.int64).max)
-"""The next use of a row that no known batch wants."""
+"""The next use of a row that no announced batch needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What the policy of one table is made from; each takes what it needs.
+    """What the policy of one table is made from; each policy takes what it needs.
 
     Attributes:
         table: the table's name in the store, such as "nodes/x".
         rows: rows of the table.
-        slots: rows that the feature buffer holds.
-        store: the graph's; None: there is none, as in some tests.
+        slots: rows that the feature buffer can hold.
+        store: the graph's store; None: there is none, as in some tests.
     """
 
     table: str
@@ -33,11 +38,13 @@ class PolicyContext:
 
 
 class Policy(ABC):
-    """Chooses what leaves the feature buffer.
+    """Chooses which rows leave the feature buffer.
 
     Attributes:
-        looks_ahead: whether standby slots leave by `keys`, which costs a byte a row of the table
-            and some milliseconds a batch; if not, they leave in the order of their release (LRU).
+        name: the name of the policy's file.
+        looks_ahead: whether standby slots are reused by `keys`, which costs a byte for each row of
+            the table and some milliseconds for each batch; if not, in the order of their release
+            (LRU).
     """
 
     name: str
@@ -49,14 +56,17 @@ class Policy(ABC):
         return cls()
 
     def keys(self, next_use: Int64Array) -> Int64Array:
-        """Standby keys of rows by their next use; asked again whenever the batches that are known
-        and not admitted change. Only of a policy that looks ahead.
+        """The standby keys of rows, by their next use. Called whenever a batch is announced or
+        withdrawn, and only if the policy looks ahead.
 
         Args:
-            next_use: for each case that there is, the index of the next batch that wants a row,
-                among those known and not admitted, or `NO_USE`; int64 [cases].
+            next_use: the possible next uses of a row: the index of the next announced batch that
+                needs it, or `NO_USE`; int64 [cases], one for each set of announced batches.
 
         Returns:
-            int64 [cases].
+            The key for each case, int64 [cases].
+
+        Raises:
+            NotImplementedError: the policy does not look ahead.
         """
         raise NotImplementedError(f"the policy {self.name!r} does not look ahead")

@@ -1,10 +1,10 @@
-"""Belady's rule as far as the queued samples reach: what is wanted last is given up first.
+"""Belady's rule within the queued samples: the row that is needed last is given up first.
 
-The optimum for what is known (Ginex §4 takes whole superbatches of samples; here it is the queue
-that GNNDrive has anyway, up to eight batches). The key of a row is minus its next use, set when its
-batch is admitted and again when a new sample wants it; rows that no known batch wants go first,
-the one retired longest ago before the others, so with an empty queue it is LRU. Do not use it where
-a byte a row is too much.
+It is optimal for the batches that are known. (Ginex §4 samples whole superbatches ahead; here the
+samples of GNNDrive's own extracting queue are used, up to eight batches.) The key of a row is minus
+its next use. It is set when the row's batch is admitted, and again when a new sample needs the row.
+Rows that no known batch needs go first, the one released longest ago before the others, so with an
+empty queue this is LRU. Do not use it where one byte of memory for each row is too much.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""LRU standby list (GNNDrive §4.2): the slot retired longest ago is given up first."""
+"""The LRU standby list (GNNDrive §4.2): the slot that was released longest ago is reused first.
+
+Use it where a look-ahead policy's byte for each row is too much.
+"""
 
 from __future__ import annotations
 
