@@ -1,7 +1,7 @@
-"""The feature buffer's rules in dicts and sets: what the C core is held against.
+"""The feature buffer's rules in dicts and sets; the C core is compared with it.
 
-It says what an admission must answer and which slots it may take, not which free slot goes to
-which row: that choice is read from the C core's answer and checked against the rules.
+It says what an admission must answer and which slots it may take, not which free slot goes to which
+row: it reads that from the C core's answer and checks it against the rules.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Model:
         return free, {slot for _, slot in order[: max(0, misses - len(free))]}
 
     def admit(self, ids: Sequence[int], keys: Sequence[int] | None, answer: Answer) -> Lease:
-        """Hold an admission that was granted against the rules and do the same."""
+        """Check an admission that was granted against the rules, and do the same."""
         free, victims = self.takes(ids)
         misses, waits = set(ids) - self.slot_of.keys(), self.present(ids, LOADING)
         taken = [slot for _, slot in answer.loads]

@@ -1,7 +1,7 @@
 """The C feature buffer as the tests of this folder call it: plain lists in, plain lists out.
 
-Every output array carries a guard behind its last entry, so that a write too far is caught here.
-Not for anything but tests: it copies each row in Python.
+Every output array has a guard behind its last entry, so that a write beyond it is found. For tests
+only: it copies each row in Python.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ GUARD = -77
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `probe` or `admit` said; the lists are empty unless a batch was admitted.
+    """What `probe` or `admit` answered; the lists are empty unless a batch was admitted.
 
     Attributes:
         code: 0 or -errno.
         alias: the slot of each id.
         pending: the slots that were not valid yet.
-        loads: (row, slot) of what is this lease's to load.
+        loads: (row, slot) of the rows that this lease must load.
     """
 
     code: int
@@ -94,8 +94,8 @@ class CoreTable:
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
 
     def window(self, ids: Sequence[int], keys: Sequence[int]) -> Any:
-        """A window that has these keys, the last of a row's, of which eight may differ: a batch of
-        the rows of each key."""
+        """A window that gives each row its last key; at most eight different keys, because it has a
+        batch for the rows of each key."""
         window: Any = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
         wishes, key_of = lib.gd_window_wishes(window), dict(zip(ids, keys, strict=True))
         for place, key in enumerate(sorted(set(key_of.values()))):

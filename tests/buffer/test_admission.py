@@ -1,4 +1,4 @@
-"""Admission by hand: one case a rule of DESIGN.md's protocol (3, 5, 6, 7, 8), no model between."""
+"""Admission by hand: one case for a rule of the protocol (3, 5, 6, 7, 8), without the model."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_one_row_more_than_slots_never_fits(table: CoreTable) -> None:
     assert unchanged(table, -errno.ENOSPC, list(range(20))) == 16
 
 
-def test_never_is_said_also_when_some_rows_are_there(table: CoreTable) -> None:
+def test_a_batch_that_never_fits_is_refused_also_when_some_rows_are_there(table: CoreTable) -> None:
     held = table.serve([0, 1, 2])
     assert unchanged(table, -errno.ENOSPC, [0, 1, 2, 3, 4]) == 1
     table.release(held.alias)
     assert unchanged(table, -errno.ENOSPC, [0, 1, 2, 3, 4]) == 1
 
 
-def test_not_now_says_by_how_many_slots(table: CoreTable) -> None:
+def test_a_batch_that_does_not_fit_now_gets_its_deficit(table: CoreTable) -> None:
     held = table.serve([0, 1, 2])
     for rows, deficit in ([10, 11], 1), ([10, 11, 12], 2), ([10, 11, 12, 13], 3):
         assert unchanged(table, -errno.EAGAIN, rows) == deficit
@@ -113,7 +113,7 @@ def test_own_hits_on_standby_are_not_available(table: CoreTable) -> None:
     assert table.release(held.alias) == 0
 
 
-def test_holding_takes_what_is_there_and_nothing_else(table: CoreTable) -> None:
+def test_hold_takes_only_rows_that_have_a_slot(table: CoreTable) -> None:
     retire(table, [0])
     loading = table.admit([1])
     before = table.available()
@@ -192,7 +192,7 @@ def test_the_whole_batch_or_nothing(table: CoreTable) -> None:
     assert (answer.code, answer.hits, answer.load_count) == (0, 1, 3)
 
 
-def test_a_loading_slot_that_nobody_wants_stays_out_of_use(table: CoreTable) -> None:
+def test_a_loading_slot_that_no_lease_holds_stays_out_of_use(table: CoreTable) -> None:
     orphan = table.admit([1, 2, 3, 4])
     assert table.release(orphan.alias) == 0
     assert {table.state(slot) for slot in orphan.alias} == {LOADING}
@@ -225,7 +225,7 @@ def test_a_failed_row_is_unmapped_at_once_and_its_slot_free_at_the_last_release(
     assert (table.slot_of(1), table.state(slot)) == (-1, FAILED)
     assert table.first_failed(loader.alias) == 0
     assert table.first_failed(waiter.alias) == 1
-    # Who comes now reads it anew, into another slot.
+    # A later batch reads the row again, into another slot.
     again = table.admit([1])
     assert again.load_count == 1
     assert again.alias != loader.alias
@@ -269,7 +269,7 @@ def test_a_row_becomes_valid_only_by_its_commit(table: CoreTable) -> None:
     assert (table.probe([1]).hits, table.probe([1]).pending_count) == (1, 0)
 
 
-def test_what_cannot_be_is_refused(table: CoreTable) -> None:
+def test_invalid_slots_and_rows_are_refused(table: CoreTable) -> None:
     lease = table.serve([1])
     for slot in (*lease.alias, 3, -1, 4):  # valid, free, and not a slot
         assert table.commit([slot]) == table.fail([slot]) == -errno.EINVAL
@@ -289,7 +289,7 @@ def test_the_newest_batch_overwrites_the_key(table: CoreTable) -> None:
     assert table.rows_held() == {1, 3}
 
 
-def test_sizes_that_cannot_be_are_refused() -> None:
+def test_invalid_sizes_are_refused() -> None:
     for rows, slots in (-1, 1), (1, 0), (1, -1), (1, 2**31 - 1), (1, 2**40):
         assert lib.gd_buffer_new(rows, slots) == ffi.NULL
     empty = CoreTable(rows=0, slots=1)

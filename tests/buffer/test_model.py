@@ -163,7 +163,7 @@ class FeatureBuffer(RuleBasedStateMachine):
         self.model.rekey(rows, keys)
 
     def known_first(self, rows: list[int]) -> int:
-        """What `holds` says of rows of which one is out of range."""
+        """What `holds` answers for rows of which one is out of range."""
         for i, row in enumerate(rows):
             distinct = len(set(rows[:i]))
             if distinct > self.model.slots:
@@ -176,7 +176,7 @@ class FeatureBuffer(RuleBasedStateMachine):
 
     @rule(ids=IDS, byte=st.integers(0, 255))
     def misuse(self, ids: bytes, byte: int) -> None:
-        """An id out of range, or what a slot is not ready for, is refused and changes nothing."""
+        """An id out of range, or a call that a slot's state forbids, changes nothing."""
         steps["misuse"] += 1
         rows = rows_of(ids)
         rows.insert(byte % 10, OUT_OF_RANGE[byte % len(OUT_OF_RANGE)])

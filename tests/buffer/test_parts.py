@@ -1,4 +1,4 @@
-"""Dividing what a sweep misses into parts, against what the header promises."""
+"""Dividing the missing rows of a sweep into parts, against what the header promises."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gnndrive.common.ffi import ffi, lib, pointer
 
 
 def divide(rows: list[int], there: list[bool], part_rows: int) -> tuple[int, list[list[int]]]:
-    """How many parts there are, and the places in each, which take as many slots as they say."""
+    """How many parts there are, and the places in each; checks the slots that each needs."""
     ids, alias = np.array(rows, np.int64), np.where(there, 0, -1).astype(np.int32)
     seen = set()
     for place in np.flatnonzero(alias < 0):
-        alias[place] = -2 if rows[place] in seen else -1  # as gd_buffer_hold says it
+        alias[place] = -2 if rows[place] in seen else -1  # as gd_buffer_hold marks it
         seen.add(rows[place])
     order = np.full(len(rows), -7, np.int32)
     found = ffi.new("gd_part[]", [(-7, -7)] * (len(rows) // part_rows + 6))
@@ -67,7 +67,7 @@ def test_a_parts_rows_come_from_their_places_and_its_aliases_go_there() -> None:
     assert alias.tolist() == [7, 6, -2, 5]
 
 
-def test_a_part_is_little_more_than_was_asked() -> None:
+def test_a_part_has_few_rows_more_than_asked() -> None:
     """The first is an eighth, then each as large as all before it, up to that."""
     count, parts = divide(list(range(100_000)), [False] * 100_000, 8_000)
     asked = [1_000, 1_000, 2_000, 4_000] + [8_000] * 11

@@ -19,7 +19,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 class Standby:
-    """gd_standby beside a dict of (key, moment); every call is held against the dict."""
+    """gd_standby beside a dict of (key, moment); every call is compared with the dict."""
 
     def __init__(self, slots: int) -> None:
         self.c = ffi.gc(lib.gd_standby_new(slots), lib.gd_standby_free)
@@ -115,7 +115,7 @@ def test_equal_keys_leave_oldest_first() -> None:
 
 
 def test_a_forgotten_key_keeps_its_age() -> None:
-    """A second bucket of one key is younger than the first, whatever the cache remembers."""
+    """A second bucket of a key is younger than the first, whatever is in the cache."""
     a, b, c = colliding_keys(3)
     standby = Standby(8)
     for slot, key in enumerate([a, b, a, c, b, a]):
@@ -155,7 +155,7 @@ def serve(table: CoreTable, rows: Sequence[int]) -> list[int]:
     return sorted(before - table.rows_held())
 
 
-def test_lru_gives_up_what_was_released_longest_ago() -> None:
+def test_lru_evicts_the_row_released_longest_ago() -> None:
     table = CoreTable(rows=10, slots=3)
     # Three slots fill; each miss then drops the row released longest ago.
     trace = [(1, []), (2, []), (3, []), (1, []), (4, [2]), (5, [3]), (1, []), (6, [4]), (2, [5])]
@@ -163,7 +163,7 @@ def test_lru_gives_up_what_was_released_longest_ago() -> None:
     assert table.rows_held() == {1, 2, 6}
 
 
-def test_what_one_release_lets_go_of_leaves_in_the_order_of_slots() -> None:
+def test_slots_of_one_release_leave_in_the_order_of_slots() -> None:
     table = CoreTable(rows=18000, slots=9000)
     lease = table.serve(list(range(9000)))
     shuffled = Random(1).sample(lease.alias, 9000)
@@ -174,7 +174,7 @@ def test_what_one_release_lets_go_of_leaves_in_the_order_of_slots() -> None:
     assert [slot for _, slot in table.admit(list(range(9000, 18000))).loads] == expected
 
 
-def test_a_release_that_is_refused_midway_has_let_go_of_what_came_before() -> None:
+def test_a_release_that_is_refused_midway_has_released_the_slots_before() -> None:
     table = CoreTable(rows=10, slots=4)
     held = table.serve([1, 2, 3])
     assert table.release([held.alias[0], held.alias[1], -1, held.alias[2]]) == -errno.EINVAL
@@ -199,7 +199,7 @@ def test_lru_counts_from_the_last_release_of_a_shared_row() -> None:
     assert [serve(table, [row]) for row in (4, 5, 6)] == [[2], [3], [1]]
 
 
-def test_lru_of_a_row_that_nobody_waits_for_counts_from_its_commit() -> None:
+def test_lru_of_a_row_that_no_lease_holds_counts_from_its_commit() -> None:
     table = CoreTable(rows=10, slots=2)
     orphan = table.admit([1])
     table.release(orphan.alias)

@@ -1,4 +1,4 @@
-"""The window of batches that are known and not admitted, against sets."""
+"""The window of batches that are announced and not admitted, against sets."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Copier(Device):
 
 
 async def _ended(copied: Future[None]) -> None:
-    """Wait for a copy; who is cancelled meanwhile does not cancel it."""
+    """Wait for a copy; cancelling the wait does not cancel the copy."""
     await asyncio.shield(asyncio.wrap_future(copied))
 
 

@@ -16,7 +16,7 @@ from tests.second.use import used
 
 
 class OneThread(Engine):
-    """One request in flight at a time, whatever the depth."""
+    """Keeps one request in flight at a time, at any depth."""
 
     name = "one-thread"
 

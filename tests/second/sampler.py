@@ -111,7 +111,7 @@ def _mixed(node: Int64Array, key: int) -> npt.NDArray[np.uint64]:
 
 
 class _Graph:
-    """A topology's arrays, looked at from Python; whoever has it keeps the topology."""
+    """A topology's arrays as numpy arrays; keeps the topology alive."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology, self._csc = topology, topology.csc()

@@ -20,8 +20,8 @@ ROWS_MAX = 96
 class Keeping(Tier):
     """Serves what it has a copy of in the call itself and fetches the rest from the tier below.
 
-    What has not landed whole is never copied, and of more rows than `ROWS_MAX` the oldest copies
-    are overwritten.
+    Only rows that have landed whole are copied. When there are `ROWS_MAX` copies, new ones
+    overwrite the oldest.
     """
 
     name = "keeping"

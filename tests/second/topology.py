@@ -16,7 +16,7 @@ WIDTH = 8
 
 
 class Widened(Topology):
-    """A CSC graph of int64, whatever the store has."""
+    """A CSC graph of int64, also where the store has narrower numbers."""
 
     name = "widened"
 

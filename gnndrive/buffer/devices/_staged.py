@@ -243,17 +243,13 @@ class Staged(Device):
 
     def allocate(self, slots: int, row_bytes: int) -> StagedMemory:
         """Slots in device memory; see `StagedMemory`."""
-        rows = self._portion_rows(row_bytes, slots)
+        rows = _portion_rows(self.portion_bytes, row_bytes, slots)
         return StagedMemory(self.driver, slots, row_bytes, self.portions, rows)
-
-    @classmethod
-    def _portion_rows(cls, row_bytes: int, slots: int) -> int:
-        return max(1, min(cls.portion_bytes // max(row_bytes, 1), slots))
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         """See `Device.pinned_bytes`; the places and slots of scatters are pinned too."""
-        portion = cls._portion_rows(row_bytes, rows)
+        portion = _portion_rows(cls.portion_bytes, row_bytes, rows)
         return cls.portions * (portion * (row_bytes + 8) + _PAGE_BYTES)
 
     def deliver(
@@ -283,6 +279,11 @@ class Staged(Device):
     def close(self) -> None:
         """See `Driver.close`."""
         self.driver.close()
+
+
+def _portion_rows(portion_bytes: int, row_bytes: int, slots: int) -> int:
+    """Rows of a portion of about `portion_bytes` bytes, at least one and at most `slots`."""
+    return max(1, min(portion_bytes // max(row_bytes, 1), slots))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The devices and drivers that can be had without a GPU."""
+"""The devices and drivers that need no GPU."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""How the devices' tests bring rows into a feature buffer and look at what is there."""
+"""How the devices' tests bring rows into a feature buffer and read them back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def land(landing: Landing, places: Int32Array, rows: Rows) -> None:
 
 
 async def load(memory: SlotMemory, slots: Int32Array, rows: Rows, stretches: int = 1) -> None:
-    """Bring rows into slots: land them, commit them in so many stretches, leave."""
+    """Bring rows into slots: land them, commit them in `stretches` stretches, leave."""
     landing = memory.landing(slots)
     assert landing is not None, "no staging is left"
     places = places_of(landing, slots)
@@ -55,7 +55,7 @@ async def load(memory: SlotMemory, slots: Int32Array, rows: Rows, stretches: int
 
 
 def look(device: Device, tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """The content of a tensor on a device, as whoever trains would see it."""
+    """The content of a tensor on a device, as the user's thread sees it."""
     device.hand_over(tensor)
     return tensor.cpu().numpy()
 

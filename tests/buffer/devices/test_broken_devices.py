@@ -76,7 +76,7 @@ class Misnaming(Changed):
 
 
 class Fragile(Changed):
-    """Gives a gather up when nobody awaits it any more."""
+    """Clears the rows of a gather when the wait for its fence is cancelled."""
 
     def change(self, memory: CopiedMemory) -> None:
         whole = memory.gather

@@ -1,7 +1,7 @@
-"""What every device must do; tests/gpu runs the same on a real one.
+"""What every device must do; tests/gpu runs the same on a GPU.
 
-Most rows come in through `landing` and `commit`, as an engine would bring them, and all are looked
-at behind `hand_over`, as whoever trains would.
+Most rows come in through `landing` and `commit`, as an engine brings them, and are read after
+`hand_over`, as the user's thread reads them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def test_an_alias_may_be_changed_when_gather_returns(device: Device) -> None:
     asyncio.run(main())
 
 
-def test_slots_may_be_used_again_when_it_is_said_that_they_are_gathered(
+def test_slots_may_be_used_again_when_they_are_reported_as_copied(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Piece by piece on the host, from the end; never before the fence elsewhere."""
@@ -197,22 +197,22 @@ def test_slots_may_be_used_again_when_it_is_said_that_they_are_gathered(
     async def main() -> None:
         memory, rows = await fill(device, 48)
         alias = shuffled(SLOTS, seed=5)
-        said: list[int] = []
+        reported: list[int] = []
 
         def use_again(begin: int) -> None:
             landing = memory.landing(alias[begin:])
             assert landing is not None
             land(landing, alias[begin:], some_rows(len(alias) - begin, 48, seed=7))
-            said.append(begin)
+            reported.append(begin)
 
         got, fence = memory.gather(alias, torch.uint8, (48,), use_again)
         await fence()
         assert np.array_equal(look(device, got), rows[alias])
-        assert said == ([SLOTS * k // 8 for k in (7, 6, 4)] if isinstance(device, Host) else [])
-        if said:  # a byte less is one piece
-            said.clear()
+        assert reported == ([SLOTS * k // 8 for k in (7, 6, 4)] if isinstance(device, Host) else [])
+        if reported:  # a byte less is one piece
+            reported.clear()
             memory.gather(alias[1:], torch.uint8, (48,), use_again)
-            assert not said
+            assert not reported
         memory.close()
 
     asyncio.run(main())
@@ -251,7 +251,7 @@ def test_rows_are_there_when_they_are_handed_over(device: Device) -> None:
     asyncio.run(main())
 
 
-def test_buffers_of_one_device_are_apart(device: Device) -> None:
+def test_buffers_of_one_device_do_not_overlap(device: Device) -> None:
     async def main() -> None:
         memories = [await fill(device, 36, seed=seed) for seed in range(3)]
         memories.pop(1)[0].close()
@@ -276,7 +276,7 @@ def test_rows_outlive_the_buffer(device: Device) -> None:
     asyncio.run(main())
 
 
-def test_too_large_a_buffer_says_how_large(device: Device) -> None:
+def test_the_error_of_a_too_large_buffer_names_its_size(device: Device) -> None:
     with pytest.raises(ConfigError, match=r"1,099,511,627,776 rows of 4,096 bytes.*buffer="):
         device.allocate(1 << 40, 4096)
 
@@ -300,7 +300,7 @@ def test_a_batch_is_delivered_whole(device: Device) -> None:
         batch = Data(x=x, num_sampled_nodes=[3, 4], batch_size=3, name="a", **tensors)
         expected = {name: value.clone() for name, value in tensors.items()}
         delivered = device.deliver(batch, [batch.x])
-        if delivered["y"] is not tensors["y"]:  # it was copied: what was given is ours again
+        if delivered["y"] is not tensors["y"]:  # it was copied: the sources may be changed
             for value in tensors.values():
                 value.zero_()
         device.hand_over(delivered)

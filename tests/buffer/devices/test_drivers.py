@@ -1,4 +1,4 @@
-"""What every driver of a staged device must do; tests/gpu runs the same on the real one."""
+"""What every driver of a staged device must do; tests/gpu runs the same on a real one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices._staged import Driver, StagedMemory
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
 from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
@@ -17,8 +18,7 @@ PLACES, SLOTS = 70, 50
 
 
 def pinned_moves(driver: Driver, places: np.ndarray, slots: np.ndarray, before: int = 0):
-    """Pinned places and slots behind `before` others, int32 [2, n]: no row of it is contiguous with
-    the next."""
+    """Pinned places and slots behind `before` others: int32 [2, n], rows not contiguous."""
     whole = driver.pinned(2 * (before + len(places)) * 4).view(np.int32).reshape(2, -1)
     whole[:, :before] = -1
     moves = whole[:, before:]
@@ -42,7 +42,7 @@ async def content(driver: Driver, into: torch.Tensor) -> np.ndarray:
 
 
 @pytest.mark.parametrize("row_bytes", ROW_BYTES)
-def test_a_scatter_moves_what_it_shall_and_nothing_else(driver: Driver, row_bytes: int) -> None:
+def test_a_scatter_moves_its_rows_and_nothing_else(driver: Driver, row_bytes: int) -> None:
     async def main() -> None:
         rows = some_rows(PLACES, row_bytes)
         staging, expected = staged(driver, rows), some_rows(SLOTS, row_bytes, seed=1)
@@ -86,7 +86,7 @@ def test_pinned_memory_is_aligned_to_a_page(driver: Driver, nbytes: int) -> None
     assert memory.flags.writeable
 
 
-def test_what_is_copied_may_be_changed_at_once(driver: Driver) -> None:
+def test_copied_tensors_may_be_changed_at_once(driver: Driver) -> None:
     draw = torch.Generator().manual_seed(0)
     sources = [
         torch.randint(0, 1 << 40, (2, 70_000), generator=draw),
@@ -104,7 +104,7 @@ def test_what_is_copied_may_be_changed_at_once(driver: Driver) -> None:
         assert torch.equal(copy.cpu(), value)
 
 
-def test_many_may_wait_and_some_may_give_up(driver: Driver) -> None:
+def test_many_tasks_may_wait_and_some_be_cancelled(driver: Driver) -> None:
     async def main() -> None:
         staging, every = staged(driver, some_rows(SLOTS, 512)), np.arange(SLOTS, dtype=np.int32)
         into = driver.allocate(SLOTS * 512).view(SLOTS, 512)
@@ -157,3 +157,12 @@ def test_staging_has_as_many_portions_as_asked_for(driver: Driver) -> None:
     assert again is not None
     assert again.address == taken[1].address
     memory.close()
+
+
+def test_an_instance_may_have_smaller_portions_than_its_class() -> None:
+    """Staging is allocated by the instance's sizes, which the simulated device sets."""
+    for seed, rows in ((0, 90), (1, 16), (2, 4)):
+        device = SimulatedCuda(seed)
+        memory = device.allocate(90, 64)
+        assert memory.landing_rows_max == rows
+        memory.close()

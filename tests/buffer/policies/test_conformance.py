@@ -132,7 +132,7 @@ def what_leaves_changes_no_batch(kind: type[Policy], folder: Path) -> None:
 
 
 def rows_that_are_held_never_leave(kind: type[Policy], folder: Path) -> None:
-    """With a slot for every row none is read twice, whatever the keys."""
+    """With a slot for every row no row is evicted, with any keys."""
     file = write_numbered_rows(folder / "rows", ROWS, 64)
 
     async def main() -> None:

@@ -68,7 +68,7 @@ class Roomy(OneThread):
 
 
 class Spoiling(OneThread):
-    """Writes beside the rows: over the first slot whatever lands."""
+    """Writes over the first slot, which another row may be in."""
 
     def _carry_out(self, job: ReadJob) -> None:
         _, landing = job._keeps

@@ -331,7 +331,7 @@ class Wrapping(Reversed):
 
 
 class Lenient(Reversed):
-    """Lets rows be repeated whatever was said."""
+    """Lets rows be repeated although repeats=False."""
 
     def __init__(self, context: LayoutContext) -> None:
         super().__init__(replace(context, repeats=True))

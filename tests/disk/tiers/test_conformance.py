@@ -58,7 +58,7 @@ def made(kind: type[Tier], context: TierContext) -> Tier:
 
 @dataclass
 class Asked:
-    """What came of a fetch.
+    """How a fetch ended.
 
     Attributes:
         landed: slots, in the order in which they landed.

@@ -107,7 +107,7 @@ class Own(Broken):
 
 
 class Jealous(Runs):
-    """Samples plainly whatever was asked for."""
+    """Samples plainly although the context has `subgraphs`."""
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
