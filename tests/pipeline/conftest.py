@@ -1,4 +1,4 @@
-"""Tables whose rows tell their number; each test runs once for each device that there can be."""
+"""Tables whose rows tell their number; each test runs once with each device that needs no GPU."""
 
 from pathlib import Path
 
@@ -19,14 +19,14 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
 
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
-    """200 rows of 1,024 bytes, two sectors each: every second row is a read of its own."""
+    """200 rows of 1,024 bytes, two sectors each: every second row needs a read of its own."""
     path: Path = tmp_path_factory.mktemp("wide") / "x.bin"
     return write_numbered_rows(path, 200, 1024)
 
 
 @pytest.fixture(autouse=True, params=["host", "simulated-cuda"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where the feature buffers of the test's simulations live; the host gathers in pieces."""
+    """The device of the test's simulations; the host gathers in pieces."""
     name: str = request.param
     monkeypatch.setattr(host, "PIECES_BYTES", 0)
     monkeypatch.setattr(simulation, "DEFAULT_DEVICE", name)

@@ -1,4 +1,8 @@
-"""The protocol with one rule taken out: each `drop_…` patches the rule away."""
+"""The protocol with one rule taken out: each `drop_…` patches the code that keeps the rule.
+
+`test_rules.py` runs a scenario with each of them. `monkeypatch.setattr` raises if a patched name no
+longer exists, and `test_rules.py` refuses an error that comes from a patch that does not fit.
+"""
 
 import asyncio
 from typing import Any
@@ -6,24 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnndrive.buffer.admission_queue import Ticket
 from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.fetch_queue import FetchQueue
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib, pointer
-from gnndrive.common.records import Stretch
-from gnndrive.disk.engines.simulated import Simulated
+from gnndrive.common.records import Landing, Stretch
+from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel, ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
-from tests.pipeline import scenarios
 
 Patch = pytest.MonkeyPatch
 
 
 def drop_order_of_tickets(patch: Patch) -> None:
-    """1: samples go to extractors as they come, while batches are handed over in order."""
+    """1: samples go to extractors in any order, while the user gets batches in order."""
     made = Epoch.__post_init__
 
     def unordered(epoch: Epoch) -> None:
@@ -34,7 +39,7 @@ def drop_order_of_tickets(patch: Patch) -> None:
 
 
 def drop_ticket_in_the_same_step(patch: Patch) -> None:
-    """1: a pause between taking the sample and joining the line, with nobody else kept out."""
+    """1: extractors pause between taking a sample and joining the admission queue."""
 
     async def slowly(epoch: Epoch) -> None:
         while True:
@@ -46,14 +51,14 @@ def drop_ticket_in_the_same_step(patch: Patch) -> None:
                 return
             for _ in range(item.seeds.index * 5 % 7 if isinstance(item, Sampled) else 0):
                 await asyncio.sleep(0)
-            for waiting in extract._join(epoch, [item]):
-                await extract._bring(epoch, *waiting)
+            for waiting in extract._join_admission_queue(epoch, [item]):
+                await extract._extract_one(epoch, *waiting)
 
     patch.setattr(epoch_run, "extract_stage", slowly)
 
 
 def drop_windows(patch: Patch) -> None:
-    """2: places are taken when work is finished, so a full queue refuses the oldest."""
+    """2: places are taken when work is finished, so a full queue refuses the oldest batch."""
 
     def reserve_now(channel: Channel[Any], count: int = 1) -> int:
         channel.reserved += 1
@@ -66,7 +71,7 @@ def drop_windows(patch: Patch) -> None:
         while channel.bound is not None and len(channel) >= channel.bound:
             await change_of(channel)
 
-    async def bring_late(epoch: Epoch, item: Any, ticket: Any) -> None:
+    async def extract_late(epoch: Epoch, item: Any, ticket: Any) -> None:
         lease = await epoch.buffer.granted(ticket)
         await lease.ready()
         await room(epoch.training)
@@ -78,8 +83,8 @@ def drop_windows(patch: Patch) -> None:
 
     patch.setattr(Channel, "reserve", reserve_until_end(reserve))
     patch.setattr(Channel, "reserve_now", reserve_now)
-    patch.setattr(extract, "_sweep", alone)
-    patch.setattr(extract, "_bring", bring_late)
+    patch.setattr(extract, "_next_sweep_size", alone)
+    patch.setattr(extract, "_extract_one", extract_late)
 
 
 def reserve_until_end(reserve: Any) -> Any:
@@ -118,22 +123,23 @@ def drop_all_or_none(patch: Patch) -> None:
 
 
 def drop_first_come_first_served(patch: Patch) -> None:
-    """3: whoever fits goes first, whatever its place in the line."""
+    """3: any waiting batch that fits is admitted, whatever its place in the queue."""
 
-    def anyone(buffer: FeatureBuffer) -> None:
-        for ticket in list(buffer._line._tickets):
+    def any_that_fits(buffer: FeatureBuffer) -> None:
+        buffer._part_rows = 1 << 30  # nothing in parts: only the head is admitted like that
+        for ticket in list(buffer._queue._tickets):
             ticket.sweep.try_anew(1)
             if ticket.granted.done():
-                buffer._line.remove(ticket)
+                buffer._queue.remove(ticket)
             elif leases := buffer._admit([ticket]):
-                buffer._line.remove(ticket)
+                buffer._queue.remove(ticket)
                 ticket.granted.set_result(leases[0])
 
-    patch.setattr(FeatureBuffer, "advance", anyone)
+    patch.setattr(FeatureBuffer, "advance", any_that_fits)
 
 
 def drop_retry_on_completion(patch: Patch) -> None:
-    """4: the head of the line is tried at releases only, not when a late read gives a slot back."""
+    """4: the head of the queue is tried at releases only, not when a late read frees a slot."""
 
     def silently(buffer: FeatureBuffer) -> None:
         for lease in list(buffer.watchers):
@@ -144,8 +150,8 @@ def drop_retry_on_completion(patch: Patch) -> None:
 
 def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
     """5: a lease that ends early takes its reads with it."""
-    release, load, grant = Lease.release, FeatureBuffer._load, FeatureBuffer._granted
-    begun: list[Any] = []  # for the sweep at the head of the line
+    release, load, grant = Lease.release, FeatureBuffer._begin_fetch, FeatureBuffer._make_leases
+    begun: list[Any] = []  # for the sweep at the head of the queue
     fetches: dict[Lease, list[Any]] = {}
 
     def loading(buffer: FeatureBuffer, hold: SlotHold) -> None:
@@ -165,13 +171,13 @@ def drop_reads_belong_to_the_buffer(patch: Patch) -> None:
             fetch.cancel()
         release(lease)
 
-    patch.setattr(FeatureBuffer, "_load", loading)
-    patch.setattr(FeatureBuffer, "_granted", granting)
+    patch.setattr(FeatureBuffer, "_begin_fetch", loading)
+    patch.setattr(FeatureBuffer, "_make_leases", granting)
     patch.setattr(Lease, "release", releasing)
 
 
 def drop_orphans_wait(patch: Patch) -> None:
-    """6: a loading slot that nobody wants any more is free at once."""
+    """6: a loading slot that no lease holds any more is free at once."""
     release, commit = SlotTable.release, SlotTable.commit
 
     def freeing(table: SlotTable, alias: Any) -> None:
@@ -197,25 +203,25 @@ def drop_orphans_wait(patch: Patch) -> None:
 
 def drop_valid_after_commit(patch: Patch) -> None:
     """7: a row is valid as soon as its read was submitted."""
-    load = FeatureBuffer._load
+    load = FeatureBuffer._begin_fetch
 
     def hasty(buffer: FeatureBuffer, hold: SlotHold) -> None:
         slots = hold.loads[1].copy() if hold.loads else np.empty(0, np.int32)
         load(buffer, hold)
         lib.gd_buffer_commit(hold.table.handle, pointer(slots), len(slots))
 
-    patch.setattr(FeatureBuffer, "_load", hasty)
+    patch.setattr(FeatureBuffer, "_begin_fetch", hasty)
     patch.setattr(SlotTable, "commit", lambda table, stretch: None)
 
 
 def drop_failures_reach_waiters(patch: Patch) -> None:
-    """8: a failed completion is printed and forgotten."""
+    """8: a failed completion is ignored."""
     commit = SlotTable.commit
 
-    def deaf(table: SlotTable, stretch: Stretch) -> None:
+    def ignoring(table: SlotTable, stretch: Stretch) -> None:
         commit(table, Stretch(stretch.slots))
 
-    patch.setattr(SlotTable, "commit", deaf)
+    patch.setattr(SlotTable, "commit", ignoring)
 
 
 def drop_failed_rows_stay_invalid(patch: Patch) -> None:
@@ -242,7 +248,7 @@ def drop_release_behind_the_gather(patch: Patch) -> None:
 
 
 def drop_cancelled_grants_come_back(patch: Patch) -> None:
-    """10: an await that was granted and cancelled keeps the lease for nobody."""
+    """10: an await that is cancelled after its grant does not release the lease."""
 
     async def forgetful(buffer: FeatureBuffer, ticket: Any) -> Lease:
         lease: Lease = await ticket.granted
@@ -251,38 +257,91 @@ def drop_cancelled_grants_come_back(patch: Patch) -> None:
     patch.setattr(FeatureBuffer, "granted", forgetful)
 
 
-def drop_staging_whole_and_last(patch: Patch) -> None:
-    """11: reads take a first staging block when they are enqueued and a second when they start."""
-    fill, settle, schedule = Simulated._fill, Simulated._settle, Simulated._schedule
-    first: dict[Any, Any] = {}
+def drop_staging_after_slots(patch: Patch) -> None:
+    """11: a batch takes a portion of staging and keeps it while it waits for slots."""
+    join, start_waiting = FeatureBuffer.join, FetchQueue._start_waiting
+    waiting: list[tuple[Ticket, SlotTable]] = []
 
-    def filling(engine: Simulated) -> None:
-        for reads in engine._active:
-            if engine._blocks and reads not in first:
-                first[reads] = engine._blocks.pop()
-        fill(engine)
+    def joining(buffer: FeatureBuffer, batches: Any) -> list[Ticket]:
+        tickets = join(buffer, batches)
+        waiting.extend((each, buffer.tables["x"]) for each in tickets if not each.granted.done())
+        return tickets
 
-    def settling(engine: Simulated) -> None:
-        settle(engine)
-        for reads in [r for r in first if r not in engine._active]:
-            engine._blocks.append(first.pop(reads))
+    def waiting_batches_first(queue: FetchQueue) -> None:
+        while waiting:
+            ticket, table = waiting[0]
+            landing = table.memory.landing(np.empty(0, np.int32))
+            if landing is None:
+                return
+            del waiting[0]
+            ticket.granted.add_done_callback(lambda _, taken=landing: taken.leave())
+        start_waiting(queue)
 
-    def scheduling(engine: Simulated) -> None:
-        if engine.inflight:  # else it would turn for ever: nothing can complete
-            schedule(engine)
+    patch.setattr(FeatureBuffer, "join", joining)
+    patch.setattr(FetchQueue, "_start_waiting", waiting_batches_first)
 
-    patch.setattr(Simulated, "_fill", filling)
-    patch.setattr(Simulated, "_settle", settling)
-    patch.setattr(Simulated, "_schedule", scheduling)
+
+def drop_a_portion_for_each_part(patch: Patch) -> None:
+    """11: a fetch takes its portions of staging one by one and starts when it has all of them."""
+
+    class Collecting:
+        """The parts of one hold, and the portions that they have so far."""
+
+        def __init__(self, table: SlotTable, parts: list[Any]) -> None:
+            self.table, self.parts, self.landings = table, parts, list[Landing]()
+
+        @property
+        def complete(self) -> bool:
+            return len(self.landings) == len(self.parts)
+
+        def take_one(self) -> bool:
+            """Take a portion for the next part; False if all are in use."""
+            landing = self.table.memory.landing(self.parts[len(self.landings)][1])
+            if landing is not None:
+                self.landings.append(landing)
+            return landing is not None
+
+    collecting: dict[FetchQueue, list[Collecting]] = {}
+
+    def begin(queue: FetchQueue, hold: SlotHold) -> None:
+        assert hold.loads is not None
+        rows, slots = hold.loads
+        most = hold.table.memory.landing_rows_max or max(len(rows), 1)
+        cuts = [slice(start, start + most) for start in range(0, len(rows), most)]
+        fetch = Collecting(hold.table, [(rows[cut], slots[cut]) for cut in cuts])
+        hold.loads = None
+        fetch.take_one()
+        collecting.setdefault(queue, []).append(fetch)
+        asyncio.get_running_loop().call_soon(start_complete, queue)
+
+    def start_complete(queue: FetchQueue) -> None:
+        for fetch in list(collecting.get(queue, [])):
+            while not fetch.complete and fetch.take_one():
+                pass
+            if fetch.complete:
+                collecting[queue].remove(fetch)
+                for landing, part in zip(fetch.landings, fetch.parts, strict=True):
+                    queue._start_fetch(fetch.table, landing, part)
+
+    patch.setattr(FetchQueue, "begin", begin)
+    patch.setattr(FetchQueue, "_start_waiting", start_complete)
 
 
 def drop_buffer_of_its_own(patch: Patch) -> None:
-    """12: a second live iterator uses the first one's buffer."""
-    patch.setattr(scenarios, "second_simulation", lambda one: one)
+    """12: the buffer pool lends the first iterator's buffer to a second live iterator too."""
+    take = BufferPool.take
+
+    def shared(pool: BufferPool) -> FeatureBuffer:
+        if not pool._lent:
+            return take(pool)
+        pool._lent.append(pool._lent[0])
+        return pool._lent[0]
+
+    patch.setattr(BufferPool, "take", shared)
 
 
 def drop_drain_before_free(patch: Patch) -> None:
-    """13: memory is freed without waiting for the kernel."""
+    """13: memory is freed without waiting for the reads."""
 
     async def at_once(buffer: FeatureBuffer) -> None:
         return
@@ -294,11 +353,11 @@ def drop_errors_in_turn(patch: Patch) -> None:
     """14: an error reaches the user as soon as it is known."""
     put, ready = Channel.put, Channel._ready
 
-    def rude(channel: Channel[Any], index: int, item: Any) -> None:
+    def put_first(channel: Channel[Any], index: int, item: Any) -> None:
         put(channel, index - 1000 if isinstance(item, Failed) else index, item)
 
     def at_once(channel: Channel[Any]) -> bool:
         return ready(channel) or (len(channel) > 0 and channel._items[0][0] < 0)
 
-    patch.setattr(Channel, "put", rude)
+    patch.setattr(Channel, "put", put_first)
     patch.setattr(Channel, "_ready", at_once)

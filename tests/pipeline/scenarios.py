@@ -1,17 +1,23 @@
-"""Scenarios for the protocol's rules: each raises when something goes wrong."""
+"""Scenarios for the protocol's rules: each raises an error if something goes wrong."""
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from gnndrive.common.records import TableFile
+from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
+from gnndrive.common.records import EngineSettings, Int64Array, TableFile
 from gnndrive.disk.engines.simulated import Faults
+from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline import output_queue as output
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
+from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.strategies import Strategy
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import (
     Delivered,
@@ -22,6 +28,7 @@ from gnndrive.testing.simulation import (
 )
 
 SLOW = Faults(short=0.1, delay_turns_max=6)
+AHEAD_TURNS = 300
 
 
 def epoch_ends_well(rows: TableFile, seed: int) -> None:
@@ -107,9 +114,29 @@ def cancelled_leases_among_many_slots(rows: TableFile, seed: int) -> None:
     cancelled_leases_come_back(rows, seed, slots=100)
 
 
-def few_staging_blocks_end_well(rows: TableFile, seed: int) -> None:
-    stages = Stages(sweep=1)  # several reads at once
-    simulate(Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW, stages=stages), seed)
+def leases_share_staging(rows: TableFile, seed: int) -> None:
+    """There are fewer portions of staging than each lease needs. As many leases as there are
+    portions have slots; as many others wait for slots."""
+
+    async def main() -> None:
+        device = SimulatedCuda.name
+        simulation = Simulation(Scenario(rows, slots=72, part_rows=100, device=device), seed)
+        assert isinstance(simulation.device, SimulatedCuda)
+        portions = simulation.device.portions  # 2, 3 or 4
+        simulation.table.memory.landing_rows_max = 3
+
+        async def use(ids: Int64Array) -> None:
+            lease = await simulation.buffer.lease({"x": ids})
+            await lease.ready()
+            simulation.check(Delivered(0, ids, lease.gather("x", torch.uint8, (rows.row_bytes,))))
+            await lease.gathered()
+            lease.release()
+
+        parts = np.split(np.arange(144, dtype=np.int64), 2 * portions)
+        await asyncio.gather(*map(use, parts))
+        await simulation.close()
+
+    run(main())
 
 
 def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
@@ -130,26 +157,46 @@ def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
 
 
 def two_epochs_in_one_task(rows: TableFile, seed: int) -> None:
-    """zip(loader, loader): each iterator's release waits on the same user."""
+    """zip(loader, loader): one user takes batches of two epochs in turn, so the releases of each
+    wait for him. The buffers come from a `BufferPool`, as in a loader, and hold one batch."""
 
     async def main() -> None:
-        one = Simulation(Scenario(rows, batches=8, faults=SLOW), seed)
-        two = second_simulation(one)
-        epochs = [one.epoch(0), two.epoch(1)]
-        running = [asyncio.ensure_future(run_epoch(epoch)) for epoch in epochs]
-        for _ in range(8):
-            for simulation, epoch in zip((one, two), epochs, strict=True):
+        scenario = Scenario(rows, batches=8, batch_size=8, extra_max=0, faults=SLOW)
+        simulation = Simulation(scenario, seed)
+        pool = pool_of(simulation)
+        epochs, running = [], []
+        for number in range(2):
+            epoch = simulation.epoch(number)
+            epoch.buffer = pool.take()
+            epochs.append(epoch)
+            running.append(asyncio.ensure_future(run_epoch(epoch)))
+            for _ in range(AHEAD_TURNS):  # until it is as far ahead as it can be
+                await asyncio.sleep(0)
+        for _ in range(scenario.batches):
+            for epoch in epochs:
                 simulation.check(await epoch.output.aget())
         await asyncio.wait(running)
-        for simulation in {one, two}:
-            await simulation.close()
+        for epoch in epochs:
+            pool.give(epoch.buffer)
+        await pool.close()
+        await simulation.close()
 
     run(main())
 
 
-def second_simulation(one: Simulation) -> Simulation:
-    """A simulation for a second live iterator: with a buffer of its own."""
-    return Simulation(one.scenario, one.seed)
+def pool_of(simulation: Simulation) -> BufferPool:
+    """A loader's buffer pool on the simulation's disk and device."""
+    table, scenario = simulation.table, simulation.scenario
+    held = TablePlan("x", table.rows, table.slots, table.row_bytes, table.slots)
+    disk = Strategy("disk", "", "", "", (), "table", "lru", ("disk",))
+    settings = RuntimeSettings(
+        strategy=disk, tables=(), plan=Plan((), (held,), None), policy="lru",
+        stages=scenario.stages, engine="simulated", engine_settings=EngineSettings(),
+        device=(scenario.device, None), gap_bytes_max=0,
+    )  # fmt: skip
+    store: Any = None  # the policy does not use it
+    layouts = {"x": simulation.layout}
+    return BufferPool(settings, store, layouts, simulation.engine, simulation.device, np.empty)
 
 
 def closing_waits_for_the_kernel(rows: TableFile, seed: int) -> None:

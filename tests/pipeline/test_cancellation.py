@@ -1,6 +1,4 @@
-"""Cancelling at every await: whatever was held comes back, whatever was asked of the kernel is
-waited for.
-"""
+"""Cancelling at every await: every slot comes back, and every started read is waited for."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -20,11 +18,11 @@ from gnndrive.testing.simulation import Scenario, Simulation
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SWEEPS = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
-ROUNDS = {"slots": 40, "together": 3, "stages": Stages(3, 2, 4, 4)}
+COMBINED = {"slots": 40, "together": 3, "stages": Stages(3, 2, 4, 4)}
 
 
 def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], turns_max: int) -> int:
-    """Run `main(turns)` for 0, 1, 2 … turns until it says that it ended by itself."""
+    """Run `main(turns)` for 0, 1, 2 … turns until it returns True: it ended by itself."""
     for turns in range(turns_max):
         if run(main(turns)):
             return turns
@@ -32,7 +30,9 @@ def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], tur
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("given", [{}, SWEEPS, ROUNDS], ids=["paper", "sweeps", "rounds"])
+@pytest.mark.parametrize(
+    "given", [{}, SWEEPS, COMBINED], ids=["paper", "sweeps", "combined fetches"]
+)
 def test_an_epoch_cancelled_after_any_turn(
     rows: TableFile, seed: int, given: dict[str, Any]
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
     assert cancel_after_each_turn(main, 500) > 5
 
 
-def test_a_load_nobody_wants_keeps_its_slots_until_it_ends(rows: TableFile) -> None:
+def test_a_fetch_of_a_released_lease_keeps_its_slots_until_it_ends(rows: TableFile) -> None:
     """Rule 6: with every slot still loading for a cancelled lease, the next waits for the
     completions.
     """

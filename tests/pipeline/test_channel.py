@@ -60,7 +60,7 @@ def test_several_places_are_taken_in_one_step_or_none() -> None:
         channel.end(4)
         with pytest.raises(ChannelEnded):
             await ended
-        assert channel.under_way == 3, "a place for what will not come is given back"
+        assert channel.under_way == 3, "a place for an item after the last is free"
 
     run(main())
 
@@ -96,14 +96,14 @@ def test_a_cancelled_taker_loses_nothing() -> None:
         channel: Channel[int] = Channel(2)
         first, second = (asyncio.ensure_future(channel.take()) for _ in range(2))
         await asyncio.sleep(0)
-        channel.put(0, 0)  # wakes both; the one that would have had it is cancelled before it looks
+        channel.put(0, 0)  # wakes both; the first is cancelled before it looks
         first.cancel()
         assert await second == 0
 
     run(main())
 
 
-def test_waiting_for_nobody_is_a_deadlock() -> None:
+def test_taking_what_is_never_put_is_a_deadlock() -> None:
     async def main() -> None:
         await Channel[int](1).take()
 

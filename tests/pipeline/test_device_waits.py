@@ -1,9 +1,9 @@
 """Each wait for an event, with and without it.
 
-A copy is begun long before its bytes are there. The pipeline waits in four places; with all of
-them every seed ends well (the other tests run on the simulated device too), without any one at
-least one seed ends with a wrong row. That the compute stream waits for the side stream is
-tests/loader/test_device.py's.
+A copy is begun long before its bytes are there. The pipeline waits in four places; with all of them
+every seed ends well (the other tests run on the simulated device too); without any one of them at
+least one seed ends with a wrong row. tests/loader/test_device.py tests that the compute stream
+waits for the side stream.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SEEDS = 100
 
 
 def many_batches(rows: TableFile, seed: int) -> None:
-    """Through few slots, so that they are used again soon, to a consumer who takes its time."""
+    """Through few slots, so that they are used again soon, to a slow consumer."""
     slots = (0, 32)[seed % 2]
     scenario = Scenario(rows, slots=slots, faults=SLOW, batches=16, consumer_turns_max=30)
     simulate(replace(scenario, device="simulated-cuda"), seed)
 
 
 def broken_off(rows: TableFile, seed: int) -> None:
-    """A batch that was taken out of an epoch and is looked at after the next one."""
+    """A batch that was taken from an epoch and is checked in the next one."""
 
     async def main() -> None:
         scenario = Scenario(rows, faults=SLOW, batches=6, device="simulated-cuda")
@@ -61,7 +61,7 @@ def broken_off(rows: TableFile, seed: int) -> None:
 
 @pytest.fixture(autouse=True)
 def device() -> None:
-    """The simulated device alone; it is named above."""
+    """Overrides the folder's fixture: the scenarios name the simulated device."""
 
 
 async def no_wait(event: Any) -> None:
@@ -117,16 +117,16 @@ def drop_release_behind_the_gather(patch: Patch) -> None:
     patch.setattr(Lease, "gathered", at_once)
 
 
-def drop_winding_up_behind_the_gather(patch: Patch) -> None:
-    """The same when an epoch is wound up."""
-    wind_up = epoch_run._wind_up
+def drop_cleanup_behind_the_gather(patch: Patch) -> None:
+    """The same when an epoch ends early."""
+    release_and_drain = epoch_run._release_and_drain
 
     async def at_once(epoch: Epoch) -> None:
         with patch.context() as meanwhile:
             drop_release_behind_the_gather(meanwhile)
-            await wind_up(epoch)
+            await release_and_drain(epoch)
 
-    patch.setattr(epoch_run, "_wind_up", at_once)
+    patch.setattr(epoch_run, "_release_and_drain", at_once)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def drop_winding_up_behind_the_gather(patch: Patch) -> None:
         (drop_commit_behind_the_scatter, many_batches),
         (drop_staging_behind_the_scatter, many_batches),
         (drop_release_behind_the_gather, many_batches),
-        (drop_winding_up_behind_the_gather, broken_off),
+        (drop_cleanup_behind_the_gather, broken_off),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -143,20 +143,20 @@ def test_without_the_wait_there_are_wrong_rows(
     drop: Callable[[Patch], None], scenario: Run, rows: TableFile, monkeypatch: Patch
 ) -> None:
     drop(monkeypatch)
-    said = ""
+    message = ""
     for seed in range(SEEDS):
         try:
             scenario(rows, seed)
         except AssertionError as error:
-            said = str(error)
+            message = str(error)
             break
-    assert "wrong rows for nodes" in said, f"it can be dropped: {drop.__doc__}"
+    assert "wrong rows for nodes" in message, f"it can be dropped: {drop.__doc__}"
 
 
 def test_a_device_that_fails_behind_a_gather_ends_the_epoch(
     rows: TableFile, monkeypatch: Patch
 ) -> None:
-    """Whoever waits is told, every slot comes back, and nobody uses the buffer again."""
+    """The consumer gets the error, every slot comes back, and the buffer refuses batches."""
     gathered, count = Lease.gathered, iter(range(1000))
 
     async def failing(lease: Lease) -> None:

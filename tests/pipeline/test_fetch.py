@@ -1,8 +1,9 @@
-"""A tier whose fetch raises: who asked is told, every slot comes back, and the next lease works.
+"""A tier whose fetch raises: the caller gets the error, every slot comes back, and the next lease
+works.
 
-The rows that an admission granted but nobody asked the disk for must fail at once, or they would be
-loading for ever. The gate is tried from three places: `lease` itself, a release, and a load that
-lands.
+Rows that an admission granted but that no fetch was started for must fail at once, or they would
+be loading for ever. Batches are admitted from three places: `lease` itself, a release, and a fetch
+that lands.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tests.pipeline.tight import closing, ids, simulation_of, use
 
 
 class Refusing(Tier):
-    """Passes fetches on to `below`, but for those that touch a row of `refused`."""
+    """Passes fetches on to `below`; refuses those of a row in `refused`."""
 
     name = "refusing"
 
@@ -52,15 +53,15 @@ class Refusing(Tier):
 
 @asynccontextmanager
 async def refusing(rows: TableFile, *refused: int) -> AsyncIterator[Simulation]:
-    """A simulation of 16 slots whose disk refuses those rows; nothing comes by parts, and every
-    slot must be back at its end."""
+    """A simulation of 16 slots whose disk refuses those rows; no batch is admitted in
+    parts, and every slot must be back at its end."""
     simulation = Simulation(Scenario(rows, slots=16, part_rows=16), seed=0)
     simulation.table.tier = Refusing(simulation.table.tier, set(refused))
     yield simulation
     await simulation.close()
 
 
-def test_from_the_lease_that_asks(rows: TableFile) -> None:
+def test_a_fetch_refused_in_lease(rows: TableFile) -> None:
     async def main() -> None:
         async with refusing(rows, 20) as simulation:
             with pytest.raises(MemoryError, match="no memory for the reads"):
@@ -72,8 +73,8 @@ def test_from_the_lease_that_asks(rows: TableFile) -> None:
     run(main())
 
 
-def test_rows_that_another_holds_stay(rows: TableFile) -> None:
-    """Half of what is asked for is being loaded for another lease, which must not notice."""
+def test_rows_of_another_lease_stay(rows: TableFile) -> None:
+    """Half of the rows are being loaded for another lease, which still gets them."""
 
     async def main() -> None:
         async with refusing(rows, 20) as simulation:
@@ -85,8 +86,8 @@ def test_rows_that_another_holds_stay(rows: TableFile) -> None:
     run(main())
 
 
-def test_from_a_release(rows: TableFile) -> None:
-    """The releasing lease is not disturbed; the one in line is told, the next in line served."""
+def test_a_fetch_refused_in_a_release(rows: TableFile) -> None:
+    """The release succeeds; the waiting batch gets the error, and the next one is admitted."""
 
     async def main() -> None:
         async with refusing(rows, 20) as simulation:
@@ -105,11 +106,9 @@ def test_from_a_release(rows: TableFile) -> None:
 
 @pytest.mark.parametrize("gone", [0, 1])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_a_batch_that_goes_out_of_a_waiting_sweep(
-    rows: TableFile, gone: int, cancelled: bool
-) -> None:
-    """Its rows are not the other's to wait for. One that was cancelled has not left the line yet
-    when the first of its sweep is tried again."""
+def test_a_batch_leaves_a_waiting_sweep(rows: TableFile, gone: int, cancelled: bool) -> None:
+    """The other batch does not wait for its rows. A cancelled batch is still in the queue when the
+    head of its sweep is tried again."""
 
     async def main() -> None:
         async with simulation_of(rows, part_rows=16) as simulation:
@@ -132,8 +131,8 @@ def test_a_batch_that_goes_out_of_a_waiting_sweep(
 
 
 @pytest.mark.parametrize("part_rows", [2, 100])
-def test_a_place_given_up_is_the_nexts_at_once(rows: TableFile, part_rows: int) -> None:
-    """Nothing else happens that could have the gate try again (rule 4)."""
+def test_when_a_ticket_leaves_the_next_is_tried_at_once(rows: TableFile, part_rows: int) -> None:
+    """Nothing else happens that would make the gate try again (rule 4)."""
 
     async def main() -> None:
         async with simulation_of(rows, part_rows) as simulation:
@@ -155,9 +154,9 @@ def test_a_place_given_up_is_the_nexts_at_once(rows: TableFile, part_rows: int) 
     run(main())
 
 
-def test_from_a_load_that_lands(rows: TableFile) -> None:
-    """Slots that nobody wants any more come free when their reads end; who waits for them is told,
-    and the load itself is not broken by it."""
+def test_a_fetch_refused_when_another_lands(rows: TableFile) -> None:
+    """Slots of a released lease become free when their reads end; the batch that waits for them
+    gets the error, and the fetch that has landed is not affected."""
 
     async def main() -> None:
         async with refusing(rows, 20) as simulation:
@@ -173,8 +172,8 @@ def test_from_a_load_that_lands(rows: TableFile) -> None:
 
 
 @pytest.mark.parametrize("refused", ["one", "two"])
-def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
-    """What the other table was asked for is read to its end and stays for whoever wants it."""
+def test_a_fetch_refused_by_one_of_two_tables(rows: TableFile, refused: str) -> None:
+    """The other table's rows are read all the same and can be hit later."""
 
     async def main() -> None:
         simulation = Simulation(Scenario(rows, slots=16), seed=0)
@@ -203,8 +202,8 @@ def test_from_one_of_two_tables(rows: TableFile, refused: str) -> None:
     run(main())
 
 
-def once_short(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: range) -> None:
-    """The calls with these numbers of `owner.name` find no memory."""
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: range) -> None:
+    """Make the calls of `owner.name` with these numbers raise MemoryError."""
     made, numbers = getattr(owner, name), count()
 
     def short(*given: Any) -> Any:
@@ -222,8 +221,8 @@ def test_no_memory_to_land_in(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, device: str, what: str, call: int,
     part_rows: int,
 ) -> None:  # fmt: skip
-    """At the first part, or behind some that are being read: who asked is told, and the next is
-    served."""
+    """For the first part, or while others are being read: the caller gets the error, and the next
+    batch is admitted."""
 
     async def main() -> None:
         async with simulation_of(rows, part_rows) as simulation:
@@ -232,33 +231,33 @@ def test_no_memory_to_land_in(
                 memory.landing_rows_max = 4
             patch: tuple[Any, str] = (memory, "landing") if what == "landing" else (
                 gnndrive.buffer.fetch_queue, "_in_file_order")  # fmt: skip
-            once_short(monkeypatch, *patch, range(call, call + 1))
-            told = 0
+            short_of_memory(monkeypatch, *patch, range(call, call + 1))
+            errors = 0
             for start in (0, 16, 32):
                 try:
                     lease = await simulation.buffer.lease({"x": ids(start, start + 16)})
                 except MemoryError:
-                    told += 1
+                    errors += 1
                 else:
                     await use(simulation, lease, ids(start, start + 16))
-            assert told == (device != "host" or what == "landing")
+            assert errors == (device != "host" or what == "landing")
 
     run(main())
 
 
 @pytest.mark.parametrize("call", range(8, 14))
 @pytest.mark.parametrize("calls", [1, 4])
-def test_no_memory_to_land_in_for_what_waits_for_staging(
+def test_no_memory_to_land_in_for_rows_that_wait_for_staging(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, call: int, calls: int
 ) -> None:
-    """Its rows fail; what waits behind them is asked for, and the next lease gets all."""
+    """These rows fail; the rows that wait behind them are fetched, and the next lease gets all."""
 
     async def main() -> None:
         scenario = Scenario(rows, slots=64, device="simulated-cuda", part_rows=100)
         async with closing(Simulation(scenario, seed=0)) as simulation:
             memory: Any = simulation.table.memory
             memory.landing_rows_max = 4
-            once_short(monkeypatch, memory, "landing", range(call, call + calls))
+            short_of_memory(monkeypatch, memory, "landing", range(call, call + calls))
             lease = await simulation.buffer.lease({"x": ids(0, 64)})
             with pytest.raises(ReadError, match=r"ENOMEM.*free some memory"):
                 await lease.ready()

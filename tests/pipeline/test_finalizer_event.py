@@ -1,4 +1,4 @@
-"""Whoever waits is told that a batch is gone, and no Ctrl-C is lost there."""
+"""A waiting loop is called that an object was finalized, and no Ctrl-C is lost there."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from tests.interrupted import drop_and_interrupt
 
 
 class Batch:
-    """Something that the user holds, or lets go."""
+    """An object that the user holds or drops."""
 
 
-def test_who_waits_is_told_in_his_loop() -> None:
+def test_the_callback_runs_in_the_waiting_loop() -> None:
     async def main() -> None:
-        told, kept, only = asyncio.Event(), Batch(), [Batch()]
-        with on_finalized([weakref.ref(kept), weakref.ref(only[0])], told.set):
+        called, kept, only = asyncio.Event(), Batch(), [Batch()]
+        with on_finalized([weakref.ref(kept), weakref.ref(only[0])], called.set):
             await asyncio.sleep(0)
-            assert not told.is_set()
+            assert not called.is_set()
             await asyncio.to_thread(only.clear)
-            await told.wait()
+            await called.wait()
 
     asyncio.run(main())
 
 
-def test_a_batch_is_gone_when_its_memory_is() -> None:
+def test_there_is_room_when_a_batch_and_its_memory_are_gone() -> None:
     async def main() -> None:
         output, memory = OutputQueue(), [Batch()]
         output.put(Batch(), (weakref.ref(memory[0]),))
-        output.get()  # and is dropped
+        output.get()  # and drop it
         output.put(Batch())
         second = output.get()
         waiting = asyncio.ensure_future(output.room())
@@ -48,33 +48,33 @@ def test_a_batch_is_gone_when_its_memory_is() -> None:
     run(main())
 
 
-def test_what_is_gone_already() -> None:
+def test_an_object_that_was_finalized_before() -> None:
     async def main() -> None:
-        gone, told = weakref.ref(Batch()), list[bool]()
-        with on_finalized([gone], lambda: told.append(True)):
-            assert told == [True]
+        gone, called = weakref.ref(Batch()), list[bool]()
+        with on_finalized([gone], lambda: called.append(True)):
+            assert called == [True]
 
     run(main())
 
 
-def test_a_cycle_is_gone_at_its_collection() -> None:
+def test_a_cycle_is_finalized_by_the_collector() -> None:
     async def main() -> None:
-        told, cycle = asyncio.Event(), list[Any]([Batch()])
+        called, cycle = asyncio.Event(), list[Any]([Batch()])
         cycle.append(cycle)
-        with on_finalized([weakref.ref(cycle[0])], told.set):
+        with on_finalized([weakref.ref(cycle[0])], called.set):
             del cycle
             gc.collect()
-            await told.wait()
+            await called.wait()
 
     run(main())
 
 
 def another_file() -> int:
-    """Its number is the lowest that is free."""
+    """A new file; it gets the lowest free number."""
     return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
-def was_struck(file: int) -> bool:
+def was_written(file: int) -> bool:
     """Whether anything was written into it; closes it."""
     try:
         return os.eventfd_read(file) > 0
@@ -84,29 +84,29 @@ def was_struck(file: int) -> bool:
         os.close(file)
 
 
-def test_nobody_is_told_afterwards() -> None:
-    """Nor is written into the file that has the bell's number by then."""
+def test_no_callback_after_the_context() -> None:
+    """Nor is the file written that has got the event descriptor's number since."""
 
     async def main() -> None:
-        told, batch, bell = list[bool](), Batch(), another_file()
-        os.close(bell)
-        with on_finalized([weakref.ref(batch)], lambda: told.append(True)):
+        called, batch, event_fd = list[bool](), Batch(), another_file()
+        os.close(event_fd)
+        with on_finalized([weakref.ref(batch)], lambda: called.append(True)):
             pass
         other = another_file()
-        assert other == bell
+        assert other == event_fd
         del batch
-        assert not was_struck(other)
-        assert told == []
+        assert not was_written(other)
+        assert called == []
 
     run(main())
 
 
-def test_a_strike_that_comes_after_the_end_hits_nothing() -> None:
-    """All that watch an object are found when it goes, then called one after another."""
+def test_a_write_after_the_end_reaches_no_file() -> None:
+    """Python collects an object's weak references, then calls their callbacks one by one."""
 
     async def main() -> None:
-        only, bell, others = [Batch()], another_file(), list[int]()
-        os.close(bell)
+        only, event_fd, others = [Batch()], another_file(), list[int]()
+        os.close(event_fd)
         with ExitStack() as waiting:
             waiting.enter_context(on_finalized([weakref.ref(only[0])], lambda: None))
 
@@ -117,13 +117,13 @@ def test_a_strike_that_comes_after_the_end_hits_nothing() -> None:
             watch = weakref.ref(only[0], end)  # made last, called first
             only.clear()
             assert watch() is None
-        assert others == [bell]
-        assert not was_struck(bell)
+        assert others == [event_fd]
+        assert not was_written(event_fd)
 
     run(main())
 
 
-def test_a_batch_that_goes_away_swallows_no_ctrl_c() -> None:
+def test_a_finalized_batch_swallows_no_ctrl_c() -> None:
     async def main() -> None:
         output, only = OutputQueue(), [Batch()]
         output.put(only.pop())

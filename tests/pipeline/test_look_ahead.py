@@ -1,4 +1,4 @@
-"""Look-ahead: rows kept for batches that are known, and for no others."""
+"""Look-ahead: rows are kept for batches that are announced, and for no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def simulation_of(rows: TableFile, part_rows: int = 4) -> AbstractAsyncContextMa
 
 
 async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -> int:
-    """Lease, wait and release; how many rows had to be read."""
+    """Lease, wait and release; returns how many rows had to be read."""
     before = simulation.table.stats()["loads"]
     (ticket,) = simulation.buffer.join([(index, {"x": wanted})])
     lease = await simulation.buffer.granted(ticket)
@@ -32,8 +32,8 @@ async def visit(simulation: Simulation, index: int | None, wanted: Int64Array) -
     return simulation.table.stats()["loads"] - before
 
 
-def test_what_a_known_batch_wants_stays(rows: TableFile) -> None:
-    """With room for two batches of three: LRU would give up the very rows that come next."""
+def test_rows_of_an_announced_batch_are_kept(rows: TableFile) -> None:
+    """With room for two of three batches: LRU would evict the rows that are needed next."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -46,8 +46,8 @@ def test_what_a_known_batch_wants_stays(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_batch_known_late_keeps_what_is_there(rows: TableFile) -> None:
-    """The sample comes after the rows were retired: their keys are raised on standby."""
+def test_a_batch_announced_late_keeps_rows_on_standby(rows: TableFile) -> None:
+    """The sample comes after the rows were released: their keys are changed on standby."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -62,7 +62,7 @@ def test_a_batch_known_late_keeps_what_is_there(rows: TableFile) -> None:
     run(main())
 
 
-def test_a_batch_that_will_not_come_keeps_nothing(rows: TableFile) -> None:
+def test_a_withdrawn_batch_keeps_no_rows(rows: TableFile) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             await visit(simulation, None, ids(0, 8))
@@ -77,12 +77,12 @@ def test_a_batch_that_will_not_come_keeps_nothing(rows: TableFile) -> None:
 
 
 class Asked(Belady):
-    """Keeps the next uses that it is asked the keys of."""
+    """Records the next uses that `keys` was called with."""
 
     next_use = np.empty(0, np.int64)
 
     def keys(self, next_use: Int64Array) -> Int64Array:
-        assert not np.shares_memory(self.next_use, next_use), "what it was given is its own"
+        assert not np.shares_memory(self.next_use, next_use), "each call gets an array of its own"
         self.next_use = next_use
         return super().keys(next_use)
 
@@ -91,7 +91,7 @@ class Asked(Belady):
         return set(self.next_use.tolist())
 
 
-def test_a_policy_is_asked_anew_when_what_is_known_changes(rows: TableFile) -> None:
+def test_keys_are_asked_again_when_announcements_change(rows: TableFile) -> None:
     async def main() -> None:
         policy = Asked()
         simulation = Simulation(Scenario(rows, slots=16, policy=policy), seed=0)
@@ -110,9 +110,9 @@ def test_a_policy_is_asked_anew_when_what_is_known_changes(rows: TableFile) -> N
     run(main())
 
 
-@pytest.mark.parametrize("early", [False, True], ids=["at the gate", "in line"])
-def test_a_batch_that_leaves_the_gate_keeps_nothing(rows: TableFile, early: bool) -> None:
-    """It waited for slots when its epoch was broken off; the next epoch's indices start at 0."""
+@pytest.mark.parametrize("early", [False, True], ids=["head", "behind"])
+def test_a_batch_that_leaves_the_queue_keeps_no_rows(rows: TableFile, early: bool) -> None:
+    """It waited for slots when its epoch ended early; the next epoch's indices start at 0."""
 
     async def main() -> None:
         async with simulation_of(rows, part_rows=100) as simulation:  # nothing by parts
@@ -134,7 +134,7 @@ def test_a_batch_that_leaves_the_gate_keeps_nothing(rows: TableFile, early: bool
     run(main())
 
 
-def test_a_batch_that_is_refused_keeps_nothing(rows: TableFile) -> None:
+def test_a_refused_batch_keeps_no_rows(rows: TableFile) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -152,7 +152,7 @@ def test_a_batch_that_is_refused_keeps_nothing(rows: TableFile) -> None:
 
 
 def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
-    """Those beyond it come in as places come free, the nearest first."""
+    """The others get a place as places become free, the next batch first."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -167,10 +167,10 @@ def test_more_batches_than_the_window_holds(rows: TableFile) -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_what_fits_together_is_counted_in_the_window(
+def test_the_window_counts_what_fits_together(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, announced: bool
 ) -> None:
-    """Nobody looks at the rows but where a batch is not in it."""
+    """Rows are joined and counted only if a batch is not in the window."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -194,7 +194,7 @@ def test_what_fits_together_is_counted_in_the_window(
 
 
 def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) -> None:
-    """What it stood in front of comes in instead."""
+    """The batch behind it gets the place."""
 
     async def main() -> None:
         policy = Asked()
@@ -212,7 +212,7 @@ def test_a_batch_with_a_wrong_row_takes_no_place_in_the_window(rows: TableFile) 
     run(main())
 
 
-def test_a_retired_buffer_admits_and_forgets_nothing(rows: TableFile) -> None:
+def test_a_retired_buffer_neither_admits_nor_withdraws(rows: TableFile) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer, table, wanted = simulation.buffer, simulation.table, {"x": ids(0, 8)}
@@ -236,7 +236,7 @@ def test_a_retired_buffer_admits_and_forgets_nothing(rows: TableFile) -> None:
 
 
 def optimum(batches: list[list[int]], slots: int) -> int:
-    """Loads of Belady's rule when every batch is known from the start, one after the other."""
+    """Loads under Belady's rule if every batch is known from the start and held alone."""
     held: set[int] = set()
     loads = 0
     for index, wanted in enumerate(batches):

@@ -1,4 +1,4 @@
-"""The hand-over: the one place where the pipeline's thread and the user's meet."""
+"""The output queue: the one place where the pipeline's thread and the user's thread meet."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ def in_thread(function: Callable[[], Any]) -> threading.Thread:
 
 
 def feed(output: OutputQueue, count: int) -> None:
-    """What the train stage does, in a loop of its own."""
+    """Put `count` batches as the train stage does, in a loop of its own."""
 
     async def main() -> None:
         for number in range(count):
@@ -46,7 +46,7 @@ def test_batches_come_in_the_order_they_were_put() -> None:
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 5])
-def test_there_is_room_for_so_many(capacity: int) -> None:
+def test_there_is_room_up_to_the_capacity(capacity: int) -> None:
     async def main() -> None:
         output = OutputQueue(capacity)
         for number in range(capacity):
@@ -61,7 +61,7 @@ def test_there_is_room_for_so_many(capacity: int) -> None:
     run(main())
 
 
-def test_a_batch_wakes_who_waits() -> None:
+def test_a_batch_wakes_a_waiting_user() -> None:
     async def main() -> None:
         output = OutputQueue()
         waiting = asyncio.ensure_future(output.aget())
@@ -73,7 +73,7 @@ def test_a_batch_wakes_who_waits() -> None:
     run(main())
 
 
-def test_two_who_wait_get_one_each() -> None:
+def test_two_waiting_users_get_one_batch_each() -> None:
     async def main() -> None:
         output = OutputQueue(2)
         waiting = [asyncio.ensure_future(output.aget()) for _ in range(3)]
@@ -90,7 +90,7 @@ def test_two_who_wait_get_one_each() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_cancelling_who_waits_loses_nothing(when: str) -> None:
+def test_cancelling_a_waiting_user_loses_no_batch(when: str) -> None:
     async def main() -> None:
         output = OutputQueue()
         waiting = asyncio.ensure_future(output.aget())
@@ -108,7 +108,7 @@ def test_cancelling_who_waits_loses_nothing(when: str) -> None:
     run(main())
 
 
-def test_cancelling_who_wants_room_loses_nothing() -> None:
+def test_cancelling_a_wait_for_room_loses_no_room() -> None:
     async def main() -> None:
         output = OutputQueue()
         output.put(0)
@@ -126,11 +126,11 @@ def test_cancelling_who_wants_room_loses_nothing() -> None:
 
 
 class Batch:
-    """Something that the user holds, or lets go."""
+    """An object that the user holds or drops."""
 
 
 async def third_room(output: OutputQueue) -> tuple[Batch, Batch, asyncio.Future[None]]:
-    """Two batches in the user's hands, and who wants room for a third."""
+    """Two batches that the user holds, and a task that waits for room for a third."""
     output.put(Batch())
     first = output.get()
     await output.room()  # one batch is held: there is room for the second
@@ -142,7 +142,7 @@ async def third_room(output: OutputQueue) -> tuple[Batch, Batch, asyncio.Future[
     return first, second, waiting
 
 
-def test_the_room_opens_when_the_batch_before_is_gone() -> None:
+def test_there_is_room_when_the_batch_before_the_newest_is_gone() -> None:
     async def main() -> None:
         first, second, waiting = await third_room(OutputQueue())
         await turns()
@@ -155,7 +155,7 @@ def test_the_room_opens_when_the_batch_before_is_gone() -> None:
 
 
 @pytest.mark.parametrize("how", ["get", "aget"])
-def test_who_keeps_his_batches_gets_the_next_when_he_comes_back(how: str) -> None:
+def test_a_user_who_keeps_batches_gets_the_next_when_he_asks(how: str) -> None:
     async def main() -> None:
         output = OutputQueue()
         kept = await third_room(output)
@@ -171,7 +171,7 @@ def test_who_keeps_his_batches_gets_the_next_when_he_comes_back(how: str) -> Non
     asyncio.run(main())
 
 
-def test_who_waits_and_holds_a_batch_does_not_wait_for_who_takes_the_next() -> None:
+def test_a_waiting_user_gets_a_batch_when_another_user_took_the_last() -> None:
     output, waits = OutputQueue(), threading.Event()
 
     def second_user() -> list[Batch]:
@@ -185,8 +185,8 @@ def test_who_waits_and_holds_a_batch_does_not_wait_for_who_takes_the_next() -> N
         output.put(Batch())
         second = asyncio.ensure_future(asyncio.to_thread(second_user))
         await asyncio.to_thread(waits.wait)
-        await output.room()  # he waits for the next, and there is room for it
-        with output._lock:  # but it is the first user who gets it, and does not come back
+        await output.room()  # the second user waits, so there is room
+        with output._lock:  # the first user takes it and asks for no more
             output.put(Batch())
             third = output.get()
         try:
@@ -200,7 +200,7 @@ def test_who_waits_and_holds_a_batch_does_not_wait_for_who_takes_the_next() -> N
     asyncio.run(main())
 
 
-def test_what_cannot_be_watched_holds_nothing_up() -> None:
+def test_batches_without_weak_references_are_not_waited_for() -> None:
     async def main() -> None:
         output = OutputQueue()
         for number in range(3):
@@ -211,7 +211,7 @@ def test_what_cannot_be_watched_holds_nothing_up() -> None:
     run(main())
 
 
-def test_who_waited_too_long_may_ask_again() -> None:
+def test_after_a_timeout_a_user_may_ask_again() -> None:
     async def main() -> None:
         output = OutputQueue()
         with pytest.raises(LateError, match=r"timed out after 0\.001 seconds"):
@@ -225,7 +225,7 @@ def test_who_waited_too_long_may_ask_again() -> None:
 # ---- the end
 
 
-def test_the_end_comes_after_what_is_ready() -> None:
+def test_the_end_comes_after_the_ready_batches() -> None:
     output = OutputQueue(2)
     output.put(0)
     output.put(1)
@@ -238,7 +238,7 @@ def test_the_end_comes_after_what_is_ready() -> None:
             output.get()
 
 
-def test_an_error_comes_after_what_is_ready_and_once() -> None:
+def test_an_error_comes_after_the_ready_batches_and_once() -> None:
     async def main() -> None:
         output, error = OutputQueue(), OSError("bad sector")
         output.put(0)
@@ -254,7 +254,7 @@ def test_an_error_comes_after_what_is_ready_and_once() -> None:
     run(main())
 
 
-def test_the_end_wakes_who_waits() -> None:
+def test_the_end_wakes_a_waiting_user() -> None:
     async def main() -> None:
         for end in (OutputQueue.finish, OutputQueue.abandon):
             output = OutputQueue()
@@ -267,14 +267,14 @@ def test_the_end_wakes_who_waits() -> None:
     run(main())
 
 
-def test_abandoning_drops_what_is_ready_and_what_still_comes() -> None:
+def test_abandoning_drops_ready_and_later_batches() -> None:
     async def main() -> None:
         output = OutputQueue()
         output.put(0)
         producer = asyncio.ensure_future(output.room())
         await turns()
         assert output.abandon() is False
-        await producer  # it is let go, to find out for itself
+        await producer  # it is woken and finds out that the queue has ended
         output.put(1)
         with pytest.raises(OutputEnded):
             await output.aget()
@@ -283,7 +283,7 @@ def test_abandoning_drops_what_is_ready_and_what_still_comes() -> None:
     run(main())
 
 
-def test_an_error_of_abandoning_is_for_whoever_loses_something() -> None:
+def test_the_error_of_abandoning_is_raised_if_batches_are_lost() -> None:
     def abandoned(output: OutputQueue) -> type[BaseException]:
         output.abandon(KeyError())
         with pytest.raises((KeyError, OutputEnded)) as caught:
@@ -303,7 +303,7 @@ def test_an_error_of_abandoning_is_for_whoever_loses_something() -> None:
     assert abandoned(complete) is OutputEnded
 
 
-def test_abandoning_without_an_error_forgets_one() -> None:
+def test_abandoning_without_an_error_drops_an_earlier_one() -> None:
     output = OutputQueue()
     output.finish(OSError())
     output.abandon()
@@ -335,7 +335,7 @@ def test_two_loops() -> None:
     producer.join()
 
 
-def test_threads_and_loops_share_out_every_batch() -> None:
+def test_threads_and_loops_together_get_every_batch_once() -> None:
     output, count = OutputQueue(2), 600
     got: list[int] = []
 
@@ -361,7 +361,7 @@ def test_threads_and_loops_share_out_every_batch() -> None:
     assert sorted(got) == list(range(count))
 
 
-def test_who_waits_in_a_loop_that_is_closed_is_forgotten() -> None:
+def test_a_waiting_task_of_a_closed_loop_takes_no_batch() -> None:
     output = OutputQueue()
 
     def wait_and_go(waiting: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

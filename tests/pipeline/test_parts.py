@@ -1,5 +1,5 @@
-"""Admission by parts: the head of the line takes slots as they come, and gives them back when it
-goes.
+"""Admission in parts: the head of the admission queue takes slots as they become available, and
+releases them if it is given up.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def test_the_head_reads_before_all_its_slots_are_there(rows: TableFile) -> None:
     run(main())
 
 
-def test_no_part_gives_up_what_another_wants(rows: TableFile) -> None:
-    """Rows 0 … 7 are the oldest on standby and the last in the file's order of what is wanted."""
+def test_no_part_evicts_rows_that_another_part_needs(rows: TableFile) -> None:
+    """Rows 40 … 47 are the oldest on standby and the last of the needed rows in the file."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -51,7 +51,7 @@ def test_no_part_gives_up_what_another_wants(rows: TableFile) -> None:
     run(main())
 
 
-def test_rows_that_come_twice_and_rows_that_another_loads(rows: TableFile) -> None:
+def test_repeated_rows_and_rows_that_another_batch_is_loading(rows: TableFile) -> None:
     async def main() -> None:
         for part_rows in (1, 2, 3, 100):
             async with simulation_of(rows, part_rows) as simulation:
@@ -71,7 +71,9 @@ def test_rows_that_come_twice_and_rows_that_another_loads(rows: TableFile) -> No
 
 @pytest.mark.parametrize("gone", [0, 1])
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_one_of_a_sweep_goes_away_meanwhile(rows: TableFile, gone: int, cancelled: bool) -> None:
+def test_one_batch_of_a_sweep_is_given_up_meanwhile(
+    rows: TableFile, gone: int, cancelled: bool
+) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -96,8 +98,8 @@ def test_one_of_a_sweep_goes_away_meanwhile(rows: TableFile, gone: int, cancelle
     run(main())
 
 
-def test_all_of_a_sweep_go_away_meanwhile(rows: TableFile) -> None:
-    """What they held is for the next in line; nothing more is read for them."""
+def test_all_batches_of_a_sweep_are_given_up_meanwhile(rows: TableFile) -> None:
+    """The next batch gets the slots they held; no more is read for them."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -118,7 +120,7 @@ def test_all_of_a_sweep_go_away_meanwhile(rows: TableFile) -> None:
 
 
 class Limited(Tier):
-    """Passes on so many fetches to `below`, and refuses the next."""
+    """Passes on `passed` fetches to `below` and refuses the next one."""
 
     name = "limited"
 
@@ -139,7 +141,7 @@ class Limited(Tier):
 @pytest.mark.parametrize("passed", [0, 1, 2, 3])
 @pytest.mark.parametrize("gone", [None, 0, 1])
 def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | None) -> None:
-    """Its sweep is tried one by one from then on; who is at fault is told, and all go on."""
+    """From then on the batches of its sweep are tried one by one, and all are admitted."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -155,14 +157,14 @@ def test_a_part_whose_fetch_raises(rows: TableFile, passed: int, gone: int | Non
             for number, ticket in enumerate(tickets):
                 if number != gone:
                     await use(simulation, await buffer.granted(ticket), wanted[number])
-                    assert buffer.missing_share <= 1, "what was broken off counts no more"
+                    assert buffer.missing_share <= 1, "the rows of the failed try are not counted"
             await use(simulation, await buffer.lease({"x": ids(40, 56)}), ids(40, 56))
 
     run(main())
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2])
-def test_a_part_whose_fetch_raises_is_told_to_its_batch(rows: TableFile, passed: int) -> None:
+def test_the_error_of_a_parts_fetch_reaches_its_batch(rows: TableFile, passed: int) -> None:
     async def main() -> None:
         async with simulation_of(rows) as simulation:
             buffer = simulation.buffer
@@ -180,7 +182,8 @@ def test_a_part_whose_fetch_raises_is_told_to_its_batch(rows: TableFile, passed:
 
 
 def test_a_part_whose_fetch_raises_after_its_batch_was_cancelled(rows: TableFile) -> None:
-    """The cancelled batch has not left yet when the part is tried: nobody else's place is lost."""
+    """The cancelled batch is still in the queue when the part is tried; the next one keeps its
+    place."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:

@@ -1,4 +1,4 @@
-"""A lease gives its slots up: at once, or in steps for whoever is admitted by parts."""
+"""A lease releases its slots: at once, or in steps if the next sweep is admitted in parts."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from gnndrive.testing.simulation import InlineWorkers, Scenario, Simulation
 from tests.pipeline.tight import SLOTS, closing, ids, loads, simulation_of, use
 
 
-def told_of_releases(
+def record_releases(
     simulation: Simulation, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[list[int], int]]:
-    """The slots of each release from now on, and the rows that had been asked for by then."""
-    given_up: list[tuple[list[int], int]] = []
+    """A list that gets, for each release, its slots and the rows fetched before it."""
+    released: list[tuple[list[int], int]] = []
     release = SlotTable.release
 
-    def told(table: SlotTable, slots: Int32Array) -> None:
-        given_up.append((slots.tolist(), loads(simulation)))
+    def recording(table: SlotTable, slots: Int32Array) -> None:
+        released.append((slots.tolist(), loads(simulation)))
         release(table, slots)
 
-    monkeypatch.setattr(SlotTable, "release", told)
-    return given_up
+    monkeypatch.setattr(SlotTable, "release", recording)
+    return released
 
 
-def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
+def test_a_lease_releases_in_steps_if_a_part_waits_for_slots(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk may stand still meanwhile: the next part is read before all slots are given up."""
+    """The disk may be idle until then: the next part is read before all slots are released."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -47,14 +47,14 @@ def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
             first = await buffer.lease({"x": ids(0, 16)})
             (ticket,) = buffer.join([(None, {"x": ids(20, 30)})])
             await first.ready()
-            given_up = told_of_releases(simulation, monkeypatch)
+            released = record_releases(simulation, monkeypatch)
             first.release()
-            assert [(len(slots), read) for slots, read in given_up] == [
+            assert [(len(slots), read) for slots, read in released] == [
                 (4, 16), (4, 20), (4, 24), (4, 26),
             ]  # fmt: skip
             lease = await buffer.granted(ticket)
             await use(simulation, lease, ids(20, 30))
-            assert [(len(slots), read) for slots, read in given_up[4:]] == [
+            assert [(len(slots), read) for slots, read in released[4:]] == [
                 (10, 26)
             ]  # nobody waits
 
@@ -62,11 +62,11 @@ def test_a_lease_that_is_waited_for_in_parts_gives_its_slots_up_in_steps(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_is_gathered_is_given_up_while_the_rest_is(
+def test_gathered_slots_are_released_while_others_are_gathered(
     rows: TableFile, device: str, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """On the host: a copy on a GPU is one. Nothing is given up twice if the lease ends before the
-    loop hears of it."""
+    """On the host only; a GPU gathers in one copy. No slot is released twice if the lease ends
+    before the loop runs the callback."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -75,27 +75,27 @@ def test_what_is_gathered_is_given_up_while_the_rest_is(
             (ticket,) = buffer.join([(None, {"x": ids(20, 36)})])
             await first.ready()
             alias = first.alias("x").tolist()
-            given_up = told_of_releases(simulation, monkeypatch)
+            released = record_releases(simulation, monkeypatch)
             first.gather("x", torch.uint8, (rows.row_bytes,))
             if not late:
                 await asyncio.sleep(0)
             pieces = [(alias[14:], 16), (alias[12:14], 18), (alias[8:12], 20)]
-            assert given_up == (pieces if device == "host" and not late else [])
-            left = 8 if given_up else 16
-            given_up.clear()
+            assert released == (pieces if device == "host" and not late else [])
+            left = 8 if released else 16
+            released.clear()
             await first.gathered()
             first.release()
             await asyncio.sleep(0)
-            assert sorted(slot for slots, _ in given_up for slot in slots) == sorted(alias[:left])
+            assert sorted(slot for slots, _ in released for slot in slots) == sorted(alias[:left])
             await use(simulation, await buffer.granted(ticket), ids(20, 36))
 
     run(main())
 
 
-def test_what_goes_wrong_behind_a_piece_breaks_the_buffer(
+def test_an_error_while_a_piece_is_released_breaks_the_buffer(
     rows: TableFile, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody awaits what gives a piece up."""
+    """No caller awaits that release."""
 
     async def main() -> None:
         async with simulation_of(rows) as simulation:
@@ -119,7 +119,7 @@ def test_what_goes_wrong_behind_a_piece_breaks_the_buffer(
     run(main())
 
 
-def test_pieces_are_not_given_up_in_a_retired_buffer(
+def test_pieces_are_not_released_in_a_retired_buffer(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -138,7 +138,7 @@ def test_pieces_are_not_given_up_in_a_retired_buffer(
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
-def test_a_step_that_fails_gives_all_slots_up(
+def test_a_release_step_that_fails_releases_all_slots(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     async def main() -> None:
@@ -166,7 +166,7 @@ def test_a_step_that_fails_gives_all_slots_up(
 
 
 class Gathering(InlineWorkers):
-    """Does not tell of a gather's end until it is told to go on."""
+    """Does not return from a gather until `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,14 +174,14 @@ class Gathering(InlineWorkers):
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         made = await super().run(function, *arguments)
-        if function.__name__ == "_hand_over":
+        if function.__name__ == "_gather_and_put":
             self.gathers += 1
             await self.go_on.wait()
         return made
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_slots_are_given_up_and_the_batch_handed_over_before_the_loop_hears_of_it(
+def test_slots_are_released_and_the_batch_is_put_before_the_gather_returns(
     rows: TableFile, ended: bool
 ) -> None:
     async def main() -> None:
@@ -208,7 +208,7 @@ def test_slots_are_given_up_and_the_batch_handed_over_before_the_loop_hears_of_i
 
 
 class Waiting(InlineWorkers):
-    """Draws one sample and then none until it is told to go on."""
+    """Draws one sample and then no more until `go_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class Waiting(InlineWorkers):
         return await super().run(function, *arguments)
 
 
-def test_a_batch_is_the_users_alone_while_the_next_is_waited_for(rows: TableFile) -> None:
+def test_only_the_user_keeps_a_batch_alive_while_the_next_is_made(rows: TableFile) -> None:
     async def main() -> None:
         async with closing(Simulation(Scenario(rows, batches=2), seed=0)) as simulation:
             epoch, workers = simulation.epoch(), Waiting()
@@ -241,7 +241,7 @@ def test_a_batch_is_the_users_alone_while_the_next_is_waited_for(rows: TableFile
     run(main())
 
 
-def test_a_batch_that_nobody_will_take_is_not_counted(rows: TableFile) -> None:
+def test_a_batch_of_an_abandoned_epoch_is_not_counted(rows: TableFile) -> None:
     async def main() -> None:
         async with closing(Simulation(Scenario(rows, batches=1), seed=0)) as simulation:
             epoch, make = simulation.epoch(), simulation.make

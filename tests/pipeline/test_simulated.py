@@ -77,7 +77,7 @@ def test_a_later_epoch_finds_rows_of_an_earlier_one(rows: TableFile) -> None:
 
 
 def test_no_row_is_read_twice_while_it_is_there(rows: TableFile) -> None:
-    """Several extractors share rows in flight: loads are exactly the rows, requests no more."""
+    """Several extractors share rows in flight: each needed row is loaded exactly once."""
     for seed in range(50):
 
         async def main(seed: int = seed) -> None:
@@ -94,15 +94,15 @@ def test_no_row_is_read_twice_while_it_is_there(rows: TableFile) -> None:
 
 
 @pytest.mark.parametrize("together", [2, 3, 4])
-def test_rounds_change_nothing(rows: TableFile, together: int) -> None:
-    """Samples drawn side by side, seven batches in rounds of two, three or four."""
+def test_combined_fetches_change_nothing(rows: TableFile, together: int) -> None:
+    """Seven batches, sampled side by side in combined fetches of two, three or four."""
     for seed in range(60):
         scenario = Scenario(rows, batches=7, slots=64, faults=NOISE, stages=Stages(4, 2, 4, 3))
         reference = held(simulate(replace(scenario, faults=Faults()), seed))
         assert held(simulate(replace(scenario, together=together), seed)) == reference
 
 
-def test_what_breaks_a_round_is_what_the_user_gets(
+def test_an_error_in_a_combined_fetch_reaches_the_user(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_memory(*_: Any) -> None:
@@ -171,7 +171,7 @@ def test_too_small_a_buffer_names_the_least_that_works(rows: TableFile) -> None:
 
 
 def test_an_error_of_the_users_own_reaches_the_user(rows: TableFile) -> None:
-    """A transform that raises: its exception comes out of the hand-over and every slot is back."""
+    """A transform that raises: the output queue raises its error, and every slot is back."""
 
     async def main() -> None:
         simulation = Simulation(Scenario(rows), 3)

@@ -36,7 +36,7 @@ def simulation_of(
 
 
 def test_a_sweep_is_one_pass(rows: TableFile) -> None:
-    """Two batches that want every other row of the same sectors: each sector is read once."""
+    """Two batches need every other row of the same sectors: each sector is read once."""
 
     async def main() -> None:
         async with simulation_of(rows, 64, part_rows=64) as simulation:
@@ -53,7 +53,7 @@ def test_a_sweep_is_one_pass(rows: TableFile) -> None:
 
 @PARTS
 @pytest.mark.parametrize("together", [2, 3])
-def test_what_does_not_fit_together_comes_one_after_the_other(
+def test_batches_that_do_not_fit_together_are_admitted_one_by_one(
     rows: TableFile, together: int, part_rows: int
 ) -> None:
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_what_does_not_fit_together_comes_one_after_the_other(
     [(ids(190, 210), IndexError), (ids(0, 40), ConfigError)],
     ids=["range", "size"],
 )
-def test_a_batch_at_fault_does_not_take_the_others_along(
+def test_a_refused_batch_does_not_fail_the_others(
     rows: TableFile, bad: Int64Array, error: type[Exception], part_rows: int
 ) -> None:
     async def main() -> None:
@@ -119,7 +119,7 @@ def test_one_of_a_waiting_sweep_may_leave(rows: TableFile, gone: int, part_rows:
 
 
 @PARTS
-def test_how_much_was_missing(rows: TableFile, part_rows: int) -> None:
+def test_the_missing_share(rows: TableFile, part_rows: int) -> None:
     async def main() -> None:
         async with simulation_of(rows, 24, part_rows) as simulation:
             shares = []

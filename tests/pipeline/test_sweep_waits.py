@@ -1,4 +1,4 @@
-"""What an extractor waits for before it takes the samples of a sweep, and what not."""
+"""What an extractor waits for, and what not, before it takes the samples of a sweep."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from gnndrive.testing.loop import run
     [
         (True, 1.0, 1, True),
         (True, 0.0, 1, True),
-        (False, 1.0, 1, False),  # the disk stands still
-        (False, 1.0, 3, True),  # for a place, which comes with the next hand-over
-        (False, 0.0, 3, False),  # nothing to read: why wait
+        (False, 1.0, 1, False),  # the disk is idle
+        (False, 1.0, 3, True),  # for a place, which the next batch that is taken frees
+        (False, 0.0, 3, False),  # nothing to read while it waits
     ],
 )
 def test_what_a_sweep_waits_for(
     loading: bool, missing_share: float, ready: int, waits: bool
 ) -> None:
-    """Of three places one is another batch's."""
+    """One of three places is taken by another batch."""
 
     async def main() -> None:
         extracting: Channel[Failed] = Channel(6)
@@ -44,7 +44,7 @@ def test_what_a_sweep_waits_for(
         epoch: Any = SimpleNamespace(
             extracting=extracting, training=training, stages=Stages(), buffer=buffer, together=1
         )
-        sweep = asyncio.ensure_future(extract._sweep(epoch))
+        sweep = asyncio.ensure_future(extract._next_sweep_size(epoch))
         for _ in range(5):
             await asyncio.sleep(0)
         assert sweep.done() is not waits
@@ -58,8 +58,8 @@ def test_what_a_sweep_waits_for(
 
 @pytest.mark.parametrize(("together", "waits"), [(1, False), (3, False), (4, True)])
 def test_a_sweep_waits_for_no_sample_that_will_not_come(together: int, waits: bool) -> None:
-    """With three samples of six and a round of four there is none before one is taken: the sweep is
-    whole, and worth a wait for its places."""
+    """With three of six samples and a combined fetch of four, no sample comes before one is taken:
+    the sweep is complete, and waits for its places."""
 
     async def main() -> None:
         extracting: Channel[Failed] = Channel(6)
@@ -75,7 +75,7 @@ def test_a_sweep_waits_for_no_sample_that_will_not_come(together: int, waits: bo
             extracting=extracting, training=training, stages=Stages(), buffer=buffer,
             together=together,
         )  # fmt: skip
-        sweep = asyncio.ensure_future(extract._sweep(epoch))
+        sweep = asyncio.ensure_future(extract._next_sweep_size(epoch))
         for _ in range(5):
             await asyncio.sleep(0)
         assert sweep.done() is not waits
@@ -87,7 +87,7 @@ def test_a_sweep_waits_for_no_sample_that_will_not_come(together: int, waits: bo
 
 
 def test_a_sweep_waits_for_a_place() -> None:
-    """Whatever else there is no reason to wait for."""
+    """Also if there is no other reason to wait."""
 
     async def main() -> None:
         extracting: Channel[Failed] = Channel(6)
@@ -101,7 +101,7 @@ def test_a_sweep_waits_for_a_place() -> None:
         epoch: Any = SimpleNamespace(
             extracting=extracting, training=training, stages=Stages(), buffer=buffer, together=1
         )
-        sweep = asyncio.ensure_future(extract._sweep(epoch))
+        sweep = asyncio.ensure_future(extract._next_sweep_size(epoch))
         for _ in range(5):
             await asyncio.sleep(0)
         assert not sweep.done()

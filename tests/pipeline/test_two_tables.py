@@ -1,4 +1,4 @@
-"""Two tables behind one gate: a batch gets slots of both, or waits, or is told why not."""
+"""Two tables behind one gate: a batch gets slots of both, or waits, or gets an error."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ async def two_tables(
 @pytest.mark.parametrize(("part_rows", "takes"), [(2, True), (100, False)])
 @pytest.mark.parametrize("tight", ["one", "two"])
 def test_a_lease_of_both(rows: TableFile, part_rows: int, takes: bool, tight: str) -> None:
-    """Without parts it takes slots of neither until both have enough, or two batches could wait for
-    each other for ever; by parts it takes what is there."""
+    """Without parts it takes no slots until both tables have enough, because two batches could
+    wait for each other for ever; in parts it takes the slots that are available."""
 
     async def main() -> None:
         async with two_tables(rows, part_rows) as (_, buffer):
@@ -92,7 +92,7 @@ def test_a_table_that_cannot_hold_its_rows(
 def test_memory_that_is_short_when_parts_are_made(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(way: object, part_rows: int) -> None:
+    def refuse(admission: object, part_rows: int) -> None:
         raise MemoryError("no memory for parts")
 
     async def main() -> None:
@@ -112,9 +112,9 @@ def test_memory_that_is_short_when_parts_are_made(
 def test_memory_that_is_short_behind_the_last_part(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What both tables' parts hold is given back once, though one has made its share."""
+    """What the parts of both tables hold is released once, though one has made its hold."""
 
-    def refuse(way: _TableAdmission) -> SlotHold:
+    def refuse(admission: _TableAdmission) -> SlotHold:
         monkeypatch.undo()
         raise MemoryError("no memory for leases")
 
@@ -125,10 +125,10 @@ def test_memory_that_is_short_behind_the_last_part(
             await first.ready()
             made, holds = _TableAdmission.hold, list[SlotHold]()
 
-            def second_refused(way: _TableAdmission) -> SlotHold:
+            def second_refused(admission: _TableAdmission) -> SlotHold:
                 if holds:
-                    return refuse(way)
-                holds.append(made(way))
+                    return refuse(admission)
+                holds.append(made(admission))
                 return holds[0]
 
             monkeypatch.setattr(_TableAdmission, "hold", second_refused)
@@ -148,7 +148,8 @@ def test_memory_that_is_short_behind_the_last_part(
 def test_memory_that_is_short_for_the_second_table(
     rows: TableFile, monkeypatch: pytest.MonkeyPatch, part_rows: int, what: str
 ) -> None:
-    """Its books or its leases: what the first table gave is given back, and the next is served."""
+    """In its admission or its holds: the first table's slots are released, and the next batch is
+    admitted."""
     owner: Any = SlotTable if what == "admit" else SlotHold
     made = getattr(owner, what)
 

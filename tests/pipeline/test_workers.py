@@ -1,4 +1,4 @@
-"""Worker threads and the service: their ends are waited for, and nothing said to them is lost."""
+"""Worker threads and the loop thread: their ends are waited for, and no result is lost."""
 
 import asyncio
 import concurrent.futures
@@ -14,7 +14,7 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.pipeline.workers import ThreadWorkers, carried
 
-PATIENCE_S = 60  # a guard: nothing here takes that long unless it is broken
+PATIENCE_S = 60  # a limit: only broken code takes that long
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def workers() -> Iterator[ThreadWorkers]:
 
 
 class Slow:
-    """A function that says when it has begun and ends when it may."""
+    """A function that sets `begun` and returns when `may_end` is set."""
 
     def __init__(self) -> None:
         self.begun, self.may_end, self.ended = (threading.Event() for _ in range(3))
@@ -73,7 +73,7 @@ async def test_errors_come_back(workers: ThreadWorkers) -> None:
         concurrent.futures.CancelledError,
     ],
 )
-async def test_errors_that_mean_something_to_a_loop_are_wrapped(
+async def test_errors_that_a_loop_would_act_on_are_wrapped(
     workers: ThreadWorkers, kind: type[BaseException]
 ) -> None:
     def fail() -> None:
@@ -167,7 +167,7 @@ def test_close_waits_for_running_functions_and_ends_the_threads() -> None:
     assert threading.active_count() == before
 
 
-# ---- the service
+# ---- the loop thread
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ async def echo(value: Any) -> Any:
     return value
 
 
-def test_a_coroutine_runs_in_the_services_thread(loop_thread: LoopThread) -> None:
+def test_a_coroutine_runs_in_the_loop_thread(loop_thread: LoopThread) -> None:
     async def where() -> tuple[str, bool]:
         return threading.current_thread().name, loop_thread.inside
 
@@ -204,11 +204,11 @@ def test_after_close_everything_is_refused(loop_thread: LoopThread) -> None:
     coroutine = echo(1)
     with pytest.raises(ClosedError):
         loop_thread.call(coroutine)
-    assert coroutine.cr_frame is None, "it was closed, so that nobody warns of it"
+    assert coroutine.cr_frame is None, "it was closed, so that Python does not warn of it"
     loop_thread.call_soon(loop_thread.close)
 
 
-def test_what_is_under_way_at_the_end_does_not_wait_for_ever(loop_thread: LoopThread) -> None:
+def test_close_ends_a_call_that_is_under_way(loop_thread: LoopThread) -> None:
     begun = threading.Event()
 
     async def for_ever() -> None:
@@ -254,7 +254,8 @@ def test_calls_and_close_at_once_all_end(attempt: int) -> None:
 
 
 def interrupted(loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch, result: Any) -> list[Any]:
-    """Call a coroutine whose caller gets a Ctrl-C while it waits; returns what was unwanted."""
+    """Call a coroutine whose caller gets a Ctrl-C while it waits; returns what was
+    discarded."""
     discard: list[Any] = []
     wait: Callable[..., Any] = concurrent.futures.Future.result
 
@@ -269,13 +270,13 @@ def interrupted(loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch, result
     return discard
 
 
-def test_a_result_nobody_waits_for_is_handed_on(
+def test_a_result_that_is_not_waited_for_is_discarded(
     loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert interrupted(loop_thread, monkeypatch, echo("epoch")) == ["epoch"]
 
 
-def test_an_error_nobody_waits_for_is_not(
+def test_an_error_that_is_not_waited_for_is_not(
     loop_thread: LoopThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> None:
