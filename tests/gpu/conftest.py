@@ -1,4 +1,4 @@
-"""Tests on a real GPU. Where torch sees none each is skipped, and says so; none passes unrun."""
+"""Tests on a real GPU. If torch sees none, each is skipped and says why."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=cuda.WAYS)
 def way(request: pytest.FixtureRequest) -> str:
-    """How rows are moved; without CuPy there is but one."""
+    """How rows are moved; without CuPy there is only one way."""
     if request.param == "zero-copy":
         pytest.importorskip("cupy", reason="the zero-copy way needs CuPy")
     name: str = request.param

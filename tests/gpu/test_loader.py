@@ -31,7 +31,7 @@ BAD_NODE, BAD_BATCH = 100, 6  # in batches of 16 seeds each
 
 @pytest.fixture(autouse=True)
 def the_way(request: pytest.FixtureRequest, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loaders go one of the two ways."""
+    """Let loaders move rows in one of the two ways."""
     find = cuda._cupy
     monkeypatch.setattr(cuda, "_cupy", lambda asked: find(way))
 
@@ -92,7 +92,7 @@ def test_a_tight_buffer_changes_nothing(make: Make) -> None:
             assert_same(one, other)
 
 
-def test_an_epoch_may_be_broken_off(make: Make, data: Data) -> None:
+def test_an_epoch_may_end_early(make: Make, data: Data) -> None:
     loader = make(shuffle=True, seed=3, device=DEVICE)
     for taken in (1, 3, 0):
         for number, batch in enumerate(loader):
@@ -196,10 +196,10 @@ def test_too_little_device_memory_is_an_error_with_numbers(make: Make) -> None:
         iter(make(device=DEVICE, device_memory="1KB"))
 
 
-def test_nothing_on_the_way_synchronizes(
+def test_loading_never_synchronizes(
     make: Make, data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the whole device nor, as far as torch can tell, a stream."""
+    """Neither the whole device nor, as far as torch can detect, a stream."""
 
     def refuse(*given: Any) -> None:
         raise AssertionError("the whole device was waited for")
@@ -237,9 +237,9 @@ def losses(batches: Callable[[], Any], classes: int) -> list[float]:
     return [loss.item() for loss in found]
 
 
-def test_training_comes_to_the_losses_of_training_from_memory(make: Make, data: Data) -> None:
+def test_losses_equal_those_of_training_from_memory(make: Make, data: Data) -> None:
     given = {"shuffle": True, "seed": 3}
-    ours, reference = make(device=DEVICE, **given), make(**given)
+    from_store, reference = make(device=DEVICE, **given), make(**given)
 
     def from_memory() -> Any:
         for batch in reference:
@@ -249,5 +249,5 @@ def test_training_comes_to_the_losses_of_training_from_memory(make: Make, data: 
 
     expected = losses(from_memory, classes=7)
     # Sums over neighbours are made in any order on a GPU, so the last bits may differ.
-    assert losses(lambda: ours, classes=7) == pytest.approx(expected, rel=2e-3)
+    assert losses(lambda: from_store, classes=7) == pytest.approx(expected, rel=2e-3)
     assert expected[-1] < expected[0]

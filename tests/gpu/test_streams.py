@@ -1,4 +1,4 @@
-"""Who waits for whom on a GPU, shown on streams that a kernel which only takes time keeps busy."""
+"""Which stream waits for which on a GPU, shown with a kernel that only takes time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EVERY = np.arange(SLOTS, dtype=np.int32)
 
 
 def keep_busy(stream: torch.cuda.Stream) -> None:
-    """What is begun on `stream` from now on comes some tenths of a second later."""
+    """Delay what is begun on `stream` from now on by some tenths of a second."""
     with torch.cuda.stream(stream):
         torch.cuda._sleep(BUSY_CYCLES)
 
 
 class Filled:
-    """Slots with known rows, and all that is made at first use made: memory that is pinned or
-    allocated while a stream is busy may wait for it."""
+    """Slots with known rows. Everything that is allocated at first use is allocated, because an
+    allocation while a stream is busy may wait for that stream."""
 
     def __init__(self, driver: TorchDriver) -> None:
         self.driver = driver
