@@ -63,9 +63,7 @@ async def _next_sweep_size(epoch: Epoch) -> int:
     """
     training, extracting = epoch.training, epoch.extracting
     await extracting.arrival()
-    await asyncio.sleep(
-        0
-    )  # a gather of rows that have just landed starts first and runs beside this
+    await asyncio.sleep(0)  # so that a gather of rows that have just landed starts before this
     bounds = (channel.bound or SWEEP_MAX for channel in (training, extracting))
     most = min(epoch.stages.sweep or SWEEP_MAX, *bounds)
     held, full = 1, False
