@@ -88,9 +88,8 @@ class _TableAdmission:
     def __init__(self, held: SlotHold, rows: Int64Array) -> None:
         self._table, self._rows = held.table, rows
         self._alias, self._pending = held.alias, [held.pending]
-        self._order: Int32Array = np.empty(
-            0, np.int32
-        )  # places of the missing rows in `rows`, part by part
+        # Places of the missing rows in `rows`, part by part.
+        self._order: Int32Array = np.empty(0, np.int32)
         self._parts: list[
             tuple[int, int]
         ] = []  # of each: its end in `_order`, and the slots that it needs

@@ -84,9 +84,8 @@ class SlotTable:
             self._next_use = np.frombuffer(ffi.buffer(wishes.next), np.int64)
             self._keys = np.frombuffer(ffi.buffer(wishes.key), np.int64)
             self._update_keys()
-        self.failures = np.empty(
-            0, FAILURE
-        )  # by slot, made at the first failure; C knows which are current
+        # By slot, made at the first failure; C knows which entries are current.
+        self.failures = np.empty(0, FAILURE)
 
     @property
     def available(self) -> int:
