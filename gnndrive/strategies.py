@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.plugins import find
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,38 @@ STRATEGIES = {
 
 
 def strategy(name: str | Strategy) -> Strategy:
-    """Find a strategy by name; a `Strategy` is returned as it is.
+    """Find a strategy by name, or check one that was composed.
 
     Raises:
-        ConfigError: no strategy has that name; the message lists all names.
+        ConfigError: no strategy has that name (the message lists all names), or a part of the
+            strategy is no plug-in.
     """
     if isinstance(name, Strategy):
+        _check_parts(name)
         return name
-    if name not in STRATEGIES:
+    if not isinstance(name, str) or name not in STRATEGIES:
         raise ConfigError(
             f"no strategy is called {name!r}; there are: {', '.join(sorted(STRATEGIES))}"
         )
     return STRATEGIES[name]
+
+
+def _check_parts(composed: Strategy) -> None:
+    """Raise ConfigError unless every part of a strategy is a plug-in of its kind."""
+    for part in ("topologies", "tiers"):
+        given = getattr(composed, part)
+        if not isinstance(given, tuple) or not given:
+            raise ConfigError(
+                f"the strategy {composed.name!r} has {part}={given!r}: give a tuple of at least one"
+            )
+    parts = {
+        "schedules": (composed.schedule,),
+        "samplers": (composed.sampler,),
+        "topologies": composed.topologies,
+        "layouts": (composed.layout,),
+        "policies": (composed.policy,),
+        "tiers": composed.tiers,
+    }
+    for kind, plugins in parts.items():
+        for plugin in plugins:
+            find(kind, plugin)

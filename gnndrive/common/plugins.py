@@ -51,17 +51,32 @@ def find(kind: str, plugin: Any) -> Any:
         plugin: the plug-in's name, or its class, which may come from outside of the package.
 
     Raises:
-        ConfigError: no plug-in of this kind has that name (the message lists the names), or
-            `plugin` is neither a name nor a class with a `name`.
+        ConfigError: no plug-in of this kind has that name (the message lists the names), or the
+            class is not a whole plug-in of this kind (the message says what is missing).
     """
-    known = names(kind)
-    if isinstance(plugin, type) and isinstance(getattr(plugin, "name", None), str):
+    one = kind[:-3] + "y" if kind.endswith("ies") else kind[:-1]
+    if isinstance(plugin, type):
+        _check_class(kind, one, plugin)
         return plugin
+    known = names(kind)
     if plugin not in known:
-        one = kind[:-3] + "y" if kind.endswith("ies") else kind[:-1]
         raise ConfigError(f"no {one} is called {plugin!r}; there are: {', '.join(known)}")
     module = importlib.import_module(f"{KINDS[kind]}.{plugin.replace('-', '_')}")
     for value in vars(module).values():
         if isinstance(value, type) and vars(value).get("name") == plugin:
             return value
     raise ConfigError(f"{module.__file__} holds no class named {plugin!r}")
+
+
+def _check_class(kind: str, one: str, plugin: type) -> None:
+    """Raise ConfigError unless a class is a plug-in of `kind` that lacks nothing."""
+    base: type = getattr(importlib.import_module(f"{KINDS[kind]}.base"), one.capitalize())
+    if not issubclass(plugin, base):
+        raise ConfigError(
+            f"{plugin.__name__} is not a {one}: derive it from {base.__module__}.{base.__name__}"
+        )
+    if not isinstance(getattr(plugin, "name", None), str):
+        raise ConfigError(f"the {one} {plugin.__name__} has no name: give the class a text `name`")
+    missing = sorted(getattr(plugin, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f"the {one} {plugin.__name__} lacks {', '.join(missing)}")

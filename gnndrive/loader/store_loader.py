@@ -254,6 +254,16 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
 
     # ---- iterating ----
 
+    def __len__(self) -> int:
+        """Batches in an epoch.
+
+        Raises:
+            TypeError: the user's batch sampler has no length.
+        """
+        if not self._from_store:
+            return super().__len__()
+        return len(self._assembly().schedule(0))
+
     def __iter__(self) -> Any:
         """Start an epoch and iterate over its batches. Several iterators may live at once; each has
         a feature buffer of its own."""

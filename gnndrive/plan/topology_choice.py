@@ -8,6 +8,7 @@ does. It reads nothing, and names no topology itself: a new one is a file in `sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from operator import mul
 from typing import Any
@@ -32,7 +33,7 @@ def choose_topology(
     asked: bool = False,
     needs_indices: str | None = None,
 ) -> TopologyChoice:
-    """Choose the first of several topologies that suits the memory, and say why.
+    """Choose the first of several topologies that suits the memory, else the last, and say why.
 
     Args:
         candidates: topologies, by name or as classes, in the order of preference.
@@ -62,12 +63,15 @@ def choose_topology(
         MAPPING_BYTES * requirements.table_rows,
         asked,
     )
-    suited = (kind for kind in kinds if needs_indices is None or kind.has_indices)
-    choice = next(filter(None, (kind.plan(question) for kind in suited)), None)
+    usable = [kind for kind in kinds if needs_indices is None or kind.has_indices]
+    choice = next(filter(None, (kind.plan(question) for kind in usable)), None)
+    if choice is None and usable:  # the last is taken, as if the user had named it
+        choice = usable[-1].plan(replace(question, asked=True))
     if choice is None:
         raise ConfigError(
-            f"none of the topologies {', '.join(map(name_of, kinds))} suits this loader: name "
-            f"another with topology=; there are: {', '.join(names('topologies'))}"
+            f"none of the topologies {', '.join(map(name_of, kinds))} can be used: "
+            f"{needs_indices}; "
+            f"name another with topology=; there are: {', '.join(names('topologies'))}"
         )
     return choice
 

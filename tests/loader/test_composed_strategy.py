@@ -19,6 +19,9 @@ import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.plugins import find
+from gnndrive.disk.tiers.base import Tier
+from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.strategies import STRATEGIES, Strategy
 from tests.loader.batches import assert_same, check
 from tests.loader.conftest import NODES, Make
@@ -214,6 +217,7 @@ class Nameless(Policy):
     looks_ahead = False
 
 
+NAMELESS = replace(COMPOSED, policy=Nameless)
 UNKNOWN = {
     "schedule": "no schedule is called 'bottom-up'",
     "sampler": "no sampler is called 'bottom-up'",
@@ -251,12 +255,68 @@ def test_an_unknown_plug_in_is_refused(attempt: Any, part: str) -> None:
         attempt(strategy=replace(STRATEGIES["gnndrive"], **{part: named}))
 
 
-@pytest.mark.parametrize("name", ["device", "engine", "policy", "topology"])
-def test_an_argument_without_a_name_is_refused(attempt: Any, name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"no {name} is called .*Nameless.*; there are: \w+"):
+@pytest.mark.parametrize("name", ["device", "engine", "topology"])
+def test_an_argument_of_another_kind_is_refused(attempt: Any, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Nameless is not a {name}: derive it from gnndrive"):
         attempt(**{name: Nameless})
 
 
-def test_a_part_without_a_name_is_refused(attempt: Any) -> None:
-    with pytest.raises(ConfigError, match=r"no policy is called .*Nameless.*; there are: belady"):
-        attempt(strategy=replace(COMPOSED, policy=Nameless))
+@pytest.mark.parametrize("arguments", [{"policy": Nameless}, {"strategy": NAMELESS}])
+def test_a_plug_in_without_a_name_is_refused(attempt: Any, arguments: Any) -> None:
+    with pytest.raises(ConfigError, match="policy Nameless has no name: give the class a text"):
+        attempt(**arguments)
+
+
+def test_a_plug_in_that_lacks_methods_is_refused(attempt: Any) -> None:
+    class Half(Tier):
+        name = "half"
+
+    with pytest.raises(ConfigError, match="the tier Half lacks fetch, make"):
+        attempt(strategy=replace(COMPOSED, tiers=(Half,)))
+
+
+@pytest.mark.parametrize("tiers", [(), "disk", None])
+def test_a_strategy_has_a_tuple_of_tiers(attempt: Any, tiers: Any) -> None:
+    with pytest.raises(ConfigError, match=r"tiers=.*: give a tuple of at least one"):
+        attempt(strategy=replace(COMPOSED, tiers=tiers))
+
+
+@pytest.mark.parametrize("strategy", [[], 3, None])
+def test_a_strategy_of_another_type_is_refused(attempt: Any, strategy: Any) -> None:
+    with pytest.raises(ConfigError, match="no strategy is called"):
+        attempt(strategy=strategy)
+
+
+def test_a_bad_part_is_found_before_anything_is_opened(store: Store) -> None:
+    with pytest.raises(ConfigError, match="no tier is called 'ram'"):
+        NeighborLoader(
+            store, [4, 3], batch_size=16, strategy=replace(COMPOSED, tiers=("ram", "disk"))
+        )
+
+
+class Halves(Schedule):
+    """Gives two batches of half as many seeds for each of the shuffled schedule's."""
+
+    name = "halves"
+
+    def __init__(self, context: ScheduleContext) -> None:
+        size = max((context.batch_size or 1) // 2, 1)
+        self._below = find("schedules", "shuffled").make(replace(context, batch_size=size))
+
+    @classmethod
+    def make(cls, context: ScheduleContext) -> Schedule:
+        return cls(context)
+
+    def windows(self, epoch: int) -> Iterator[Window]:
+        return self._below.windows(epoch)
+
+    def __len__(self) -> int:
+        return len(self._below)
+
+
+def test_a_loader_is_as_long_as_its_schedule(store: Store) -> None:
+    strategy = replace(STRATEGIES["gnndrive"], schedule=Halves)
+    with NeighborLoader(store, [4, 3], batch_size=16, buffer="40KB", strategy=strategy) as loader:
+        assert len(loader) == len(list(loader)) == 50
+    with NeighborLoader(store, [4, 3], batch_size=16, buffer="40KB") as loader:
+        assert len(loader) == len(list(loader)) == 25

@@ -152,6 +152,18 @@ def test_a_loader_that_needs_the_indices_gets_them_in_memory_or_mapped() -> None
         needing("direct", LEAST)
 
 
-def test_a_strategy_without_a_suitable_topology_is_refused() -> None:
-    with pytest.raises(ConfigError, match="none of the topologies resident suits this loader"):
-        choose_topology(("resident",), None, [SIZE], REQUIREMENTS, LEAST, None)
+def test_the_last_topology_of_a_strategy_is_taken_if_none_suits() -> None:
+    choice = choose_topology(("direct", "resident"), None, [SIZE], REQUIREMENTS, None, None)
+    assert name_of(choice.kind) == "resident"
+    choice = choose_topology(("direct",), None, [SIZE], REQUIREMENTS, None, None)
+    assert name_of(choice.kind) == "direct"
+    with pytest.raises(ConfigError, match="none of the topologies direct can be used: it reads"):
+        choose_topology(
+            ("direct",),
+            None,
+            [SIZE],
+            REQUIREMENTS,
+            None,
+            None,
+            needs_indices="it reads whole lists",
+        )

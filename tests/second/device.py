@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -155,13 +154,14 @@ class Copier(Device):
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         return PORTIONS * (min(rows, PORTION_ROWS) * row_bytes + 4096)
 
-    def computing(self) -> AbstractContextManager[object]:
-        return self._waited()
-
-    @contextlib.contextmanager
-    def _waited(self) -> Iterator[None]:
+    def deliver(
+        self,
+        batch: Any,
+        there: Collection[torch.Tensor],
+        finish: Callable[[Any], Any] = lambda batch: batch,
+    ) -> Any:
         self._copies.wait()
-        yield
+        return finish(batch)
 
     def hand_over(self, batch: Any) -> None:
         self._copies.wait()
