@@ -10,8 +10,8 @@
  * a comment says otherwise.
  *
  * Threads: unless a comment says otherwise one thread at a time uses an object. No function calls
- * Python. A call through cffi's `lib` drops the GIL; gnndrive's _ffi module also has calls that
- * keep it.
+ * Python. A call through cffi's `lib` drops the GIL; a call through `holding_gil` of
+ * gnndrive/common/ffi.py keeps it.
  */
 #ifndef GNNDRIVE_H
 #define GNNDRIVE_H

@@ -17,7 +17,7 @@ import numpy as np
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
@@ -39,6 +39,7 @@ class SlotTable:
         empty: allocates an admission's arrays.
 
     Raises:
+        ConfigError: a slot table cannot have so many slots.
         MemoryError: no memory for the C table: 4 bytes a row, 38 bytes a slot.
     """
 
@@ -54,10 +55,15 @@ class SlotTable:
         empty: Allocate = np.empty,
     ) -> None:
         handle = lib.gd_buffer_new(rows, slots)
+        if handle == ffi.NULL and ffi.errno == errno.EINVAL:
+            raise ConfigError(
+                f"a slot table cannot have {slots:,} slots for {rows:,} rows: give buffer= less, "
+                "because slots are numbered with 31 bits"
+            )
         if handle == ffi.NULL:
             raise MemoryError(
-                f"no memory for the mapping table of {rows} rows and {slots} slots: "
-                "give buffer= less"
+                f"no memory for the mapping table of {rows:,} rows and {slots:,} slots: give "
+                "buffer= less"
             )
         self.handle = ffi.gc(handle, lib.gd_buffer_free)
         self._room = lib.gd_buffer_room(handle)
@@ -70,9 +76,8 @@ class SlotTable:
         self.empty = empty
         self._repeats = 0  # rows that an admission had more than once, as in two batches of a sweep
         self._window: Any = ffi.NULL
-        self._not_in_window: dict[
-            int, Int64Array
-        ] = {}  # by index: batches for which the window has no place
+        # By index: the rows of batches for which the window has no place.
+        self._not_in_window: dict[int, Int64Array] = {}
         if self._policy is not None:
             window = lib.gd_window_new(rows)
             if window == ffi.NULL:

@@ -185,12 +185,14 @@ class FeatureBuffer(RuleBasedStateMachine):
         self.try_admit(rows, None)
         slot = (-1, self.model.slots, *range(self.model.slots))[byte % (self.model.slots + 2)]
         if self.model.state.get(slot) != LOADING:
-            assert self.table.commit([slot]) == self.table.fail([slot]) == -errno.EINVAL
-            self.model.tick += 1
+            loading = sorted(self.model.slots_in(LOADING))
+            for slots in [slot], [*loading, slot], [*loading[:1] * 2, slot]:
+                assert self.table.commit(slots) == self.table.fail(slots) == -errno.EINVAL
         if not self.model.references.get(slot):
-            assert self.table.release([slot]) == -errno.EINVAL
-            self.model.tick += 1
-            self.model.counts["releases"] += 1
+            held = [alias for lease in self.leases for alias in lease.alias]
+            for slots in [slot], [*held, slot], [*held, *held]:
+                if slots:
+                    assert self.table.release(slots) == -errno.EINVAL
 
     @invariant()
     def same_as_the_model(self) -> None:

@@ -174,11 +174,15 @@ def test_slots_of_one_release_leave_in_the_order_of_slots() -> None:
     assert [slot for _, slot in table.admit(list(range(9000, 18000))).loads] == expected
 
 
-def test_a_release_that_is_refused_midway_has_released_the_slots_before() -> None:
+def test_a_release_that_is_refused_has_released_nothing() -> None:
     table = CoreTable(rows=10, slots=4)
     held = table.serve([1, 2, 3])
+    before = table.observe(), table.stats()
     assert table.release([held.alias[0], held.alias[1], -1, held.alias[2]]) == -errno.EINVAL
-    assert (table.available(), table.verify()) == (3, 0)
+    assert table.release([held.alias[0], held.alias[1], held.alias[0]]) == -errno.EINVAL
+    assert (table.observe(), table.stats(), table.verify()) == (*before, 0)
+    assert table.release(held.alias) == 0
+    assert (table.available(), table.verify()) == (4, 0)
 
 
 def test_lru_counts_from_the_release_not_the_admission() -> None:

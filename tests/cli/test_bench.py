@@ -125,7 +125,7 @@ def test_disk_calibrates_and_info_shows_it(
         (("--filename", "BLOCKS", "--bs", "0"), "write 512, 4k, 1m or 2g"),
         (("--filename", "BLOCKS", "--bs", "1g"), "not one block"),
         (("--filename", "gone"), "cannot be read"),
-        (("--rows", "gone"), "no store"),
+        (("--rows", "gone"), "is not a store"),
     ],
 )
 def test_a_users_mistake_is_one_line(gnndrive: Command, blocks: Path, words, complaint):

@@ -71,9 +71,9 @@ POWER_LAW = {"degrees": conformance.GRAPHS["a power law"], "dtype": np.int32}
 @pytest.mark.parametrize(
     ("topology", "check"),
     [
-        (Turned, partial(conformance.test_the_same_samples, **POWER_LAW)),
+        (Turned, partial(conformance.test_samples_equal_those_from_memory, **POWER_LAW)),
         (Mending, partial(conformance.test_a_neighbour_out_of_range, dtype=np.int32, bad=-1)),
-        (Smoothing, partial(conformance.test_index_pointers_that_cannot_be, bad=-1)),
+        (Smoothing, partial(conformance.test_damaged_index_pointers, bad=-1)),
     ],
 )
 def test_a_broken_topology_is_found(
@@ -88,9 +88,11 @@ def test_a_broken_topology_is_found(
 
 def test_one_that_trusts_the_ends_is_found(opened: Callable[..., Opened], on_disk: Any) -> None:
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        conformance.test_what_is_no_csc_graph_is_refused(opened, on_disk, Trusting, [0, 3])
+        conformance.test_index_pointers_with_wrong_ends_are_refused(
+            opened, on_disk, Trusting, [0, 3]
+        )
 
 
 def test_one_that_plans_too_little_is_found(opened: Callable[..., Opened], on_disk: Any) -> None:
     with pytest.raises(AssertionError, match="<="):
-        conformance.test_what_it_holds_is_what_was_planned(opened, on_disk, Modest, 0)
+        conformance.test_a_topology_holds_as_much_memory_as_planned(opened, on_disk, Modest, 0)
