@@ -8,6 +8,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip -qq --disable-pip-version-check --no-input
 TORCH := torch==2.13.0
+WORKERS ?= $(shell nproc)
 CORE := gnndrive/_core.abi3.so
 NATIVE := $(wildcard native/*.c native/*.h) build_ext.py setup.py
 
@@ -21,7 +22,7 @@ demo: $(CORE)  ## generate a graph of 2 M nodes, train on it with 256 MB for fea
 	@$(VENV)/bin/gnndrive demo
 
 test: $(CORE)  ## all tests
-	@$(PY) -m pytest -n logical --dist loadgroup
+	@$(PY) -m pytest -n $(WORKERS) --dist loadgroup
 
 build: $(CORE)  ## install what is needed and build the C core in place
 

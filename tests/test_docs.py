@@ -159,3 +159,7 @@ def test_a_name_that_does_not_exist_is_found(text: str, finding: str) -> None:
 )
 def test_a_name_that_exists_is_not(text: str) -> None:
     assert not name_findings(text, ROOT)
+
+
+def test_every_figure_was_measured():
+    assert not [path.name for path in DOCUMENTS if "FIGURE" in path.read_text()]

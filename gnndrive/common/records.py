@@ -196,6 +196,12 @@ class TopologyChoice:
     cache_bytes: int = 0
     has_ring: bool = False
 
+    @property
+    def name(self) -> str:
+        """The plug-in's name."""
+        name: str = self.kind if isinstance(self.kind, str) else self.kind.name
+        return name
+
 
 INFLIGHT_BYTES = 4 << 20
 """The bytes in flight that long reads need. With more, staged data leaves the processor's cache

@@ -17,3 +17,7 @@ A new argument goes into the signatures in `neighbor_loader`, `OWN_ARGUMENTS` in
 from there through `Assembly` into `RuntimeSettings` or `PlanRequest`. A new schedule, sampler,
 policy or other plug-in needs no change here.
 """
+
+from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
+
+__all__ = ["LinkNeighborLoader", "NeighborLoader"]

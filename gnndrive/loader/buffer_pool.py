@@ -134,21 +134,29 @@ class BufferPool:
         tables: dict[str, SlotTable] = {}
         try:
             for plan in plans:
-                slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
-                policy = None
-                if self.settings.policy is not None:
-                    kind: type[Policy] = find("policies", self.settings.policy)
-                    policy = kind.make(PolicyContext(plan.name, plan.rows, slots, self._store))
-                memory = self._device.allocate(slots, plan.row_bytes)
-                tables[plan.name] = SlotTable(
-                    plan.rows, slots, plan.row_bytes, memory, self._make_tiers(plan), policy,
-                    plan.batch_rows_max, self._empty,
-                )  # fmt: skip
+                tables[plan.name] = self._make_table(plan)
         except BaseException:
             for table in tables.values():
                 table.memory.close()
             raise
         return FeatureBuffer(tables)
+
+    def _make_table(self, plan: TablePlan) -> SlotTable:
+        """Make a slot table and the memory of its slots, which is the last to be allocated."""
+        slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
+        tier, policy = self._make_tiers(plan), None
+        if self.settings.policy is not None:
+            kind: type[Policy] = find("policies", self.settings.policy)
+            policy = kind.make(PolicyContext(plan.name, plan.rows, slots, self._store))
+        memory = self._device.allocate(slots, plan.row_bytes)
+        try:
+            return SlotTable(
+                plan.rows, slots, plan.row_bytes, memory, tier, policy, plan.batch_rows_max,
+                self._empty,
+            )  # fmt: skip
+        except BaseException:
+            memory.close()
+            raise
 
     def _make_tiers(self, plan: TablePlan) -> Tier:
         """Make the strategy's chain of tiers from the lowest up, and return the highest."""

@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 DEFAULT_DEVICE = "host"
 
 
-def numbered_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
+def told_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
     """The content of rows by their numbers (int64 [n]): uint8 [n, row_bytes]."""
     place = np.arange(row_bytes, dtype=np.uint64)
     mixed = (rows.astype(np.uint64)[:, None] + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -64,9 +64,9 @@ def numbered_rows(rows: Int64Array, row_bytes: int) -> npt.NDArray[np.uint8]:
     return (mixed >> np.uint64(40)).astype(np.uint8)
 
 
-def write_numbered_rows(path: Path, count: int, row_bytes: int) -> TableFile:
-    """Write a file of `count` rows whose content is `numbered_rows`."""
-    path.write_bytes(numbered_rows(np.arange(count), row_bytes).tobytes())
+def write_told_rows(path: Path, count: int, row_bytes: int) -> TableFile:
+    """Write a file of `count` rows whose content is `told_rows`."""
+    path.write_bytes(told_rows(np.arange(count), row_bytes).tobytes())
     return TableFile(str(path), 0, count, row_bytes, "uint8", (row_bytes,))
 
 
@@ -142,7 +142,7 @@ class Scenario:
     """The parameters of a simulation.
 
     Attributes:
-        file: a table from `write_numbered_rows`.
+        file: a table from `write_told_rows`.
         slots: number of slots of the feature buffer; 0: just enough for the largest batch.
         batches: number of batches of an epoch.
         batch_size: seeds of a batch.
@@ -277,7 +277,7 @@ class Simulation:
     def check(self, batch: Delivered) -> None:
         """Raise AssertionError if a row has not the content of its node."""
         self.device.hand_over(batch)
-        expected = numbered_rows(batch.node, self.scenario.file.row_bytes)
+        expected = told_rows(batch.node, self.scenario.file.row_bytes)
         wrong = np.flatnonzero((batch.rows.numpy() != expected).any(axis=1))
         assert not len(wrong), f"batch {batch.index}: wrong rows for nodes {batch.node[wrong]}"
 

@@ -20,7 +20,7 @@ from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
-from gnndrive.disk.tiers.base import Tier
+from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.strategies import STRATEGIES, Strategy
 from tests.loader.batches import assert_same, check
@@ -292,6 +292,40 @@ def test_a_bad_part_is_found_before_anything_is_opened(store: Store) -> None:
         NeighborLoader(
             store, [4, 3], batch_size=16, strategy=replace(COMPOSED, tiers=("ram", "disk"))
         )
+
+
+class Unmakeable(Tier):
+    """A tier that cannot be made."""
+
+    name = "unmakeable"
+
+    @classmethod
+    def make(cls, context: TierContext) -> Tier:
+        raise ConfigError("there is no room for this tier")
+
+    def fetch(self, *arguments: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_a_tier_that_cannot_be_made_leaves_no_memory_behind(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocated: list[Any] = []
+    allocate = Copier.allocate
+
+    def noted(device: Copier, slots: int, row_bytes: int) -> Any:
+        allocated.append(allocate(device, slots, row_bytes))
+        return allocated[-1]
+
+    monkeypatch.setattr(Copier, "allocate", noted)
+    strategy = replace(COMPOSED, tiers=(Unmakeable, "disk"))
+    with NeighborLoader(
+        store, [4, 3], batch_size=16, buffer="40KB", device=Copier, strategy=strategy
+    ) as loader:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="no room for this tier"):
+                iter(loader)
+    assert all(memory.closed for memory in allocated)
 
 
 class Halves(Schedule):

@@ -139,6 +139,12 @@ def leases_share_staging(rows: TableFile, seed: int) -> None:
     run(main())
 
 
+def few_staging_blocks_end_well(rows: TableFile, seed: int) -> None:
+    """The engine has fewer staging blocks than there are fetches at once."""
+    stages = Stages(sweep=1)
+    simulate(Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW, stages=stages), seed)
+
+
 def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
     """A lease is granted by another's release and its task cancelled before it runs again."""
 

@@ -27,7 +27,7 @@ from gnndrive.common.errors import ReadError
 from gnndrive.common.records import Int32Array, Int64Array, Landing, TableFile
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, numbered_rows
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from tests.pipeline.tight import closing, ids, simulation_of, use
 
 
@@ -189,7 +189,7 @@ def test_a_fetch_refused_by_one_of_two_tables(rows: TableFile, refused: str) -> 
         await lease.ready()
         for name in tables:
             got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
-            assert np.array_equal(got, numbered_rows(ids(0, 16), rows.row_bytes))
+            assert np.array_equal(got, told_rows(ids(0, 16), rows.row_bytes))
         lease.release()
         await buffer.drain()
         buffer.verify()

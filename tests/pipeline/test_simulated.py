@@ -15,7 +15,7 @@ from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
-from tests.pipeline.scenarios import expected_nodes
+from tests.pipeline.scenarios import expected_nodes, few_staging_blocks_end_well
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SEEDS = 1000
@@ -161,6 +161,11 @@ def test_a_bad_sector_surfaces_at_its_batch(rows: TableFile, given: dict[str, An
         run(main())
         surfaced += first is not None
     assert surfaced > SEEDS / 2
+
+
+def test_few_staging_blocks_end_well(wide: TableFile) -> None:
+    for seed in range(60):
+        few_staging_blocks_end_well(wide, seed)
 
 
 def test_too_small_a_buffer_names_the_least_that_works(rows: TableFile) -> None:

@@ -18,7 +18,7 @@ from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulation import Scenario, Simulation, numbered_rows
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 from tests.pipeline.tight import SLOTS, ids
 
 
@@ -64,7 +64,7 @@ def test_a_lease_of_both(rows: TableFile, part_rows: int, takes: bool, tight: st
             await lease.ready()
             for name, asked in wanted.items():
                 got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
-                assert np.array_equal(got, numbered_rows(asked, rows.row_bytes))
+                assert np.array_equal(got, told_rows(asked, rows.row_bytes))
             lease.release()
 
     run(main())

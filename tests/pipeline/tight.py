@@ -9,7 +9,7 @@ import numpy as np
 
 from gnndrive.buffer.lease import Lease
 from gnndrive.common.records import Int64Array, TableFile
-from gnndrive.testing.simulation import Scenario, Simulation, numbered_rows
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
 
 SLOTS = 16
 
@@ -33,7 +33,7 @@ async def use(simulation: Simulation, lease: Lease, wanted: Int64Array) -> None:
     """Wait for the lease's rows, compare them, release."""
     await lease.ready()
     row_bytes = simulation.scenario.file.row_bytes
-    assert np.array_equal(simulation.gathered(lease), numbered_rows(wanted, row_bytes))
+    assert np.array_equal(simulation.gathered(lease), told_rows(wanted, row_bytes))
     lease.release()
 
 

@@ -27,7 +27,7 @@ from gnndrive.testing.simulation import (
     Scenario,
     Simulation,
     simulate,
-    write_numbered_rows,
+    write_told_rows,
 )
 from tests.second import Pairs
 
@@ -113,7 +113,7 @@ def no_use_is_on_one_side(kind: type[Policy], folder: Path) -> None:
 
 def what_leaves_changes_no_batch(kind: type[Policy], folder: Path) -> None:
     """Every row right, no deadlock, nothing lost, in a buffer that is tight and one that is not."""
-    file = write_numbered_rows(folder / "rows", ROWS, 64)
+    file = write_told_rows(folder / "rows", ROWS, 64)
     for seed in range(SEEDS):
         slots, stages = (16, 40, 64)[seed % 3], Stages(sweep=(1, 3, None)[seed // 3 % 3])
         for device in DEVICES:
@@ -133,7 +133,7 @@ def what_leaves_changes_no_batch(kind: type[Policy], folder: Path) -> None:
 
 def rows_that_are_held_never_leave(kind: type[Policy], folder: Path) -> None:
     """With a slot for every row no row is evicted, with any keys."""
-    file = write_numbered_rows(folder / "rows", ROWS, 64)
+    file = write_told_rows(folder / "rows", ROWS, 64)
 
     async def main() -> None:
         simulation = Simulation(Scenario(file, slots=ROWS, policy=made(kind, ROWS)), 3)

@@ -29,8 +29,8 @@ from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import (
     Scenario,
     Simulation,
-    numbered_rows,
-    write_numbered_rows,
+    told_rows,
+    write_told_rows,
 )
 from tests.disk.engines.conftest import slot_memory
 from tests.disk.tiers import broken
@@ -77,7 +77,7 @@ class Bench:
         self, kind: type[Tier], folder: Path, faults: Faults = NOISE, depth: int = 8
     ) -> None:
         path = folder / "rows"
-        self.file = write_numbered_rows(path, ROWS, ROW_BYTES)
+        self.file = write_told_rows(path, ROWS, ROW_BYTES)
         self.layout = TableLayout(self.file, extent_bytes_max=4096)
         self.engine = Simulated(simulated(3, faults, depth))
         disk = plugins.find("tiers", "disk")
@@ -97,7 +97,7 @@ class Bench:
         asked, row_of = Asked(), dict(zip(slots.tolist(), rows.tolist(), strict=True))
         async for stretch in fetch:
             got = stretch.slots.tolist()
-            expected = numbered_rows(np.array([row_of[slot] for slot in got], np.int64), ROW_BYTES)
+            expected = told_rows(np.array([row_of[slot] for slot in got], np.int64), ROW_BYTES)
             assert np.array_equal(self.rows[got], expected), "a wrong row"
             asked.landed += got
             for slot, error, offset in stretch.failures.tolist():
@@ -165,7 +165,7 @@ def a_fetch_starts_in_the_call(kind: type[Tier], folder: Path) -> None:
         assert bench.engine.inflight, "nothing was started in the call"
         while bench.engine.step():
             pass
-        assert np.array_equal(bench.rows[slots], numbered_rows(rows, ROW_BYTES)), "it waited"
+        assert np.array_equal(bench.rows[slots], told_rows(rows, ROW_BYTES)), "it waited"
         bench.engine.paused = False
         assert not (await bench.end(fetch, rows, slots)).failures
 
@@ -225,7 +225,7 @@ def a_bad_sector_fails_the_rows_in_it(kind: type[Tier], folder: Path) -> None:
             error, offset = asked.failures[slot]
             assert error == errno.EIO
             assert offset <= BAD[0] < offset + 4096
-            assert (bench.rows[slot] != numbered_rows(np.array([20]), ROW_BYTES)).any()
+            assert (bench.rows[slot] != told_rows(np.array([20]), ROW_BYTES)).any()
 
     on_a_bench(kind, folder, main, faults=Faults(eio_offsets=(BAD,)))
 
@@ -260,7 +260,7 @@ def errors_name_the_file(kind: type[Tier], folder: Path) -> None:
 
 def epochs_deliver_every_row(kind: type[Tier], folder: Path) -> None:
     """In the pipeline, with slots just enough for the largest batch, on both devices."""
-    file = write_numbered_rows(folder / "rows", ROWS, 64)
+    file = write_told_rows(folder / "rows", ROWS, 64)
 
     async def epochs(device: str, seed: int) -> None:
         simulation = Simulation(Scenario(file, faults=NOISE, device=device, slots=16), seed)
