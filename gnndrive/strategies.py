@@ -23,12 +23,14 @@ class Strategy:
         name: the name that `strategy=` takes.
         paper: where the design was published.
         schedule: chooses the seeds of each batch.
-        sampler: samples around seeds; not used for what only `SubgraphSampler` can do.
+        sampler: samples around seeds. A class for plain sampling only returns, from `make`, the
+            subgraph sampler for loader arguments that need more.
         topologies: where the adjacency may live; the loader takes the first that suits the memory,
             unless the user names one.
         layout: how the rows of features lie on disk; adjacency and other attributes lie as the
             store has them.
-        policy: which rows leave the feature buffer first, unless the user names another.
+        policy: which rows leave the feature buffer first, unless the user names another; none is
+            used where the buffer holds all rows, unless the user named one.
         tiers: where rows are fetched from, below the feature buffer; the highest first.
     """
 

@@ -10,9 +10,9 @@
  * A slot is in exactly one place: free (holds no row), standby (valid, no references), referenced
  * (valid, loading or failed), or loading without references. In the last case no lease wants the
  * row any more, but the kernel may still write it, so the slot stays out of use until its read has
- * ended (DESIGN.md, law 3 and rule 6). The slots of one release enter standby in the order of
- * slots, and admissions take them in that order for rows in the order of the file. So walks over
- * standby and slots go through memory in one direction.
+ * ended (docs/architecture.md, law 3 and rule 6). The slots of one release enter standby in the
+ * order of slots, and admissions take them in that order for rows in the order of the file. So
+ * walks over standby and slots go through memory in one direction.
  *
  * An admission takes all of a batch or nothing. gd_buffer_hold is for the head of the admission
  * queue alone, which may be admitted by parts (rule 3). Only one thread, the pipeline's event loop,
@@ -287,6 +287,7 @@ static int end_loading(gd_buffer *b, const int32_t *slots, int64_t n, uint8_t st
     return 0;
 }
 
+/* A slot that no lease wants any more is reusable from here on, not before (rule 6). */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
     if (end_loading(b, slots, n, GD_VALID)) return -EINVAL;
     b->tick++;
@@ -296,6 +297,7 @@ int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n) {
     return 0;
 }
 
+/* The row is unmapped; a slot without references is free now (rules 6 and 8). */
 int gd_buffer_fail(gd_buffer *b, const int32_t *slots, int64_t n) {
     if (end_loading(b, slots, n, GD_FAILED)) return -EINVAL;
     b->stats.failures += n;
@@ -314,6 +316,7 @@ static void restore_references(gd_buffer *b, const int32_t *alias, int64_t n) {
     while (gd_slotset_take(&b->let_go) >= 0) continue;
 }
 
+/* A loading slot stays out of use (rule 6); a failed one is free at its last release (rule 8). */
 int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n) {
     int32_t slot;
     for (int64_t i = 0; i < n; i++) {

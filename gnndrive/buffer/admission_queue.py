@@ -23,7 +23,7 @@ class Sweep:
     """Batches to be admitted together.
 
     Attributes:
-        together: how many of them, from the head of the queue on, are tried together.
+        together: how many batches, from the first one, the next try admits.
         rows: table name → their rows one behind the other, int64 [n], as tried last; None: they are
             to be joined anew.
         slots_needed: table name → slots that must be available before another try can succeed.
@@ -49,7 +49,7 @@ class Ticket:
         rows: table name → row ids, int64 [n].
         granted: gets the batch's lease when it is admitted.
         sweep: the sweep that it is part of, alone or with others.
-        arrived: whether its announcement was withdrawn, because it is tried itself.
+        arrived: whether its announcement was withdrawn because admission was tried.
     """
 
     index: int | None

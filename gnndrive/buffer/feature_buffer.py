@@ -68,8 +68,8 @@ class FeatureBuffer:
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Announce that batch `index` will need `rows` (table name → ids, int64 [n]), so that a
-        policy that looks ahead keeps them longer. Later either the batch joins with this index, or
-        the caller calls `withdraw`."""
+        policy that looks ahead keeps them longer. `pipeline/sample.py` calls it when a batch was
+        sampled. Later the batch joins with this index, or the caller calls `withdraw`."""
         for name, ids in rows.items():
             self.tables[name].announce(index, ids)
 
@@ -258,13 +258,13 @@ class FeatureBuffer:
                 self._queue.remove(ticket)
 
     def _withdraw_ticket(self, ticket: Ticket) -> None:
-        """Withdraw the announcement of a batch that is not admitted, so that its rows are kept no
-        longer. (An admission would have set their keys.)"""
+        """Withdraw the announcement of a batch that is not admitted. Only an admission sets keys
+        itself; here they must be set again."""
         if ticket.index is not None:
             self.withdraw(ticket.index, ticket.rows)
 
     def _mark_arrived(self, tickets: list[Ticket]) -> None:
-        """Withdraw the announcements of `tickets`: keys compare the next uses by later batches."""
+        """Withdraw the announcements: a key must name the next use by a *later* batch."""
         for ticket in tickets:
             if ticket.index is not None and not ticket.arrived:
                 for name, ids in ticket.rows.items():
@@ -287,8 +287,7 @@ class FeatureBuffer:
     def _fits(self, sweep: Sweep, name: str, code: int, found: Any) -> bool:
         """Whether `sweep` fits, by a slot table's answer; if not, note the slots that it needs."""
         if code == -errno.EAGAIN:
-            # No batch is admitted before these, so another try can succeed only once so many more
-            # slots are available.
+            # These batches are first in line, so a retry fails until that many slots are available.
             sweep.slots_needed = {name: self.tables[name].available + int(found.deficit)}
             return False
         if code:

@@ -35,7 +35,7 @@ class FetchQueue:
 
     Args:
         settled: called when rows have become valid or have failed.
-        broken: called with an error because of which slots stay loading for ever.
+        broken: called with an error after which some slots load for ever.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class FetchQueue:
         hold.loads = None
 
     def _start_fetch(self, table: SlotTable, landing: Landing, part: Part) -> None:
-        """Start one fetch, whose task commits its stretches and then leaves the landing."""
+        """Start a fetch; its task commits the stretches, then returns the staging."""
         rows, slots = part
         places = slots if landing.places is None else landing.places
         try:

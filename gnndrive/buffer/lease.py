@@ -27,7 +27,7 @@ class Gate(Protocol):
 
     Attributes:
         retired: whether no batch will be admitted any more, so that slots need not be released.
-        in_parts: whether the head of the queue waits for slots for its next part.
+        in_parts: whether the queue's head is admitted in parts.
         watchers: leases to be woken when their rows have settled.
     """
 
@@ -94,8 +94,8 @@ class Lease:
 
     def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
         """Copy the table's rows into a new tensor [n, *row_shape]. Blocks; call it in a worker
-        thread, once for each table: slots are released as soon as they have been copied, while the
-        others are being copied (rule 9)."""
+        thread, once for each table. If the device reports pieces (the host does, from 64 MiB on),
+        the slots of a piece are released while the others are being copied (rule 9)."""
 
         def copied_from(begin: int) -> None:
             self._loop.call_soon_threadsafe(self._release_tail, table, begin)
@@ -125,7 +125,8 @@ class Lease:
             await fence()
 
     def release(self) -> None:
-        """Release the slots that are still held: once, after `gathered` (rule 9).
+        """Release the slots that are still held: once, after `gathered` (rule 9); without a gather
+        if the batch was cancelled or has failed.
 
         Raises:
             RuntimeError: the lease was released before.

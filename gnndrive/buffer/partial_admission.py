@@ -8,8 +8,8 @@ already are held first, so that no part takes them away.
 
 Only the head of the queue is admitted in parts (rule 3). The batches before it have all they need
 and will release it; the batches behind it take no slots. So the last part always gets its slots.
-For the same reason the slots that each part needs are known from the start, and no part is tried in
-vain.
+Nothing else takes slots meanwhile, so the slots of each part are computed once, and no part is
+tried in vain.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class SlotTable:
         self._policy = policy if policy is not None and policy.looks_ahead else None
         self.batch_rows_max = batch_rows_max
         self.empty = empty
-        self._repeats = 0  # rows that an admission had more than once, as in two batches of a sweep
+        self._repeats = 0  # duplicate rows within one admission, as of two batches of a sweep
         self._window: Any = ffi.NULL
         # By index: the rows of batches for which the window has no place.
         self._not_in_window: dict[int, Int64Array] = {}
@@ -120,7 +120,7 @@ class SlotTable:
 
     def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
         """Whether the rows of batches, (index, int64 [n]) each, would fit together if no other
-        batch held a slot. True also for ids out of range, because their admission refuses them."""
+        batch held a slot. True also for ids out of range: the admission raises the error."""
         parts = [rows for _, rows in batches]
         if sum(map(len, parts)) <= self.slots:
             return True
@@ -143,7 +143,7 @@ class SlotTable:
             self._not_in_window[index] = rows
             return
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
-        if code != -errno.ERANGE:  # such a batch's admission refuses it
+        if code != -errno.ERANGE:  # ids out of range: the admission raises the error
             check(code, "look-ahead")
             self._update_keys()
             code = lib.gd_buffer_rekey(self.handle, self._window, pointer(rows), len(rows))
@@ -227,7 +227,9 @@ class SlotTable:
         return 0, found, SlotHold(self, alias, pending[: found.pending])
 
     def commit(self, stretch: Stretch) -> None:
-        """Mark the landed rows of a stretch as valid, and the failed ones as failed."""
+        """Mark the landed rows of a stretch as valid (rule 7), and the failed ones as failed: they
+        are unmapped, and their waiters get the error (rule 8). A slot that no lease holds any more
+        becomes reusable only here (rule 6)."""
         slots = stretch.slots
         check(holding_gil.gd_buffer_commit(self.handle, pointer(slots), len(slots)), "commit")
         if not len(stretch.failures):
@@ -239,7 +241,8 @@ class SlotTable:
         self.failures[failed] = stretch.failures
 
     def release(self, alias: Int32Array) -> None:
-        """Give back one reference to each slot of `alias`, int32 [n]."""
+        """Give back one reference to each slot of `alias`, int32 [n]. A slot that is still loading
+        stays out of use (rule 6); a failed one is free after its last reference (rule 8)."""
         check(lib.gd_buffer_release(self.handle, pointer(alias), len(alias)), "release")
 
 
@@ -251,7 +254,7 @@ class SlotHold:
         alias: the slot of each row, int32 [n].
         pending: slots that were not valid at admission, int32 [m].
         position: pending slots before this one are known to have settled.
-        loads: rows (int64 [k]) and slots (int32 [k]) that are yet to be fetched; None: none.
+        loads: rows still to fetch, int64 [k], and their slots, int32 [k]; None: none.
     """
 
     __slots__ = ("alias", "loads", "pending", "position", "table")

@@ -31,7 +31,8 @@ def ends_of(type: EdgeKey) -> tuple[NodeKey, NodeKey]:
 
 
 FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64)])
-"""A row that could not be read: its slot, errno and file offset; the C `gd_failure`."""
+"""A row that could not be read: `slot` is its place in the landing (see `Landing`) until the
+device's commit turns it into a slot; errno and file offset; the C `gd_failure`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +126,9 @@ class Stretch:
     """The rows of a read job whose reads have ended since its last stretch.
 
     Attributes:
-        slots: slots whose whole row has landed, int32 [rows]; valid after the device's commit.
-        failures: rows that could not be read, `FAILURE` [rows].
+        slots: places whose whole row has landed (see `Landing`), int32 [rows]; on the host a place
+            is a slot, and the device's commit turns places into slots. The rows are valid after it.
+        failures: rows that could not be read, `FAILURE` [rows]; likewise.
     """
 
     slots: Int32Array
@@ -156,16 +158,18 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """The memory in which rows land: slot `s` starts at `address + s * slot_stride`.
+    """The memory in which rows land: place `p` starts at `address + p * slot_stride`.
+
+    On the host a place is a slot. On a device with staging it is a place in a portion of staging;
+    the device's commit turns places into slots.
 
     Attributes:
         address: an address in this process, aligned to 4,096 bytes; 0: rows are read and dropped,
             which only a table layout with `separate` reads can do.
-        slot_stride: bytes from one slot to the next.
-        direct: whether a row of whole aligned sectors may be read straight into its slot.
+        slot_stride: bytes from one place to the next.
+        direct: whether a row of whole aligned sectors may be read straight into its place.
         owner: the object that owns the memory; a reference keeps the memory alive.
-        places: int32 [rows]; row `i` lands at `address + places[i] * slot_stride` instead of in its
-            slot; None: each row lands in its slot.
+        places: the place of each row, int32 [rows]; None: the place of a row is its slot.
         leave: called once: after all rows have ended and those that landed are committed, or if
             the fetch could not start.
     """

@@ -1,8 +1,9 @@
 """`Assembly`: makes a loader's schedule, sampler, plan and settings. `EpochAssembly`: its batches.
 
 `StoreLoader` makes an `Assembly` from its checked arguments. `Assembly` asks `plan/` for the plan
-and finds the plug-ins that the strategy names; it names none itself. The pipeline's stages call
-`EpochAssembly` in worker threads: for the rows that a sample needs, and for the finished batch.
+and finds the plug-ins that the strategy names; no plug-in's name is written here. The pipeline's
+stages call `EpochAssembly` in worker threads: for the rows that a sample needs, and for the
+finished batch.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Assembly:
         store: the graph.
         strategy: names the plug-ins.
         inputs: the nodes or edges that seeds are drawn from.
-        subgraphs: how to sample in PyG's own form; None: the strategy's sampler samples.
+        subgraphs: how to sample in PyG's own form, for loader arguments that need more than plain
+            neighbour sampling; a sampler class for plain sampling only then returns the subgraph
+            sampler from `make`. None: the arguments need no more.
         collate: joins samples with features and attributes.
         num_neighbors, replace: see `NeighborLoader`.
         batch_size, shuffle, drop_last: torch's arguments.
@@ -215,8 +218,9 @@ class EpochAssembly:
     Args:
         assembly: the loader's assembly.
         runtime: has the attributes, the array pool and the device.
-        number: the epoch's number.
-        seed: the epoch's seed. A batch's random draws depend on `seed`, `number` and its index.
+        number: the epoch's number if the user gave `seed`, else 0.
+        seed: the user's, or the one drawn for this epoch. A batch's random draws depend on `seed`,
+            `number` and its index.
     """
 
     def __init__(self, assembly: Assembly, runtime: Runtime, number: int, seed: int) -> None:

@@ -92,8 +92,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             the strategy's policy, or none if the buffer holds all rows.
         sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
             "auto": as many as the buffer has room for, up to four; one if it holds all rows.
-        samplers: the number of sampling threads; with topology="direct", samples that are made at
-            once share their reads. A positive `num_workers` replaces it.
+        samplers: the most batches that are sampled at once; with topology="direct" they share their
+            reads. The loader's pool has samplers + 2 threads for all blocking work, gathers
+            included. A positive `num_workers` replaces it.
         extractors: the number of tasks that read batches' rows into the feature buffer.
         extracting_queue: how many batches may be sampled or wait for an extractor.
         training_queue: how many batches may be extracted or wait to be delivered.

@@ -114,8 +114,7 @@ class Runtime:
 
     async def _start_engine(self, settings: RuntimeSettings) -> Engine:
         kind = choose(settings.engine)
-        # Reads of rows give way to reads of the adjacency: a sample has several short sweeps, one
-        # after the other, and a batch's rows have a single long one.
+        # Adjacency reads go first: a sample needs several short passes, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
         engine = kind.make(own)
         try:

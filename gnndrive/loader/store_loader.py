@@ -47,7 +47,8 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     """Base class of the public loaders. For data in memory, each method calls PyG's of that name.
 
     Attributes:
-        epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number.
+        epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number if
+            the user gave `seed`, else on the seed that is drawn for the epoch.
     """
 
     memory: str | int | None
@@ -75,7 +76,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     _resumed: EpochState | None = None  # given to load_state_dict, until the next epoch begins
     _from_store = False
     _inputs: InputNodes | InputEdges
-    _subgraphs: SubgraphSampling | None = None  # None: the strategy's sampler is used
+    _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     num_neighbors: Any
     replace: bool
     transform: Callable[[Any], Any] | None
@@ -94,7 +95,7 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
         Args:
             data: the store.
             inputs: the nodes or edges that seeds are drawn from.
-            subgraphs: how to sample in PyG's own form; None: the strategy's sampler samples.
+            subgraphs: see `Assembly`.
             own: the values of `OWN_ARGUMENTS`.
             kwargs: torch's arguments.
         """

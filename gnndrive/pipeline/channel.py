@@ -83,7 +83,8 @@ class Channel(Generic[Item]):
         return self.reserved - count
 
     def put(self, index: int, item: Item) -> None:
-        """Put the item of batch `index` into the place reserved for it; never waits."""
+        """Put the item of batch `index`; never waits. A place was reserved for it before, except in
+        the releasing queue, which has no bound."""
         rank = index if self.ordered else self._arrivals
         self._arrivals += 1
         heapq.heappush(self._items, (rank, item))
@@ -97,8 +98,7 @@ class Channel(Generic[Item]):
         self._wake_waiters()
 
     async def take(self) -> Item:
-        """Wait for the next item and take it. The item is taken in the step in which this returns,
-        so what its callers do before their next await happens in the order of the items (rule 1).
+        """Wait for the next item and take it, in the step in which this returns.
 
         Raises:
             ChannelEnded: every item was taken.
@@ -132,7 +132,8 @@ class Channel(Generic[Item]):
         return found
 
     def take_now(self, count: int = 1) -> list[Item]:
-        """Take the first `count` items, which `peek(count)` must have returned."""
+        """Take the first `count` items, which `peek(count)` must have returned. What the caller
+        does before its next await happens in the order of the items (rule 1)."""
         taken: list[Item] = []
         for _ in range(count):
             assert self._ready()
@@ -160,7 +161,7 @@ class Channel(Generic[Item]):
 
 
 async def change_of(*channels: Channel[Any]) -> None:
-    """Wait until something is put into one of `channels`, taken from it or reserved in it."""
+    """Wait until an item is put into one of `channels` or taken from it, or until one ends."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for channel in channels:
         channel._waiters.append(waiter)

@@ -33,7 +33,8 @@ class Stages:
     extractors, queues of 6 and 4).
 
     Attributes:
-        samplers: batches that are sampled at the same time.
+        samplers: at most so many batches are sampled at the same time: `run_epoch` starts
+            `samplers // together` tasks, each of which samples `together` batches.
         extractors: tasks of the extract stage.
         extracting_queue: the most batches that are being sampled or wait to be extracted.
         training_queue: the most batches that are being extracted or wait to be gathered.
@@ -81,8 +82,9 @@ class EpochInputs:
     """What one epoch loads.
 
     Attributes:
-        number, seed: the epoch's number and the loader's seed; with a batch's index they determine
-            its random draws.
+        number: the epoch's number if the user gave `seed`, else 0.
+        seed: the user's, or the one drawn for this epoch. With `number` and a batch's index it
+            determines the batch's random draws.
         batches: the schedule's batches in order, each with its window.
         sampler: makes samples; stopped when the epoch ends.
         assembly: makes batches of samples and their rows.

@@ -7,8 +7,8 @@ buffer's admission queue for them and puts the extracted batches into the traini
 A task takes one sample, and with it those samples behind it that are ready and that the buffer can
 hold together: a sweep, whose rows are read in one sorted pass. On a disk whose requests cost as
 much as some ten kilobytes of bandwidth, the rows of one batch already make a pass over a good part
-of the file, and those of the next batch add little. That outweighs that the buffer has room for
-little else meanwhile. `sweep=1` is the paper.
+of the file, and those of the next batch add little. A sweep leaves the buffer little room for other
+batches, but saves more time than that costs. `sweep=1` is the paper.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gnndrive.pipeline.channel import ChannelEnded, change_of
 from gnndrive.pipeline.epoch import Epoch
 
 SWEEP_MAX = 4
-FEW_MISSING = 0.1  # of a batch's rows: with fewer missing, reads are not what takes the time
+FEW_MISSING = 0.1  # below this share of missing rows, reading is not the bottleneck
 
 
 async def extract_stage(epoch: Epoch) -> None:
@@ -34,8 +34,8 @@ async def extract_stage(epoch: Epoch) -> None:
         try:
             async with epoch.picking:  # only one task at a time waits for samples
                 count = await _next_sweep_size(epoch)
-                # From here on nothing is awaited: samples are taken and join the admission queue in
-                # one step (rule 1).
+                # From here on nothing is awaited, and `picking` is held: samples are taken in the
+                # order of their batches and join the admission queue in the same step (rule 1).
                 epoch.training.reserve_now(count)
                 waiting = _join_admission_queue(epoch, epoch.extracting.take_now(count))
         except ChannelEnded:
@@ -52,11 +52,11 @@ async def extract_stage(epoch: Epoch) -> None:
 async def _next_sweep_size(epoch: Epoch) -> int:
     """Wait until a sweep can start, and return how many of the ready samples it has.
 
-    The training queue has a place for each of them. While other batches are under way this waits
-    for as many samples as the buffer can hold together. It waits for no more samples while the disk
-    is idle because samples are missing, or if so few rows are missing that reads take little time.
-    How many samples fit is computed before a place is free: when one becomes free, slots become
-    free too, and the event loop has other work.
+    The training queue has a place for each of them. While other batches are extracted this waits
+    for more samples, up to as many as the buffer can hold together. It starts with the samples that
+    are ready if nothing is extracted; or if no row is being read, and either more samples would be
+    needed or few rows miss. How many samples fit is computed before a place is free: when one
+    becomes free, slots become free too, and the event loop has other work.
 
     Raises:
         ChannelEnded: there are no more samples.

@@ -10,7 +10,7 @@ here is C's `eventfd_write`, and the event loop reads the event descriptor.
 `ctypes.PyDLL` keeps the GIL, so the descriptor cannot be closed during the write. But when an
 object is finalized, Python first collects all of its weak references and then calls their callbacks
 one after another, and one of these may close the descriptor. A write may therefore come after the
-close: by then the number that it gets is -1, which is no file.
+close; `fd_number` is -1 by then, so the write fails harmlessly.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The output queue: the only place where the pipeline's threads and the user's thread meet
-(GNNDrive §4.1).
+"""The output queue: the only way of a batch to the user's thread (GNNDrive §4.1).
 
 The train stage's worker threads put batches, iterators take them. One batch is ready while the user
 computes on the one before: two batches are alive, and the plan counts memory for two. A training
@@ -148,7 +147,8 @@ class OutputQueue:
 
     def _has_next(self) -> bool:
         """Whether a batch or the end is there. If not, the user has asked while nothing was ready,
-        so there is room for a batch; a user whose batch another one has taken asks again."""
+        so there is room for a batch. If two callers wait and one takes the batch, the other asks
+        again."""
         has_next = bool(self._ready) or self._ended
         if not has_next and self._previous:
             self._previous = ()

@@ -3,8 +3,8 @@
 Training itself happens in the user's thread. `run_epoch` starts one task of this stage. As soon as
 the output queue has room, the task has a worker thread gather a batch's rows, so one batch is ready
 while the user computes on the one before. As soon as the rows are gathered the lease goes to the
-release stage, while the same worker thread makes the rest of the batch and puts it into the output
-queue, because the next batches' rows may be waiting for the slots.
+release stage, because the next batches may need the slots; meanwhile the same worker thread makes
+the rest of the batch and puts it into the output queue.
 """
 
 from __future__ import annotations

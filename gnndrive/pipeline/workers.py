@@ -40,8 +40,8 @@ class Workers(ABC):
         """Call `function(*arguments)` and return its result. When cancelled, it waits until the
         function has returned, and then raises CancelledError.
 
-        A thread cannot be cancelled. It may read slots or write memory, so these must not be used
-        again before it has ended.
+        A thread cannot be cancelled. The function may still use slots or memory: do not reuse them
+        before it ends.
         """
 
     @abstractmethod
@@ -56,8 +56,8 @@ class ThreadWorkers(Workers):
     samplers that were not told to stop. These threads are ended by `close`, which the loader's exit
     handler calls.
 
-    Functions begin in the order of the calls of `run`. So functions that wait for each other run at
-    the same time if nothing was called between them and there are no more of them than threads.
+    Functions begin in the order of the calls of `run`. Functions that wait for each other run at
+    the same time if they are queued one right behind the other and are no more than the threads.
 
     Args:
         count: threads, which is how many functions run at the same time.

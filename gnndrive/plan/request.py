@@ -4,9 +4,10 @@
 derives the `Requirements` and chooses the topology; `Planner.plan` then decides which attributes
 are memory-mapped and calls `make_plan`. None of them reads the graph.
 
-On a GPU, unless the user gives device_memory= or buffer=, the first batches are a warm-up with a
-small feature buffer. After them the loader knows how much of the device's memory training uses and
-asks for a second plan with `Planner.plan_after_warm_up` (`loader/iterator.py`).
+On a GPU, unless the user gives device_memory=, buffer= or in_order=False, the first batches are a
+warm-up with a small feature buffer. After them the loader knows how much of the device's memory
+training uses. `BufferPool.grow` then calls the settings' `after_warm_up`, which makes the second
+plan with `Planner.plan_after_warm_up`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def choose_topology(
     )
     usable = [kind for kind in kinds if needs_indices is None or kind.has_indices]
     choice = next(filter(None, (kind.plan(question) for kind in usable)), None)
-    if choice is None and usable:  # the last is taken, as if the user had named it
+    if choice is None and usable:  # none suits: ask the last one as if the user had named it
         choice = usable[-1].plan(replace(question, asked=True))
     if choice is None:
         raise ConfigError(

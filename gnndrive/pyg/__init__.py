@@ -12,5 +12,6 @@ What users of PyG use without gnndrive's loaders:
 - `sampler`: `NeighborSampler`, a PyG `BaseSampler`, for graphs in memory and in stores.
 - `stored_graph`: `StoredGraph`, a store's times, weights and edge ids for that sampler.
 - `stores`: a store as PyG's FeatureStore and GraphStore.
-- `bidirectional`, `conversions`: helpers of these modules.
+- `bidirectional`: `BidirectionalNeighborSampler`, which samples along edges and against them.
+- `conversions`: helpers of these modules.
 """

@@ -68,8 +68,8 @@ class StopToken:
 class CancellableLock:
     """A lock whose waiting threads a stop token wakes with ClosedError.
 
-    One sampler of a store fetches at a time, because two fetches at once would sweep the disk twice
-    and need the memory of two plans. All edge types of the store share the lock.
+    One sampler of a store fetches at a time, because two fetches at once would pass over the disk
+    twice and need the memory of two plans. All edge types of the store share the lock.
     """
 
     def __init__(self) -> None:
@@ -141,8 +141,8 @@ class CombinedFetch(Generic[Request]):
     something from most parts of the file. So a request waits until every participant has made a
     request or has left; then one of the waiting threads carries out all requests to its source.
 
-    Each participant must run in a thread of its own. If one of them cannot start because the others
-    hold all threads, they wait for it forever.
+    Each participant must run in a thread of its own. If a participant gets no thread, the others
+    wait for ever.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,8 @@
 """Devices: where the feature buffer lives. Each file without an underscore, but `base.py`, is one.
 
-The loader's arguments call `choose`; the runtime makes the device that it found.
+The loader's arguments call `choose`; the runtime makes the device that it found. To add a device,
+enter it in `MAKE` of tests/buffer/devices/conftest.py too: a test fails without it.
+`tests/buffer/devices/test_conformance.py` holds every plug-in of the kind to its contract.
 """
 
 from __future__ import annotations

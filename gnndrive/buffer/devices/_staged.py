@@ -15,8 +15,8 @@ Every wait is for one event, never for the whole device:
    these copies;
 4. staging is freed after everything that was begun on the side stream.
 
-What it needs of CUDA is a `Driver`: `cuda.py` has the real one, `simulated_cuda.py` one that
-carries copies out at times drawn from a seed.
+It calls CUDA through a `Driver`: `cuda.py` has the real one, `simulated_cuda.py` one that carries
+copies out at times drawn from a seed.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Int32Array, Landing, Stretch
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
-"""Awaited before the release of slots that the gather did not report as copied."""
+"""Awaited before the slots that `copied` did not report are released. The wait may be cancelled and
+begun again."""
 
 
 async def already_done() -> None:
@@ -74,7 +75,7 @@ class SlotMemory(ABC):
                 `alias[begin:]` have been copied and may be released.
 
         Returns:
-            The tensor, and a fence behind which all slots may be released.
+            The tensor, and a fence; after it, all slots may be released.
         """
 
     @abstractmethod
@@ -138,8 +139,8 @@ class Device(ABC):
         """Begin to watch how much of the device's own memory is used.
 
         Returns:
-            A function that returns the bytes that were free all the time since, less a margin; 0 if
-            the device has only the host's memory.
+            A function that returns the smallest amount that was free since then, in bytes, less a
+            margin; 0 if the device has only the host's memory.
         """
         return lambda: 0
 

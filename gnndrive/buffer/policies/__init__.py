@@ -1,1 +1,4 @@
-"""Policies: which standby slots are reused first. One file each, found by its name."""
+"""Policies: which standby slots are reused first. One file each, found by its name.
+
+`tests/buffer/policies/test_conformance.py` holds every plug-in of the kind to its contract.
+"""

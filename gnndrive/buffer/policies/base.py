@@ -60,11 +60,13 @@ class Policy(ABC):
         withdrawn, and only if the policy looks ahead.
 
         Args:
-            next_use: the possible next uses of a row: the index of the next announced batch that
-                needs it, or `NO_USE`; int64 [cases], one for each set of announced batches.
+            next_use: int64 [cases]; the cases are the sets of up to eight known batches. For each
+                set, the next use of a row that these batches need: the index of the first of them,
+                or `NO_USE` for the empty set.
 
         Returns:
-            The key for each case, int64 [cases].
+            The key for each case, int64 [cases]; slots with equal keys leave in the order of their
+            release.
 
         Raises:
             NotImplementedError: the policy does not look ahead.

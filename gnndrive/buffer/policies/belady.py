@@ -2,7 +2,8 @@
 
 It is optimal for the batches that are known. (Ginex §4 samples whole superbatches ahead; here the
 samples of GNNDrive's own extracting queue are used, up to eight batches.) The key of a row is minus
-its next use. It is set when the row's batch is admitted, and again when a new sample needs the row.
+its next use. It is set when the row's batch is admitted, and again when a new sample needs the row
+or a batch that needed it is withdrawn.
 Rows that no known batch needs go first, the one released longest ago before the others, so with an
 empty queue this is LRU. Do not use it where one byte of memory for each row is too much.
 """

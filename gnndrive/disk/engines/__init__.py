@@ -2,7 +2,8 @@
 
 The loader gets its engine from `choose`: io_uring if the kernel allows it, else threads and one
 warning that says how to allow it. To add an engine, write one file here with a subclass of `Engine`
-(`base.py`) that has a `name`; add it to tests/disk/engines/test_conformance.py.
+(`base.py`) that has a `name`.
+`tests/disk/engines/test_conformance.py` holds every plug-in of the kind to its contract.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Layouts: they know where rows lie on disk, and plan the reads of missing rows.
 
 To add one, write one file here with a subclass of `Layout` (`base.py`) that has a `name` and a
-class method `make(context: LayoutContext)`. tests/disk/engines/test_planner.py compares the read
-planner with brute force.
+class method `make(context: LayoutContext)`.
+`tests/disk/layouts/test_conformance.py` holds every plug-in of the kind to its contract.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class Sampler(ABC):
     @classmethod
     @abstractmethod
     def make(cls, context: SamplerContext) -> Sampler:
-        """Make a sampler for one epoch.
+        """Make a sampler: for one epoch, for a plan's `bounds`, or for a single call of the
+        loader's `collate_fn`.
 
         A class for plain sampling only returns `context.subgraphs()` if that is not None.
         """

@@ -1,8 +1,8 @@
 """Schedules: they say which seeds come next, in windows of batches.
 
 To add one, write one file here with a subclass of `Schedule` (`base.py`) that has a `name` and a
-class method `make(context: ScheduleContext)`; add it to
-tests/sampling/schedules/test_schedules.py.
+class method `make(context: ScheduleContext)`.
+`tests/sampling/schedules/test_conformance.py` holds every plug-in of the kind to its contract.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The Schedule interface: which seeds come next, and the nodes or edges that they are drawn from.
 
 The pipeline's event loop asks a schedule for windows, and the schedule makes `Seeds` from
-`InputNodes` or `InputEdges`. This code uses numpy and the C core, because these seldom release the
-GIL for so few numbers. torch releases it in each operation, and while another thread runs Python
-code, getting the GIL back may take a switch interval (5 ms) each time.
+`InputNodes` or `InputEdges`. (With a batch sampler the user's thread draws the first batch, and all
+batches that a resumed epoch skips.) This code uses numpy and the C core, because these seldom
+release the GIL for so few numbers. torch releases it in each operation, and while another thread
+runs Python code, getting the GIL back may take a switch interval (5 ms) each time.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ class Given(Schedule):
 
     Args:
         inputs: the input nodes or edges.
-        batches: yields lists of positions in `inputs`; iterated once for each epoch, in the loop
-            thread.
+        batches: yields lists of positions in `inputs`; iterated once for each epoch. The user's
+            thread draws the first batch and all that a resumed epoch skips; the loop thread draws
+            the others.
     """
 
     name = "given"

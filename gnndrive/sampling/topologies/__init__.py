@@ -2,8 +2,8 @@
 
 To add one, write one file here with a subclass of `Topology` (`base.py`) that has a `name`, a class
 method `plan(question)` that says how much memory it takes, and a class method
-`make(context: TopologyContext)`; add it to tests/sampling/topologies/test_conformance.py, which
-compares the samples of all topologies.
+`make(context: TopologyContext)`. Enter it in `WAYS` of the test below too, which fails without it.
+`tests/sampling/topologies/test_conformance.py` holds every plug-in of the kind to its contract.
 """
 
 from __future__ import annotations

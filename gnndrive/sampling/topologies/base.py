@@ -82,7 +82,7 @@ class TopologyQuestion:
         budget: whether the user gave `given`; then memory that is not counted, such as the page
             cache, would exceed it.
         cache: bytes that the user asked for the neighbour cache; None: the topology decides.
-        spare: bytes that are planned for later use and free while topologies are opened.
+        spare: bytes planned for the slot tables, still unused while topologies open.
         asked: whether the user named the topology.
     """
 
@@ -140,8 +140,8 @@ class Topology(ABC):
         num_nodes: the number of nodes that edges go to.
         num_edges: the number of edges.
         path: the file that errors name.
-        has_indices: whether C finds the indices in memory or in a memory map; if not, samplers that
-            read whole lists cannot use this topology.
+        has_indices: whether C can read the indices directly, in memory or in a memory map; without
+            them, whole lists cannot be read.
         keeps_lists: whether it uses a neighbour cache.
         fetches: whether samplers wait for `serve`; then samples that are drawn together read less.
         nbytes: bytes of process memory that it holds between two calls, without the page cache.

@@ -1,4 +1,4 @@
-"""Index pointers in memory, indices on disk: each hop reads its indices in one planned sweep.
+"""Index pointers in memory, indices on disk: each hop reads its indices in one planned pass.
 
 For graphs whose adjacency does not fit beside the features. Its memory has a fixed size, and each
 hop is one sorted pass over the disk at the ring's full depth; a sampler on memory-mapped indices
@@ -10,7 +10,7 @@ fetch plans single indices as rows of 4 or 8 bytes: the planner sorts them, read
 a sector once and bridges gaps, and each index is copied out of staging to its edge, so that no
 sector is kept. If more indices are missing than one plan may hold, the fetch passes through the
 file part by part, from its start to its end. One fetch runs at a time, because two at once would
-sweep the disk twice and need twice the memory. Samples that are drawn together combine their
+pass over the disk twice and need twice the memory. Samples that are drawn together combine their
 fetches (`CombinedFetch`), because a pass over much of the file takes little longer for four samples
 than for one. Drawing never reads indices, so samples equal those of the other topologies, bit for
 bit. Do not use it if the indices fit in memory: `resident` never waits.
