@@ -187,7 +187,7 @@ class FeatureBuffer:
         for name, worth in sweep.slots_needed.items():
             if self.tables[name].available < worth:
                 return None
-        self._mark_arrived(tickets)
+        self._withdraw_announcements(tickets)
         if sweep.rows is None:
             sweep.rows = {
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
@@ -215,7 +215,7 @@ class FeatureBuffer:
             return self._make_leases(tickets, holds)
         except Exception:
             for hold in holds.values():
-                hold.fail_unasked()
+                hold.fail_unfetched()
                 hold.table.release(hold.alias)
             raise
 
@@ -239,7 +239,7 @@ class FeatureBuffer:
             try:
                 self._begin_fetch(hold)
             except Exception:
-                hold.fail_unasked()
+                hold.fail_unfetched()
                 raise
         leases = self._make_leases(tickets, admission.holds())
         self._partial = None
@@ -263,7 +263,7 @@ class FeatureBuffer:
         if ticket.index is not None:
             self.withdraw(ticket.index, ticket.rows)
 
-    def _mark_arrived(self, tickets: list[Ticket]) -> None:
+    def _withdraw_announcements(self, tickets: list[Ticket]) -> None:
         """Withdraw the announcements: a key must name the next use by a *later* batch."""
         for ticket in tickets:
             if ticket.index is not None and not ticket.arrived:

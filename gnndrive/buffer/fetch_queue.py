@@ -5,10 +5,11 @@ each stretch of rows that has landed, the device's commit. A fetch belongs to th
 a batch: it ends even if the batch is cancelled (rule 5).
 
 A device whose slots the disk cannot reach gives out portions of staging, of which there may be too
-few for all rows at once. Then the rows are divided into parts in the order of the file. A part
-takes one portion, is fetched at once and gives the portion back at its end; parts without a portion
-wait, first come first served. Rows wait for staging only after they have their slots, and a part
-never waits for a second portion while it holds one. So fetches never wait for each other (rule 11).
+few for all rows at once. Then the rows are divided in the order of the file, by what a portion has
+room for. The rows of a portion are fetched together, and the portion is given back at their end;
+rows without a portion wait, first come first served. Rows wait for staging only after they have
+their slots, and no fetch waits for a second portion while it holds one. So fetches never wait for
+each other (rule 11).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.tiers.base import Fetch
 
-Part: TypeAlias = tuple[Int64Array, Int32Array]
-"""Rows, int64 [n], and their slots, int32 [n]."""
+Portion: TypeAlias = tuple[Int64Array, Int32Array]
+"""The rows of one fetch, int64 [n], and their slots, int32 [n]; they fit a portion of staging."""
 
 
 class FetchQueue:
@@ -43,7 +44,7 @@ class FetchQueue:
     ) -> None:
         self._on_settled, self._on_broken = settled, broken
         self._fetches: dict[asyncio.Task[None], Fetch] = {}
-        self._waiting: deque[tuple[SlotTable, Part]] = deque()
+        self._waiting: deque[tuple[SlotTable, Portion]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._fetches or self._waiting)
@@ -64,16 +65,16 @@ class FetchQueue:
         while len(rows):
             landing = None if self._waiting else table.memory.landing(slots[:most])
             if landing is None:
-                parts = [slice(start, start + most) for start in range(0, len(rows), most)]
-                self._waiting.extend([(table, (rows[part], slots[part])) for part in parts])
+                cuts = [slice(start, start + most) for start in range(0, len(rows), most)]
+                self._waiting.extend([(table, (rows[cut], slots[cut])) for cut in cuts])
                 break
             self._start_fetch(table, landing, (rows[:most], slots[:most]))
             hold.loads = rows, slots = rows[most:], slots[most:]
         hold.loads = None
 
-    def _start_fetch(self, table: SlotTable, landing: Landing, part: Part) -> None:
+    def _start_fetch(self, table: SlotTable, landing: Landing, portion: Portion) -> None:
         """Start a fetch; its task commits the stretches, then returns the staging."""
-        rows, slots = part
+        rows, slots = portion
         places = slots if landing.places is None else landing.places
         try:
             fetch = table.tier.fetch(rows, places, landing)
@@ -85,19 +86,19 @@ class FetchQueue:
         task.add_done_callback(self._fetch_ended)
 
     def _start_waiting(self) -> None:
-        """Fetch the parts that wait for staging, as long as there is some."""
+        """Fetch the portions that wait for staging, as long as there is some."""
         while self._waiting:
-            table, part = self._waiting.popleft()
+            table, portion = self._waiting.popleft()
             try:
-                landing = table.memory.landing(part[1])
+                landing = table.memory.landing(portion[1])
                 if landing is None:
-                    self._waiting.appendleft((table, part))
+                    self._waiting.appendleft((table, portion))
                     return
-                self._start_fetch(table, landing, part)
+                self._start_fetch(table, landing, portion)
             except ClosedError:
-                self._fail_rows(table, part[1], errno.ECANCELED)
+                self._fail_rows(table, portion[1], errno.ECANCELED)
             except MemoryError:
-                self._fail_rows(table, part[1], errno.ENOMEM)
+                self._fail_rows(table, portion[1], errno.ENOMEM)
             except Exception as error:
                 self._on_broken(error)
 
@@ -149,7 +150,7 @@ class FetchQueue:
                 await asyncio.wait(list(self._fetches))
 
 
-def _in_file_order(rows: Int64Array, slots: Int32Array) -> Part:
-    """Sort rows by id, which is their order in the file, so that a part is a range of the file."""
+def _in_file_order(rows: Int64Array, slots: Int32Array) -> Portion:
+    """Sort rows by id, so that each portion covers one range of the file."""
     order = np.argsort(rows, kind="stable")
     return rows[order], slots[order]

@@ -281,7 +281,7 @@ class SlotHold:
             for end, count in zip(ends, counts, strict=True)
         ]
 
-    def fail_unasked(self) -> None:
+    def fail_unfetched(self) -> None:
         """Mark the rows that are yet to be fetched as failed, because their fetch was refused."""
         if self.loads is not None:
             slots = self.loads[1]

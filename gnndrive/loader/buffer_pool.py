@@ -1,8 +1,8 @@
 """`BufferPool`: lends each running epoch a feature buffer.
 
-`Runtime` owns it and calls it in the loop thread. One buffer stays warm: the only live iterator
-uses it, epoch after epoch. A second live iterator gets a buffer of its own, because two iterators
-in one user's thread must never wait for each other's slots (rule 12).
+`Runtime` owns it and calls it in the loop thread. One buffer is kept, with its rows: the only live
+iterator uses it, epoch after epoch. A second live iterator gets a buffer of its own, because two
+iterators in one user's thread must never wait for each other's slots (rule 12).
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class BufferPool:
         self.settings = settings
         self._store = store
         self._layouts, self._engine, self._device, self._empty = layouts, engine, device, empty
-        self._warm: FeatureBuffer | None = None
+        self._kept: FeatureBuffer | None = None
         self._free_bytes = device.watch() if settings.after_warm_up is not None else lambda: 0
         self._lent: list[FeatureBuffer] = []
         self._closed_stats: Counter[str] = Counter()  # the sum over closed buffers
 
     def take(self) -> FeatureBuffer:
-        """Lend an epoch a buffer: the warm one, or another if the warm one is lent.
+        """Lend an epoch a buffer: the kept one, or another if the kept one is lent.
 
         Raises:
-            ConfigError: the device has no memory for the warm buffer, or another buffer does not
+            ConfigError: the device has no memory for the kept buffer, or another buffer does not
                 fit into memory= or device_memory=.
         """
-        if self._warm is None:
-            self._warm = self._make(self.settings.plan.tables)
-        buffer = self._warm
+        if self._kept is None:
+            self._kept = self._make(self.settings.plan.tables)
+        buffer = self._kept
         if buffer in self._lent:
             others = len(self._lent) - 1
             free = partial(self._device.free_bytes, self.settings.device[1])
@@ -75,14 +75,14 @@ class BufferPool:
     def give(self, buffer: FeatureBuffer) -> None:
         """Take a buffer back from an epoch that has ended."""
         self._lent.remove(buffer)
-        if buffer is not self._warm:
+        if buffer is not self._kept:
             self._close_buffer(buffer)
 
     async def grow(self) -> None:
-        """After a warm-up, replace the warm buffer by one that uses all memory of the device that
+        """After a warm-up, replace the kept buffer by one that uses all memory of the device that
         training leaves, if that one is larger. Does nothing while a buffer is lent."""
         settings, old = self.settings, self.settings.plan
-        if settings.after_warm_up is None or self._lent or self._warm is None:
+        if settings.after_warm_up is None or self._lent or self._kept is None:
             return
         self.settings = replace(settings, after_warm_up=None)
         free_bytes = self._free_bytes()
@@ -93,7 +93,7 @@ class BufferPool:
             await self.close()
             self.settings = larger
             try:
-                self._warm = self._make(larger.plan.tables)
+                self._kept = self._make(larger.plan.tables)
                 return
             except ConfigError:  # the memory is fragmented, or another process has taken it
                 free_bytes //= 2
@@ -102,7 +102,7 @@ class BufferPool:
     def stats(self) -> Counter[str]:
         """The slot tables' counters, summed over all buffers since the start."""
         stats = Counter(self._closed_stats)
-        for buffer in {self._warm, *self._lent}:
+        for buffer in {self._kept, *self._lent}:
             if buffer is not None:
                 stats.update(buffer.stats())
         return stats
@@ -113,16 +113,16 @@ class BufferPool:
             buffer.retire()
 
     async def drain(self) -> None:
-        """Wait until no read into the warm buffer is under way."""
-        if self._warm is not None:
-            await self._warm.drain()
+        """Wait until no read into the kept buffer is under way."""
+        if self._kept is not None:
+            await self._kept.drain()
 
     async def close(self) -> None:
-        """Close the warm buffer, which must not be lent."""
+        """Close the kept buffer, which must not be lent."""
         await self.drain()
-        if self._warm is not None:
-            self._warm.verify()
-            buffer, self._warm = self._warm, None
+        if self._kept is not None:
+            self._kept.verify()
+            buffer, self._kept = self._kept, None
             self._close_buffer(buffer)
 
     def _close_buffer(self, buffer: FeatureBuffer) -> None:

@@ -24,7 +24,7 @@ class Counters:
         extract_s: seconds from a ticket's turn to its last valid row.
         gather_s: seconds in which worker threads made batches.
         wait_s: seconds that the user waited for a batch.
-        handing_over: a lock for `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
+        lock: held to change `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
             worker threads of several epochs count these. All others but `wait_s` are counted in the
             loop thread.
     """
@@ -38,4 +38,4 @@ class Counters:
     extract_s: float = 0.0
     gather_s: float = 0.0
     wait_s: float = 0.0
-    handing_over: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

@@ -139,7 +139,7 @@ class Epoch:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""
         counters, tables = self.counters, self.buffer.tables
         wanted = sum(len(rows) * tables[name].row_bytes for name, rows in item.rows.items())
-        with counters.handing_over:
+        with counters.lock:
             counters.batches += 1
             counters.rows += item.sample.num_nodes
             counters.edges += item.sample.num_edges

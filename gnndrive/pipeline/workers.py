@@ -70,14 +70,14 @@ class ThreadWorkers(Workers):
         self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
         self._work = SimpleQueue()
         self._threads = [
-            threading.Thread(target=self._serve, args=(number,), daemon=True)
+            threading.Thread(target=self._run_functions, args=(number,), daemon=True)
             for number in range(count)
         ]
         for number, thread in enumerate(self._threads):
             thread.name = f"gnndrive-worker-{number}"
             thread.start()
 
-    def _serve(self, number: int) -> None:
+    def _run_functions(self, number: int) -> None:
         begin = self._begin
         while (item := self._work.get()) is not None:
             future, function, arguments = item

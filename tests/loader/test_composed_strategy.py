@@ -149,9 +149,9 @@ def test_closing_leaves_nothing_held(composed: Make, store: Store) -> None:
     batches = iter(loader)
     next(batches)
     runtime = loader._runtime
-    (table,) = runtime._buffers._warm.tables.values()
+    (table,) = runtime._buffers._kept.tables.values()
     batches.close()
-    runtime._buffers._warm.verify()
+    runtime._buffers._kept.verify()
     stats = table.stats()
     assert stats["free"] + stats["standby"] == stats["slots"]
     assert list(store.path.parent.glob("*.reversed"))

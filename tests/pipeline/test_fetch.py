@@ -45,10 +45,10 @@ class Refusing(Tier):
     def make(cls, context: TierContext) -> Refusing:
         raise NotImplementedError("made by hand")
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         if self.refused & set(rows.tolist()):
             raise MemoryError("no memory for the reads")
-        return self.below.fetch(rows, slots, landing)
+        return self.below.fetch(rows, places, landing)
 
 
 @asynccontextmanager

@@ -131,11 +131,11 @@ class Limited(Tier):
     def make(cls, context: TierContext) -> Limited:
         raise NotImplementedError("made by hand")
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         self.left -= 1
         if self.left == -1:
             raise MemoryError("no memory for the reads")
-        return self.below.fetch(rows, slots, landing)
+        return self.below.fetch(rows, places, landing)
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2, 3])

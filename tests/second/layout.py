@@ -58,7 +58,7 @@ class Reversed(Layout):
     def make(cls, context: LayoutContext) -> Self:
         return cls(context)
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
         if self._fd < 0:
             raise ValueError(f"the layout {self.path} is closed")
         file, context = self._context.file, self._context
@@ -66,8 +66,8 @@ class Reversed(Layout):
         if len(wrong):
             raise ValueError(f"row {wrong[0]} of {file.path}, which has {file.row_count} rows")
         used["layouts"] += 1
-        places = np.ascontiguousarray(file.row_count - 1 - rows, np.int64)
-        slots = np.ascontiguousarray(slots, np.int32)
+        reversed_rows = np.ascontiguousarray(file.row_count - 1 - rows, np.int64)
+        places = np.ascontiguousarray(places, np.int32)
         geometry = ffi.new(
             "gd_geometry *",
             {
@@ -84,11 +84,13 @@ class Reversed(Layout):
             },
         )
         error = ffi.new("int *")
-        handle = lib.gd_reads_plan(geometry, pointer(places), pointer(slots), len(places), error)
+        handle = lib.gd_reads_plan(
+            geometry, pointer(reversed_rows), pointer(places), len(rows), error
+        )
         if handle == ffi.NULL:
             if error[0] == -errno.ENOMEM:
                 raise MemoryError(f"no memory to plan {len(rows)} reads of {self.path}")
-            raise ValueError(f"a plan of {self.path} that cannot be: a row twice, or a wrong slot")
+            raise ValueError(f"a plan of {self.path} that cannot be: a row twice, or a wrong place")
         return ReadJob(handle, self._fd, self.path, (self, landing))
 
     def close(self) -> None:

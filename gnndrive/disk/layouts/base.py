@@ -41,7 +41,7 @@ class LayoutContext:
         extent_bytes_max: the most bytes of one read, unless a single row is longer.
         gap_bytes_max: two rows are read as one if at most this many unwanted bytes lie between
             them.
-        repeats: whether one plan may contain a row several times, for several slots.
+        repeats: whether one plan may contain a row several times, for several places.
         store: the store of the array; None for a file without a store.
     """
 
@@ -73,13 +73,13 @@ class Layout(ABC):
         """
 
     @abstractmethod
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        """Plan the reads that bring `rows` into `slots`.
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
+        """Plan the reads that bring `rows` to `places`.
 
         Args:
             rows: row numbers, int64 [n], in any order; each once, unless the context has `repeats`.
-            slots: the slot of each row, int32 [n].
-            landing: the memory of the slots.
+            places: the place of each row in the landing, int32 [n].
+            landing: the memory in which the places are.
 
         Raises:
             ValueError: a row is out of range or requested twice.

@@ -35,7 +35,7 @@ class TableLayout(Layout):
             warning.
         separate: read each row with its own request, in the given order, without sorting or
             joining; a row may occur twice. For benchmarks.
-        repeats: whether one plan may contain a row several times, for several slots.
+        repeats: whether one plan may contain a row several times, for several places.
 
     Raises:
         ConfigError: `extent_bytes_max` or `gap_bytes_max` cannot work.
@@ -71,14 +71,14 @@ class TableLayout(Layout):
             context.file, context.extent_bytes_max, context.gap_bytes_max, repeats=context.repeats
         )
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
         """See `Layout.locate`."""
         if self.fd < 0:
             raise ValueError(f"the table {self.path} is closed")
-        if rows.ndim != 1 or rows.shape != slots.shape:
-            raise ValueError(f"rows {rows.shape} and slots {slots.shape} must be [n] both")
+        if rows.ndim != 1 or rows.shape != places.shape:
+            raise ValueError(f"rows {rows.shape} and places {places.shape} must be [n] both")
         rows = np.ascontiguousarray(rows, dtype=np.int64)
-        slots = np.ascontiguousarray(slots, dtype=np.int32)
+        places = np.ascontiguousarray(places, dtype=np.int32)
         geometry = ffi.new(
             "gd_geometry *",
             {
@@ -96,7 +96,7 @@ class TableLayout(Layout):
             },
         )
         error = ffi.new("int *")
-        handle = lib.gd_reads_plan(geometry, pointer(rows), pointer(slots), rows.size, error)
+        handle = lib.gd_reads_plan(geometry, pointer(rows), pointer(places), rows.size, error)
         if handle == ffi.NULL:
             raise self._plan_error(-error[0], rows)
         return ReadJob(handle, self.fd, self.path, (self, landing))
@@ -109,7 +109,7 @@ class TableLayout(Layout):
             bad = rows[(rows < 0) | (rows >= self.file.row_count)][0]
             return ValueError(f"row {bad} of {self.path}, which has {self.file.row_count} rows")
         return ValueError(
-            f"cannot plan reads of {self.path}: a row twice, a negative slot, or sizes out of "
+            f"cannot plan reads of {self.path}: a row twice, a negative place, or sizes out of "
             f"bounds (rows of {self.file.row_bytes} bytes, sectors of {self.sector_bytes} bytes)"
         )
 

@@ -63,13 +63,13 @@ class Tier(ABC):
         """Make the tier for one table."""
 
     @abstractmethod
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
-        """Start to bring `rows` into `slots`, before the call returns.
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        """Start to bring `rows` to `places`, before the call returns.
 
         Args:
             rows: row numbers, each once, int64 [n].
-            slots: the slot of each row, int32 [n].
-            landing: the memory of the slots.
+            places: the place of each row in the landing, int32 [n].
+            landing: the memory in which the places are.
 
         Raises:
             ValueError: a row is out of range or requested twice.

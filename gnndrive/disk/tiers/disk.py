@@ -24,7 +24,7 @@ class Disk(Tier):
         """See `Tier.make`; ignores `below`, because the disk is the lowest tier."""
         return cls(context.layout, context.engine)
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
         """See `Tier.fetch`; plans and enqueues the reads in one step, without an await between.
 
         Raises:
@@ -32,4 +32,4 @@ class Disk(Tier):
             ClosedError: the engine was closed.
             ConfigError: a row does not fit a staging block.
         """
-        return self.engine.read(self.layout.locate(rows, slots, landing))
+        return self.engine.read(self.layout.locate(rows, places, landing))

@@ -52,7 +52,7 @@ from gnndrive.sampling.topologies.base import (
     TopologyQuestion,
 )
 
-_MISSING_BYTES = 34  # a missing index: position, slot and its entry in the planned reads
+_MISSING_BYTES = 34  # a missing index: position, place and its entry in the planned reads
 _RANGES_MAX = 1024  # ranges of positions in which missing indices are counted
 # Largest batches for which the feature buffer must keep room beside a neighbour cache: fewer than
 # BUFFER_BATCHES, because a byte of the cache saves more reads than a byte of the buffer.
@@ -257,8 +257,8 @@ class Direct(Topology):
         landing = Landing(neighbours.ctypes.data, neighbours.itemsize, False, neighbours)
         at = 0
         while left:
-            missing, slots = np.empty(most, np.int64), np.empty(most, np.int32)
-            found = ffi.new("gd_misses *", [pointer(missing), pointer(slots), most, 0])
+            missing, places = np.empty(most, np.int64), np.empty(most, np.int32)
+            found = ffi.new("gd_misses *", [pointer(missing), pointer(places), most, 0])
             while left:
                 request = left[0]
                 at = lib.gd_neighbours_missing(
@@ -270,8 +270,8 @@ class Direct(Topology):
                 del left[0]
                 at = 0
             if found.count:
-                job = self._layout.locate(missing[: found.count], slots[: found.count], landing)
-                del missing, slots
+                job = self._layout.locate(missing[: found.count], places[: found.count], landing)
+                del missing, places
                 yield job
                 del job
 

@@ -303,22 +303,22 @@ def test_every_byte_lands(layout: Any, engine: Any, tmp_path: Path) -> None:
 class Forward(Reversed):
     """Looks where rows would lie if they were not reversed."""
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        return super().locate(self._context.file.row_count - 1 - rows, slots, landing)
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
+        return super().locate(self._context.file.row_count - 1 - rows, places, landing)
 
 
 class Placeless(Reversed):
-    """Lands rows in their order, whichever slots they are for."""
+    """Lands rows in their order, whichever places they are for."""
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        return super().locate(rows, np.sort(slots), landing)
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
+        return super().locate(rows, np.sort(places), landing)
 
 
 class Sorting(Reversed):
     """Sorts what it was given."""
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        job = super().locate(rows, slots, landing)
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
+        job = super().locate(rows, places, landing)
         rows.sort()
         return job
 
@@ -326,8 +326,8 @@ class Sorting(Reversed):
 class Wrapping(Reversed):
     """Takes rows out of range for others, as indexing does."""
 
-    def locate(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> ReadJob:
-        return super().locate(rows % self._context.file.row_count, slots, landing)
+    def locate(self, rows: Int64Array, places: Int32Array, landing: Landing) -> ReadJob:
+        return super().locate(rows % self._context.file.row_count, places, landing)
 
 
 class Lenient(Reversed):

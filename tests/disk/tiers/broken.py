@@ -30,27 +30,27 @@ class Listening:
 class Repeating(Keeping):
     """Reports every stretch twice."""
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
-        return Listening(super().fetch(rows, slots, landing), lambda stretch: [stretch, stretch])
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        return Listening(super().fetch(rows, places, landing), lambda stretch: [stretch, stretch])
 
 
 class Silent(Keeping):
     """Reports no failure."""
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         return Listening(
-            super().fetch(rows, slots, landing), lambda stretch: [Stretch(stretch.slots)]
+            super().fetch(rows, places, landing), lambda stretch: [Stretch(stretch.slots)]
         )
 
 
 class Credulous(Keeping):
     """Takes a failed row for one that has landed."""
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         def all_landed(stretch: Stretch) -> list[Stretch]:
             return [Stretch(np.concatenate([stretch.slots, stretch.failures["slot"]]))]
 
-        return Listening(super().fetch(rows, slots, landing), all_landed)
+        return Listening(super().fetch(rows, places, landing), all_landed)
 
 
 class Stale(Keeping):
@@ -63,16 +63,16 @@ class Stale(Keeping):
 class Headlong(Keeping):
     """Does not look at rows that it keeps."""
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         distinct, first = np.unique(rows, return_index=True)
-        return super().fetch(distinct, slots[first], landing)
+        return super().fetch(distinct, places[first], landing)
 
 
 class Unstoppable(Keeping):
     """Cannot be cancelled."""
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
-        fetch = Listening(super().fetch(rows, slots, landing), lambda stretch: [stretch])
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        fetch = Listening(super().fetch(rows, places, landing), lambda stretch: [stretch])
         fetch.cancel = lambda: None  # type: ignore[method-assign]
         return fetch
 
@@ -80,12 +80,12 @@ class Unstoppable(Keeping):
 class Lazy(Keeping):
     """Starts when something listens."""
 
-    def fetch(self, rows: Int64Array, slots: Int32Array, landing: Landing) -> Fetch:
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
         later = super().fetch
 
         class Later:
             async def __aiter__(self) -> AsyncIterator[Stretch]:
-                async for stretch in later(rows, slots, landing):
+                async for stretch in later(rows, places, landing):
                     yield stretch
 
             def cancel(self) -> None:
