@@ -15,7 +15,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, size_or_none
-from gnndrive.common.plugins import find, name_of, names
+from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
 from gnndrive.plan.requirements import Requirements
@@ -69,9 +69,9 @@ def choose_topology(
         choice = usable[-1].plan(replace(question, asked=True))
     if choice is None:
         raise ConfigError(
-            f"none of the topologies {', '.join(map(name_of, kinds))} can be used: "
-            f"{needs_indices}; "
-            f"name another with topology=; there are: {', '.join(names('topologies'))}"
+            f"none of the topologies {', '.join(kind.name for kind in kinds)} can be used: "
+            f"{needs_indices}; name another with topology=; there are: "
+            f"{', '.join(names('topologies'))}"
         )
     return choice
 
@@ -83,14 +83,14 @@ def _check_asked(
     if needs_indices is not None and not kind.has_indices:
         others = [name for name in names("topologies") if find("topologies", name).has_indices]
         raise ConfigError(
-            f"topology={name_of(kind)!r} cannot be used, because {needs_indices}: give topology="
+            f"topology={kind.name!r} cannot be used, because {needs_indices}: give topology="
             f"{' or '.join(map(repr, others))}"
         )
     if neighbour_cache is not None and not kind.keeps_lists:
         others = [name for name in names("topologies") if find("topologies", name).keeps_lists]
         raise ConfigError(
             f"neighbour_cache={neighbour_cache!r} is for a topology that reads the adjacency from "
-            f"disk, such as topology={others[0]!r}; topology={name_of(kind)!r} does not use it: "
+            f"disk, such as topology={others[0]!r}; topology={kind.name!r} does not use it: "
             "leave it out"
         )
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.loop_thread import CLOSED, LoopThread, in_loop_thread
-from gnndrive.common.plugins import find, name_of
+from gnndrive.common.plugins import find
 from gnndrive.common.records import FAILURE, EngineSettings, TableFile, TopologyChoice
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts import open_array
@@ -77,7 +77,7 @@ class Adjacency:
         self._loop_thread: LoopThread | None = None
         self._engine: Engine | None = None
         kind: type[Topology] = find("topologies", choice.kind)
-        self._name, self._last_counters = name_of(choice.kind), Counter[str]()
+        self._name, self._last_counters = choice.name, Counter[str]()
         self._gap_bytes_max = gap_bytes_max
         sizes = [_graph_size(each) for each in edges]
         self.topologies: list[Topology] = []

@@ -288,7 +288,7 @@ class Simulation:
         stats = self.table.stats()
         assert self.buffer.idle, "the buffer still has waiters or loads"
         assert stats["free"] + stats["standby"] == stats["slots"], f"slots are missing: {stats}"
-        assert self.table.announced == 0, "a batch is still announced that will not come"
+        assert self.table.announced == 0, "a batch is still announced, but all batches have ended"
 
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""

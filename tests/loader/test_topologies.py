@@ -12,7 +12,6 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ClosedError, ConfigError, ReadError, Store
-from gnndrive.common.plugins import name_of
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, check, simulate
@@ -171,7 +170,7 @@ def test_the_plan_and_the_stats_say_which(make: Make) -> None:
 def test_auto_is_direct_where_the_budget_is_tight(make: Make) -> None:
     resident = make(memory="100MB", buffer=None).plan()
     assert resident.topology is not None
-    assert name_of(resident.topology.kind) == "resident"
+    assert resident.topology.name == "resident"
     least = resident.total_bytes - resident.buffer_bytes - resident.topology.nbytes
     tight = make(memory=least, buffer=None)
     with pytest.raises(ConfigError, match=r"topology: .*direct, because "):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.plugins import name_of
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.plan import MAPPING_BYTES, make_plan, rest_bytes, slot_bytes
 from gnndrive.plan.requirements import Requirements, TableRequirements
@@ -58,7 +57,7 @@ def choose(
 
 
 def chosen(memory: int | None, buffer: int | None = None, size: GraphSize = SIZE) -> str:
-    return name_of(choose("auto", None, memory, buffer, size).kind)
+    return choose("auto", None, memory, buffer, size).name
 
 
 def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() -> None:
@@ -95,7 +94,7 @@ def test_the_plan_says_which_and_why() -> None:
 @pytest.mark.parametrize("name", ["resident", "mmap", "direct"])
 def test_the_topology_that_the_user_names_is_taken(name: str) -> None:
     for memory in (None, LEAST, 10**10):
-        assert name_of(choose(name, None, memory).kind) == name
+        assert choose(name, None, memory).name == name
 
 
 def test_the_neighbour_cache_gets_a_tenth_if_there_is_room() -> None:
@@ -128,7 +127,7 @@ def test_a_neighbour_cache_that_would_not_be_used_is_refused(name: str) -> None:
         ConfigError, match=r"neighbour_cache='1GB' is for .* such as topology='direct'"
     ):
         choose(name, "1GB", None)
-    assert name_of(choose("auto", "1GB", None).kind) == "resident"
+    assert choose("auto", "1GB", None).name == "resident"
 
 
 def test_impossible_choices_are_refused() -> None:
@@ -142,7 +141,7 @@ def test_impossible_choices_are_refused() -> None:
 
 def test_a_loader_that_needs_the_indices_gets_them_in_memory_or_mapped() -> None:
     def needing(name: str, memory: int | None) -> str:
-        return name_of(choose(name, None, memory, needs_indices="it looks at whole lists").kind)
+        return choose(name, None, memory, needs_indices="it looks at whole lists").name
 
     assert needing("auto", LEAST + INDICES) == "resident"
     assert needing("auto", LEAST) == "mmap"
@@ -154,9 +153,9 @@ def test_a_loader_that_needs_the_indices_gets_them_in_memory_or_mapped() -> None
 
 def test_the_last_topology_of_a_strategy_is_taken_if_none_suits() -> None:
     choice = choose_topology(("direct", "resident"), None, [SIZE], REQUIREMENTS, None, None)
-    assert name_of(choice.kind) == "resident"
+    assert choice.name == "resident"
     choice = choose_topology(("direct",), None, [SIZE], REQUIREMENTS, None, None)
-    assert name_of(choice.kind) == "direct"
+    assert choice.name == "direct"
     with pytest.raises(ConfigError, match="none of the topologies direct can be used: it reads"):
         choose_topology(
             ("direct",),

@@ -119,7 +119,7 @@ class Copies:
         return self._thread.submit(function, *arguments)
 
     def wait(self) -> None:
-        """Wait for all that was begun."""
+        """Wait until all copies that were begun have ended."""
         with contextlib.suppress(RuntimeError):  # it was closed, and that waited
             self.begin(lambda: None).result()
 
