@@ -5,7 +5,8 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `neighbor_loader`: `NeighborLoader` and `LinkNeighborLoader`, the public classes.
 - `arguments`: checks of their arguments; the names and defaults of gnndrive's own arguments.
 - `seed_edges`: checks of the arguments that only a link loader has.
-- `store_loader`: `StoreLoader`, the base class of both: iterating, resuming, closing.
+- `store_loader`: `StoreLoader`, the base class of both: iterating, closing.
+- `resumable`: `Resumable`, the base class of `StoreLoader`: `state_dict`, `load_state_dict`.
 - `epoch_state`: `EpochState`, how far an epoch has come; `state_dict` and `load_state_dict`.
 - `assembly`: `Assembly` makes schedule, sampler, plan and settings; `EpochAssembly` makes batches.
 - `settings`: `RuntimeSettings`, what the assembly decides and the runtime is made from.

@@ -28,8 +28,9 @@ from gnndrive.loader.arguments import (
     checked_own,
 )
 from gnndrive.loader.assembly import Assembly, EpochAssembly
-from gnndrive.loader.epoch_state import EpochState, fanout_to_json, from_state_dict, to_state_dict
+from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
+from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
 from gnndrive.plan.plan import Plan
 from gnndrive.pyg.collate import Collate
@@ -43,13 +44,8 @@ from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
 
 
-class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
-    """Base class of the public loaders. For data in memory, each method calls PyG's of that name.
-
-    Attributes:
-        epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number if
-            the user gave `seed`, else on the seed that is drawn for the epoch.
-    """
+class StoreLoader(Closeable, Resumable):
+    """Base class of the public loaders. For data in memory, each method calls PyG's method."""
 
     memory: str | int | None
     buffer: str | int | None
@@ -68,17 +64,9 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
     extractors: int
     extracting_queue: int
     training_queue: int
-    seed: int | None
     _runtime: Runtime | None = None
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
-    _state: EpochState | None = None  # of the newest epoch
-    _resumed: EpochState | None = None  # given to load_state_dict, until the next epoch begins
-    _from_store = False
-    _inputs: InputNodes | InputEdges
-    _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
-    num_neighbors: Any
-    replace: bool
     transform: Callable[[Any], Any] | None
     filter_per_worker: bool | None
 
@@ -169,89 +157,6 @@ class StoreLoader(Closeable, torch.utils.data.DataLoader[Any]):
             self._runtime.close()
             self._finalizer.detach()
         self._collate.close()
-
-    # ---- resuming ----
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far the newest epoch has come, for `load_state_dict` in this process or another.
-
-        As in torchdata's StatefulDataLoader, the state counts the batches that were yielded: save
-        it together with the model that was trained on them.
-
-        Returns:
-            A few numbers and texts that JSON can hold.
-
-        Raises:
-            ConfigError: batches come in any order (in_order=False), or the data is in memory.
-        """
-        self._check_resumable()
-        state = self._resumed or self._state or EpochState(self.epoch, self.seed)
-        return to_state_dict(state, self.data.identity, self._batch_settings())
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
-        next epoch if it was finished.
-
-        If you gave a sampler, it draws the epoch again, and the batches that were yielded are
-        skipped. So it must draw the same batches, as a DistributedSampler does, whose epoch is in
-        the state.
-
-        Args:
-            state: what `state_dict` returned.
-
-        Raises:
-            ConfigError: the state is from another store or other settings; or see `state_dict`.
-        """
-        self._check_resumable()
-        resumed = from_state_dict(state, self.data.identity, self._batch_settings())
-        sampler = self._epoch_sampler()
-        if sampler is not None and resumed.sampler_epoch is not None:
-            sampler.set_epoch(resumed.sampler_epoch)
-        self._resumed = resumed
-        if resumed.finished:
-            self._resumed, self.epoch = None, resumed.epoch + 1
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the number of the next epoch, also in a sampler of yours that has a `set_epoch`, such
-        as torch's DistributedSampler."""
-        self.epoch = epoch
-        sampler = self._epoch_sampler()
-        if sampler is not None:
-            sampler.set_epoch(epoch)
-
-    def _epoch_sampler(self) -> Any:
-        """The sampler or batch sampler that has a `set_epoch`; None: none has."""
-        batches: Any = self.batch_sampler
-        samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
-        return next((each for each in samplers if hasattr(each, "set_epoch")), None)
-
-    def _check_resumable(self) -> None:
-        """Raise ConfigError if this loader has no state."""
-        if not self._from_store:
-            raise ConfigError(
-                "this loader cannot be resumed, because its data is in memory: give a store"
-            )
-        if not getattr(self, "in_order", True):
-            raise ConfigError(
-                "the number of batches does not say which were yielded, because they come in any "
-                "order: give in_order=True"
-            )
-
-    def _batch_settings(self) -> dict[str, Any]:
-        """The arguments that batches depend on, beside the store."""
-        batches: Any = self.batch_sampler if self._user_samples else None
-        sampler = None
-        if batches is not None:
-            inner = type(getattr(batches, "sampler", None)).__name__
-            size = getattr(batches, "batch_size", None)
-            sampler = f"{type(batches).__name__} of {inner}, {size} at once"
-        return {
-            "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
-            "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
-            "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
-            "seed": self.seed,
-            "drawing": None if self._subgraphs is None else self._subgraphs.identity,
-        }  # fmt: skip
 
     # ---- iterating ----
 

@@ -1,0 +1,122 @@
+"""`Resumable`: how a loader's epoch is continued, in the same process or another.
+
+`StoreLoader` inherits it. `state_dict` and `load_state_dict` are those of torchdata's
+StatefulDataLoader; `epoch_state.py` has what they keep.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.epoch_state import EpochState, fanout_to_json, from_state_dict, to_state_dict
+from gnndrive.pyg.subgraph_sampler import SubgraphSampling
+from gnndrive.sampling.schedules.base import InputEdges, InputNodes
+from gnndrive.store.reader import Store
+from gnndrive.strategies import Strategy
+
+
+class Resumable(torch.utils.data.DataLoader[Any]):
+    """Base class of `StoreLoader`, which sets its attributes.
+
+    Attributes:
+        epoch: the number of the next epoch, from 0. Its batches depend on `seed` and this number if
+            the user gave `seed`, else on the seed that is drawn for the epoch.
+    """
+
+    epoch: int
+    seed: int | None
+    num_neighbors: Any
+    replace: bool
+    data: Store
+    _from_store = False
+    _state: EpochState | None = None  # of the newest epoch
+    _resumed: EpochState | None = None  # given to load_state_dict, until the next epoch begins
+    _inputs: InputNodes | InputEdges
+    _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
+    _strategy: Strategy
+    _shuffle: bool
+    _user_samples: bool
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the newest epoch has come, for `load_state_dict` in this process or another.
+
+        As in torchdata's StatefulDataLoader, the state counts the batches that were yielded: save
+        it together with the model that was trained on them.
+
+        Returns:
+            A few numbers and texts that JSON can hold.
+
+        Raises:
+            ConfigError: batches come in any order (in_order=False), or the data is in memory.
+        """
+        self._check_resumable()
+        state = self._resumed or self._state or EpochState(self.epoch, self.seed)
+        return to_state_dict(state, self.data.identity, self._batch_settings())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
+        next epoch if it was finished.
+
+        If you gave a sampler, it draws the epoch again, and the batches that were yielded are
+        skipped. So it must draw the same batches, as a DistributedSampler does, whose epoch is in
+        the state.
+
+        Args:
+            state: what `state_dict` returned.
+
+        Raises:
+            ConfigError: the state is from another store or other settings; or see `state_dict`.
+        """
+        self._check_resumable()
+        resumed = from_state_dict(state, self.data.identity, self._batch_settings())
+        sampler = self._epoch_sampler()
+        if sampler is not None and resumed.sampler_epoch is not None:
+            sampler.set_epoch(resumed.sampler_epoch)
+        self._resumed = resumed
+        if resumed.finished:
+            self._resumed, self.epoch = None, resumed.epoch + 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch, also in a sampler of yours that has a `set_epoch`, such
+        as torch's DistributedSampler."""
+        self.epoch = epoch
+        sampler = self._epoch_sampler()
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+
+    def _epoch_sampler(self) -> Any:
+        """The sampler or batch sampler that has a `set_epoch`; None: none has."""
+        batches: Any = self.batch_sampler
+        samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
+        return next((each for each in samplers if hasattr(each, "set_epoch")), None)
+
+    def _check_resumable(self) -> None:
+        """Raise ConfigError if this loader has no state."""
+        if not self._from_store:
+            raise ConfigError(
+                "this loader cannot be resumed, because its data is in memory: give a store"
+            )
+        if not getattr(self, "in_order", True):
+            raise ConfigError(
+                "the number of batches does not say which were yielded, because they come in any "
+                "order: give in_order=True"
+            )
+
+    def _batch_settings(self) -> dict[str, Any]:
+        """The arguments that batches depend on, beside the store."""
+        batches: Any = self.batch_sampler if self._user_samples else None
+        sampler = None
+        if batches is not None:
+            inner = type(getattr(batches, "sampler", None)).__name__
+            size = getattr(batches, "batch_size", None)
+            sampler = f"{type(batches).__name__} of {inner}, {size} at once"
+        return {
+            "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
+            "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
+            "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
+            "seed": self.seed,
+            "drawing": None if self._subgraphs is None else self._subgraphs.identity,
+        }  # fmt: skip
