@@ -18,6 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.common.records import NodeKey
+from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.schedules.base import InputNodes
 from gnndrive.store.reader import Store
@@ -135,6 +136,7 @@ def checked_input_nodes(store: Store, nodes: Any, time: Any = None) -> InputNode
         ConfigError: an argument has another form, or an id is out of range.
     """
     type, nodes = _split_type(store, nodes)
+    refuse_sparse(input_nodes=nodes, input_time=time)
     nodes, by_position = _node_ids(nodes, store.nodes(type).num_nodes)
     count = store.nodes(type).num_nodes if nodes is None else len(nodes)
     if time is not None:

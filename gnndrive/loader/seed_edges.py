@@ -14,6 +14,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey
+from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputEdges, digest
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
@@ -25,12 +26,17 @@ def checked_negatives(
     """Check `neg_sampling=` and `neg_sampling_ratio=`; returns None for no negative edges.
 
     Raises:
-        ConfigError: `label` is given for triplets.
-        ValueError: PyG refuses the mode or the amount.
+        ConfigError: PyG refuses the mode or the amount, or `label` is given for triplets.
     """
-    if ratio is not None and ratio != 0.0:
-        neg_sampling = NegativeSampling("binary", ratio)
-    negatives: NegativeSampling | None = NegativeSampling.cast(neg_sampling)
+    try:
+        if ratio is not None and ratio != 0.0:
+            neg_sampling = NegativeSampling("binary", ratio)
+        negatives: NegativeSampling | None = NegativeSampling.cast(neg_sampling)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"neg_sampling={neg_sampling!r} cannot be used ({error}): give 'binary', 'triplet', or "
+            "torch_geometric.sampler.NegativeSampling(mode, amount) with an amount above 0"
+        ) from None
     if negatives is not None and negatives.is_triplet() and label is not None:
         raise ConfigError(
             "edge_label= cannot be used with triplets: leave it out, and use the batch's "
@@ -65,6 +71,7 @@ def checked_input_edges(
             such edge type.
     """
     type, edges = _split_type(store, edges)
+    refuse_sparse(edge_label_index=edges, edge_label=label, edge_label_time=time)
     graph = store.edges(type)
     count = graph.num_edges
     if edges is not None:

@@ -33,6 +33,7 @@ from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
 from gnndrive.plan.plan import Plan
+from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.graph import mapped
@@ -89,6 +90,7 @@ class StoreLoader(Closeable, Resumable):
         """
         self._from_store, self._inputs, self._subgraphs = True, inputs, subgraphs
         self.data, self.epoch, self._start_lock = data, 0, threading.RLock()
+        check_sampling(self.__dict__)
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
         self._strategy = find_strategy(self.strategy)

@@ -24,6 +24,7 @@ from torch_geometric.sampler.base import DataType, SubgraphType
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, EdgeType, Int64Array
+from gnndrive.pyg.choices import checked_subgraph_type, checked_temporal_strategy
 from gnndrive.pyg.conversions import (
     as_array,
     as_batch,
@@ -98,8 +99,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         directed: bool = True,
         **kwargs: Any,
     ) -> None:
-        if temporal_strategy not in ("uniform", "last"):
-            raise ConfigError(f"temporal_strategy={temporal_strategy!r}: give 'uniform' or 'last'")
+        checked_temporal_strategy(temporal_strategy)
+        kind = checked_subgraph_type(subgraph_type, directed)
         self._native = Native()
         self._topologies: Sequence[Topology] | None = None
         self._key: int | None = None
@@ -109,7 +110,6 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             if kwargs:
                 raise TypeError(f"NeighborSampler() has no argument {next(iter(kwargs))!r}")
             self._take_store(StoredGraph(data, time_attr, weight_attr))
-            kind = SubgraphType(subgraph_type) if directed else SubgraphType.induced
             self.num_neighbors, self.subgraph_type, self.replace = num_neighbors, kind, replace
             self.disjoint, self.temporal_strategy = disjoint, temporal_strategy
             self.keep_orig_edges = False

@@ -30,19 +30,16 @@ def as_rows(array: ArrayLike, what: str) -> Rows:
         what: the array's name, for errors.
 
     Raises:
-        ConfigError: it is sparse, has no dimension, or has a dtype that a store cannot hold.
+        ConfigError: it is sparse, has no values, has no dimension, or has a dtype that a store
+            cannot hold.
     """
+    if is_sparse(array):
+        raise sparse_error(what)
     if isinstance(array, torch.Tensor):
-        if array.layout != torch.strided:
-            raise ConfigError(
-                f"{what} is a sparse tensor: call .to_dense() first, or import it as CSR"
-            )
+        if array.is_meta:
+            raise ConfigError(f"{what} is on the device 'meta' and has no values: load them first")
         rows: Rows = array.detach()
     else:
-        if hasattr(array, "tocsr") or hasattr(array, "tocoo"):
-            raise ConfigError(
-                f"{what} is sparse: save it with scipy.sparse.save_npz and import that"
-            )
         try:
             rows = np.asarray(array)
         except ValueError as error:
@@ -54,6 +51,27 @@ def as_rows(array: ArrayLike, what: str) -> Rows:
     except ConfigError as error:
         raise ConfigError(f"{what}: {error}") from None
     return rows
+
+
+def is_sparse(array: Any) -> bool:
+    """Whether an array is not a dense one: a sparse or nested torch tensor, a SparseTensor of
+    torch_sparse, or a matrix of SciPy."""
+    if isinstance(array, torch.Tensor):
+        return array.layout != torch.strided or array.is_nested
+    return any(hasattr(array, name) for name in ("tocoo", "to_torch_sparse_coo_tensor"))
+
+
+def sparse_error(what: str) -> ConfigError:
+    """The error for an array that `is_sparse`.
+
+    Args:
+        what: the array's name.
+    """
+    return ConfigError(
+        f"{what} is sparse, and a store holds dense rows: call .to_dense() on it (on a matrix of "
+        "SciPy .toarray()); features whose dense form is larger than memory can be saved with "
+        "scipy.sparse.save_npz as CSR and given as features= to gnndrive.from_edges"
+    )
 
 
 def dtype_of(rows: Rows) -> str:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store
+from gnndrive.store.arrays import write_store
 from gnndrive.store.importers import csc_from_edges, from_data, to_undirected
 
 
@@ -104,6 +106,56 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="edge 9 names 50, but there are 50 nodes"):
         from_data(data, tmp_path / "s")
     assert list(tmp_path.iterdir()) == []
+
+
+class SparseTensor:
+    """As much of torch_sparse's class as PyG and the importer look at."""
+
+    def size(self, dim: int) -> int:
+        return (50, 5)[dim]
+
+    def to_torch_sparse_coo_tensor(self) -> torch.Tensor:
+        return torch.zeros(50, 5).to_sparse()
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.eye(50).to_sparse(),
+        torch.eye(50).to_sparse_csr(),
+        torch.nested.nested_tensor([torch.ones(2)] * 50),
+        scipy.sparse.eye(50, format="csr"),
+        SparseTensor(),
+    ],
+    ids=["coo", "csr", "nested", "scipy", "SparseTensor"],
+)
+def test_a_sparse_attribute_is_refused(tmp_path: Path, value: object) -> None:
+    data, hetero = make_data(0), HeteroData()
+    data.z = value
+    with pytest.raises(ConfigError, match=r"data\.z is sparse, .* call \.to_dense\(\)"):
+        from_data(data, tmp_path / "s")
+    hetero["a"].x, hetero["a"].num_nodes = value, 50
+    hetero["a", "to", "a"].edge_index = torch.zeros(2, 3, dtype=torch.long)
+    with pytest.raises(ConfigError, match="x of a is sparse"):
+        from_data(hetero, tmp_path / "s")
+    with pytest.raises(ConfigError, match=r"nodes/z is (sparse|object)"):
+        write_store(tmp_path / "s", indptr=[0] * 51, indices=[], nodes={"z": value})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_adjacency_beside_edge_index_is_left_out(tmp_path: Path) -> None:
+    data = make_data(0)
+    data.adj_t = torch.sparse_coo_tensor(data.edge_index, torch.ones(300), (50, 50))
+    with pytest.warns(UserWarning, match="left out: adj_t"):
+        from_data(data, tmp_path / "s")
+
+
+def test_values_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    data = make_data(0)
+    data.x = torch.empty(50, 3, device="meta")
+    with pytest.raises(ConfigError, match="nodes/x is on the device 'meta'"):
+        from_data(data, tmp_path / "s")
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.uint64])

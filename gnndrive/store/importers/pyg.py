@@ -15,7 +15,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey
-from gnndrive.store.convert import ArrayLike
+from gnndrive.store.convert import ArrayLike, as_rows, is_sparse, sparse_error
 from gnndrive.store.format import Progress
 from gnndrive.store.importers.csc import write_csc
 from gnndrive.store.reader import Store
@@ -113,11 +113,18 @@ def _arrays(
                 of_nodes = group == "nodes"
                 of_one = store.is_node_attr if of_nodes else store.is_edge_attr
                 count = store.num_nodes if of_nodes else store.edge_index.shape[1]
+                if is_sparse(value):
+                    # an adjacency beside edge_index is left out, because it says the same
+                    if "adj" not in name and _length(value) == count:
+                        raise sparse_error(f"data.{name}" if key is None else f"{name} of {key}")
+                    left_out.add(name if key is None else f"{key}.{name}")
+                    continue
                 # PyG takes edge_label_index [2, n] for an attribute of n edges, but a store needs
                 # one row for each edge.
                 rows = isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
                 if rows and of_one(name) and len(value) == count:
-                    arrays[array_name(group, key, name)] = value
+                    full = array_name(group, key, name)
+                    arrays[full] = as_rows(value, full)
                 else:
                     left_out.add(name if key is None else f"{key}.{name}")
     if None in nodes:  # a Data is in `nodes` and in `edges`: keep what neither of them took
@@ -130,6 +137,13 @@ def _arrays(
             stacklevel=3,
         )
     return arrays
+
+
+def _length(value: Any) -> int:
+    """Number of rows of a sparse value."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return len(value.unbind())
+    return int(value.size(0) if callable(value.size) else value.shape[0])
 
 
 def _edge_index(key: EdgeKey, store: Any) -> Any:

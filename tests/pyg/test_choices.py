@@ -1,0 +1,95 @@
+"""Arguments that are one of a few values, functions or dense tensors are checked at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.sampler import NegativeSampling
+
+import gnndrive
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, NeighborSampler, Store
+
+SPARSE = torch.ones(2, 30, dtype=torch.int64).to_sparse()
+WRONG: list[tuple[str, Any, str]] = [
+    ("temporal_strategy", "x", r"temporal_strategy='x': give 'uniform' or 'last'"),
+    ("subgraph_type", "x", r"subgraph_type='x': give one of 'directional', 'bidir.*', 'induced'"),
+    ("subgraph_type", None, "subgraph_type=None: give one of"),
+    ("transform", 3, "transform=3 cannot be called"),
+    ("transform_sampler_output", "x", "transform_sampler_output='x' cannot be called"),
+    ("neighbor_sampler", "x", "neighbor_sampler='x' has no method sample_from_nodes"),
+]
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(0, 30, (2, 90), generator=draw)
+    return Data(x=torch.randn(30, 3, generator=draw), edge_index=edges, time=torch.arange(30))
+
+
+@pytest.fixture(scope="module")
+def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return gnndrive.from_data(data, tmp_path_factory.mktemp("choices") / "graph.gnn")
+
+
+@pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
+@pytest.mark.parametrize(("name", "value", "complaint"), WRONG)
+def test_a_loader_refuses_it_when_it_is_made(
+    store: Store, kind: type, name: str, value: Any, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        kind(store, [2], **{name: value})
+
+
+@pytest.mark.parametrize(("name", "value", "complaint"), WRONG[:2])
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_so_does_the_sampler(
+    store: Store, data: Data, in_memory: bool, name: str, value: Any, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        NeighborSampler(data if in_memory else store, [2], **{name: value})
+
+
+@pytest.mark.parametrize("wrong", ["x", {"mode": "x"}, {"mode": "binary", "amount": -1}, 3])
+def test_negatives_that_pyg_refuses(store: Store, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"neg_sampling=.*give 'binary', 'triplet'"):
+        LinkNeighborLoader(store, [2], neg_sampling=wrong)
+
+
+def test_what_pyg_takes_is_taken(store: Store) -> None:
+    for negatives in ("binary", {"mode": "triplet", "amount": 2}, NegativeSampling("binary"), None):
+        LinkNeighborLoader(store, [2], neg_sampling=negatives)
+    NeighborLoader(store, [2], temporal_strategy="last", subgraph_type="induced")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "more"),
+    [
+        (NeighborLoader, "input_nodes", {}),
+        (NeighborLoader, "input_time", {"input_nodes": [1, 2], "time_attr": "time"}),
+        (LinkNeighborLoader, "edge_label_index", {}),
+        (LinkNeighborLoader, "edge_label", {"edge_label_index": torch.zeros(2, 2).long()}),
+        (
+            LinkNeighborLoader,
+            "edge_label_time",
+            {"edge_label_index": torch.zeros(2, 2).long(), "time_attr": "time"},
+        ),
+    ],
+)
+def test_a_sparse_argument_is_named(
+    store: Store, kind: type, name: str, more: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is sparse: .*{name}\.to_dense\(\)"):
+        kind(store, [2], **{name: SPARSE}, **more)
+
+
+def test_sparse_rows_are_refused_with_the_remedy(data: Data, tmp_path: Path) -> None:
+    for x in (data.x.to_sparse(), data.x.to_sparse_csr()):
+        sparse = Data(x=x, edge_index=data.edge_index)
+        with pytest.raises(ConfigError, match=r"data\.x is sparse.*to_dense\(\).*save_npz"):
+            gnndrive.from_data(sparse, tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
