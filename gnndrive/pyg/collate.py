@@ -212,7 +212,7 @@ class Collate:
     def converted_bytes(self, table: FeatureTable) -> int:
         """Bytes of a table's row after its conversion for a batch; 0: it is not converted."""
         dtype, stored = self._feature_dtype, torch_dtype(table.file.dtype)
-        if dtype is None or dtype == stored or table.of_edges:
+        if dtype is None or dtype == stored or table.attribute != NODE_FEATURES:
             return 0
         return dtype.itemsize * prod(table.file.row_shape)
 

@@ -1,8 +1,8 @@
 """Which arrays of a store go through the feature buffer: the features of nodes, and of edges.
 
-They are `x` of every node type, and `edge_attr` of every edge type whose rows are much larger than
-an entry of the mapping table. All other arrays are read through memory maps. A type without
-features has no table.
+They are `x` of every node type; the nodes' attributes that `gnndrive.infer` added; and `edge_attr`
+of every edge type. Of the latter two, only those whose rows are much larger than an entry of the
+mapping table. All other arrays are read through memory maps. A type without features has no table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 NODE_FEATURES, EDGE_FEATURES = "x", "edge_attr"
-EDGE_ROW_BYTES_MIN = 64  # beside smaller rows, a mapping table of 4 bytes an edge is too large
+ROW_BYTES_MIN = 64  # beside smaller rows, a mapping table of 4 bytes a row is too large
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class FeatureTable:
 
     Attributes:
         name: the array's full name: "nodes/x", "edges/author__writes__paper/edge_attr".
-        attribute: the array's name in a batch: "x", "edge_attr".
+        attribute: the array's name in a batch: "x", "h", "edge_attr".
         type: type of the nodes or edges; None in a homogeneous store.
         of_edges: whether its rows belong to edges; else to nodes.
         file: where its rows lie on disk.
@@ -42,8 +42,12 @@ def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
     for nodes in store.all_nodes():
         if NODE_FEATURES in nodes:
             found.append(_table(nodes, NODE_FEATURES, False))
+        for name in nodes.names:
+            array = store.info.arrays[nodes.name_of(name)]
+            if array.folder and array.row_bytes >= ROW_BYTES_MIN:
+                found.append(_table(nodes, name, False))
     for edges in store.all_edges():
-        if EDGE_FEATURES in edges and edges.table(EDGE_FEATURES).row_bytes >= EDGE_ROW_BYTES_MIN:
+        if EDGE_FEATURES in edges and edges.table(EDGE_FEATURES).row_bytes >= ROW_BYTES_MIN:
             found.append(_table(edges, EDGE_FEATURES, True))
     return tuple(table for table in found if table.file.row_count and table.file.row_bytes)
 

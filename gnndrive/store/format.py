@@ -31,6 +31,7 @@ from gnndrive.common.records import NodeKey
 from gnndrive.store.types import NodeType, Types, array_name
 
 FORMAT = "gnndrive-store"
+ADDED_FORMAT = "gnndrive-added"
 HOMOGENEOUS, HETEROGENEOUS = 1, 2  # versions of the format
 DATA_OFFSET = 4096
 STORE_JSON = "store.json"
@@ -60,17 +61,19 @@ class ArrayInfo:
         dtype: element type: a numpy name or "bfloat16".
         shape: the array's shape, rows first; at least one dimension.
         sha256: checksum of the whole file, as `sha256sum` prints it; "" until it is written.
+        folder: the folder of an added array, relative to the store's; "" for the store's own.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     sha256: str
+    folder: str = ""
 
     @property
     def file(self) -> str:
         """The file, relative to the store's folder."""
-        return f"{self.name}.npy"
+        return f"{self.folder}/{self.name}.npy" if self.folder else f"{self.name}.npy"
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -87,6 +90,12 @@ class ArrayInfo:
         """Bytes of the whole file."""
         return DATA_OFFSET + self.shape[0] * self.row_bytes
 
+    def as_dict(self) -> dict[str, Any]:
+        """The array's record in store.json; that of an added array names its folder."""
+        record: dict[str, Any] = {"dtype": self.dtype, "shape": list(self.shape)}
+        record |= {"bytes": self.nbytes, "sha256": self.sha256}
+        return record | {"folder": self.folder} if self.folder else record
+
 
 @dataclass(frozen=True)
 class StoreInfo:
@@ -95,12 +104,18 @@ class StoreInfo:
     Attributes:
         types: the types of nodes and edges, with their numbers of nodes and edges.
         made_by: a text that says how the store was made.
-        arrays: every array by name.
+        arrays: every array by name, the added ones too (see added.py).
     """
 
     types: Types
     made_by: str
     arrays: Mapping[str, ArrayInfo]
+
+    @cached_property
+    def own(self) -> StoreInfo:
+        """What store.json itself holds, without added arrays."""
+        own = {name: array for name, array in self.arrays.items() if not array.folder}
+        return StoreInfo(self.types, self.made_by, own)
 
     @property
     def version(self) -> int:
@@ -148,15 +163,7 @@ class StoreInfo:
             "version": self.version,
             "made_by": self.made_by,
             **counts,
-            "arrays": {
-                array.name: {
-                    "dtype": array.dtype,
-                    "shape": list(array.shape),
-                    "bytes": array.nbytes,
-                    "sha256": array.sha256,
-                }
-                for array in self.arrays.values()
-            },
+            "arrays": {array.name: array.as_dict() for array in self.arrays.values()},
         }
 
 
@@ -222,7 +229,7 @@ def npy_header(info: ArrayInfo) -> bytes:
 
 def dump(info: StoreInfo) -> bytes:
     """The bytes of store.json."""
-    return (json.dumps(info.as_dict(), indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(info.own.as_dict(), indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def is_plain_text(text: str) -> bool:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.format import (
+    ADDED_FORMAT,
     COUNT_MAX,
     FORMAT,
     HETEROGENEOUS,
     HOMOGENEOUS,
     ArrayInfo,
     StoreInfo,
+    dump,
     fits,
     is_plain_text,
     missing_arrays,
@@ -61,6 +65,44 @@ def parse(content: bytes, where: str) -> StoreInfo:
     return info
 
 
+def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict[str, ArrayInfo]:
+    """Parse the record of arrays that were added to a store (added.py).
+
+    Args:
+        content: its bytes, which may come from a stranger.
+        where: its path, for errors.
+        own: what the store's store.json says.
+        folder: the only folder, relative to the store's, below which the arrays' folder may be.
+
+    Returns:
+        The arrays by name.
+
+    Raises:
+        StoreError: it is invalid, or belongs to another store.
+    """
+    mend = f"remove {where}, and run the inference again that made it"
+    try:
+        document = json.loads(content.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{where} is not valid JSON ({error}): {mend}") from None
+    top = _Record(document, where, "the record", mend)
+    if top.text("format") != ADDED_FORMAT or top.whole("version") != 1:
+        raise top.error(f"is not of the format {ADDED_FORMAT}, version 1")
+    if top.text("store") != sha256(dump(own)).hexdigest():
+        raise top.error("belongs to another store")
+    run = top.text("run")
+    if not re.fullmatch("[0-9a-f]{16}", run):
+        raise top.error("has a 'run' that is not 16 hexadecimal digits")
+    arrays, listed = {}, top.value("arrays", dict)
+    for name in listed:
+        record = _Record(listed[name], where, f"arrays[{name!r}]", mend)
+        array = replace(_parse_array(name, record, own.types), folder=f"{folder}/{run}")
+        if not name.startswith("nodes/") or name in own.arrays or not fits(array, own.types):
+            raise record.error("is no new attribute with one row for each node")
+        arrays[name] = array
+    return arrays
+
+
 def _parse_counts(top: _Record) -> Types:
     return Types({None: _parse_nodes(top)}, {None: top.whole("num_edges")})
 
@@ -104,14 +146,14 @@ def _no_constant(name: str) -> None:
 class _Record:
     """A JSON object whose fields are checked as they are taken."""
 
-    def __init__(self, fields: Any, where: str, what: str) -> None:
-        self.where, self.what = where, what
+    def __init__(self, fields: Any, where: str, what: str, mend: str = _DAMAGED) -> None:
+        self.where, self.what, self._mend = where, what, mend
         if not isinstance(fields, dict):
             raise self.error("is not an object")
         self.fields = fields
 
     def error(self, problem: str) -> StoreError:
-        return StoreError(f"{self.where}: {self.what} {problem}; {_DAMAGED}")
+        return StoreError(f"{self.where}: {self.what} {problem}; {self._mend}")
 
     def value(self, key: str, kind: type) -> Any:
         if key not in self.fields:

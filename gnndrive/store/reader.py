@@ -19,6 +19,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, NodeKey
+from gnndrive.store.added import with_added
 from gnndrive.store.format import Progress, dump
 from gnndrive.store.loading import load_checked, open_checked, read_info
 from gnndrive.store.mapped_arrays import MappedArrays
@@ -54,7 +55,8 @@ class Store(MappedArrays):
     @property
     def identity(self) -> str:
         """A text that identifies the store's content: the SHA-256 of store.json, which holds the
-        checksum of every array. Copies of a store have the same identity."""
+        checksum of every array. Copies of a store have the same identity. Added arrays (added.py)
+        do not change it."""
         return sha256(dump(self.info)).hexdigest()
 
     # ---- types ----
@@ -203,6 +205,22 @@ class Store(MappedArrays):
         """The node ids of a split; see `StoredNodes.split`."""
         return self.nodes().split(name)
 
+    def find_added(self) -> None:
+        """Look again for arrays that were added to the store since it was opened, as
+        `gnndrive.infer` does. Loaders that exist already do not deliver them.
+
+        Raises:
+            StoreError: the record of an added array, or its file, is damaged.
+        """
+        info = with_added(self.path, self.info.own)
+        for array in info.arrays.values():
+            if array.folder:
+                os.close(open_checked(self.path, array))
+        changed = {name for name, array in self.info.arrays.items() if array.folder}
+        self.info = info
+        for name in changed:
+            self._maps.pop(name, None)
+
     def verify(self, progress: Progress | None = None) -> None:
         """Read every file and check its checksum; check that indices are within bounds and that
         each edge id occurs once.
@@ -249,7 +267,7 @@ def open(path: str | os.PathLike[str]) -> Store:
         StoreError: it is missing, damaged or of another version; the message names the file.
     """
     folder = Path(os.path.abspath(path))
-    info = read_info(folder)
+    info = with_added(folder, read_info(folder))
     for array in info.arrays.values():
         os.close(open_checked(folder, array))
     index_pointers: dict[EdgeKey, IndexPointers] = {}
