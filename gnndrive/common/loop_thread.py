@@ -12,25 +12,40 @@ import asyncio
 import contextlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from gnndrive.common.errors import ClosedError
+from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.forks import ProcessGuard, keep_until_exit
 
 Result = TypeVar("Result")
 CLOSED = "this loader was closed; make a new one"
+INSIDE = (
+    "this was called in one of the loader's own threads, for example in a transform, a sampler or "
+    "worker_init_fn, and would wait for that thread for ever: call it in the thread that iterates, "
+    "or give the transform a loader of its own"
+)
+
+_open: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 class LoopThread:
-    """An event loop in a daemon thread; `close` ends both."""
+    """An event loop in a daemon thread; `close` ends both.
+
+    Attributes:
+        guard: refuses forked children, in which the thread does not exist.
+    """
 
     def __init__(self, name: str = "gnndrive") -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closing = threading.Lock()
         self._closed = False
+        self.guard = ProcessGuard()
         self._thread.start()
+        _open.add(self)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -57,7 +72,11 @@ class LoopThread:
 
         Raises:
             ClosedError: the loop thread was closed.
+            ConfigError: this is a forked child.
         """
+        if self.guard.forked:
+            coroutine.close()
+            self.guard.check()
         with self._closing:
             if not self._closed:
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -78,7 +97,12 @@ class LoopThread:
 
         Raises:
             ClosedError: the loop thread was closed.
+            ConfigError: this is a forked child, or the loop thread itself, which would wait for
+                itself.
         """
+        if self.inside:
+            coroutine.close()
+            raise ConfigError(INSIDE)
         future = self.start(coroutine)
 
         def pass_on(ended: Future[Result]) -> None:
@@ -105,7 +129,11 @@ class LoopThread:
         """Stop the loop and wait for the thread.
 
         The caller must end what runs in the loop before.
+
+        Raises:
+            ConfigError: this is a forked child.
         """
+        self.guard.check()
         with self._closing:
             if self._closed:
                 return
@@ -132,14 +160,14 @@ def in_loop_thread(make: Callable[[], Result], name: str = "gnndrive") -> tuple[
         raise
 
 
-def close_from_finalizer(close: Callable[[], object], process: int) -> None:
+def close_from_finalizer(close: Callable[[], object], guard: ProcessGuard) -> None:
     """Call `close` from a finalizer.
 
-    In a forked child of `process` it does nothing, because the threads to wait for are the
-    parent's. Outside the main thread it calls `close` in a new thread, because the finalizer may
-    run in a thread that `close` waits for.
+    In a child that was forked since `guard` was made it does nothing, because the threads to wait
+    for are the parent's. Outside the main thread it calls `close` in a new thread, because the
+    finalizer may run in a thread that `close` waits for.
     """
-    if os.getpid() != process:
+    if guard.forked:
         return
     if threading.current_thread() is threading.main_thread():
         close()
@@ -153,3 +181,14 @@ async def _settle(tasks: set[asyncio.Task[Any]]) -> None:
     # A task that ended in the loop's last turn tells the waiting thread one or two turns later.
     for _ in range(2):
         await asyncio.sleep(0)
+
+
+def _keep_those_of_the_parent() -> None:
+    """In a forked child: keep the parent's loops and tasks, so that they are not reported."""
+    for loop_thread in list(_open):
+        keep_until_exit(loop_thread)
+        for task in asyncio.all_tasks(loop_thread._loop):
+            keep_until_exit(task)
+
+
+os.register_at_fork(after_in_child=_keep_those_of_the_parent)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
+from gnndrive.common.forks import ProcessGuard, keep_until_exit
 from gnndrive.common.loop_thread import CLOSED, close_from_finalizer, in_loop_thread
 from gnndrive.common.records import EngineSettings, Int64Array, Landing
 from gnndrive.disk.engines import choose
@@ -29,9 +29,6 @@ from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 
 RowRequest = tuple[str, Int64Array]
-# Objects of a parent process. A forked child must not free them, because their threads and rings
-# exist in the parent only.
-_parent_readers: list[_Reader | None] = []
 
 
 class RowReader:
@@ -59,7 +56,7 @@ class RowReader:
         self._reset()
 
     def _reset(self) -> None:
-        self._starting, self._process = threading.Lock(), os.getpid()
+        self._starting, self._guard = threading.Lock(), ProcessGuard()
         self._reader: _Reader | None = None
 
     def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:
@@ -106,8 +103,9 @@ class RowReader:
 
     def _reset_after_fork(self) -> None:
         """In a forked child: put the parent's reader aside, without freeing it, and start anew."""
-        if self._process != os.getpid():
-            _parent_readers.append(self._reader)
+        if self._guard.forked:
+            if self._reader is not None:
+                keep_until_exit(self._reader)
             self._reset()
 
     def _start(self) -> _Reader:
@@ -117,7 +115,7 @@ class RowReader:
                 raise ClosedError(CLOSED)
             if self._reader is None:
                 self._reader = _Reader(self._store, self._kind, self._depth, self._gap)
-                weakref.finalize(self, close_from_finalizer, self._reader.close, self._process)
+                weakref.finalize(self, close_from_finalizer, self._reader.close, self._guard)
             return self._reader
 
     def __getstate__(self) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class BatchIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
+        self._runtime.check_caller()
         started = perf_counter()
         try:
             if self._state.batches == self._warm_up_end and self._replayable is not None:
@@ -168,6 +169,7 @@ class BatchIterator(Iterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
+        self._runtime.check_caller()
         started, waiting = perf_counter(), asyncio.timeout(self._timeout)
         try:
             if self._state.batches == self._warm_up_end and self._replayable is not None:
@@ -195,7 +197,12 @@ class BatchIterator(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """End the epoch and wait until all its reads and tasks have ended; idempotent."""
+        """End the epoch and wait until all its reads and tasks have ended; idempotent.
+
+        Raises:
+            ConfigError: this is a forked child, or a thread of the loader itself.
+        """
+        self._runtime.check_caller()
         with self._epoch_lock:
             self._closed = True
             self._runtime.end(self._run)

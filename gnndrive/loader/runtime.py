@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -18,9 +17,9 @@ from time import perf_counter
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import ArrayPool
-from gnndrive.common.errors import ClosedError
+from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
-from gnndrive.common.loop_thread import CLOSED, LoopThread, close_from_finalizer
+from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread, close_from_finalizer
 from gnndrive.common.plugins import find
 from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
@@ -73,7 +72,6 @@ class Runtime:
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
-        self._process = os.getpid()
         with contextlib.ExitStack() as undo:
             undo.callback(self._adjacency.close)
             for table in settings.tables:
@@ -124,15 +122,26 @@ class Runtime:
             raise
         return engine
 
+    def check_caller(self) -> None:
+        """Refuse a caller that would wait for a thread that waits for it, or does not exist.
+
+        Raises:
+            ConfigError: this is a forked child, or one of this runtime's own threads.
+        """
+        self.loop_thread.guard.check()
+        if self.loop_thread.inside or self._workers.inside:
+            raise ConfigError(INSIDE)
+
     # ---- epochs ----
 
     def begin(self, inputs: EpochInputs) -> EpochRun:
         """Start an epoch, whose batches arrive in its output queue.
 
         Raises:
-            ConfigError: see `BufferPool.take`.
+            ConfigError: see `BufferPool.take` and `check_caller`.
             ClosedError: the runtime was closed.
         """
+        self.check_caller()
 
         async def start() -> EpochRun:
             await self._wait_for_abandoned_epochs()
@@ -186,11 +195,16 @@ class Runtime:
     def drop(self, run: EpochRun) -> None:
         """Have an epoch end, without waiting for it. A finalizer may call this in any thread, also
         in one that the epoch's end waits for."""
-        if os.getpid() == self._process:  # in a forked child there is no loop thread
+        if not self.loop_thread.guard.forked:  # in a forked child there is no loop thread
             self.loop_thread.call_soon(partial(self._stop, run))
 
     def end(self, run: EpochRun) -> None:
-        """End an epoch and wait until all its reads and tasks have ended."""
+        """End an epoch and wait until all its reads and tasks have ended.
+
+        Raises:
+            ConfigError: see `check_caller`.
+        """
+        self.check_caller()
         self.drop(run)
         run.ended.wait()
 
@@ -268,7 +282,12 @@ class Runtime:
     # ---- closing ----
 
     def close(self) -> None:
-        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13)."""
+        """End all epochs, wait for all reads to end, free everything; idempotent (rule 13).
+
+        Raises:
+            ConfigError: see `check_caller`.
+        """
+        self.check_caller()
         with self._closing:
             try:
                 self.loop_thread.call(self._free_once())
@@ -281,7 +300,7 @@ class Runtime:
 
     def close_from_finalizer(self) -> None:
         """`close` for a finalizer."""
-        close_from_finalizer(self.close, self._process)
+        close_from_finalizer(self.close, self.loop_thread.guard)
 
     async def _free_once(self) -> None:
         # A separate task, so that a second `close`, after one that was interrupted, waits for the

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError
-from gnndrive.common.loop_thread import CLOSED
+from gnndrive.common.forks import ForkLock
+from gnndrive.common.loop_thread import CLOSED, INSIDE
 from gnndrive.common.records import Seeds
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
@@ -68,6 +69,7 @@ class StoreLoader(Closeable, Resumable):
     _runtime: Runtime | None = None
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
+    _beginning: set[int]  # threads in which an epoch begins now
     transform: Callable[[Any], Any] | None
     filter_per_worker: bool | None
 
@@ -89,7 +91,8 @@ class StoreLoader(Closeable, Resumable):
             kwargs: torch's arguments.
         """
         self._from_store, self._inputs, self._subgraphs = True, inputs, subgraphs
-        self.data, self.epoch, self._start_lock = data, 0, threading.RLock()
+        self.data, self.epoch = data, 0
+        self._start_lock, self._beginning = ForkLock(), set()
         check_sampling(self.__dict__)
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
@@ -147,9 +150,16 @@ class StoreLoader(Closeable, Resumable):
 
     def close(self) -> None:
         """End all iterators, wait for reads under way, free everything. Idempotent. Then the loader
-        cannot be used again, and an iterator in the middle of its epoch raises ClosedError."""
+        cannot be used again, and an iterator in the middle of its epoch raises ClosedError.
+
+        Raises:
+            ConfigError: the loader was started before this process was forked, or this is called
+                in one of its own threads: in a transform, a sampler or worker_init_fn.
+        """
         if not self._from_store:
             return
+        if self._runtime is not None:
+            self._runtime.check_caller()
         self._closed = True
         # Wait for a start in another thread. The lock is re-entrant, because a signal handler may
         # call this while this thread starts; `_start_runtime` then sees `_closed`.
@@ -159,6 +169,14 @@ class StoreLoader(Closeable, Resumable):
             self._runtime.close()
             self._finalizer.detach()
         self._collate.close()
+
+    def __exit__(self, *raised: object) -> None:
+        # A forked child that leaves the parent's block, perhaps by sys.exit, has nothing to close.
+        if self._runtime is None or not self._runtime.loop_thread.guard.forked:
+            self.close()
+
+    async def __aexit__(self, *raised: object) -> None:
+        self.__exit__(*raised)
 
     # ---- iterating ----
 
@@ -182,6 +200,16 @@ class StoreLoader(Closeable, Resumable):
         return self._begin_epoch() if self._from_store else in_thread(super().__iter__())
 
     def _begin_epoch(self) -> BatchIterator:
+        """Start an epoch, but not while this thread starts one, in which a sampler asks for it."""
+        if (thread := threading.get_ident()) in self._beginning:
+            raise ConfigError(INSIDE)
+        self._beginning.add(thread)
+        try:
+            return self._new_iterator()
+        finally:
+            self._beginning.discard(thread)
+
+    def _new_iterator(self) -> BatchIterator:
         runtime, state = self._start_runtime(), self._resumed or EpochState(self.epoch, self.seed)
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
         if state.seed is None:
@@ -205,7 +233,14 @@ class StoreLoader(Closeable, Resumable):
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
     def _start_runtime(self) -> Runtime:
-        """The runtime; made at the first call."""
+        """The runtime; made at the first call.
+
+        Raises:
+            ClosedError: the loader was closed.
+            ConfigError: see `Runtime.check_caller`.
+        """
+        if self._runtime is not None:
+            self._runtime.check_caller()
         with self._start_lock:
             if self._closed:
                 raise ClosedError(CLOSED)
@@ -280,12 +315,13 @@ class StoreLoader(Closeable, Resumable):
             "_start_lock": None,
             "_runtime": None,
             "_finalizer": None,
+            "_beginning": None,
         }  # a copy makes its own
         return self.__dict__ | left_out
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start_lock = threading.RLock()
+        self._start_lock, self._beginning = ForkLock(), set()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -48,6 +48,11 @@ class Workers(ABC):
     def close(self) -> None:
         """Wait for the functions that run and end the threads."""
 
+    @property
+    def inside(self) -> bool:
+        """Whether the calling thread is one of the threads that run functions."""
+        return False
+
 
 class ThreadWorkers(Workers):
     """A pool of daemon threads.
@@ -106,6 +111,11 @@ class ThreadWorkers(Workers):
             if not running.cancelled():
                 running.exception()  # retrieved, or asyncio would report it
             raise
+
+    @property
+    def inside(self) -> bool:
+        """See `Workers.inside`."""
+        return threading.current_thread() in self._threads
 
     def close(self) -> None:
         """See `Workers.close`."""

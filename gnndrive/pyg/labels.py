@@ -8,13 +8,13 @@ eighth of the size. Labels with several columns or in floating point stay mapped
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gnndrive.common.array_pool import Allocate, empty_tensor
+from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int64Array
 from gnndrive.disk.sequential_reader import SequentialReader
 
@@ -35,7 +35,7 @@ class Labels:
         self._nodes = nodes
         self._kept: torch.Tensor | None = None
         self._looked = False
-        self._reading = threading.Lock()
+        self._reading = ForkLock()
 
     def read(self) -> torch.Tensor | None:
         """Read all labels, unless they were read before.

@@ -6,7 +6,6 @@ memory-mapped ones from here.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import IndexPointers
 from gnndrive.pyg.conversions import as_times, as_weights
 from gnndrive.sampling.graph import mapped
@@ -45,7 +45,7 @@ class StoredGraph:
     def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
         self.store, self._time, self._weight = store, time_attr, weight_attr
         self._loaded: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
         of_nodes = {name for nodes in self._nodes for name in nodes.names}
@@ -148,7 +148,7 @@ class StoredGraph:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
 
 def _degree_max(pointers: IndexPointers) -> int:

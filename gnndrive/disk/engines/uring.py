@@ -16,6 +16,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib
+from gnndrive.common.forks import ProcessGuard
 from gnndrive.common.records import EngineSettings
 from gnndrive.disk.engines._probe import why_not_uring
 from gnndrive.disk.engines._shared import refuse_closed, refuse_long_extents
@@ -61,7 +62,7 @@ class Uring(Engine):
         self._ended = asyncio.Event()
         # The finalizer, not this object, keeps alive what the kernel may write until the ring has
         # stopped. The loop holds a weak reference only, so that dropping this object ends the ring.
-        held = self._active, settings.traffic
+        held = self._active, settings.traffic, ProcessGuard()
         self._finish = weakref.finalize(self, _finish, self._loop, ring, self._notify, *held)
         self._loop.add_reader(self._notify, _wake, weakref.ref(self))
 
@@ -126,13 +127,16 @@ def _wake(engine: weakref.ref[Uring]) -> None:
 
 
 def _finish(
-    loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[ReadJob], traffic: Any
-) -> None:
+    loop: asyncio.AbstractEventLoop, ring: Any, notify: int, active: set[ReadJob], traffic: Any,
+    guard: ProcessGuard,
+) -> None:  # fmt: skip
     """Stop the ring, wait for reads in flight, wake waiting consumers, free everything.
 
-    May run in any thread. `traffic` is not used here, but must live as long as the ring, which
-    counts in it.
+    May run in any thread; does nothing in a forked child, in which the ring has no thread.
+    `traffic` is not used here, but must live as long as the ring, which counts in it.
     """
+    if guard.forked:
+        return
     lib.gd_ring_free(ring)
 
     def clean_up() -> None:

@@ -9,7 +9,6 @@ into the caller's lists of types.
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.samplers.base import position_dtype
@@ -93,7 +93,7 @@ class Native:
 
     def __init__(self) -> None:
         self._stop = StopToken()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._idle: list[Any] = []
 
     def stop(self) -> None:

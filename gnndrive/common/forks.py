@@ -1,0 +1,69 @@
+"""What a forked child may do with objects whose threads are the parent's.
+
+`os.fork` copies the memory and one thread. Loop threads, worker threads and rings exist in the
+parent only, and a lock that another thread held stays locked in the child for ever. So whatever
+would wait for such a thread calls `ProcessGuard.check` first, and a lock that a child may need is a
+`ForkLock`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+
+FORKED = (
+    "this loader was started before the process was forked, and its threads are in the parent "
+    "only: make the loader in the child process, or start the process with the method "
+    '"spawn" (in a DataLoader multiprocessing_context="spawn")'
+)
+_keep_for_ever = ctypes.pythonapi.Py_IncRef
+_keep_for_ever.argtypes, _keep_for_ever.restype = [ctypes.py_object], None
+
+
+class ProcessGuard:
+    """Knows the process in which it was made."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child of that process."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Refuse to work in a forked child.
+
+        Raises:
+            ConfigError: this is a forked child.
+        """
+        if self.forked:
+            raise ConfigError(FORKED)
+
+
+class ForkLock:
+    """A re-entrant lock that is free in a forked child, whichever thread held it in the parent."""
+
+    def __init__(self) -> None:
+        self._made_in, self._lock = ProcessGuard(), threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._made_in.forked:  # only the thread that forked is here
+            self._made_in, self._lock = ProcessGuard(), threading.RLock()
+        self._lock.acquire()
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
+
+
+def keep_until_exit(thing: Any) -> None:
+    """Have a forked child never free `thing` and what it refers to, not even when it exits.
+
+    Python frees what is left when it exits. A pending task of the parent's loop would then be
+    reported, and the `finally` blocks of its coroutine would run and wait for the parent's threads.
+    """
+    _keep_for_ever(thing)
