@@ -1,9 +1,9 @@
 """The command line: `gnndrive demo | import | info | verify | plan | train | bench`.
 
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
-exit code 1 from `verify`, Ctrl-C exit code 130. Results go to standard output (with `--json` one
-JSON object and nothing else), progress goes to standard error. The work of the commands is in
-gnndrive/cli/commands.
+exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
+Results go to standard output (with `--json` one JSON object and nothing else), progress goes to
+standard error. The work of the commands is in gnndrive/cli/commands.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import atexit
 import gc
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from gnndrive.cli import streams
 from gnndrive.cli.commands import bench, imports, stores
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import train as train_command
@@ -35,6 +37,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 
 _INTERRUPTED = 130
+_READER_ENDED = 141  # the shell's code of a program that SIGPIPE ended
 _debug = False
 
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
@@ -53,9 +56,21 @@ NeighbourCache = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gnndrive {version('gnndrive')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option(help="Show a traceback with every error.")] = False,
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
 ) -> None:
     global _debug
     _debug = debug
@@ -229,21 +244,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return_large_blocks()
     # Without it, the interpreter's last collection looks at all of torch: 0.8 s of every Ctrl-C.
     atexit.register(_freeze)
+    with streams.guarded():
+        return _run(None if arguments is None else list(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    """Run a command and return its exit code; print what went wrong in one line."""
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="gnndrive")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if code == _INTERRUPTED:
-            print("gnndrive: interrupted", file=sys.stderr)
-        return code
+        code = _call(arguments)
+        streams.flush()
     except KeyboardInterrupt:
-        print("gnndrive: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        code = _INTERRUPTED
+    except streams.OutputError as error:
+        if error.reader_ended:
+            return _READER_ENDED
+        print(f"gnndrive: {error}", file=sys.stderr)
+        return 2
     except (GNNDriveError, NotImplementedError) as error:
         if _debug:
             raise
         print(f"gnndrive: {error}", file=sys.stderr)
         return 2
+    if code == _INTERRUPTED:
+        print("gnndrive: interrupted", file=sys.stderr)
+    return code
+
+
+def _call(arguments: list[str] | None) -> int:
+    try:
+        app(args=arguments, prog_name="gnndrive")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
 
 

@@ -172,6 +172,8 @@ def train(
             read or written or is of another model.
     """
     settings = settings or TrainSettings()
+    if checkpoint is not None:
+        _check_target(Path(checkpoint))
     torch.manual_seed(settings.seed)
     history = History(model_settings.build())
     model = history.model
@@ -283,6 +285,26 @@ def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:
 # ---- checkpoints
 
 
+def _check_target(path: Path) -> None:
+    """Check that a checkpoint can be written, before an epoch is spent on it.
+
+    Raises:
+        ConfigError: its folder is missing or not writable, or `path` is a folder.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"the checkpoint {path} cannot be written, because the folder {folder} is not there: "
+            f"make it first (mkdir -p {folder}), or give another file"
+        )
+    if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        why = "it is a folder" if path.is_dir() else f"the folder {folder} is not writable"
+        raise ConfigError(
+            f"the checkpoint {path} cannot be written, because {why}: give a file in a writable "
+            "folder"
+        )
+
+
 def _save(
     path: Path,
     history: History,
@@ -300,7 +322,6 @@ def _save(
         "random": torch.get_rng_state(),
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, lambda file: torch.save(content, file))
     except OSError as error:
         raise ConfigError(

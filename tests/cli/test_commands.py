@@ -106,6 +106,7 @@ def test_a_resumed_run_equals_an_unbroken_one(gnndrive: Command, planted: Path, 
     words = ("train", planted, *QUICK, "--json")
     whole = gnndrive(*words, "--epochs", "3").json
     file = tmp_path / "new" / "model.pt"
+    file.parent.mkdir()
     gnndrive(*words, "--epochs", "2", "--checkpoint", file)
     assert [path.name for path in file.parent.iterdir()] == ["model.pt"]
     rest = gnndrive(*words, "--epochs", "3", "--resume", file).json
@@ -215,6 +216,11 @@ def test_a_damaged_store_is_found(gnndrive: Command, planted: Path, tmp_path: Pa
     for command, code in (("verify", 1), ("info", 2), ("train", 2)):
         ended = gnndrive(command, store)
         assert (ended.code, "truncated" in ended.err) == (code, True)
+
+
+def test_the_version_is_printed(gnndrive: Command):
+    ended = gnndrive("--version")
+    assert (ended.code, ended.out) == (0, f"gnndrive {gd.__version__}\n")
 
 
 def test_debug_shows_the_traceback(gnndrive: Command, tmp_path: Path):

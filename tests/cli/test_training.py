@@ -140,6 +140,22 @@ def test_a_checkpoint_is_replaced_whole_or_not_at_all(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse_epoch(split: str, epoch: int) -> list[Data]:
+        raise AssertionError("training began")
+
+    missing = tmp_path / "no" / "such" / "a.pt"
+    for file, complaint in ((missing, r"mkdir -p .*no/such"), (tmp_path, "it is a folder")):
+        with pytest.raises(ConfigError, match=complaint):
+            train(refuse_epoch, MODEL, SETTINGS, checkpoint=file)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ConfigError, match="is not writable"):
+        train(refuse_epoch, MODEL, SETTINGS, checkpoint=tmp_path / "a.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
     file = tmp_path / "a.pt"
     for content in (b"", b"no zip", b"PK\x03\x04"):
