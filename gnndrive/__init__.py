@@ -18,7 +18,14 @@ from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, Read
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
-from gnndrive.store.importers import from_csv, from_data, from_edges, from_graphbolt, from_ogb
+from gnndrive.store.importers import (
+    from_csv,
+    from_data,
+    from_edges,
+    from_graphbolt,
+    from_ogb,
+    open_or_make,
+)
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
 
@@ -41,5 +48,6 @@ __all__ = [
     "from_graphbolt",
     "from_ogb",
     "open",
+    "open_or_make",
     "write_store",
 ]

@@ -1,5 +1,6 @@
-"""The documents are right: the snippets of docs/tasks run, one page after another; README.md and
-docs/performance.md stay short; and every path and module that a document names exists.
+"""The documents are right: the snippets of docs/tasks run, each page twice in one folder;
+README.md and docs/performance.md stay short; and every path and module that a document names
+exists.
 
 The checks are functions from text to findings, so that tests can show that they find what they
 should.
@@ -34,13 +35,15 @@ OF_PACKAGE = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
-def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_runs_twice(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    run_snippets(page)
     run_snippets(page)
 
 
 def test_the_examples_of_contributing_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    run_snippets(ROOT / "CONTRIBUTING.md")
     run_snippets(ROOT / "CONTRIBUTING.md")
 
 

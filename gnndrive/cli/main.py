@@ -106,7 +106,11 @@ def import_(
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing store.")] = False,
+    if_exists: Annotated[
+        Literal["error", "open", "replace"],
+        typer.Option(help="If there is a store at OUT: fail, keep it, or make it anew."),
+    ] = "error",
+    overwrite: Annotated[bool, typer.Option(help="The same as --if-exists replace.")] = False,
     memory: Annotated[
         str | None,
         typer.Option(help="Memory for DuckDB to sort edges larger than memory, such as 1GB."),
@@ -129,8 +133,8 @@ def import_(
     """Make a store from a graph in plain files, or from an OGB or GraphBolt dataset."""
     imports.run(
         paths, edges, split, seed, features=features, labels=labels, undirected=undirected,
-        dtype=dtype, overwrite=overwrite, memory=memory, num_nodes=num_nodes, source=source,
-        target=target, header=header, edge_column=edge_column, map_ids=map_ids,
+        dtype=dtype, if_exists=if_exists, overwrite=overwrite, memory=memory, num_nodes=num_nodes,
+        source=source, target=target, header=header, edge_column=edge_column, map_ids=map_ids,
     )  # fmt: skip
 
 

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.convert import ArrayLike, Rows, as_rows, dtype_of
 from gnndrive.store.format import ArrayInfo, Progress, index_dtype
+from gnndrive.store.if_exists import Counts, IfExists, with_if_exists
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.writer import StoreWriter
 
 
+def _counts(given: Mapping[str, Any]) -> Counts:
+    """The number of nodes and of edges of `write_store`'s arrays."""
+    arrays = _graph_arrays(given["indptr"], given["indices"], None)
+    return {None: len(arrays["graph/indptr"]) - 1}, {None: len(arrays["graph/indices"])}
+
+
+@with_if_exists(_counts)
 def write_store(
     path: str | os.PathLike[str],
     *,
@@ -28,6 +37,7 @@ def write_store(
     splits: Mapping[str, ArrayLike] | None = None,
     classes: Sequence[str] | None = None,
     made_by: str = "gnndrive.write_store",
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -45,7 +55,10 @@ def write_store(
         splits: node ids [n] or bool masks [num_nodes] by name.
         classes: names of the classes of y, in the order of their ids.
         made_by: a text that says how the store was made.
-        overwrite: replace an existing store at `path`.
+        if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
+            processes with "open" or "replace" one writes; the others wait and open what it wrote.
+            A store of another number of nodes or edges is not opened.
+        overwrite: True is the same as if_exists="replace".
         progress: called as progress(array, bytes done, bytes in all).
 
     Returns:

@@ -240,7 +240,8 @@ class StoreWriter:
             return
         if not self._overwrite:
             raise ConfigError(
-                f"{self.path} exists: choose another path, or overwrite=True (--overwrite)"
+                f"{self.path} exists: choose another path, or overwrite=True (--overwrite); "
+                'an importer opens it with if_exists="open" (--if-exists open)'
             )
         # overwrite=True must never delete a folder that is not a store.
         if not (self.path / STORE_JSON).is_file():

@@ -55,6 +55,12 @@ def test_a_store_is_replaced_only_with_overwrite(
     again = gnndrive(*words)
     assert (again.code, "overwrite" in again.err) == (2, True)
     assert gnndrive(*words, "--overwrite").code == 0
+    made = gd.open(tmp_path / "ring.gnn").identity
+    sources["edges.csv"].write_text("0,1\n")
+    assert gnndrive(*words, "--if-exists", "open").code == 0
+    assert gd.open(tmp_path / "ring.gnn").identity == made
+    assert gnndrive(*words, "--if-exists", "replace").code == 0
+    assert gd.open(tmp_path / "ring.gnn").num_edges == 1
 
 
 def test_splits_are_given_or_left_out(gnndrive: Command, sources: dict[str, Path], tmp_path: Path):

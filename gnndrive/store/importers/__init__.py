@@ -5,7 +5,7 @@ from gnndrive.store.importers.detect import from_dataset
 from gnndrive.store.importers.from_edges import from_edges
 from gnndrive.store.importers.graphbolt import from_graphbolt
 from gnndrive.store.importers.ogb import from_ogb
-from gnndrive.store.importers.pyg import from_data
+from gnndrive.store.importers.pyg import from_data, open_or_make
 from gnndrive.store.importers.splits import RandomSplit, random_split
 from gnndrive.store.importers.tables import from_csv
 
@@ -18,6 +18,7 @@ __all__ = [
     "from_edges",
     "from_graphbolt",
     "from_ogb",
+    "open_or_make",
     "random_split",
     "to_undirected",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.if_exists import IfExists
 from gnndrive.store.importers.graphbolt import from_graphbolt
 from gnndrive.store.importers.metadata import NAME
 from gnndrive.store.importers.ogb import from_ogb
@@ -20,6 +21,7 @@ def from_dataset(
     memory: str | int = "4GB",
     undirected: bool = False,
     dtype: AnyDType | None = None,
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -28,7 +30,7 @@ def from_dataset(
 
     Args:
         source: a folder with raw/ in it; or metadata.yaml, or a folder that holds one.
-        path, memory, undirected, overwrite, progress: as for these functions.
+        path, memory, undirected, if_exists, overwrite, progress: as for these functions.
         dtype: dtype of x in the store; None: float32 for OGB, the dtype in the file for GraphBolt.
 
     Returns:
@@ -46,12 +48,14 @@ def from_dataset(
                 f"{NAME} names, or leave it out"
             )
         return from_graphbolt(
-            folder, path, memory=memory, dtype=dtype, overwrite=overwrite, progress=progress
-        )
+            folder, path, memory=memory, dtype=dtype, if_exists=if_exists,
+            overwrite=overwrite, progress=progress,
+        )  # fmt: skip
     if (folder / "raw").is_dir():
         return from_ogb(
             folder, path, memory=memory, undirected=undirected,
-            dtype="float32" if dtype is None else dtype, overwrite=overwrite, progress=progress,
+            dtype="float32" if dtype is None else dtype, if_exists=if_exists, overwrite=overwrite,
+            progress=progress,
         )  # fmt: skip
     raise ConfigError(
         f"{folder} is not a dataset: give an OGB folder, which has raw/ in it, or a {NAME} of "

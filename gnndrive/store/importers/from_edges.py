@@ -16,6 +16,7 @@ import numpy as np
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
+from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.importers.features import Features, open_features
 from gnndrive.store.importers.label_file import Labels, read_labels
@@ -27,6 +28,7 @@ from gnndrive.store.reader import open as open_store
 from gnndrive.store.writer import StoreWriter
 
 
+@with_if_exists()
 def from_edges(
     edges: File | Sequence[File],
     path: File,
@@ -43,6 +45,7 @@ def from_edges(
     header: bool | None = None,
     splits: SplitSpec = None,
     dtype: AnyDType = "float32",
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -60,7 +63,7 @@ def from_edges(
             features and labels must have too. The ids are kept as the node attribute "id" (text as
             UTF-8 bytes, uint8 [nodes, longest]).
         num_nodes: number of nodes; None: that of features or mapped ids, or the largest id + 1.
-        features, labels, splits, dtype, overwrite, progress: as for `from_csv`.
+        features, labels, splits, dtype, if_exists, overwrite, progress: as for `from_csv`.
         undirected: add the other direction of every edge and drop repetitions.
         header: whether each text file begins with the columns' names; None: it does if no field of
             its first row is a number.
@@ -129,7 +132,10 @@ def _checked_target(path: Path, overwrite: bool) -> Path:
     if not path.absolute().parent.is_dir():
         raise ConfigError(f"the folder {path.absolute().parent} is not there: make it first")
     if os.path.lexists(path) and not overwrite:
-        raise ConfigError(f"{path} exists: choose another path, or overwrite=True (--overwrite)")
+        raise ConfigError(
+            f"{path} exists: choose another path, or overwrite=True (--overwrite); "
+            'if_exists="open" (--if-exists open) opens it'
+        )
     return path.absolute().parent
 
 

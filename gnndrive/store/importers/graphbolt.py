@@ -21,6 +21,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.changes import as_labels, flat, two_dimensional
 from gnndrive.store.importers.csv_numbers import count_rows
 from gnndrive.store.importers.dataset import Dataset, checked_rows, write_dataset
@@ -43,6 +44,7 @@ _LABELS = ("labels", "label")
 _LINK_DATA = ("node_pairs", "negative_srcs", "negative_dsts", "indexes")
 
 
+@with_if_exists()
 def from_graphbolt(
     source: str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -50,6 +52,7 @@ def from_graphbolt(
     memory: str | int = "4GB",
     dtype: AnyDType | None = None,
     made_by: str | None = None,
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -67,7 +70,7 @@ def from_graphbolt(
             type need more than `memory`, DuckDB sorts them and spills beside the store.
         dtype: dtype of x in the store; "bfloat16" is allowed. None: the dtype in the file.
         made_by: a text that says how the store was made; None: a text that names the source.
-        overwrite: replace an existing store at `path`.
+        if_exists, overwrite: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, done, total).
 
     Returns:

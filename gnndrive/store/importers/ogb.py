@@ -18,6 +18,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Int64Array, NodeKey
 from gnndrive.store.format import AnyDType, Progress
+from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.changes import as_labels, flat, twice, two_dimensional
 from gnndrive.store.importers.csv_numbers import read_ids, read_small
 from gnndrive.store.importers.dataset import Dataset, require, write_dataset
@@ -29,6 +30,7 @@ from gnndrive.store.reader import Store
 _SPLITS = {"train": "train", "valid": "val", "test": "test"}
 
 
+@with_if_exists()
 def from_ogb(
     folder: str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -37,6 +39,7 @@ def from_ogb(
     undirected: bool = False,
     dtype: AnyDType = "float32",
     made_by: str | None = None,
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -61,7 +64,7 @@ def from_ogb(
             edges into ogbn-mag.
         dtype: dtype of x in the store; "bfloat16" is allowed.
         made_by: a text that says how the store was made; None: a text that names the folder.
-        overwrite: replace an existing store at `path`.
+        if_exists, overwrite: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, done, total).
 
     Returns:

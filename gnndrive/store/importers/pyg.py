@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.convert import ArrayLike, as_rows, is_sparse, sparse_error
 from gnndrive.store.format import Progress
+from gnndrive.store.if_exists import Counts, IfExists, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -29,12 +31,24 @@ if TYPE_CHECKING:
 Splits = Mapping[str, ArrayLike]
 
 
+def _counts(given: Mapping[str, Any]) -> Counts:
+    """Numbers of nodes and edges of `from_data`'s data; of edges only without `undirected`."""
+    nodes, edges = _types(given["data"])
+    num_nodes = {key: _num_nodes(key, each) for key, each in nodes.items()}
+    if given["undirected"]:
+        return num_nodes, None
+    return num_nodes, {key: _edge_index(key, each).shape[1] for key, each in edges.items()}
+
+
+@with_if_exists(_counts)
 def from_data(
     data: Data | HeteroData,
     path: str | os.PathLike[str],
     *,
     splits: Splits | Mapping[str, Splits] | None = None,
+    undirected: bool = False,
     made_by: str = "gnndrive.from_data",
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -49,35 +63,34 @@ def from_data(
         path: the folder to make.
         splits: node ids or bool masks by name; for a HeteroData, by node type and name. None: the
             masks of `data`.
+        undirected: apply PyG's `ToUndirected` to a copy of `data` first: every edge gets its
+            reverse, in an edge type of its own if it joins two node types. Edge ids are positions
+            in its `edge_index`.
         made_by: a text that says how the store was made.
-        overwrite: replace an existing store at `path`.
+        if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
+            processes with "open" or "replace" one writes; the others wait and open what it wrote.
+            A store of another number of nodes or edges is not opened.
+        overwrite: True is the same as if_exists="replace".
         progress: called as progress(array, bytes done, bytes in all).
 
     Returns:
         The open store.
 
     Raises:
-        ConfigError: `data` has no edge_index, or an attribute that a store cannot hold, or `path`
-            exists.
-        StoreError: an edge names a node that does not exist, or the disk is full; nothing is left
-            behind.
+        ConfigError: `data` has no edge_index, or an attribute that a store cannot hold; `path`
+            exists, or is the store of another graph.
+        StoreError: an edge names a node that does not exist, or the disk is full.
 
     Warns:
-        UserWarning: attributes are left out, or a mask holds several splits; the message names
-            them.
+        UserWarning: attributes are left out, or a mask holds several splits.
     """
-    from torch_geometric.data import Data as DataClass
-    from torch_geometric.data import HeteroData
+    if undirected:
+        _types(data)  # refuses what is no graph
+        from torch_geometric.transforms import ToUndirected
 
-    if not isinstance(data, DataClass | HeteroData):
-        kind = type(data).__name__
-        raise ConfigError(f"from_data takes a torch_geometric Data or HeteroData, not a {kind}")
-    hetero = isinstance(data, HeteroData)
-    nodes: dict[NodeKey, Any] = {None: data}
-    edges: dict[EdgeKey, Any] = {None: data}
-    if hetero:
-        nodes = {name: data[name] for name in data.node_types}
-        edges = {name: data[name] for name in data.edge_types}
+        data = ToUndirected()(data)
+    nodes, edges = _types(data)
+    hetero = None not in nodes
     edge_index = {key: _edge_index(key, each) for key, each in edges.items()}
     num_nodes: Any = {key: _num_nodes(key, each) for key, each in nodes.items()}
     num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
@@ -97,6 +110,74 @@ def from_data(
         for (node_type, name), ids in found.items():
             writer.split(name, ids, node_type)
     return open_store(writer.path)
+
+
+def open_or_make(
+    path: str | os.PathLike[str],
+    make: Data | HeteroData | Callable[[], Data | HeteroData | Store],
+    *,
+    splits: Splits | Mapping[str, Splits] | None = None,
+    undirected: bool = False,
+    made_by: str = "gnndrive.open_or_make",
+    progress: Progress | None = None,
+) -> Store:
+    """Open the store at `path`; if there is none, make it of a PyG graph.
+
+        store = gnndrive.open_or_make("products.gnn", lambda: PygNodePropPredDataset(NAME)[0])
+
+    A second run does not load the dataset, because the function is called only if the store has to
+    be made. If several processes call this at once, one makes the store; the others wait for it and
+    open the store. If that process fails or is killed, the next one makes the store.
+
+    Args:
+        path: the store's folder.
+        make: a graph, or a function without arguments that returns a graph, or that writes the
+            store at `path` with another importer and returns it. gnndrive cannot tell whether a
+            store that is there was made by the same function. To make it anew, remove the folder.
+        splits, undirected, made_by, progress: as for `from_data`.
+
+    Returns:
+        The open store.
+
+    Raises:
+        ConfigError, StoreError: as `from_data`. What `make` raises is passed on.
+    """
+    from torch_geometric.data.data import BaseData
+
+    arguments: dict[str, Any] = {
+        "splits": splits, "undirected": undirected, "made_by": made_by, "progress": progress,
+    }  # fmt: skip
+    if isinstance(make, BaseData) or not callable(make):  # a Data has a __call__ of its own
+        return from_data(make, path, if_exists="open", **arguments)
+
+    def write(_: bool) -> Store:
+        made = make()
+        if not isinstance(made, Store):
+            return from_data(made, path, **arguments)
+        if made.path.resolve() != Path(path).resolve():
+            raise ConfigError(
+                f"make= returned the store {made.path}: write it at {Path(path).absolute()}, or "
+                "return a Data or HeteroData"
+            )
+        return made
+
+    return settle(path, "open", write)
+
+
+def _types(data: object) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
+    """The storages of a graph's node types and edge types; those of a Data are itself."""
+    from torch_geometric.data import Data as DataClass
+    from torch_geometric.data import HeteroData
+
+    if isinstance(data, HeteroData):
+        nodes = {name: data[name] for name in data.node_types}
+        return nodes, {name: data[name] for name in data.edge_types}
+    if not isinstance(data, DataClass):
+        raise ConfigError(
+            f"from_data takes a torch_geometric Data or HeteroData, not a {type(data).__name__}; "
+            "of a dataset give one graph, dataset[0]"
+        )
+    return {None: data}, {None: data}
 
 
 def _arrays(

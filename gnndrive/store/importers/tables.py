@@ -14,6 +14,7 @@ import numpy as np
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
 from gnndrive.store.format import AnyDType, ArrayInfo, Progress, dtype_name, index_dtype
+from gnndrive.store.if_exists import IfExists, with_if_exists
 from gnndrive.store.importers.csc import EdgeEnds, csc_from_edges, to_undirected
 from gnndrive.store.importers.features import Features, open_features, rows_per_chunk
 from gnndrive.store.importers.label_file import Labels, read_labels
@@ -26,6 +27,7 @@ from gnndrive.store.writer import StoreWriter
 File = str | os.PathLike[str]
 
 
+@with_if_exists()
 def from_csv(
     edges: File,
     features: File | None,
@@ -36,6 +38,7 @@ def from_csv(
     splits: SplitSpec = RandomSplit(),  # noqa: B008 - frozen
     dtype: AnyDType = "float32",
     made_by: str | None = None,
+    if_exists: IfExists = "error",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Store:
@@ -51,14 +54,13 @@ def from_csv(
             class ids, int64, in the labels' sorted order, and the names of the classes. A node
             without a label has -1 (nan among floats). None: no y.
         path: the folder to make.
-        undirected: add the other direction of every edge and drop repetitions, as PyG's
-            `to_undirected`.
+        undirected: add each edge's reverse and drop repetitions, as PyG's `to_undirected`.
         splits: RandomSplit(train, val, test, seed) of the labelled nodes, also written ("random",
             train, val, test, seed); or a mapping from names to ids, a bool mask, or a file of these
             (.npy, or text with an id a line). None: no splits.
         dtype: dtype of x in the store; "bfloat16" is allowed.
-        made_by: a text that says how the store was made; None: a text that names the files.
-        overwrite: replace an existing store at `path`.
+        made_by: how the store was made; None: a text that names the files.
+        if_exists, overwrite: as for `from_data`; a store that is opened is not compared.
         progress: called as progress(what, bytes done, bytes in all).
 
     Returns:
@@ -67,7 +69,7 @@ def from_csv(
 
     Raises:
         ConfigError: arguments do not fit together, or `path` exists.
-        StoreError: a file is damaged (the message names the line); nothing is left behind.
+        StoreError: a file is damaged; the message names the line.
     """
     if features is None and labels is None:
         raise ConfigError("give features or labels: one of them must say how many nodes there are")

@@ -1,0 +1,83 @@
+"""A lock between processes: a file beside what they share.
+
+The kernel frees the lock when the process that holds it ends, however it ends. A file that such a
+process leaves behind is taken over by the next one. When not to use it: between threads that share
+an object, a `threading.Lock` is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gnndrive.common.errors import StoreError
+
+
+@contextlib.contextmanager
+def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
+    """Hold the lock inside the `with` block; remove the file afterwards.
+
+    Threads of one process exclude each other too. A process that is forked inside the block does
+    not keep the lock longer than its parent.
+
+    Args:
+        path: the file, made if it is not there; its folder must exist.
+        on_wait: called once if the lock is taken, before the wait.
+
+    Yields:
+        Whether another process or thread held the lock.
+
+    Raises:
+        StoreError: the file cannot be made, or its file system has no locks.
+    """
+    try:
+        fd, waited = _acquire(path, on_wait)
+    except OSError as error:
+        raise StoreError(
+            f"no lock file can be made in {path.parent} ({error.strerror}): choose a folder that "
+            "you may write to, on a file system with locks"
+        ) from error
+    try:
+        yield waited
+    finally:
+        # Removed while it is locked: who waits for this file then finds it gone and opens another.
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        fcntl.flock(fd, fcntl.LOCK_UN)
+        os.close(fd)
+
+
+def _acquire(path: Path, on_wait: Callable[[], object]) -> tuple[int, bool]:
+    """Lock the file that is at `path` when the lock is granted.
+
+    Returns:
+        (descriptor, whether the lock was taken).
+    """
+    waited = False
+    while True:
+        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, 0o666)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waited:
+                    on_wait()
+                waited = True
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(fd, path):
+                return fd, waited
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False

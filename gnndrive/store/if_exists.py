@@ -1,0 +1,199 @@
+"""What an importer does if its path exists, and how several processes end with one store.
+
+Every importer has `if_exists=`: "error", "open" what is there, or "replace" it. With "open" and
+"replace" one process at a time writes; the others wait and open what it has written. If it fails or
+dies, the next one writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, ParamSpec
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.file_lock import locked
+from gnndrive.common.records import EdgeKey, NodeKey
+from gnndrive.store.format import STORE_JSON
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+
+IfExists = Literal["error", "open", "replace"]
+_CHOICES: tuple[IfExists, ...] = ("error", "open", "replace")
+Counts = tuple[Mapping[NodeKey, int], Mapping[EdgeKey, int] | None]
+"""Numbers of nodes by type, and of edges by type or None if only the import would tell them."""
+
+P = ParamSpec("P")
+
+
+class _Held(threading.local):
+    """The paths that this thread is making, so that a maker may itself call an importer."""
+
+    def __init__(self) -> None:
+        self.paths: set[Path] = set()
+
+
+_held = _Held()
+
+
+def with_if_exists(
+    counts: Callable[[Mapping[str, Any]], Counts] | None = None,
+) -> Callable[[Callable[P, Store]], Callable[P, Store]]:
+    """A decorator that carries out the `if_exists=` of an importer.
+
+    The importer has the arguments `path`, `if_exists` and `overwrite`. It is called only if it has
+    to write, with if_exists="error" and `overwrite` as it should be.
+
+    Args:
+        counts: takes the importer's arguments by name and returns what the store's numbers of nodes
+            and edges would be; None: the importer reads them from files, so a store that is opened
+            is not compared with them.
+    """
+
+    def decorate(function: Callable[P, Store]) -> Callable[P, Store]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Store:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # the interpreter's error names the function
+            bound.apply_defaults()
+            given = bound.arguments
+            mode = _mode(given["if_exists"], given["overwrite"])
+            path = given["path"]
+
+            def write(overwrite: bool) -> Store:
+                given["if_exists"], given["overwrite"] = "error", overwrite
+                return function(*bound.args, **bound.kwargs)
+
+            def check(store: Store) -> None:
+                if counts is not None:
+                    _compare(store, *counts(given))
+
+            return settle(path, mode, write, check)
+
+        return call
+
+    return decorate
+
+
+def settle(
+    path: str | os.PathLike[str],
+    if_exists: IfExists,
+    write: Callable[[bool], Store],
+    check: Callable[[Store], None] = lambda _: None,
+) -> Store:
+    """Open the store at `path` or write it, whichever `if_exists` says.
+
+    Args:
+        path: the store's folder.
+        if_exists: "error": write, and fail if the path exists. "open": open a store that is there,
+            write one otherwise. "replace": write; but open the store that another process has
+            finished meanwhile.
+        write: writes the store; its argument says whether it may replace a store.
+        check: called with a store that is opened; raises an error if it is another graph's.
+
+    Returns:
+        The open store.
+
+    Raises:
+        ConfigError: `path` exists and is no store, or its folder does not exist.
+        StoreError: the store is damaged, or the lock file cannot be made.
+    """
+    target = Path(os.path.realpath(path))
+    if if_exists == "error" or target in _held.paths:
+        return write(if_exists == "replace")
+    before = _stamp(target)
+    if if_exists == "open" and before is not None:
+        try:
+            return _opened(target, check)
+        except StoreError:
+            if _stamp(target) == before:
+                raise  # otherwise another process is replacing it: wait for that one
+    if not target.parent.is_dir():
+        raise ConfigError(f"the folder {target.parent} is not there: make it, or choose another")
+    if before is None and os.path.lexists(target):
+        raise ConfigError(f"{target} is not a store and is left as it is: choose another path")
+    with locked(target.parent / f".{target.name}.lock", lambda: _announce_wait(target)) as waited:
+        now = _stamp(target)
+        if now is not None and (if_exists == "open" or (waited and now != before)):
+            return _opened(target, check)
+        _held.paths.add(target)
+        try:
+            return write(if_exists == "replace")
+        finally:
+            _held.paths.remove(target)
+
+
+def _mode(if_exists: str, overwrite: bool) -> IfExists:
+    """`if_exists`, with overwrite=True as its other spelling."""
+    for choice in _CHOICES:
+        if if_exists == choice:
+            if overwrite and choice == "open":
+                raise ConfigError(
+                    'if_exists="open" keeps a store and overwrite=True replaces it: give one of '
+                    "them (--if-exists, --overwrite)"
+                )
+            return "replace" if overwrite else choice
+    raise ConfigError(f'if_exists={if_exists!r}: give "error", "open" or "replace"')
+
+
+def _stamp(target: Path) -> tuple[int, int, int] | None:
+    """What tells a store.json from one that replaces it; None if there is none."""
+    try:
+        found = os.stat(target / STORE_JSON)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns
+
+
+def _announce_wait(target: Path) -> None:
+    warnings.warn(f"another process is making {target}: waiting until it ends", stacklevel=6)
+
+
+def _opened(target: Path, check: Callable[[Store], None]) -> Store:
+    store = open_store(target)
+    check(store)
+    return store
+
+
+def _compare(
+    store: Store, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int] | None
+) -> None:
+    """Check that a store that is opened has the numbers of the data that it stands for.
+
+    Raises:
+        ConfigError: its types or numbers differ.
+    """
+    types = store.info.types
+    there: dict[Any, int] = {key: each.num_nodes for key, each in types.nodes.items()}
+    given: dict[Any, int] = dict(nodes)
+    if edges is not None:
+        there |= {(key,): count for key, count in types.edges.items()}
+        given |= {(key,): count for key, count in edges.items()}
+    for key in sorted(there.keys() | given.keys(), key=_nodes_first):
+        if there.get(key) != given.get(key):
+            raise ConfigError(
+                f"{store.path} was made of another graph: it has {_said(there, key)}, and the data "
+                f"has {_said(given, key)}: choose another path, or replace it with "
+                'if_exists="replace"'
+            )
+
+
+def _nodes_first(key: Any) -> tuple[bool, str]:
+    return isinstance(key, tuple), str(key)
+
+
+def _said(counts: Mapping[Any, int], key: Any) -> str:
+    """The number of a type's nodes or edges in words; `key` is (type,) for edges."""
+    edges = isinstance(key, tuple)
+    type = key[0] if edges else key
+    of_type = "" if type is None else f" of type {type!r}"
+    return f"{counts.get(key, 'no')} {'edges' if edges else 'nodes'}{of_type}"

@@ -1,0 +1,108 @@
+"""locked: one holder at a time among threads and processes; dead holders leave no obstacle."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.file_lock import locked
+
+FORK = multiprocessing.get_context("fork")
+
+
+def never() -> None:
+    raise AssertionError("the lock was taken")
+
+
+def test_the_file_goes_with_the_lock(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    for _ in range(2):
+        with locked(file, never) as waited:
+            assert file.exists()
+            assert not waited
+        assert not file.exists()
+
+
+def test_a_file_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    with locked(tmp_path / "lock", never):
+        pass
+    assert not (tmp_path / "lock").exists()
+
+
+def test_one_thread_at_a_time(tmp_path: Path) -> None:
+    inside, most, waits = [0], [0], []
+    guard = threading.Lock()
+
+    def work() -> None:
+        for _ in range(50):
+            with locked(tmp_path / "lock", lambda: waits.append(None)):
+                with guard:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                os.sched_yield()
+                with guard:
+                    inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert len(waits) <= 200
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    ours, theirs = FORK.Pipe()
+
+    def hold() -> None:
+        with locked(tmp_path / "lock", never):
+            theirs.send("holding")
+            signal.pause()
+
+    process = FORK.Process(target=hold)
+    process.start()
+    assert ours.recv() == "holding"
+
+    def kill() -> None:
+        os.kill(process.pid or 0, signal.SIGKILL)
+
+    with locked(tmp_path / "lock", kill) as waited:
+        assert waited
+    process.join()
+    assert not (tmp_path / "lock").exists()
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    ours, theirs = FORK.Pipe()
+    waiting = threading.Event()
+
+    def work() -> None:
+        with locked(tmp_path / "lock", waiting.set):
+            pass
+
+    thread = threading.Thread(target=work)
+    with locked(tmp_path / "lock", never):
+        child = FORK.Process(target=theirs.recv)
+        child.start()
+        thread.start()
+        waiting.wait()
+    thread.join(30)
+    assert not thread.is_alive()
+    ours.send("end")
+    child.join()
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StoreError, match=r"gone.*choose a folder"),
+        locked(tmp_path / "gone/l", never),
+    ):
+        pass

@@ -1,0 +1,278 @@
+"""if_exists and open_or_make: one store among several processes, whichever of them dies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.store import Store, write_store
+from gnndrive.store import open as open_store
+from gnndrive.store.if_exists import settle
+from gnndrive.store.importers import from_csv, from_data, from_edges, open_or_make
+
+FORK = multiprocessing.get_context("fork")
+
+
+def graph(nodes: int = 20, edges: int = 60, value: float = 0) -> Data:
+    return Data(
+        x=torch.full((nodes, 2), value), edge_index=torch.arange(2 * edges).view(2, -1) % nodes
+    )
+
+
+def types(authors: int = 3) -> HeteroData:
+    data = HeteroData()
+    data["paper"].x = torch.zeros(4, 2)
+    data["author"].num_nodes = authors
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 3]])
+    return data
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ---- one process
+
+
+def test_error_is_the_default(tmp_path: Path) -> None:
+    from_data(graph(), tmp_path / "s")
+    with pytest.raises(ConfigError, match='if_exists="open"'):
+        from_data(graph(), tmp_path / "s")
+
+
+def test_open_keeps_what_is_there(tmp_path: Path) -> None:
+    made = from_data(graph(value=1), tmp_path / "s", if_exists="open")
+    kept = from_data(graph(value=2), tmp_path / "s", if_exists="open")
+    assert kept.identity == made.identity
+    assert left(tmp_path) == ["s"]
+
+
+@pytest.mark.parametrize("how", [{"if_exists": "replace"}, {"overwrite": True}])
+def test_replace_makes_it_anew(tmp_path: Path, how: dict[str, Any]) -> None:
+    from_data(graph(value=1), tmp_path / "s", **how)
+    assert from_data(graph(value=2), tmp_path / "s", **how).tensor("x")[0, 0] == 2
+    assert left(tmp_path) == ["s"]
+
+
+def test_a_path_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    from_data(graph(), tmp_path / "link", if_exists="open")
+    assert from_data(graph(), tmp_path / "link", if_exists="open").num_nodes == 20
+    assert left(tmp_path) == ["link", "s"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (graph(nodes=21), "it has 20 nodes, and the data has 21 nodes"),
+        (graph(edges=61), "it has 60 edges, and the data has 61 edges"),
+        (types(), "it has 20 nodes, and the data has no nodes"),
+    ],
+)
+def test_another_graph_is_not_opened(tmp_path: Path, other: Any, words: str) -> None:
+    from_data(graph(), tmp_path / "s")
+    for call in (
+        lambda: from_data(other, tmp_path / "s", if_exists="open"),
+        lambda: open_or_make(tmp_path / "s", other),
+    ):
+        with pytest.raises(ConfigError, match=f'{words}.*if_exists="replace"'):
+            call()
+
+
+def test_another_graph_with_types_is_not_opened(tmp_path: Path) -> None:
+    from_data(types(), tmp_path / "s")
+    from_data(types(), tmp_path / "s", if_exists="open")
+    with pytest.raises(ConfigError, match="3 nodes of type 'author', and the data has 9 nodes"):
+        from_data(types(9), tmp_path / "s", if_exists="open")
+
+
+def test_arrays_of_another_graph_are_not_opened(tmp_path: Path) -> None:
+    def write(*indptr: int) -> Store:
+        indices = np.zeros(indptr[-1], int)
+        return write_store(
+            tmp_path / "s", indptr=indptr, indices=indices, nodes={}, if_exists="open"
+        )
+
+    write(0, 1, 2)
+    assert write(0, 0, 2).indptr.tolist() == [0, 1, 2]
+    with pytest.raises(ConfigError, match="it has 2 edges, and the data has 3 edges"):
+        write(0, 1, 3)
+
+
+def test_files_are_not_even_read_if_the_store_is_there(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
+    np.save(tmp_path / "x.npy", np.zeros((3, 2), np.float32))
+    files = tmp_path / "edges.csv", tmp_path / "x.npy", None
+    from_csv(*files, tmp_path / "s", splits=None, if_exists="open")
+    for path in tmp_path.glob("*.*"):
+        path.unlink()
+    assert from_csv(*files, tmp_path / "s", splits=None, if_exists="open").num_edges == 2
+    assert from_edges(files[0], tmp_path / "s", if_exists="open").num_edges == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"if_exists": "keep"}, 'give "error", "open" or "replace"'),
+        ({"if_exists": "open", "overwrite": True}, "give one of them"),
+    ],
+)
+def test_arguments_that_clash_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        from_data(graph(), tmp_path / "s", **arguments)
+
+
+@pytest.mark.parametrize("mode", ["open", "replace"])
+def test_what_is_no_store_is_left_alone(tmp_path: Path, mode: Any) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "letters.txt").write_text("dear")
+    with pytest.raises(ConfigError, match="not a store and is left as it is"):
+        from_data(graph(), tmp_path / "s", if_exists=mode)
+    assert left(tmp_path / "s") == ["letters.txt"]
+    with pytest.raises(ConfigError, match="nowhere is not there"):
+        from_data(graph(), tmp_path / "nowhere" / "s", if_exists=mode)
+
+
+def test_a_damaged_store_is_not_opened(tmp_path: Path) -> None:
+    from_data(graph(), tmp_path / "s")
+    (tmp_path / "s" / "nodes" / "x.npy").unlink()
+    with pytest.raises(StoreError, match=r"x\.npy"):
+        from_data(graph(), tmp_path / "s", if_exists="open")
+
+
+def test_a_wrong_call_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"from_data\(\) missing 1 required positional argument"):
+        from_data(graph())  # type: ignore[call-arg]
+
+
+def test_undirected_is_pygs(tmp_path: Path) -> None:
+    data = Data(x=torch.zeros(3, 1), edge_index=torch.tensor([[0, 1, 1], [1, 0, 2]]))
+    store = from_data(data, tmp_path / "s", undirected=True, if_exists="open")
+    assert (store.num_edges, data.num_edges) == (4, 3)
+    assert from_data(data, tmp_path / "s", undirected=True, if_exists="open").num_edges == 4
+    both = from_data(types(), tmp_path / "t", undirected=True)
+    assert both.edge_types[1] == ("paper", "rev_writes", "author")
+
+
+# ---- open_or_make
+
+
+def test_the_function_is_called_once(tmp_path: Path) -> None:
+    calls = []
+
+    def make() -> Data:
+        calls.append(None)
+        return graph()
+
+    for _ in range(2):
+        assert open_or_make(tmp_path / "s", make, splits={"train": [1, 2]}).num_nodes == 20
+    assert len(calls) == 1
+
+
+def test_the_function_may_write_the_store_itself(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    assert open_or_make(path, lambda: from_data(graph(), path)).num_nodes == 20
+    other = tmp_path / "t"
+    assert open_or_make(other, lambda: from_data(graph(), other, if_exists="open")).num_nodes == 20
+    with pytest.raises(ConfigError, match=f"returned the store {path}: write it at"):
+        open_or_make(tmp_path / "u", lambda: open_store(path))
+
+
+def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
+    for make in ([graph()], lambda: [graph()]):
+        with pytest.raises(ConfigError, match=r"not a list; of a dataset give one graph"):
+            open_or_make(tmp_path / "s", make)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError):
+        open_or_make(tmp_path / "s", lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert left(tmp_path) == []
+
+
+# ---- several processes
+
+
+def run(work: Callable[[Any], None], count: int) -> list[Any]:
+    """Processes that run `work`, each with its end of a pipe; and the other ends."""
+    pairs = [FORK.Pipe() for _ in range(count)]
+    processes = [FORK.Process(target=work, args=(theirs,)) for _, theirs in pairs]
+    for process in processes:
+        process.start()
+    return [(process, ours) for process, (ours, _) in zip(processes, pairs, strict=True)]
+
+
+@pytest.mark.parametrize("mode", ["open_or_make", "replace"])
+def test_several_processes_end_with_one_store(tmp_path: Path, mode: Any) -> None:
+    if mode == "replace":
+        from_data(graph(value=-1), tmp_path / "s")
+
+    def work(pipe: Any) -> None:
+        def make() -> Data:
+            with (tmp_path / "made").open("a") as file:
+                file.write("made\n")
+            pipe.send("making")
+            assert pipe.recv() == "go on"  # the others have begun to wait by then
+            return graph(value=os.getpid())
+
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            warnings.showwarning = lambda *_: pipe.send("waiting")  # type: ignore[assignment]
+            if mode == "replace":
+                path = tmp_path / "s"
+                store = settle(path, mode, lambda over: from_data(make(), path, overwrite=over))
+            else:
+                store = open_or_make(tmp_path / "s", make)
+        assert not said
+        pipe.send(store.identity)
+
+    started = run(work, 4)
+    first = [pipe.recv() for _, pipe in started]
+    assert sorted(first) == ["making", *["waiting"] * 3]
+    started[first.index("making")][1].send("go on")
+    assert len({pipe.recv() for _, pipe in started}) == 1
+    for process, _ in started:
+        process.join()
+    assert (tmp_path / "made").read_text() == "made\n"
+    assert left(tmp_path) == ["made", "s"]
+
+
+@pytest.mark.parametrize("how", ["killed", "failed"])
+def test_if_the_maker_dies_the_next_one_makes(tmp_path: Path, how: str) -> None:
+    def work(pipe: Any) -> None:
+        def make() -> Data:
+            pipe.send("making")
+            assert pipe.recv() == "go on"
+            return graph()
+
+        warnings.showwarning = lambda *_: pipe.send("waiting")  # type: ignore[assignment]
+        warnings.simplefilter("always")
+        pipe.send(open_or_make(tmp_path / "s", make).num_nodes)
+
+    started = run(work, 3)
+    first = [pipe.recv() for _, pipe in started]
+    process, pipe = started.pop(first.index("making"))
+    if how == "killed":
+        os.kill(process.pid or 0, signal.SIGKILL)
+    else:
+        pipe.send("fail")
+    process.join()
+    assert process.exitcode != 0
+    ready = multiprocessing.connection.wait([pipe for _, pipe in started])
+    assert ready[0].recv() == "making"  # type: ignore[union-attr]
+    ready[0].send("go on")  # type: ignore[union-attr]
+    assert [pipe.recv() for _, pipe in started] == [20, 20]
+    for process, _ in started:
+        process.join()
+    assert left(tmp_path) == ["s"]
