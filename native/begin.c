@@ -6,6 +6,7 @@ static int valid_edge_type(const gd_sampling *j, const gd_edge_type *type) {
     const gd_csc *const csc = type->csc;
     for (int32_t h = 0; h < j->hops; h++)
         if (type->fanout[h] < -1) return 0;
+    if (type->edges_most < 0) return 0;
     if (type->source < 0 || type->source >= j->node_type_count) return 0;
     if (type->target < 0 || type->target >= j->node_type_count) return 0;
     if ((type->node_time || type->edge_time) && !j->disjoint) return 0; /* only a tree has a time */
@@ -19,7 +20,7 @@ static int valid_edge_type(const gd_sampling *j, const gd_edge_type *type) {
 int gd_valid_job(const gd_sampling *j) {
     if (j->hops < 0 || j->node_type_count < 0 || j->edge_type_count < 0) return 0;
     for (int32_t t = 0; t < j->node_type_count; t++)
-        if (j->nodes[t] < 0) return 0;
+        if (j->nodes[t] < 0 || (j->nodes_most && j->nodes_most[t] < 0)) return 0;
     for (int32_t r = 0; r < j->edge_type_count; r++)
         if (!valid_edge_type(j, &j->edge_types[r])) return 0;
     for (int32_t i = 0; i < j->seeds_count; i++) {
@@ -37,6 +38,7 @@ int gd_begin_batch(gd_sampler *s) {
         const int64_t had = f->places.slots ? f->places.slots : GD_PLACES_MIN;
         const int64_t slots = had > GD_PLACES_MIN && f->nodes < had / 8 ? had / 2 : had;
         f->nodes = f->hop_first = f->hop_last = 0;
+        f->most = s->job.nodes_most ? s->job.nodes_most[t] : 0;
         if (s->job.disjoint && !f->key) f->capacity = 0; /* grow all three together */
         if (gd_reserve_hops(&f->per_hop, &f->hop_capacity, hops + 1)) return -ENOMEM;
         memset(f->per_hop, 0, (size_t)(hops + 1) * sizeof *f->per_hop);
@@ -46,6 +48,7 @@ int gd_begin_batch(gd_sampler *s) {
     for (int32_t r = 0; r < s->job.edge_type_count; r++) {
         gd_drawn *const d = &s->drawn[r];
         d->edges = d->expanded = d->placed = d->hop_edges = 0;
+        d->most = s->job.edge_types[r].edges_most;
         if (gd_reserve_hops(&d->per_hop, &d->hop_capacity, hops + 1) || gd_reserve_colptr(d, 0))
             return -ENOMEM;
         d->colptr[0] = 0;

@@ -14,8 +14,13 @@ int64_t gd_doubled(int64_t capacity, int64_t needed) {
     return capacity;
 }
 
+int64_t gd_doubled_up_to(int64_t capacity, int64_t needed, int64_t most) {
+    const int64_t doubled = gd_doubled(capacity, needed);
+    return most >= needed && most < doubled ? most : doubled;
+}
+
 int gd_grow_edges(gd_drawn *d, int64_t more) {
-    const int64_t capacity = gd_doubled(d->capacity, d->edges + more);
+    const int64_t capacity = gd_doubled_up_to(d->capacity, d->edges + more, d->most);
     if (gd_grow((void **)&d->edge, capacity, sizeof *d->edge) ||
         gd_grow((void **)&d->row, capacity, sizeof *d->row))
         return -ENOMEM;
@@ -53,8 +58,10 @@ static int grow_nodes(gd_sampler *s, gd_found *f, int64_t capacity) {
 
 int gd_reserve_nodes(gd_sampler *s, gd_found *f, int64_t more) {
     if (more > INT32_MAX - f->nodes) return -EOVERFLOW;
-    const int64_t needed = f->nodes + more;
-    if (needed > f->capacity && grow_nodes(s, f, gd_doubled(f->capacity, needed))) return -ENOMEM;
+    if (f->most && f->nodes > f->most) return -E2BIG;
+    const int64_t needed = f->nodes + more, most = f->most ? f->most + GD_NODES_MORE : 0;
+    if (needed > f->capacity && grow_nodes(s, f, gd_doubled_up_to(f->capacity, needed, most)))
+        return -ENOMEM;
     if (2 * needed > f->places.slots) {
         if (gd_places_clear(&f->places, gd_doubled(f->places.slots, 2 * needed))) return -ENOMEM;
         gd_enter_nodes(s, f);

@@ -21,6 +21,7 @@ typedef struct gd_found {
     int64_t *key;  /* the key of `places`: tree x nodes + node; only if disjoint */
     int32_t *tree; /* the tree of each node; only if disjoint */
     int64_t nodes, capacity;
+    int64_t most;      /* more nodes are refused; 0: no limit */
     gd_places places;  /* key -> the first position with it */
     int64_t hop_first; /* the present hop expands the nodes from here */
     int64_t hop_last;  /* to before here */
@@ -33,6 +34,7 @@ typedef struct gd_drawn {
     int64_t *edge; /* edge[edges]: CSC positions; row[edges]: the place of each edge's source */
     int32_t *row;
     int64_t edges, capacity;
+    int64_t most;    /* more edges are refused; 0: no limit */
     int32_t *colptr; /* colptr[expanded + 1]: where the edges of each expanded target start */
     int64_t expanded, colptr_capacity;
     int64_t placed;    /* edges whose sources have a place */

@@ -34,6 +34,7 @@ typedef struct gd_edge_type {
     const int64_t *edge_time; /* at CSC positions, or NULL */
     const void *weight;       /* at CSC positions, float or double; NULL: all weights are equal */
     int32_t weight_bytes;     /* 4 or 8 */
+    int64_t edges_most;       /* a sample with more edges of this type is refused; 0: no limit */
 } gd_edge_type;
 /* Seeds of one type. A seed's tree has no edge that is later than the seed. */
 typedef struct gd_seeds {
@@ -44,7 +45,8 @@ typedef struct gd_seeds {
 } gd_seeds;
 typedef struct gd_sampling {
     const gd_edge_type *edge_types;
-    const int64_t *nodes; /* the number of nodes of each type */
+    const int64_t *nodes;      /* the number of nodes of each type */
+    const int64_t *nodes_most; /* of each type the most nodes of a sample, 0: no limit; or NULL */
     const gd_seeds *seeds;
     int32_t edge_type_count, node_type_count, seeds_count;
     int32_t hops;
@@ -67,7 +69,7 @@ void gd_sampler_free(gd_sampler *s);
  * node; -ERANGE: a neighbour is not a node; -EFAULT: the index pointers of a node lie outside of
  * the edges; -EDOM: the weight at a position is negative or not finite (gd_sampler_culprit has the
  * seed, neighbour, node or position); -EOVERFLOW: more than 2^31 - 1 nodes or edges of a type;
- * -ENOMEM; -EINVAL: the job contradicts itself. */
+ * -E2BIG: more than nodes_most or edges_most; -ENOMEM; -EINVAL: the job contradicts itself. */
 enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_sampling *job);
 /* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i was drawn

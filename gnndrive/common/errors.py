@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
+from typing import Any
 
 
 class GNNDriveError(Exception):
@@ -48,6 +49,19 @@ class ReadError(GNNDriveError, OSError):
 
     def __reduce__(self) -> tuple[type[ReadError], tuple[str, int, int]]:
         return (type(self), (self.path, self.offset, self.errno or 0))
+
+
+class BatchTooLarge(GNNDriveError, RuntimeError):
+    """A batch is larger than the loader's plan counts; see `loader/iterator.py`, which catches it.
+
+    Attributes:
+        size: how many nodes and edges the batch has (`sampling.samplers.base.Bounds`); None:
+            unknown, because sampling it was given up at the plan's limit.
+    """
+
+    def __init__(self, message: str, size: Any = None) -> None:
+        super().__init__(message)
+        self.size = size
 
 
 class LateError(GNNDriveError, RuntimeError):

@@ -29,7 +29,7 @@ from gnndrive.plan.plan import Plan
 from gnndrive.plan.request import Planner, PlanRequest, make_planner
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
-from gnndrive.sampling.samplers.base import Sampler, SamplerContext
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import (
     InputEdges,
@@ -90,13 +90,16 @@ class Assembly:
         )  # fmt: skip
         return choose_schedule(self.strategy.schedule, context)
 
-    def sampler(self, empty: Allocate = np.empty) -> Sampler:
-        """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does."""
+    def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
+        """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
+        give up samples larger than `limits`."""
         subgraphs = None
         if self.subgraphs is not None:
             of_edges = isinstance(self.inputs, InputEdges)
-            subgraphs = partial(SubgraphSampler, self.subgraphs, of_edges, self.inputs.type)
-        context = SamplerContext(self.num_neighbors, self.replace, empty, subgraphs, self.store)
+            subgraphs = partial(SubgraphSampler, self.subgraphs, of_edges, self.inputs.type, limits)
+        context = SamplerContext(
+            self.num_neighbors, self.replace, empty, limits, subgraphs, self.store
+        )
         kind: type[Sampler] = find("samplers", self.strategy.sampler)
         return kind.make(context)
 

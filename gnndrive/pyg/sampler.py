@@ -209,10 +209,10 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     # ---- in gnndrive's pipeline ----
 
-    def for_an_epoch(self) -> NeighborSampler:
-        """A copy for one epoch; its `stop` does not stop this sampler."""
+    def for_an_epoch(self, *most: Sequence[int]) -> NeighborSampler:
+        """A copy for one epoch; its `stop` does not stop this sampler. `most`: see `Native`."""
         other = copy.copy(self)
-        other._native = Native()
+        other._native = Native(*most)
         return other
 
     def keyed(self, key: int, topologies: Sequence[Topology]) -> NeighborSampler:

@@ -110,16 +110,19 @@ class SubgraphSampler(Sampler):
         subgraphs: how to sample.
         of_edges: whether seeds are edges; else they are nodes.
         type: the type of the seeds; None in a homogeneous graph.
+        limits: see `SamplerContext`; only gnndrive's sampler keeps to them.
     """
 
     name = "pyg"
 
     def __init__(
-        self, subgraphs: SubgraphSampling, of_edges: bool = False, type: NodeKey | EdgeKey = None
-    ) -> None:
+        self, subgraphs: SubgraphSampling, of_edges: bool = False, type: NodeKey | EdgeKey = None,
+        limits: Bounds | None = None,
+    ) -> None:  # fmt: skip
         self._subgraphs, self._of_edges, self._type = subgraphs, of_edges, type
         own = subgraphs.gnndrive_sampler
-        self._gnndrive_sampler = None if own is None else own.for_an_epoch()
+        most = () if limits is None else (limits.entries.values(), limits.edges.values())
+        self._gnndrive_sampler = None if own is None else own.for_an_epoch(*map(tuple, most))
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:

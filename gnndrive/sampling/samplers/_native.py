@@ -18,13 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, StoreError
+from gnndrive.common.errors import (
+    BatchTooLarge,
+    ClosedError,
+    ConfigError,
+    GNNDriveError,
+    StoreError,
+)
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.sampling.rounds import STOPPED, StopToken
-from gnndrive.sampling.samplers.base import position_dtype
+from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
+
+_MORE = 256  # native/grow.h: room beyond the most nodes
+_LEAST = 4096  # native/grow.h: the first capacity of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +97,16 @@ class Native:
     """Calls the C sampler; any number of threads may share one object.
 
     Each call in progress has its own scratch memory, which is kept for later calls. It is as large
-    as its largest batch so far needed: about 40 MB for 800,000 nodes and 900,000 edges.
+    as its largest batch so far needed (`scratch_bytes`): about 40 MB for 800,000 nodes and 900,000
+    edges.
+
+    Args:
+        nodes_most: the most nodes of a sample, by the number of the node type; 0: no limit.
+        edges_most: the most edges of a sample, by the number of the edge type; likewise.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nodes_most: Sequence[int] = (), edges_most: Sequence[int] = ()) -> None:
+        self._limits = tuple(nodes_most), tuple(edges_most)
         self._stop = StopToken()
         self._lock = ForkLock()
         self._idle: list[Any] = []
@@ -118,12 +133,13 @@ class Native:
             ConfigError: a seed is not a node, a weight is negative or not finite, or the sample has
                 more than 2^31 - 1 nodes or edges of a type.
             ReadError: neighbours could not be read from disk.
+            BatchTooLarge: it has more nodes or edges than this object's limits.
             ClosedError: `stop` was called.
             MemoryError: there is not enough memory for the sample.
         """
         scratch = self._take_scratch()
         try:
-            job = _Job(relations, nodes, seeds, options, self._stop.flag)
+            job = _Job(relations, nodes, seeds, options, self._stop.flag, *self._limits)
             code = lib.gd_sample(scratch, job.handle)
             while code == lib.GD_WANTS:
                 code = relations[_waiting_edge_type(scratch)].topology.serve(scratch, self._stop)
@@ -150,6 +166,24 @@ class Native:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
+
+
+def scratch_bytes(size: Bounds, disjoint: bool = False, limited: bool = True) -> int:
+    """Return the most bytes of scratch memory that samples up to `size` take in one thread.
+
+    Args:
+        size: the most nodes and edges of a sample.
+        disjoint: whether trees are disjoint.
+        limited: whether `size` is this object's limits; else arrays grow by doubling.
+    """
+    grown = 1 if limited else 2
+    total = 0
+    for count in size.entries.values():
+        room = grown * (count + _MORE)
+        slots = 1 << (2 * (count + 2 * _MORE) - 1).bit_length()
+        total += 8 * max(slots, _LEAST) + (8 + 12 * disjoint) * max(room, _LEAST)
+        total += 4 * max(2 * count, _LEAST)  # colptr, which grows by doubling
+    return total + sum(12 * max(grown * count, _LEAST) for count in size.edges.values())
 
 
 class InScratch:
@@ -217,15 +251,23 @@ class _Job:
 
     def __init__(
         self, relations: Sequence[Relation], nodes: Sequence[int], seeds: Sequence[SeedGroup],
-        options: SamplingOptions, stop: Any,
+        options: SamplingOptions, stop: Any, nodes_most: Sequence[int] = (),
+        edges_most: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._kept: list[Any] = [relations, stop]
         for relation in relations:
             _check_sizes(relation, nodes[relation.source])
-        edge_types = ffi.new("gd_edge_type[]", [self._edge_type(each) for each in relations])
+        edge_types = ffi.new(
+            "gd_edge_type[]",
+            [
+                self._edge_type(each) | {"edges_most": most}
+                for each, most in zip(relations, edges_most or [0] * len(relations), strict=True)
+            ],
+        )
         counts = ffi.new("int64_t[]", list(nodes))
+        nodes_limits = ffi.new("int64_t[]", list(nodes_most or [0] * len(nodes)))
         groups = ffi.new("gd_seeds[]", [self._seeds(group) for group in seeds])
-        self._kept += [edge_types, counts, groups]
+        self._kept += [edge_types, counts, nodes_limits, groups]
         hops = {len(relation.fanout) for relation in relations} or {0}
         if len(hops) > 1:
             raise ConfigError(
@@ -233,7 +275,7 @@ class _Job:
             )
         self.handle = ffi.new("gd_sampling *", {
             "edge_types": edge_types, "edge_type_count": len(relations),
-            "nodes": counts, "node_type_count": len(nodes),
+            "nodes": counts, "nodes_most": nodes_limits, "node_type_count": len(nodes),
             "seeds": groups, "seeds_count": len(seeds),
             "hops": hops.pop(), "replace": options.replace, "disjoint": options.disjoint,
             "latest": options.latest, "key": options.key % (1 << 64), "stop": stop,
@@ -292,6 +334,8 @@ def _error(
         return ClosedError(STOPPED)
     if code == -errno.ENOMEM:
         return MemoryError("no memory for a sample's scratch: lower batch_size or num_neighbors")
+    if code == -errno.E2BIG:
+        return BatchTooLarge("a sample has more nodes or edges than the loader's plan counts")
     if code == -errno.EOVERFLOW:
         return ConfigError(
             "a sample has more than 2^31 - 1 nodes or edges: lower batch_size or num_neighbors"

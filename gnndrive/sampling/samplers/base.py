@@ -28,8 +28,8 @@ class Bounds:
     """The most that one sample can hold.
 
     Attributes:
-        nodes: distinct nodes, by node type.
-        edges: by edge type.
+        nodes: distinct nodes, by node type, in the order of the store's types.
+        edges: by edge type, likewise.
         entries: nodes by node type; a node in several disjoint trees is counted once for each tree.
     """
 
@@ -46,6 +46,8 @@ class SamplerContext:
         num_neighbors: the fanout for each hop, or such a list by edge type; already checked.
         replace: whether to sample with replacement.
         empty: allocates the arrays of samples.
+        limits: a sample with more nodes or edges of a type may be given up with `BatchTooLarge`;
+            then a sampler's scratch holds no more. None: no limits.
         subgraphs: makes the sampler for loader arguments that need more than plain neighbour
             sampling of one edge type, such as times or weights; its samples are in PyG's own form.
             None: the arguments need no more.
@@ -55,6 +57,7 @@ class SamplerContext:
     num_neighbors: Any
     replace: bool = False
     empty: Allocate = np.empty
+    limits: Bounds | None = None
     subgraphs: Callable[[], Sampler] | None = None
     store: Store | None = None
 

@@ -35,6 +35,7 @@ class Uniform(Sampler):
         num_neighbors: fanout per hop, -1 for all neighbours.
         replace: draw with replacement; each node that has neighbours then gets exactly its fanout.
         empty: allocates the arrays of samples.
+        limits: see `SamplerContext`.
 
     Raises:
         ConfigError: a fanout is not an integer of at least -1.
@@ -43,19 +44,22 @@ class Uniform(Sampler):
     name = "uniform"
 
     def __init__(
-        self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty
-    ) -> None:
+        self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty,
+        limits: Bounds | None = None,
+    ) -> None:  # fmt: skip
         self._empty = empty
         self._fanout = np.array(checked_fanout(num_neighbors), dtype=np.int64)
         self._replace = bool(replace)
         self._native = Native()
+        if limits is not None:
+            self._native = Native(tuple(limits.entries.values()), tuple(limits.edges.values()))
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
         """See `Sampler.make`."""
         if context.subgraphs is not None:
             return context.subgraphs()
-        return cls(context.num_neighbors, context.replace, context.empty)
+        return cls(context.num_neighbors, context.replace, context.empty, context.limits)
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
         """See `Sampler.sample`; `topologies` holds one topology."""
@@ -75,6 +79,7 @@ class Uniform(Sampler):
             ConfigError: a seed is not a node of the graph, or the sample has more than 2^31 - 1
                 nodes or edges.
             ReadError: neighbours could not be read from disk.
+            BatchTooLarge: the sample has more nodes or edges than `limits`.
             ClosedError: `stop` was called.
             MemoryError: there is not enough memory for the sample.
         """
