@@ -197,7 +197,7 @@ static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
     assert(count <= CHUNK);
     const int rc = gd_reserve_nodes(s, f, count);
     if (rc) return rc;
-    assert(CHUNK <= GD_NODES_MORE);
+    _Static_assert((int)CHUNK <= (int)GD_NODES_MORE, "a chunk fits behind the most nodes");
     if (given)
         gd_read_given(type->csc, given, count, neighbour);
     else
