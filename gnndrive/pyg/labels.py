@@ -83,7 +83,7 @@ class Labels:
 
 def kept_dtype(nodes: StoredNodes) -> np.dtype[Any] | None:
     """The dtype in which the labels are kept in memory; None: they are not kept."""
-    if NAME not in nodes or nodes.num_classes < 1:
+    if NAME not in nodes.names or nodes.num_classes < 1:
         return None
     file = nodes.table(NAME)
     if file.row_shape or not file.dtype.startswith("int"):

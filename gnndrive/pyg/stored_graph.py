@@ -48,8 +48,8 @@ class StoredGraph:
         self._lock = ForkLock()
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
-        of_nodes = {name for nodes in self._nodes for name in nodes.names}
-        of_edges = {name for edges in self._edges for name in edges.names}
+        of_nodes = {name for nodes in self._nodes for name in nodes.row_names}
+        of_edges = {name for edges in self._edges for name in edges.row_names}
         self.of_nodes = time_attr in of_nodes
         self._check("time_attr", time_attr, of_nodes | of_edges)
         self._check("weight_attr", weight_attr, of_edges)
@@ -75,17 +75,17 @@ class StoredGraph:
     def _timed(self) -> Sequence[StoredNodes | StoredEdges]:
         """The types of nodes or edges that have times."""
         timed: Sequence[StoredNodes | StoredEdges] = self._nodes if self.of_nodes else self._edges
-        return [each for each in timed if self._time in each]
+        return [each for each in timed if self._time in each.row_names]
 
     @property
     def _weighted(self) -> list[StoredEdges]:
         """The types of edges that have weights."""
-        return [edges for edges in self._edges if self._weight in edges]
+        return [edges for edges in self._edges if self._weight in edges.row_names]
 
     @property
     def nbytes(self) -> int:
         """Bytes of times and weights in memory."""
-        return 8 * sum(each.table(str(self._time)).row_count for each in self._timed) + 8 * sum(
+        return 8 * sum(each.count for each in self._timed) + 8 * sum(
             edges.num_edges for edges in self._weighted
         )
 
@@ -161,7 +161,7 @@ def _load(
     given: StoredNodes | StoredEdges, name: str, convert: Callable[[Tensor], npt.NDArray[Any]]
 ) -> Tensor:
     """Read an attribute of nodes, or of edges at CSC positions, and convert it piece by piece."""
-    value = given.tensor(name)
+    value = given.attribute(name)
     edge_id = given.mapped_edge_id() if isinstance(given, StoredEdges) else None
     whole = torch.from_numpy(np.empty(len(value), convert(value[:0]).dtype))
     for at in range(0, len(value), _STEP):
@@ -169,6 +169,6 @@ def _load(
         found = value[piece] if edge_id is None else value[edge_id[piece].to(torch.int64)]
         flat = torch.from_numpy(convert(found))
         if flat.shape != whole[piece].shape:
-            raise ConfigError(f"{given.table(name).path}: give one number for each node or edge")
+            raise ConfigError(f"{given.name_of(name)}: give one number for each node or edge")
         whole[piece] = flat
     return whole

@@ -101,7 +101,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):  # type: ignore[misc]
             KeyError: they have no such attribute.
         """
         for view in self._views():
-            if view.type == attr.group_name and attr.attr_name in view:
+            if view.type == attr.group_name and attr.attr_name in view.names:
                 return view
         known = "; ".join(
             f"{', '.join(view.names) or 'none'} of {view.type}" for view in self._views()

@@ -40,15 +40,16 @@ def feature_tables(store: Store) -> tuple[FeatureTable, ...]:
     """A store's tables of the feature buffer: those of nodes, then those of edges."""
     found = []
     for nodes in store.all_nodes():
-        if NODE_FEATURES in nodes:
+        if NODE_FEATURES in nodes.names:
             found.append(_table(nodes, NODE_FEATURES, False))
         for name in nodes.names:
             array = store.info.arrays[nodes.name_of(name)]
             if array.folder and array.row_bytes >= ROW_BYTES_MIN:
                 found.append(_table(nodes, name, False))
     for edges in store.all_edges():
-        if EDGE_FEATURES in edges and edges.table(EDGE_FEATURES).row_bytes >= ROW_BYTES_MIN:
-            found.append(_table(edges, EDGE_FEATURES, True))
+        if EDGE_FEATURES in edges.names:
+            table = _table(edges, EDGE_FEATURES, True)
+            found += [table] if table.file.row_bytes >= ROW_BYTES_MIN else []
     return tuple(table for table in found if table.file.row_count and table.file.row_bytes)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, torch_dtype
 from gnndrive.store.loading import load_checked, open_checked
+from gnndrive.store.overlay import Overlay
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
+_KEPT_BYTES_MAX = 64 << 20  # what is made of the store and larger is made again at each use
 
 
 class MappedArrays:
@@ -33,14 +36,16 @@ class MappedArrays:
     Attributes:
         path: the store's folder, absolute.
         info: what store.json says.
+        overlay: attributes that this process has set or deleted.
     """
 
     def __init__(
         self, path: Path, info: StoreInfo, index_pointers: dict[EdgeKey, IndexPointers]
     ) -> None:
-        self.path, self.info = path, info
+        self.path, self.info, self.overlay = path, info, Overlay()
         self._index_pointers = index_pointers
         self._maps: dict[str, np.memmap[Any, Any]] = {}
+        self._kept: dict[str, torch.Tensor] = {}
 
     def _find(self, name: str) -> ArrayInfo:
         full = name if "/" in name else f"nodes/{name}"
@@ -115,6 +120,26 @@ class MappedArrays:
             return torch.empty(info.shape, dtype=dtype)
         values = torch.frombuffer(mapped, dtype=torch.uint8, offset=DATA_OFFSET)
         return values.view(dtype).view(info.shape)
+
+    def kept_tensor(self, name: str) -> torch.Tensor:
+        """`tensor`, mapped once, so that what this process writes into it stays there."""
+        if name not in self._kept:
+            self._kept.setdefault(name, self.tensor(name))
+        return self._kept[name]
+
+    def kept(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """A tensor that is made of the store, and kept if it is small.
+
+        Args:
+            name: identifies it.
+            make: makes it.
+        """
+        found = self._kept.get(name)
+        if found is None:
+            found = make()
+            if found.nbytes <= _KEPT_BYTES_MAX:
+                found = self._kept.setdefault(name, found)
+        return found
 
     def in_memory(self, name: str) -> npt.NDArray[Any]:
         """Read index pointers or a split into memory and check them.

@@ -12,27 +12,29 @@ import os
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, EdgeType, IndexPointers, NodeKey
+from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey
 from gnndrive.store.added import with_added
 from gnndrive.store.format import Progress, dump
 from gnndrive.store.loading import load_checked, open_checked, read_info
-from gnndrive.store.mapped_arrays import MappedArrays
+from gnndrive.store.overlay import Overlay
+from gnndrive.store.store_view import StoreView
 from gnndrive.store.types import array_name
 from gnndrive.store.verify import verify
 from gnndrive.store.views import StoredEdges, StoredNodes
 
 
-class Store(MappedArrays):
+class Store(StoreView):
     """An open store, made by `gnndrive.open`. Safe to share between threads; pickles as its path.
 
-    The nodes and edges of a type are `store["paper"]` and `store["author", "writes", "paper"]`; a
-    homogeneous store has their attributes itself.
+    It answers as PyG's Data or HeteroData does (`StoreView`), and is read-only: what you set on it
+    lives in this process. The nodes and edges of a type are `store["paper"]` and
+    `store["author", "writes", "paper"]`; a homogeneous store has their attributes itself.
 
     Attributes:
         path: the store's folder, absolute.
@@ -49,8 +51,8 @@ class Store(MappedArrays):
             f"num_classes={self.num_classes})"
         )
 
-    def __reduce__(self) -> tuple[Callable[[str], Store], tuple[str]]:
-        return (open, (str(self.path),))
+    def __reduce__(self) -> tuple[Callable[[str, Overlay], Store], tuple[str, Overlay]]:
+        return (_open_again, (str(self.path), self.overlay))
 
     @property
     def identity(self) -> str:
@@ -60,25 +62,6 @@ class Store(MappedArrays):
         return sha256(dump(self.info)).hexdigest()
 
     # ---- types ----
-
-    @property
-    def is_hetero(self) -> bool:
-        """Whether the store has named types of nodes and edges."""
-        return self.info.types.hetero
-
-    @property
-    def node_types(self) -> list[str]:
-        """The names of the node types; [] in a homogeneous store."""
-        return [name for name in self.info.types.nodes if name is not None]
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """The edge types, (source, relation, target) each; [] in a homogeneous store."""
-        return [name for name in self.info.types.edges if name is not None]
-
-    def metadata(self) -> tuple[list[str], list[EdgeType]]:
-        """Node and edge types, as `torch_geometric.nn.to_hetero` takes them."""
-        return self.node_types, self.edge_types
 
     def nodes(self, type: NodeKey = None) -> StoredNodes:
         """The nodes of a type.
@@ -93,26 +76,20 @@ class Store(MappedArrays):
             raise self._no_type(type, self.node_types)
         return StoredNodes(self, type)
 
-    def edges(self, type: EdgeKey = None) -> StoredEdges:
+    def edges(self, type: Any = None) -> StoredEdges:
         """The edges of a type.
 
         Args:
-            type: (source, relation, target); None in a homogeneous store.
+            type: (source, relation, target), or shorter (see `Types.key`); None in a homogeneous
+                store.
 
         Raises:
-            ConfigError: there is no such type.
+            ConfigError: there is no such type, or several.
         """
-        if type not in self.info.types.edges:
-            raise self._no_type(type, self.edge_types)
-        return StoredEdges(self, type)
-
-    def all_nodes(self) -> list[StoredNodes]:
-        """The nodes of each type; one in a homogeneous store."""
-        return [StoredNodes(self, type) for type in self.info.types.nodes]
-
-    def all_edges(self) -> list[StoredEdges]:
-        """The edges of each type; one in a homogeneous store."""
-        return [StoredEdges(self, type) for type in self.info.types.edges]
+        try:
+            return StoredEdges(self, self.info.types.edge_key(type))
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: {error}") from None
 
     def _no_type(self, type: object, types: list[Any]) -> ConfigError:
         if not self.is_hetero:
@@ -121,34 +98,27 @@ class Store(MappedArrays):
         known = ", ".join(map(str, types)) or "none"
         return ConfigError(f"{self.path} is heterogeneous: {asked}; the types are {known}")
 
-    @overload
-    def __getitem__(self, type: str) -> StoredNodes: ...
-    @overload
-    def __getitem__(self, type: EdgeType) -> StoredEdges: ...
-    def __getitem__(self, type: str | EdgeType) -> StoredNodes | StoredEdges:
-        return self.nodes(type) if isinstance(type, str) else self.edges(type)
+    def __getitem__(self, type: Any) -> Any:
+        """The nodes or edges of a type (see `Types.key`); of a homogeneous store, an attribute."""
+        if not self.is_hetero:
+            return self.attribute(type)
+        key = self.info.types.key(type)
+        return StoredEdges(self, key) if isinstance(key, tuple) else StoredNodes(self, key)
 
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes, of all types."""
-        return self.info.types.num_nodes
+    def attribute(self, name: Any) -> Any:
+        """An attribute of a homogeneous store.
 
-    @property
-    def num_edges(self) -> int:
-        """Number of directed edges, of all types."""
-        return self.info.types.num_edges
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        if not isinstance(name, str) or name not in self.keys():
+            raise ConfigError(
+                f"{self.path} is homogeneous: it has no type and no attribute {name!r}, but "
+                f"{self._known()}"
+            )
+        return super().__getitem__(name)
 
     # ---- of a homogeneous store ----
-
-    @property
-    def num_features(self) -> int:
-        """Columns of x; 0 if there is no x."""
-        return self.nodes().num_features
-
-    @property
-    def num_node_features(self) -> int:
-        """`num_features` under PyG's other name."""
-        return self.nodes().num_features
 
     @property
     def num_classes(self) -> int:
@@ -251,6 +221,12 @@ def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
             f"{store.path} is heterogeneous, and {whose} is for stores with one type of nodes: use "
             "gnndrive.NeighborLoader in a loop of your own, as in docs/tasks/heterogeneous.md"
         )
+    return store
+
+
+def _open_again(path: str, overlay: Overlay) -> Store:
+    store = open(path)
+    store.overlay = overlay
     return store
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, cast
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, EdgeType, NodeKey, ends_of
@@ -146,6 +147,42 @@ class Types:
     @cached_property
     def _edge_folders(self) -> dict[str, EdgeKey]:
         return {folder(type): type for type in self.edges}
+
+    def key(self, given: Any) -> NodeKey | EdgeKey:
+        """The node or edge type that a user means, as in PyG.
+
+        Args:
+            given: a node type; an edge type, whole or as (source, target), as its relation, or as
+                "source__relation__target".
+
+        Raises:
+            ConfigError: there is no such type, or there are several.
+        """
+        if given in self.nodes if isinstance(given, str) or given is None else False:
+            return cast(NodeKey, given)
+        return self.edge_key(given)
+
+    def edge_key(self, given: Any) -> EdgeKey:
+        """The edge type that a user means; see `key`."""
+        if isinstance(given, list):
+            given = tuple(given)
+        if (isinstance(given, tuple) or given is None) and given in self.edges:
+            return given
+        if isinstance(given, str):
+            found = [type for type in self.edges if type and given in (folder(type), type[1])]
+        else:
+            pair = isinstance(given, tuple) and len(given) == 2
+            found = [type for type in self.edges if pair and type and (type[0], type[2]) == given]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(map(str, found))
+            raise ConfigError(f"{given!r} is short for several edge types: name one of {several}")
+        if not self.hetero:
+            raise ConfigError(f"the store is homogeneous: it has no type {given!r}")
+        asked = "name a type: store[TYPE]" if given is None else f"there is no {given!r}"
+        known = ", ".join([*map(str, self.nodes), *map(str, self.edges)])
+        raise ConfigError(f"the store is heterogeneous: {asked}; the types are {known}")
 
     def place(self, name: str) -> Place:
         """The place of the array called `name`.

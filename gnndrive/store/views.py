@@ -1,10 +1,13 @@
 """The nodes or the edges of one type of a store, as `data["paper"]` in PyG.
 
-A homogeneous store has one type of nodes and one of edges, both None.
+A homogeneous store has one type of nodes and one of edges, both None. `data_view.py` has what all
+of them answer as PyG's data does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,15 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
+from gnndrive.store.coo import MappedCSC, edge_index, has_isolated_nodes, has_self_loops
+from gnndrive.store.data_view import DataView
 from gnndrive.store.mapped_arrays import MappedArrays
+from gnndrive.store.masks import mask_names, split_mask
+from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.types import array_name
 
 
-class _View:
+class _View(DataView):
     """The arrays of one type of nodes or edges.
 
     Attributes:
@@ -39,8 +46,10 @@ class _View:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the attributes."""
-        return self._names(self.group)
+        """Names of the attributes that are read from the store. What this process has deleted, or
+        set to another value, is not among them."""
+        hidden = self._overlay.hidden(self._key)
+        return tuple(name for name in self._names(self.group) if name not in hidden)
 
     def name_of(self, attribute: str) -> str:
         """An attribute's full name in the store: "nodes/paper/x" for "x"."""
@@ -54,8 +63,39 @@ class _View:
         """An attribute as a mapped tensor; see `Store.tensor`."""
         return self._arrays.tensor(self.name_of(attribute), random)
 
-    def __contains__(self, attribute: object) -> bool:
-        return attribute in self.names
+    def attribute(self, name: str) -> torch.Tensor:
+        """An attribute with one row for each node or edge, which this process has set or the store
+        has."""
+        set_here = self.attached(self.group).get(name)
+        return self.tensor(name) if set_here is None else set_here[0]
+
+    @property
+    def row_names(self) -> tuple[str, ...]:
+        """Names of the attributes with one row for each node or edge, those that this process has
+        set included."""
+        return (*self.names, *self.attached(self.group))
+
+    # ---- see DataView ----
+
+    @property
+    def _overlay(self) -> Overlay:
+        return self._arrays.overlay
+
+    @property
+    def _key(self) -> Key:
+        return self._type
+
+    def _stored_group(self, name: str) -> str:
+        return self.group if name in self.keys() else ""
+
+    def _columns_of(self, attribute: str) -> int:
+        if attribute in self.names:
+            shape = self.table(attribute).row_shape
+            return shape[-1] if shape else 1
+        return self._columns(attribute)
+
+    def _whose(self) -> str:
+        return f"{self._arrays.path}" if self._type is None else f"{self._type!r}"
 
 
 class StoredNodes(_View):
@@ -80,9 +120,14 @@ class StoredNodes(_View):
         return self._arrays.info.types.nodes[self._type].num_nodes
 
     @property
+    def count(self) -> int:
+        """`num_nodes`, as edges have it too."""
+        return self.num_nodes
+
+    @property
     def num_features(self) -> int:
         """Columns of their x; 0 if there is no x."""
-        return self._arrays.info.num_features(self._type)
+        return self._columns_of("x")
 
     @property
     def num_node_features(self) -> int:
@@ -116,6 +161,18 @@ class StoredNodes(_View):
             whose = "" if self._type is None else f" of {self._type!r}"
             raise ConfigError(f"{self._arrays.path} has no split {name!r}{whose}; it has: {known}")
         return torch.from_numpy(self._arrays.in_memory(self._named("splits", name)))
+
+    def _makers(self) -> Mapping[str, Callable[[], Any]]:
+        of_arrays = self._arrays.kept_tensor
+        made = {name: partial(of_arrays, self.name_of(name)) for name in self._names(self.group)}
+        for name, split in mask_names(self.split_names).items():
+            if name not in made:
+                make = partial(split_mask, self, split)
+                made[name] = partial(self._arrays.kept, self.name_of(name), make)
+        return made
+
+    def _rows(self, name: str, count: int) -> str:
+        return _group(name, count, self.num_nodes, _edges_beside(self._arrays, self._type))
 
     def __repr__(self) -> str:
         return f"StoredNodes({self._type!r}, num_nodes={self.num_nodes}, names={list(self.names)})"
@@ -151,6 +208,60 @@ class StoredEdges(_View):
     def num_edges(self) -> int:
         """Number of edges."""
         return self._arrays.info.types.edges[self._type]
+
+    @property
+    def count(self) -> int:
+        """`num_edges`, as nodes have it too."""
+        return self.num_edges
+
+    @property
+    def num_edge_features(self) -> int:
+        """Columns of their edge_attr; 0 if there is no edge_attr."""
+        return self._columns_of("edge_attr")
+
+    @property
+    def num_features(self) -> int:
+        """`num_edge_features` under PyG's other name."""
+        return self.num_edge_features
+
+    def size(self, dim: int | None = None) -> Any:
+        """(source nodes, target nodes), or one of the two."""
+        both = self.source.num_nodes, self.target.num_nodes
+        return both if dim is None else both[dim]
+
+    def is_bipartite(self) -> bool:
+        """Whether they go from one type of nodes to another."""
+        return self.source.type != self.target.type
+
+    def csc(self) -> MappedCSC:
+        """The edges as they lie in the store."""
+        return MappedCSC(
+            self._type, self.source.num_nodes, self.index_pointers, self.indices, self.edge_id,
+            str(self.indices_path.parent),
+        )  # fmt: skip
+
+    def has_self_loops(self) -> bool:
+        """Whether one of them goes from a node to itself; reads all of them."""
+        return has_self_loops([self.csc()])
+
+    def has_isolated_nodes(self) -> bool:
+        """Whether a target, or a node of the only type, has none of them but self loops; reads all
+        of them."""
+        return has_isolated_nodes([self.csc()], {self.target.type: self.target.num_nodes})
+
+    def _makers(self) -> Mapping[str, Callable[[], Any]]:
+        of_arrays, kept = self._arrays.kept_tensor, self._arrays.kept
+        graph = self._named("graph", "edge_index")
+        made: dict[str, Callable[[], Any]] = {
+            "edge_index": lambda: kept(graph, lambda: edge_index(self.csc()))
+        }
+        names = self._names(self.group)
+        return made | {name: partial(of_arrays, self.name_of(name)) for name in names}
+
+    def _rows(self, name: str, count: int) -> str:
+        if self._type is None:
+            return _group(name, count, self.source.num_nodes, self.num_edges)
+        return "edges" if count == self.num_edges else ""
 
     @property
     def index_pointers(self) -> IndexPointers:
@@ -198,3 +309,16 @@ class StoredEdges(_View):
 
     def __repr__(self) -> str:
         return f"StoredEdges({self._type!r}, num_edges={self.num_edges}, names={list(self.names)})"
+
+
+def _edges_beside(arrays: MappedArrays, type: NodeKey) -> int | None:
+    """The number of edges whose attributes are named beside those of nodes; None: there are none,
+    because only a homogeneous store has one set of names for both."""
+    return arrays.info.types.edges[None] if type is None else None
+
+
+def _group(name: str, count: int, num_nodes: int, num_edges: int | None) -> str:
+    """Whether `count` rows are those of nodes or of edges, decided as PyG does."""
+    if count == num_nodes and (count != num_edges or "edge" not in name):
+        return "nodes"
+    return "edges" if count == num_edges else ""

@@ -67,7 +67,7 @@ def test_nodes_and_edges_of_a_type_pickle_with_their_store(store: Store) -> None
 
 
 def test_attributes_of_one_type_need_a_type(store: Store) -> None:
-    for name in ("indices", "index_pointers", "node_names", "num_features", "split_names"):
+    for name in ("indices", "index_pointers", "node_names", "num_classes", "split_names"):
         with pytest.raises(ConfigError, match=r"name a type: store\[TYPE\]; the types are"):
             getattr(store, name)
     with pytest.raises(ConfigError, match="there is no 'poper'; the types are paper, author"):

@@ -1,0 +1,265 @@
+"""`DataView`: what PyG's programs read from `data` and set on it, answered by a store.
+
+`Store` of a homogeneous graph, and the nodes or edges of a type (views.py), inherit it. It gives
+
+- an array of the store as a mapped tensor, which is read as far as it is used;
+- `edge_index` and a mask of a split, which are made when they are asked for, if memory has room;
+- what this process has set (overlay.py), which hides the store's attribute of that name.
+
+Writing into a mapped tensor changes this process's memory, and no batch; setting an attribute
+changes both. docs/tasks/from-data.md has a table of all of it.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.store.overlay import Key, Overlay
+
+GRAPH = ("edge_index", "adj_t", "adj")
+COUNTS = ("num_nodes", "num_edges")
+READ_ONLY = (
+    "a store's graph is read-only, so transforms that change it cannot be applied to a store. "
+    "Reverse edges: `gnndrive import --undirected`. Seed edges for link prediction: "
+    "gnndrive.split_links. Any other: apply it to the data in memory, and write the result with "
+    "gnndrive.from_data"
+)
+# What PyG's transforms look for in a Data or HeteroData before they change it.
+_INTERNALS = ("_store", "_global_store", "_node_store_dict", "_edge_store_dict", "_parent")
+_ABSENT = object()
+
+
+class ReadOnlyError(ConfigError, AttributeError):
+    """An attribute that a store cannot have, because it is read-only; the message says why."""
+
+
+class DataView:
+    """Attributes by name, as PyG's storages have them.
+
+    A subclass says what the store has (`_makers`), where this process's changes are (`_overlay`,
+    `_key`), and how many rows its nodes or edges have.
+    """
+
+    @property
+    @abstractmethod
+    def _overlay(self) -> Overlay: ...
+
+    @property
+    @abstractmethod
+    def _key(self) -> Key: ...
+
+    @abstractmethod
+    def _makers(self) -> Mapping[str, Callable[[], Any]]:
+        """The attributes that the store has; a call makes or maps the tensor."""
+
+    @abstractmethod
+    def _rows(self, name: str, count: int) -> str:
+        """Whose rows an attribute has that was set with `count` rows: "nodes", "edges" or ""."""
+
+    @abstractmethod
+    def _whose(self) -> str:
+        """What has the attributes, for an error."""
+
+    # ---- reading ----
+
+    def keys(self, *names: str) -> list[str]:
+        """Names of all attributes, or those of `names` that there are."""
+        overlay, key = self._overlay, self._key
+        hidden = overlay.hidden(key)
+        found = [name for name in self._makers() if name not in hidden] + [*overlay.values(key)]
+        return [name for name in found if name in names] if names else found
+
+    def values(self, *names: str) -> list[Any]:
+        """Attributes; see `keys`."""
+        return [self[name] for name in self.keys(*names)]
+
+    def items(self, *names: str) -> list[tuple[str, Any]]:
+        """Names and attributes; see `keys`."""
+        return [(name, self[name]) for name in self.keys(*names)]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or `default` if there is none."""
+        found = self._lookup(name)
+        return default if found is _ABSENT else found
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes by name."""
+        return dict(self.items())
+
+    def _lookup(self, name: str) -> Any:
+        overlay, key = self._overlay, self._key
+        values = overlay.values(key)
+        if name in values:
+            return values[name]
+        maker = None if name in overlay.hidden(key) else self._makers().get(name)
+        return _ABSENT if maker is None else maker()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __getitem__(self, name: Any) -> Any:
+        found = self._lookup(name)
+        if found is _ABSENT:
+            raise KeyError(f"{self._whose()} has no {name!r}; it has: {self._known()}")
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _INTERNALS:
+            raise ReadOnlyError(READ_ONLY)
+        if hasattr(type(self), name):  # a property raised an AttributeError: raise it again
+            return object.__getattribute__(self, name)
+        if not name.startswith("_"):
+            found = self._lookup(name)
+            if found is not _ABSENT:
+                return found
+        raise self._no_attribute(name)
+
+    def _no_attribute(self, name: str) -> AttributeError:
+        # `AttributeError`, because `hasattr` and `copy` ask for what there may not be.
+        if name.startswith("__"):
+            return AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return AttributeError(
+            f"{self._whose()} has no {name!r}; it has: {self._known()}. A method of PyG's Data "
+            "that is not here: call it before gnndrive.from_data"
+        )
+
+    def _known(self) -> str:
+        return ", ".join(self.keys()) or "no attributes"
+
+    # ---- setting ----
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            object.__setattr__(self, name, value)
+        else:
+            self._set(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._delete(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._set(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._delete(name)
+
+    def _set(self, name: str, value: Any) -> None:
+        """Set an attribute in this process.
+
+        Raises:
+            ConfigError: it is the graph itself, another number of nodes or edges, or the name of a
+                method.
+        """
+        if name in COUNTS:
+            have = getattr(self, name, None)
+            if value != have:
+                raise ConfigError(
+                    f"{name} = {value!r}: {self._whose()} has {have}, and a store is read-only; "
+                    "write another store"
+                )
+        elif name in GRAPH:
+            raise ReadOnlyError(f"{name} cannot be set: {READ_ONLY}")
+        elif hasattr(type(self), name):
+            raise ConfigError(
+                f"{name!r} cannot be set, because it is a method or property of a "
+                f"{type(self).__name__}: choose another name"
+            )
+        else:
+            self._overlay.set(self._key, name, value)
+
+    def _delete(self, name: str) -> None:
+        """Delete an attribute in this process; the number of nodes stays."""
+        if name in COUNTS:
+            return
+        if name in GRAPH:
+            raise ReadOnlyError(f"{name} cannot be deleted: {READ_ONLY}")
+        if name not in self.keys():
+            raise self._no_attribute(name)
+        self._overlay.delete(self._key, name)
+
+    # ---- rows ----
+
+    def attached(self, group: str) -> dict[str, tuple[Any, int]]:
+        """What this process has set with one row for each node or edge.
+
+        Args:
+            group: "nodes" or "edges".
+
+        Returns:
+            The tensor and its dimension of rows, by name.
+        """
+        found = {}
+        for name, value in self._overlay.values(self._key).items():
+            dim = _dim_of_rows(name, value)
+            if dim is not None and self._rows(name, value.shape[dim]) == group:
+                found[name] = (torch.as_tensor(value), dim)
+        return found
+
+    def unsliced(self) -> dict[str, Any]:
+        """What this process has set that has no row for each node or edge; a batch has it as it
+        is, as in PyG."""
+        sliced = self.attached("nodes").keys() | self.attached("edges").keys()
+        values = self._overlay.values(self._key)
+        return {name: value for name, value in values.items() if name not in sliced}
+
+    def is_node_attr(self, name: str) -> bool:
+        """Whether an attribute has one row for each node."""
+        return self._group_of(name) == "nodes"
+
+    def is_edge_attr(self, name: str) -> bool:
+        """Whether an attribute has one row for each edge; as in PyG, `edge_index` does."""
+        return self._group_of(name) == "edges"
+
+    def node_attrs(self) -> list[str]:
+        """Names of the attributes that have one row for each node."""
+        return [name for name in self.keys() if self.is_node_attr(name)]
+
+    def edge_attrs(self) -> list[str]:
+        """Names of the attributes that have one row for each edge."""
+        return [name for name in self.keys() if self.is_edge_attr(name)]
+
+    def _group_of(self, name: str) -> str:
+        values = self._overlay.values(self._key)
+        if name not in values:
+            return self._stored_group(name)
+        dim = _dim_of_rows(name, values[name])
+        return "" if dim is None else self._rows(name, values[name].shape[dim])
+
+    @abstractmethod
+    def _stored_group(self, name: str) -> str:
+        """The group of an attribute that the store has."""
+
+    def _columns(self, name: str) -> int:
+        """Columns of an attribute; 0 if there is none."""
+        values = self._overlay.values(self._key)
+        value = values[name] if name in values else self.get(name)
+        if not isinstance(value, torch.Tensor | np.ndarray):
+            return 0
+        return 1 if value.ndim == 1 else int(value.shape[-1])
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the error for `what`, which would change a store."""
+    raise ReadOnlyError(f"{what}: {READ_ONLY}")
+
+
+def _dim_of_rows(name: str, value: Any) -> int | None:
+    """The dimension along which PyG puts rows of nodes or edges together; None: there is none."""
+    if not isinstance(value, torch.Tensor | np.ndarray) or value.ndim == 0:
+        return None
+    return value.ndim - 1 if "index" in name or name == "face" else 0

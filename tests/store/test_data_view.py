@@ -1,0 +1,358 @@
+"""A store answers as the Data or HeteroData that it was made from: attribute by attribute."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.transforms as T
+from torch_geometric.data import Data, HeteroData
+
+import gnndrive
+from gnndrive import ConfigError, Store, StoreError
+from gnndrive.store import coo, store_view
+from tests.loader.hetero.graph import CITES, HOSTS, WRITES, WRITTEN, make_data
+
+NODES, EDGES = 60, 400
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    """A random graph with attributes of several kinds; the last nodes have no edge."""
+    draw = torch.Generator().manual_seed(0)
+    return Data(
+        x=torch.randn(NODES, 3, generator=draw),
+        y=torch.randint(4, (NODES,), generator=draw),
+        year=torch.arange(NODES),
+        train_mask=torch.rand(NODES, generator=draw) < 0.5,
+        val_mask=torch.rand(NODES, generator=draw) < 0.5,
+        edge_index=torch.randint(NODES - 3, (2, EDGES), generator=draw),
+        edge_attr=torch.randn(EDGES, 2, generator=draw),
+        weight=torch.rand(EDGES, generator=draw),
+    )
+
+
+@pytest.fixture(scope="module")
+def hetero() -> HeteroData:
+    """A graph of four node types and four edge types, some without features."""
+    return make_data()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, data: Data, hetero: HeteroData) -> Path:
+    """Both graphs as stores."""
+    path = tmp_path_factory.mktemp("data_view")
+    gnndrive.from_data(data, path / "data.gnn")
+    gnndrive.from_data(hetero, path / "hetero.gnn")
+    return path
+
+
+@pytest.fixture
+def store(folder: Path) -> Store:
+    return gnndrive.open(folder / "data.gnn")
+
+
+@pytest.fixture
+def types(folder: Path) -> Store:
+    return gnndrive.open(folder / "hetero.gnn")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether tensors have the same values and dtype, or other values are equal."""
+    if not isinstance(one, torch.Tensor):
+        return bool(one == other)
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+# ---- reading
+
+
+def test_every_attribute_is_that_of_the_data(store: Store, data: Data) -> None:
+    assert set(store.keys()) == set(data.keys())
+    assert len(store) == len(data)
+    for name in data.keys():  # noqa: SIM118
+        assert name in store
+        assert hasattr(store, name)
+        assert same(getattr(store, name), data[name])
+        assert same(store[name], data[name])
+    assert same(dict(store)["x"], data.x)
+    assert same(store.to_dict()["y"], data.y)
+    assert store.x.shape == data.x.shape
+    assert [name for name, _ in store.items("x", "z")] == ["x"]
+    assert store.pos is None
+    assert store.get("z", 7) == 7
+
+
+FACTS = (
+    "num_nodes", "num_edges", "num_features", "num_node_features", "num_edge_features",
+    "num_node_types", "num_edge_types", "is_cuda",
+)  # fmt: skip
+CALLS = (
+    "is_undirected", "is_directed", "has_self_loops", "has_isolated_nodes", "node_attrs",
+    "edge_attrs", "size",
+)  # fmt: skip
+
+
+def test_facts_are_those_of_the_data(
+    store: Store, data: Data, types: Store, hetero: HeteroData
+) -> None:
+    for ours, theirs in ((store, data), (types, hetero)):
+        for name in [name for name in FACTS if hasattr(theirs, name)]:
+            assert getattr(ours, name) == getattr(theirs, name), name
+        for name in CALLS:
+            one, other = getattr(ours, name)(), getattr(theirs, name)()
+            assert (sorted(one) == sorted(other)) if isinstance(one, list) else one == other, name
+    assert (types.num_node_types, types.num_edge_types) == (4, 4)
+    assert store.size(0) == NODES
+    assert store.is_node_attr("x")
+    assert store.is_edge_attr("weight")
+
+
+def test_a_symmetric_graph_without_loops_is_seen(tmp_path: Path) -> None:
+    ends = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    data = Data(edge_index=ends, num_nodes=3)
+    store = gnndrive.from_data(data, tmp_path / "line.gnn")
+    for name in CALLS[:4]:
+        assert getattr(store, name)() == getattr(data, name)(), name
+    data.edge_attr = torch.tensor([1.0, 2.0, 3.0, 3.0])
+    store = gnndrive.from_data(data, tmp_path / "line.gnn", overwrite=True)
+    assert not store.is_undirected()
+    assert not data.is_undirected()
+
+
+def test_every_type_answers_as_pygs_storages(types: Store, hetero: HeteroData) -> None:
+    assert types.metadata() == hetero.metadata()
+    assert [type for type, _ in types.node_items()] == hetero.node_types
+    assert [type for type, _ in types.edge_items()] == hetero.edge_types
+    for type in (*hetero.node_types, *hetero.edge_types):
+        ours, theirs = types[type], hetero[type]
+        assert set(ours.keys()) == set(theirs.keys()) - {"num_nodes"}
+        assert sorted(ours.edge_attrs()) == sorted(getattr(theirs, "edge_attrs", list)())
+        for name in set(theirs.keys()) - {"num_nodes"}:
+            assert same(ours[name], theirs[name])
+            assert same(getattr(ours, name), theirs[name])
+        assert ours.num_features == theirs.num_features
+        with pytest.raises(AttributeError, match="has no 'z'; it has: "):
+            _ = ours.z
+        with pytest.raises(KeyError, match="has no 'z'"):
+            _ = ours["z"]
+    for type in hetero.edge_types:
+        for name in ("size", "is_bipartite", "has_self_loops", "has_isolated_nodes"):
+            assert getattr(types[type], name)() == getattr(hetero[type], name)(), (type, name)
+
+
+def test_dicts_collect_an_attribute_of_all_types(types: Store, hetero: HeteroData) -> None:
+    for name in ("x", "y", "edge_index", "edge_attr", "train_mask", "year"):
+        ours, theirs = types.collect(name), hetero.collect(name)
+        assert ours.keys() == theirs.keys() == getattr(types, f"{name}_dict").keys()
+        assert all(same(ours[type], theirs[type]) for type in theirs)
+    assert not hasattr(types, "z_dict")
+    assert types.collect("z", allow_empty=True) == {}
+    with pytest.raises(KeyError, match=r"no type of .* has 'z'; it has: x, y, year"):
+        types.collect("z")
+    with pytest.raises(AttributeError, match="of the types paper, author"):
+        _ = types.z
+
+
+@pytest.mark.parametrize(
+    ("given", "type"),
+    [
+        (("author", "paper"), WRITES), (["venue", "paper"], HOSTS), ("rev_writes", WRITTEN),
+        ("paper__cites__paper", CITES), (CITES, CITES), ("paper", "paper"),
+    ],
+)  # fmt: skip
+def test_short_types_are_pygs(types: Store, hetero: HeteroData, given: Any, type: Any) -> None:
+    assert types[given].type == type
+    if not isinstance(given, list) and "__" not in given:
+        assert hetero[given]._key == type
+
+
+def test_a_short_type_that_fits_none_or_several_is_refused(tmp_path: Path) -> None:
+    data = HeteroData()
+    data["user"].num_nodes, data["item"].num_nodes = 3, 4
+    for relation in ("buys", "sees"):
+        data["user", relation, "item"].edge_index = torch.tensor([[0, 2], [3, 1]])
+    store = gnndrive.from_data(data, tmp_path / "two.gnn")
+    several = "short for several edge types: name one of .*'buys'.*'sees'"
+    for ask in (store.edges, store.__getitem__):
+        with pytest.raises(ConfigError, match=several):
+            ask(("user", "item"))
+    for given in ("z", ("item", "user"), ("user", "z", "item"), 3, None):
+        with pytest.raises(ConfigError, match="the types are user, item, "):
+            _ = store[given]
+
+
+# ---- masks, and what is made
+
+
+def test_masks_are_made_of_splits(tmp_path: Path) -> None:
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=5)
+    splits = {"train": torch.tensor([3, 0]), "valid": torch.tensor([1])}
+    store = gnndrive.from_data(data, tmp_path / "splits.gnn", splits=splits)
+    assert store.train_mask.tolist() == [True, False, False, True, False]
+    assert store.train_mask is store.train_mask
+    assert store.nodes().train_mask is store.train_mask
+    assert store.val_mask.tolist() == store.valid_mask.tolist() == [False, True] + [False] * 3
+    assert "train_mask" in store
+    assert store.is_node_attr("train_mask")
+    assert not hasattr(store, "test_mask")
+    assert not hasattr(store, "train_idx")
+
+
+def test_what_does_not_fit_is_refused_with_its_size(
+    store: Store, types: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(coo, "available_memory", lambda: 2 * 16 * EDGES - 1)
+    with pytest.raises(ConfigError, match=r"edge_index would take 6.4 KB .*12.8 KB are left: give"):
+        _ = store.edge_index
+    with pytest.raises(ConfigError, match="is_undirected"):
+        store.is_undirected()
+    with pytest.raises(ConfigError, match=r"edge_index of \('author', 'writes', 'paper'\)"):
+        _ = types.edge_index_dict
+    monkeypatch.setattr(coo, "available_memory", lambda: 2 * 16 * EDGES)
+    assert store.edge_index.shape == (2, EDGES)
+    assert store.x.shape == (NODES, 3)
+    plain = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=5)
+    splits = gnndrive.from_data(plain, tmp_path / "s.gnn", splits={"train": torch.tensor([0])})
+    monkeypatch.setattr(coo, "available_memory", lambda: 9)
+    with pytest.raises(ConfigError, match=r"mask of the split 'train' would take 5 B .*split\('tr"):
+        _ = splits.train_mask
+
+
+@pytest.mark.parametrize("name", ["indices", "edge_id"])
+def test_a_damaged_graph_makes_no_edge_index(data: Data, tmp_path: Path, name: str) -> None:
+    store = gnndrive.from_data(data, tmp_path / "damaged.gnn")
+    file = store.path / f"graph/{name}.npy"
+    for value in (1 << 20, -1):
+        content = bytearray(file.read_bytes())
+        content[4096:4100] = value.to_bytes(4, "little", signed=True)
+        file.write_bytes(content)
+        with pytest.raises(StoreError, match=f"{name}.npy holds a number out of range: run"):
+            _ = gnndrive.open(store.path).edge_index
+
+
+def test_edges_are_converted_piece_by_piece(
+    store: Store, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coo, "_STEP", 7)
+    assert len(list(coo.chunks(store.edges().csc()))) > 20
+    assert torch.equal(store.edge_index, data.edge_index)
+
+
+# ---- setting and deleting
+
+
+def test_what_is_set_lives_in_this_object_only(store: Store, folder: Path) -> None:
+    other = copy.copy(store)
+    other.n_id, other.name = torch.arange(NODES), "mine"
+    other.y = other.y.view(-1, 1)
+    del other.x, other.weight
+    assert other.y.shape == (NODES, 1)
+    assert other.num_features == 0
+    assert other.x is None
+    assert "n_id" in other
+    assert other.is_node_attr("n_id")
+    assert "weight" not in other
+    assert not other.is_node_attr("name")
+    assert other["name"] == "mine"
+    for fresh in (store, gnndrive.open(folder / "data.gnn")):
+        assert "n_id" not in fresh
+        assert "x" in fresh
+        assert fresh.y.shape == (NODES,)
+    copied = pickle.loads(pickle.dumps(other))
+    deep = copy.deepcopy(other)
+    for each in (copied, deep):
+        assert set(each.keys()) == set(other.keys())
+        assert torch.equal(each.n_id, other.n_id)
+    deep.n_id[0] = 9
+    assert other.n_id[0] == 0
+    assert copied.identity == store.identity
+    other.x = torch.zeros(NODES, 8)
+    assert other.num_features == 8
+    assert "x" in other
+
+
+def test_attributes_of_a_type_are_set_on_the_store(types: Store) -> None:
+    types["paper"].n_id = torch.arange(types["paper"].num_nodes)
+    types["author", "paper"]["e"] = torch.arange(types[WRITES].num_edges)
+    types.name = "mine"
+    assert "n_id" in types["paper"]
+    assert types[WRITES].is_edge_attr("e")
+    assert types.n_id_dict.keys() == {"paper"}
+    assert types.name == "mine"
+    del types["paper"]["x"]
+    assert "paper" not in types.x_dict
+    assert types.num_features["paper"] == 0
+    with pytest.raises(AttributeError, match="'paper' has no 'x'; it has: y, "):
+        del types["paper"].x
+
+
+def test_a_number_of_nodes_is_set_if_it_is_the_stores(store: Store, types: Store) -> None:
+    store.num_nodes, types["paper"].num_nodes = NODES, types["paper"].num_nodes
+    del store.num_nodes
+    assert store.num_nodes == NODES
+    assert "num_nodes" not in store
+    with pytest.raises(ConfigError, match=f"num_nodes = 7: .* has {NODES}, and a store is read"):
+        store.num_nodes = 7
+    with pytest.raises(ConfigError, match="'split' cannot be set, because it is a method"):
+        store.split = 3
+
+
+REMEDIES = "gnndrive import --undirected.*gnndrive.split_links.*gnndrive.from_data"
+
+
+def test_the_graph_is_read_only(store: Store, types: Store) -> None:
+    for each in (store, types[WRITES]):
+        for name in ("edge_index", "adj_t"):
+            with pytest.raises(ConfigError, match=REMEDIES):
+                setattr(each, name, torch.zeros(2, 0))
+            with pytest.raises(ConfigError, match=REMEDIES):
+                delattr(each, name)
+    with pytest.raises(ConfigError, match=r"'venue'.* cannot be deleted"):
+        del types["venue"]
+    with pytest.raises(ConfigError, match=r"'venue'.* cannot be set"):
+        types["venue"] = 3
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        T.ToUndirected(), T.ToSparseTensor(), T.AddSelfLoops(), T.RemoveIsolatedNodes(),
+        T.RandomLinkSplit(edge_types=[WRITES]),
+    ],
+    ids=lambda each: type(each).__name__,
+)  # fmt: skip
+def test_transforms_that_change_the_graph_say_what_to_do(
+    store: Store, types: Store, transform: Any
+) -> None:
+    for each in (store, types):
+        with pytest.raises(ConfigError, match=REMEDIES):
+            transform(each)
+
+
+def test_transforms_of_attributes_work_on_a_copy(store: Store, data: Data) -> None:
+    changed = T.Compose([T.NormalizeFeatures(), T.RandomNodeSplit("test_rest")])(store)
+    assert torch.equal(changed.x, T.NormalizeFeatures()(copy.copy(data)).x)
+    assert changed.test_mask.shape == (NODES,)
+    assert "test_mask" not in store
+    assert torch.equal(store.x, data.x)
+
+
+def test_moving_a_store_does_nothing_and_says_so_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_view, "_told", False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert store.to("cpu") is store.cpu() is store.contiguous() is store.pin_memory()
+        assert store.to(torch.device("cpu"), "x", "y") is store
+        assert not said
+        assert store.to("cuda:0") is store
+        assert store.cuda() is store
+        assert [each for each in said if "give a loader device=" in str(each.message)] == said
+        assert len(said) == 1
