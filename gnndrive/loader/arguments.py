@@ -119,18 +119,21 @@ def checked_feature_dtype(dtype: Any) -> torch.dtype | None:
     return found
 
 
-def checked_input_nodes(store: Store, nodes: Any, time: Any = None) -> InputNodes:
-    """Check `input_nodes=` and `input_time=`.
+def checked_input_nodes(
+    store: Store, nodes: Any, time: Any = None, input_id: Any = None
+) -> InputNodes:
+    """Check `input_nodes=`, `input_time=` and `input_id=`.
 
     Args:
         store: the store that has the nodes.
         nodes: ids, a mask or None for all nodes; of a heterogeneous store a node type, or a pair
             (node type, ids, mask or None).
         time: a whole number for each input node, or None.
+        input_id: a whole number for each input node, or None.
 
     Returns:
-        The input nodes. As in PyG, their `input_id` is the node's id if `nodes` is a mask, else the
-        position among the input nodes.
+        The input nodes. As in PyG, their `input_id` is the given one, else the node's id if `nodes`
+        is a mask, else the position among the input nodes.
 
     Raises:
         ConfigError: an argument has another form, or an id is out of range.
@@ -147,7 +150,25 @@ def checked_input_nodes(store: Store, nodes: Any, time: Any = None) -> InputNode
                 f"the {count} input nodes"
             )
         time = time.to("cpu", torch.int64)
-    return InputNodes(count, nodes, by_position, time, type)
+    ids = checked_input_id(input_id, count)
+    return InputNodes(count, nodes, by_position, time, type, ids)
+
+
+def checked_input_id(input_id: Any, count: int) -> torch.Tensor | None:
+    """Check `input_id=`, a whole number for each of `count` inputs; int64 [count], or None.
+
+    Raises:
+        ConfigError: it has another shape or dtype.
+    """
+    if input_id is None:
+        return None
+    ids = torch.as_tensor(input_id)
+    if ids.shape != (count,) or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ConfigError(
+            f"input_id is {ids.dtype} {list(ids.shape)}: give a whole number for each of the "
+            f"{count} inputs"
+        )
+    return ids.to("cpu", torch.int64, copy=True)
 
 
 def _split_type(store: Store, nodes: Any) -> tuple[NodeKey, Any]:
@@ -214,6 +235,7 @@ def checked_neighbors(store: Store, num_neighbors: Any) -> Any:
             f"num_neighbors={num_neighbors!r} is by edge type and this store is homogeneous: give "
             "one list"
         )
+    num_neighbors = store.info.types.by_edge_key(num_neighbors)
     unknown = set(num_neighbors) - set(store.edge_types)
     missing = set(store.edge_types) - set(num_neighbors)
     if unknown or missing:

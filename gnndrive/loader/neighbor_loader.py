@@ -101,7 +101,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         seed: makes every epoch's batches reproducible. None: each `iter` draws a seed from
             `generator`, as torch's loaders do.
         **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
-            generator, num_workers, timeout, in_order, …
+            generator, num_workers, timeout, in_order, …; and PyG's custom_cls, which makes an empty
+            batch, and input_id, a whole number for each seed that `batch.input_id` has.
 
     Raises:
         ConfigError: an argument cannot work; the message says what to give.
@@ -167,15 +168,13 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             raise ConfigError("input_time= is given and time_attr= is not: give both, or neither")
         # Frameworks look for each argument in the attribute of its name.
         self.__dict__.update(pyg_arguments)
-        self.num_neighbors, self.replace = checked_neighbors(data, num_neighbors), replace
-        self.transform = transform
-        inputs = checked_input_nodes(data, input_nodes, input_time)
+        self.num_neighbors = arguments["num_neighbors"] = checked_neighbors(data, num_neighbors)
+        self.replace, self.transform = replace, transform
+        inputs = checked_input_nodes(data, input_nodes, input_time, kwargs.get("input_id"))
+        self.node_sampler = neighbor_sampler or _default_sampler(arguments)
         subgraphs = None
         if data.is_hetero or not is_plain(pyg_arguments):
-            arguments["num_neighbors"] = self.num_neighbors
-            subgraphs = SubgraphSampling(
-                neighbor_sampler or _default_sampler(arguments), transform_sampler_output
-            )
+            subgraphs = SubgraphSampling(self.node_sampler, transform_sampler_output)
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
@@ -187,7 +186,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         num_neighbors: as for `NeighborLoader`.
         edge_label_index: the seed edges, integers [2, edges]: sources and targets. None: all edges,
             which a store yields in its own order; `input_id` is then the original number of an
-            edge. For a heterogeneous graph: an edge type, or a pair (edge type, seed edges).
+            edge. For a heterogeneous graph: an edge type, or a pair (edge type, seed edges); a type
+            may be short, (source, target).
         edge_label: the labels of the seed edges [edges], or None.
         edge_label_time: the times of the seed edges, integers [edges], or None; give it together
             with `time_attr`.
@@ -269,9 +269,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         self.num_neighbors = arguments["num_neighbors"] = checked_neighbors(data, num_neighbors)
         self.replace, self.transform = replace, transform
         self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
-        inputs = checked_input_edges(data, *seed_edges, self.neg_sampling)
-        sampler = neighbor_sampler or _default_sampler(arguments)
-        subgraphs = SubgraphSampling(sampler, transform_sampler_output, self.neg_sampling)
+        inputs = checked_input_edges(data, *seed_edges, self.neg_sampling, kwargs.get("input_id"))
+        self.link_sampler = neighbor_sampler or _default_sampler(arguments)
+        subgraphs = SubgraphSampling(self.link_sampler, transform_sampler_output, self.neg_sampling)
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 

@@ -14,6 +14,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey
+from gnndrive.loader.arguments import checked_input_id
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputEdges, digest
 from gnndrive.store.reader import Store
@@ -51,17 +52,19 @@ def checked_input_edges(
     label: torch.Tensor | None,
     time: torch.Tensor | None,
     negatives: NegativeSampling | None,
+    input_id: Any = None,
 ) -> InputEdges:
-    """Check `edge_label_index=`, `edge_label=` and `edge_label_time=`.
+    """Check `edge_label_index=`, `edge_label=`, `edge_label_time=` and `input_id=`.
 
     Args:
         store: the store that has the graph.
         edges: integers [2, edges], or None for all edges of the graph; of a heterogeneous store an
-            edge type, or a pair (edge type, edges).
+            edge type, or a pair (edge type, edges). A type may be short: (source, target).
         label: the labels of the edges [edges], or None.
         time: the times of the edges, integers [edges], or None.
         negatives: how negative edges are drawn, or None. Their label is 0, so labels that contain
             0 are increased by 1, as in PyG.
+        input_id: a whole number for each edge, or None.
 
     Returns:
         The seed edges.
@@ -91,19 +94,23 @@ def checked_input_edges(
         if time.is_floating_point():
             raise ConfigError(f"edge_label_time is {time.dtype}: give whole numbers")
         time = time.to("cpu", torch.int64)
+    ids = checked_input_id(input_id, count)
     if edges is None:
-        return InputEdges(count, StoredEnds(graph), "all", label, time, type=type)
-    return InputEdges(count, GivenEnds(edges), digest(edges), label, time, edges.nbytes, type)
+        return InputEdges(count, StoredEnds(graph), "all", label, time, type=type, input_id=ids)
+    ends = GivenEnds(edges)
+    return InputEdges(count, ends, digest(edges), label, time, edges.nbytes, type, ids)
 
 
 def _split_type(store: Store, edges: Any) -> tuple[EdgeKey, Any]:
     """Split `edge_label_index=` into the edge type (None in a homogeneous store) and the edges."""
     if not store.is_hetero:
         return None, edges
-    if isinstance(edges, tuple) and len(edges) == 3 and all(isinstance(e, str) for e in edges):
-        return edges, None
-    if isinstance(edges, tuple | list) and len(edges) == 2 and isinstance(edges[0], tuple):
-        return edges[0], edges[1]
+    key = store.info.types.edge_key
+    names = edges if isinstance(edges, tuple | list) and len(edges) in (2, 3) else ()
+    if isinstance(edges, str) or (names and all(isinstance(each, str) for each in names)):
+        return key(edges), None
+    if len(names) == 2 and isinstance(names[0], str | tuple):
+        return key(names[0]), names[1]
     raise ConfigError(
         "this store is heterogeneous: give edge_label_index as an edge type, or as (type, edges); "
         f"the types are {', '.join(map(str, store.edge_types))}"

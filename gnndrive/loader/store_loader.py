@@ -102,10 +102,11 @@ class StoreLoader(Closeable, Resumable):
             kwargs.get(name) is not None for name in ("sampler", "batch_sampler")
         )
         self._shuffle = bool(kwargs.get("shuffle"))
-        for name in ("input_id", "custom_cls"):
-            if kwargs.get(name) is not None:
-                raise NotImplementedError(f"{name}= is not built for stores: leave it out")
-        for name in ("input_id", "custom_cls", "dataset", "collate_fn"):
+        self.input_id, self.custom_cls = (
+            kwargs.pop("input_id", None),
+            kwargs.pop("custom_cls", None),
+        )
+        for name in ("dataset", "collate_fn"):
             kwargs.pop(name, None)
         positions: Any = range(len(inputs))
         torch.utils.data.DataLoader.__init__(self, positions, **kwargs)
@@ -116,7 +117,9 @@ class StoreLoader(Closeable, Resumable):
                 "batch_size=None is not built for stores: give a number of seeds"
             )
         dtype = checked_feature_dtype(self.feature_dtype)
-        self._collate = Collate(data, feature_tables(data), self.transform, self.pin_memory, dtype)
+        self._collate = Collate(
+            data, feature_tables(data), self.transform, self.pin_memory, dtype, self.custom_cls
+        )
 
     # ---- planning, counting, closing ----
 
@@ -254,7 +257,9 @@ class StoreLoader(Closeable, Resumable):
             return self._runtime
 
     def _assembly(self) -> Assembly:
-        """The assembly of the arguments as they are now, because users may change attributes."""
+        """The assembly of the arguments as they are now, because users may change attributes of
+        this loader and of its store."""
+        self._collate = self._collate.current(self._runtime is not None)
         batches: Any = self.batch_sampler
         return Assembly(
             store=self.data,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import SamplerOutput
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.common.array_pool import Allocate
@@ -26,7 +25,9 @@ from gnndrive.common.records import (
 )
 from gnndrive.pyg import labels
 from gnndrive.pyg.attributes import Attributes
-from gnndrive.store.feature_tables import NODE_FEATURES, FeatureTable
+from gnndrive.pyg.described import describe
+from gnndrive.pyg.set_here import SetHere
+from gnndrive.store.feature_tables import NODE_FEATURES, FeatureTable, feature_tables
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 Rows = Mapping[str, torch.Tensor]
 """Rows of the feature buffer's tables, in the order of a batch's nodes or edges."""
 _NONE = np.empty(0, np.int64)
-BINARY = ("edge_label_index", "edge_label", "edge_label_time")
-TRIPLET = ("src_index", "dst_pos_index", "dst_neg_index", "seed_time")
-"""Names of the metadata of PyG's edge samplers after the input_id: binary, and for triplets."""
 
 
 class Collate:
@@ -51,6 +49,10 @@ class Collate:
         pin_memory: whether batches are pinned, if there is a CUDA device.
         feature_dtype: dtype of x in a batch; None: as it is stored. Stored integers are multiplied
             by the node attribute `x_scale` (a number or a row for each node), if the store has it.
+        custom_cls: makes an empty batch; None: PyG's Data or HeteroData.
+
+    Attributes:
+        version: the version of the store's overlay whose attributes batches have.
     """
 
     def __init__(
@@ -60,16 +62,41 @@ class Collate:
         transform: Callable[[Any], Any] | None,
         pin_memory: bool,
         feature_dtype: torch.dtype | None = None,
+        custom_cls: Callable[[], Any] | None = None,
     ) -> None:
+        self._arguments = (transform, pin_memory, feature_dtype, custom_cls)
         self._store, self.tables = store, tables
+        self.version = store.overlay.version
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
+        self._set_here = SetHere(store)
+        self._names = {each.name_of(""): each.names for each in (*self._nodes, *self._edges)}
+        self._custom_cls = custom_cls
         self._edge_tables = {table.type: table.name for table in tables if table.of_edges}
         self._transform = transform
         self._pin_memory = pin_memory and torch.cuda.is_available()
         self._feature_dtype = feature_dtype
         self.attributes = Attributes(store)
         self._labels = {each.name_of(labels.NAME): labels.Labels(each) for each in self._nodes}
+
+    def current(self, started: bool) -> Collate:
+        """This object, or another if attributes of the store were set or deleted since it was made.
+
+        Args:
+            started: whether the feature buffer is made for this object's tables.
+
+        Raises:
+            ConfigError: the tables changed, and the feature buffer is made.
+        """
+        if self.version == self._store.overlay.version:
+            return self
+        tables = feature_tables(self._store)
+        if started and tuple(self.tables) != tables:
+            raise ConfigError(
+                "x or edge_attr of the store was set or deleted after this loader's first batch, "
+                "and its feature buffer is made: do it before, or make another loader"
+            )
+        return Collate(self._store, tables, *self._arguments)
 
     def prepare(self) -> None:
         """Read the labels, so that the first batch need not wait for them; blocks.
@@ -126,12 +153,12 @@ class Collate:
             ConfigError: the user's sampler names an edge that the graph does not have.
             StoreError, ReadError: the store is damaged or cannot be read.
         """
-        batch: Any = HeteroData() if self._store.is_hetero else Data()
+        batch = self._empty_batch()
         for nodes in self._nodes:
             storage = batch if nodes.type is None else batch[nodes.type]
             node = _nodes_of(sample, nodes.type)
             self._join(storage, nodes, node, rows, attributes, empty)
-            if not nodes.names:
+            if not self._names[nodes.name_of("")]:
                 storage.num_nodes = len(node)
         for edges in self._edges:
             storage = batch if edges.type is None else batch[edges.type]
@@ -150,6 +177,21 @@ class Collate:
             batch.input_id = torch.from_numpy(seeds.input_id)
             batch.batch_size = len(seeds.node)
         return self._finished(batch, rows, device, where)
+
+    def _empty_batch(self) -> Any:
+        """A batch with the attributes that belong to the whole graph.
+
+        Raises:
+            ConfigError: `custom_cls` made something else than a Data or HeteroData.
+        """
+        kind = HeteroData if self._store.is_hetero else Data
+        batch = kind() if self._custom_cls is None else self._custom_cls()
+        if not isinstance(batch, kind):
+            raise ConfigError(
+                f"custom_cls= made a {type(batch).__name__}: give a class that is a {kind.__name__}"
+            )
+        self._set_here.describe(batch)
+        return batch
 
     def _finished(
         self, batch: Any, rows: Rows, device: Device | None, where: torch.device | None
@@ -175,7 +217,7 @@ class Collate:
 
         `number` holds node ids or original edge numbers, int64 [n].
         """
-        for name in view.names:
+        for name in self._names[view.name_of("")]:
             full = view.name_of(name)
             given = rows.get(full)
             if given is None and full in self._labels:
@@ -183,7 +225,8 @@ class Collate:
             if given is None:
                 given = attributes.pick(full, number, empty)
             storage[name] = given
-        if view.ids not in view:
+        self._set_here.join(storage, view, number)
+        if view.ids not in storage:
             storage[view.ids] = torch.from_numpy(number)
 
     def _edge_numbers(
@@ -294,57 +337,3 @@ def _wide(numbers: Int32Array | Int64Array, empty: Allocate) -> Int64Array:
     wide: Int64Array = empty(len(numbers), np.int64)
     wide[:] = numbers
     return wide
-
-
-def describe(batch: Any, seeds: Seeds, output: Any) -> None:
-    """Add to a batch the attributes of a sampler's output.
-
-    Args:
-        batch: a Data or HeteroData; it is changed.
-        seeds: the batch's seeds.
-        output: PyG's SamplerOutput or HeteroSamplerOutput.
-    """
-    of_graph = {
-        "batch": output.batch,
-        "num_sampled_nodes": output.num_sampled_nodes,
-        "num_sampled_edges": output.num_sampled_edges,
-    }
-    if isinstance(output, SamplerOutput):
-        if output.orig_row is not None and output.orig_col is not None:
-            batch._orig_edge_index = torch.stack([output.orig_row, output.orig_col])
-        _set_or_delete(batch, of_graph | _of_seeds(seeds, output.metadata))
-        return
-    for name, by_type in of_graph.items():
-        batch.set_value_dict(name, by_type or {})
-    if output.orig_row is not None and output.orig_col is not None:
-        for type, row in output.orig_row.items():
-            batch[type]._orig_edge_index = torch.stack([row, output.orig_col[type]])
-    values = _of_seeds(seeds, output.metadata)
-    if "src_index" not in values:
-        _set_or_delete(batch[seeds.type], values)
-        return
-    assert isinstance(seeds.type, tuple)
-    source, _, target = seeds.type
-    batch[seeds.type].input_id = values["input_id"]
-    _set_or_delete(batch[source], {name: values[name] for name in ("src_index", "seed_time")})
-    of_target = ("dst_pos_index", "dst_neg_index", "seed_time")
-    _set_or_delete(batch[target], {name: values[name] for name in of_target})
-
-
-def _of_seeds(seeds: Seeds, metadata: Any) -> dict[str, Any]:
-    """The attributes of a batch's seeds, from the metadata of a sampler's output."""
-    values = {"input_id": metadata[0]}
-    if not seeds.of_edges:
-        return values | {"seed_time": metadata[1], "batch_size": len(metadata[0])}
-    names = BINARY if len(metadata) == len(BINARY) + 1 else TRIPLET
-    return values | dict(zip(names, metadata[1:], strict=True))
-
-
-def _set_or_delete(storage: Data | Any, values: dict[str, Any]) -> None:
-    """Set attributes; if a value is None, delete the store's attribute of that name, because its
-    meaning is another one."""
-    for name, value in values.items():
-        if value is not None:
-            storage[name] = value
-        elif name in storage:
-            del storage[name]

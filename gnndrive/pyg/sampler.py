@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -110,6 +110,8 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
             if kwargs:
                 raise TypeError(f"NeighborSampler() has no argument {next(iter(kwargs))!r}")
             self._take_store(StoredGraph(data, time_attr, weight_attr))
+            if isinstance(num_neighbors, Mapping):
+                num_neighbors = data.info.types.by_edge_key(num_neighbors)
             self.num_neighbors, self.subgraph_type, self.replace = num_neighbors, kind, replace
             self.disjoint, self.temporal_strategy = disjoint, temporal_strategy
             self.keep_orig_edges = False

@@ -164,15 +164,7 @@ class Types:
 
     def edge_key(self, given: Any) -> EdgeKey:
         """The edge type that a user means; see `key`."""
-        if isinstance(given, list):
-            given = tuple(given)
-        if (isinstance(given, tuple) or given is None) and given in self.edges:
-            return given
-        if isinstance(given, str):
-            found = [type for type in self.edges if type and given in (folder(type), type[1])]
-        else:
-            pair = isinstance(given, tuple) and len(given) == 2
-            found = [type for type in self.edges if pair and type and (type[0], type[2]) == given]
+        found = self._meant(given)
         if len(found) == 1:
             return found[0]
         if found:
@@ -183,6 +175,32 @@ class Types:
         asked = "name a type: store[TYPE]" if given is None else f"there is no {given!r}"
         known = ", ".join([*map(str, self.nodes), *map(str, self.edges)])
         raise ConfigError(f"the store is heterogeneous: {asked}; the types are {known}")
+
+    def _meant(self, given: Any) -> list[EdgeKey]:
+        """The edge types that `given` may mean."""
+        if isinstance(given, list):
+            given = tuple(given)
+        if (isinstance(given, tuple) or given is None) and given in self.edges:
+            return [given]
+        named = [type for type in self.edges if type is not None]
+        if isinstance(given, str):
+            return [type for type in named if given in (folder(type), type[1])]
+        return [type for type in named if (type[0], type[2]) == given]
+
+    def by_edge_key(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
+        """A user's dict by edge type, short types replaced by whole ones. A type that does not
+        exist stays as it is.
+
+        Raises:
+            ConfigError: a short type fits several edge types, or two keys are the same type.
+        """
+        found = {}
+        for type, value in given.items():
+            key = self.edge_key(type) if self._meant(type) else type
+            if key in found:
+                raise ConfigError(f"{type!r} is the edge type {key}, which is there twice")
+            found[key] = value
+        return found
 
     def place(self, name: str) -> Place:
         """The place of the array called `name`.

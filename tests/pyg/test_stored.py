@@ -381,8 +381,6 @@ def test_a_stores_sampler_refuses_unsupported_arguments(store: Store) -> None:
         NeighborSampler(store, [2], sample_direction="backward")
     with pytest.raises(ConfigError, match="cannot be disjoint"):
         NeighborSampler(store, [2], subgraph_type="induced", disjoint=True)
-    with pytest.raises(NotImplementedError, match="input_id"):
-        NeighborLoader(store, [2], input_id=torch.arange(NODES))
 
 
 def test_the_sampler_samples_a_store(store: Store, data: Data, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ class InputNodes:
             gives ids or all nodes; else it is the node's id, as in PyG if the user gives a mask.
         time: their times, int64 [count], or None.
         type: their node type; None in a homogeneous graph.
+        input_id: the user's `input_id` of each, int64 [count]; None: `by_position` decides.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class InputNodes:
         by_position: bool = True,
         time: torch.Tensor | None = None,
         type: NodeKey = None,
+        input_id: torch.Tensor | None = None,
     ) -> None:
         self._count, self._node, self._by_position = count, node, by_position
-        self._time, self.type = time, type
+        self._time, self.type, self._input_id = time, type, input_id
 
     def __len__(self) -> int:
         return self._count
@@ -76,14 +78,16 @@ class InputNodes:
     @property
     def nbytes(self) -> int:
         """Bytes of the ids and times."""
-        return 8 * self._count * ((self._node is not None) + (self._time is not None))
+        given = (self._node, self._time, self._input_id)
+        return 8 * self._count * sum(each is not None for each in given)
 
     @cached_property
     def identity(self) -> str:
         """A text that identifies these input nodes; equal text means equal input nodes."""
         kind = "positions" if self._by_position else "ids"
         of_type = "" if self.type is None else f" of {self.type}"
-        return f"{self._count} {kind}{of_type} {digest(self._node, self._time)}"
+        ids = "" if self._input_id is None else f" {digest(self._input_id)}"
+        return f"{self._count} {kind}{of_type} {digest(self._node, self._time)}{ids}"
 
     def seeds(self, index: int, position: Positions) -> Seeds:
         """Return the seeds of a batch.
@@ -99,6 +103,8 @@ class InputNodes:
         # The modulo makes −1 the last node, as in indexing.
         node = at % max(self._count, 1) if self._node is None else self._node.numpy()[at]
         input_id = at if self._by_position else node.copy()
+        if self._input_id is not None:
+            input_id = self._input_id.numpy()[at]
         return Seeds(
             index, node, input_id, partial(self._input, node, input_id, at), type=self.type
         )
@@ -120,6 +126,7 @@ class InputEdges:
         time: a time for each input_id, int64, or None.
         nbytes: bytes of memory that `ends` holds.
         type: their edge type; None in a homogeneous graph.
+        input_id: the user's `input_id` for each that `ends` returns, int64; None: that one.
     """
 
     def __init__(
@@ -131,10 +138,12 @@ class InputEdges:
         time: torch.Tensor | None = None,
         nbytes: int = 0,
         type: EdgeKey = None,
+        input_id: torch.Tensor | None = None,
     ) -> None:
         self._count, self._ends, self._label, self._time = count, ends, label, time
-        self._ends_identity, self.type = identity, type
-        self.nbytes = nbytes + sum(each.nbytes for each in (label, time) if each is not None)
+        self._ends_identity, self.type, self._input_id = identity, type, input_id
+        given = (label, time, input_id)
+        self.nbytes = nbytes + sum(each.nbytes for each in given if each is not None)
 
     def __len__(self) -> int:
         return self._count
@@ -144,7 +153,8 @@ class InputEdges:
         """A text that identifies these input edges; equal text means equal input edges."""
         of_type = "" if self.type is None else f" of {self.type}"
         labels = digest(self._label, self._time)
-        return f"{self._count} edges{of_type} {self._ends_identity} {labels}"
+        ids = "" if self._input_id is None else f" {digest(self._input_id)}"
+        return f"{self._count} edges{of_type} {self._ends_identity} {labels}{ids}"
 
     def seeds(self, index: int, position: Positions) -> Seeds:
         """Return the seeds of a batch.
@@ -160,10 +170,11 @@ class InputEdges:
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
 
     def _input(self, at: Int64Array) -> EdgeSamplerInput:
-        row, col, input_id = self._ends(torch.from_numpy(at.copy()))
+        row, col, number = self._ends(torch.from_numpy(at.copy()))
         return EdgeSamplerInput(
-            input_id, row, col, None if self._label is None else self._label[input_id],
-            None if self._time is None else self._time[input_id], self.type,
+            number if self._input_id is None else self._input_id[number], row, col,
+            None if self._label is None else self._label[number],
+            None if self._time is None else self._time[number], self.type,
         )  # fmt: skip
 
 

@@ -1,0 +1,257 @@
+"""A loader on a store, used as PyG's programs use one on data: set attributes, model.inference."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.loader
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GAT, GCN, GraphSAGE
+
+import gnndrive
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from tests.loader.conftest import NODES, Make
+from tests.loader.hetero.graph import CITES, HOSTS, WRITES, WRITTEN, check, make_data
+
+
+@pytest.fixture(scope="module")
+def hetero() -> HeteroData:
+    """A graph of several types."""
+    return make_data()
+
+
+@pytest.fixture(scope="module")
+def types(hetero: HeteroData, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The same as a store."""
+    return gnndrive.from_data(hetero, tmp_path_factory.mktemp("as_data") / "hetero.gnn")
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes loaders after the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+# ---- attributes that were set
+
+
+def test_set_attributes_are_in_batches_as_in_pygs(store: Store, data: Data, make: Make) -> None:
+    mine = copy.copy(store)
+    mine.year, mine.z_index = torch.arange(NODES) + 1900, torch.arange(2 * NODES).view(2, NODES)
+    mine.width = torch.arange(data.num_edges)
+    mine.name, mine.y = "mine", data.y.view(-1, 1)
+    rows = {"year": mine.year, "y": mine.y, "x": data.x}
+    for batch in make(data=mine, input_nodes=data.train_mask):
+        assert all(torch.equal(batch[name], rows[name][batch.n_id]) for name in rows)
+        assert torch.equal(batch.z_index, mine.z_index[:, batch.n_id])
+        assert torch.equal(batch.width, batch.e_id)
+        assert batch.name == "mine"
+    assert "year" not in next(iter(make()))
+
+
+def test_reddits_evaluation_loader(store: Store, data: Data, make: Make) -> None:
+    """examples/reddit.py deletes features after it has made the loader, and sets n_id."""
+    loader = make([-1], data=copy.copy(store), input_nodes=None)
+    del loader.data.x, loader.data.y
+    loader.data.num_nodes, loader.data.n_id = data.num_nodes, torch.arange(data.num_nodes)
+    found = []
+    for batch in loader:
+        assert "x" not in batch
+        assert "y" not in batch
+        found.append(batch.n_id[: batch.batch_size])
+    assert torch.equal(torch.cat(found), torch.arange(NODES))
+    assert "x" in next(iter(make()))
+
+
+def test_changes_between_epochs_count_from_the_next_one(store: Store, make: Make) -> None:
+    loader = make(data=copy.copy(store))
+    assert "mark" not in next(iter(loader))
+    loader.data.mark = torch.arange(NODES)
+    batch = next(iter(loader))
+    assert torch.equal(batch.mark, batch.n_id)
+    del loader.data.y
+    assert "y" not in next(iter(loader))
+    del loader.data.x
+    with pytest.raises(ConfigError, match=r"deleted after this loader's first batch.*another load"):
+        iter(loader)
+
+
+def test_set_attributes_of_types(types: Store, hetero: HeteroData, opened: ExitStack) -> None:
+    mine = copy.copy(types)
+    mine["paper"].order = torch.arange(types["paper"].num_nodes)
+    mine["author", "paper"].number = torch.arange(types[WRITES].num_edges)
+    mine["topic"].x = torch.arange(types["topic"].num_nodes)
+    mine["venue"].word, mine.name = "v", "mine"
+    del mine["author"].x
+    loader = opened.enter_context(NeighborLoader(mine, [3, 3], "paper", batch_size=20))
+    for batch in loader:
+        assert torch.equal(batch["paper"].order, batch["paper"].n_id)
+        assert torch.equal(batch[WRITES].number, batch[WRITES].e_id)
+        assert torch.equal(batch["topic"].x, batch["topic"].n_id)
+        assert (batch["venue"].word, batch.name) == ("v", "mine")
+        assert "x" not in batch["author"]
+        assert torch.equal(batch["paper"].x, hetero["paper"].x[batch["paper"].n_id])
+
+
+def test_times_may_be_set(store: Store, data: Data, make: Make) -> None:
+    mine = copy.copy(store)
+    mine.when = torch.arange(data.num_edges)
+    late = torch.full((NODES,), 500)
+    for batch in make(
+        data=mine, time_attr="when", input_nodes=torch.arange(NODES), input_time=late
+    ):
+        assert (batch.e_id <= 500).all()
+        assert torch.equal(batch.when, batch.e_id)
+
+
+def test_one_batch_and_a_copy_have_them_too(store: Store, make: Make) -> None:
+    loader = make(data=copy.copy(store))
+    loader.data.mark = torch.arange(NODES)
+    for each in (loader, pickle.loads(pickle.dumps(loader))):
+        batch = each(torch.arange(9))
+        assert torch.equal(batch.mark, batch.n_id)
+
+
+# ---- what PyG's models look for in a loader
+
+
+@pytest.mark.parametrize("model", [GraphSAGE, GCN, GAT])
+@pytest.mark.parametrize("cache", [False, True])
+def test_pygs_inference_is_the_models(make: Make, data: Data, model: Any, cache: bool) -> None:
+    torch.manual_seed(0)
+    net = model(33, 8, num_layers=2, out_channels=5).eval()
+    loader = make([-1], batch_size=64, buffer="60KB")
+    with torch.no_grad():
+        expected = net(data.x, data.edge_index)
+    found = net.inference(loader, cache=cache)
+    # A GCN normalises by the degrees in a batch, so it is PyG's own inference that it equals.
+    if model is GCN:
+        expected = net.inference(NeighborLoader(data, [-1], batch_size=64))
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_loader_has_pygs_attributes(store: Store, make: Make, opened: ExitStack) -> None:
+    loader = make([4, 3], input_nodes=torch.arange(7))
+    assert isinstance(loader, torch_geometric.loader.NeighborLoader)
+    assert isinstance(loader, torch_geometric.loader.NodeLoader)
+    assert len(loader.node_sampler.num_neighbors) == 2
+    assert loader.data is store
+    assert loader.input_nodes.tolist() == list(range(7))
+    links = opened.enter_context(LinkNeighborLoader(store, [4], batch_size=8))
+    assert isinstance(links, torch_geometric.loader.LinkNeighborLoader)
+    assert len(links.link_sampler.num_neighbors) == 1
+    assert links.data.num_nodes == NODES
+
+
+# ---- custom_cls and input_id
+
+
+class Named(Data):  # type: ignore[misc]
+    """A batch of the user's class."""
+
+
+class NamedHetero(HeteroData):  # type: ignore[misc]
+    """The same with types."""
+
+
+def test_custom_cls_makes_the_batches(
+    make: Make, types: Store, hetero: HeteroData, opened: ExitStack
+) -> None:
+    assert all(type(batch) is Named for batch in make(custom_cls=Named))
+    loader = NeighborLoader(types, [3], "paper", batch_size=50, custom_cls=NamedHetero)
+    for batch in opened.enter_context(loader):
+        assert type(batch) is NamedHetero
+        check(batch, hetero)
+    with pytest.raises(ConfigError, match="custom_cls= made a HeteroData: give a class that"):
+        next(iter(make(custom_cls=HeteroData)))
+
+
+def both(store: Store, data: Any, kind: Any, opened: ExitStack, **arguments: Any) -> list[Any]:
+    """The input_ids of our loader on the store and of PyG's class on the data, in order."""
+    found = []
+    for given in (store, data):
+        loader = kind(given, num_neighbors=[2], batch_size=7, **arguments)
+        if given is store:
+            opened.enter_context(loader)
+        batches = [batch if isinstance(batch, Data) else batch["paper"] for batch in loader]
+        found.append(torch.cat([batch.input_id for batch in batches]))
+    return found
+
+
+def test_input_id_is_pygs(
+    store: Store, data: Data, types: Store, hetero: HeteroData, opened: ExitStack
+) -> None:
+    mask = data.train_mask
+    ids = torch.arange(int(mask.sum())) * 3 + 1000
+    few = torch.tensor([5, 2, 9])
+    for nodes, given in ((mask, ids), (few, few * 10), (few, None), (mask, None)):
+        arguments = {"input_nodes": nodes, "input_id": given}
+        ours, theirs = both(store, data, NeighborLoader, opened, **arguments)
+        assert torch.equal(ours, theirs)
+    of_type = {"input_nodes": ("paper", few), "input_id": few * 10}
+    ours, theirs = both(types, hetero, NeighborLoader, opened, **of_type)
+    assert torch.equal(ours, theirs)
+    edges = data.edge_index[:, :30]
+    arguments = {"edge_label_index": edges, "input_id": torch.arange(30) * 2}
+    label = torch.arange(30)
+    ours, theirs = both(store, data, LinkNeighborLoader, opened, edge_label=label, **arguments)
+    assert torch.equal(ours, theirs)
+    loader = LinkNeighborLoader(store, [2], edge_label=label, batch_size=7, **arguments)
+    for batch in opened.enter_context(loader):
+        assert torch.equal(batch.edge_label * 2, batch.input_id)
+
+
+@pytest.mark.parametrize("given", [torch.arange(3), torch.rand(400), torch.zeros(400, 2)])
+def test_an_input_id_of_another_shape_is_refused(make: Make, given: torch.Tensor) -> None:
+    with pytest.raises(ConfigError, match="give a whole number for each of the 400 inputs"):
+        make(input_id=given)
+
+
+def test_input_ids_are_part_of_the_state(make: Make) -> None:
+    state = make(input_id=torch.arange(NODES)).state_dict()
+    make(input_id=torch.arange(NODES)).load_state_dict(state)
+    with pytest.raises(ConfigError):
+        make(input_id=torch.arange(NODES) + 1).load_state_dict(state)
+
+
+# ---- short edge types
+
+
+def test_short_edge_types_in_arguments(
+    types: Store, hetero: HeteroData, opened: ExitStack, tmp_path: Path
+) -> None:
+    short = {("author", "paper"): [2], "rev_writes": [1], ("paper", "paper"): [0], HOSTS: [0]}
+    whole = {WRITES: [2], WRITTEN: [1], CITES: [0], HOSTS: [0]}
+    edges = hetero[WRITES].edge_index[:, :9]
+    for form in (("author", "paper"), "writes", (("author", "paper"), edges), (WRITES, None)):
+        loader = LinkNeighborLoader(types, short, form, batch_size=9)
+        opened.enter_context(loader)
+        assert loader.num_neighbors == whole
+        batch = next(iter(loader))
+        assert batch[WRITES].edge_label_index.shape == (2, 9)
+        check(batch, hetero)
+    for given in ({**short, WRITES: [1]}, {**short, "z": [1]}):
+        with pytest.raises(ConfigError, match=r"there twice|does not have"):
+            NeighborLoader(types, given, "paper")
+    sampler = gnndrive.NeighborSampler(types, short)
+    assert sampler.fanouts == whole
+
+
+def test_a_short_edge_type_of_several_is_refused(tmp_path: Path) -> None:
+    data = HeteroData()
+    data["user"].num_nodes, data["item"].num_nodes = 3, 4
+    for relation in ("buys", "sees"):
+        data["user", relation, "item"].edge_index = torch.tensor([[0, 2], [3, 1]])
+    store = gnndrive.from_data(data, tmp_path / "two.gnn")
+    with pytest.raises(ConfigError, match=r"short for several .*'buys'.*'sees'"):
+        LinkNeighborLoader(store, [1], (("user", "item"), None))
+    with pytest.raises(ConfigError, match=r"short for several .*'buys'.*'sees'"):
+        NeighborLoader(store, {("user", "item"): [1]}, "user")
