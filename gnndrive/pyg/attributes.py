@@ -21,6 +21,7 @@ from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.records import Int64Array, Landing, TableFile
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.read_job import ReadJob
+from gnndrive.pyg.conversions import select
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Attributes:
         out = empty_tensor(empty, (len(rows), *file.row_shape), torch_dtype(file.dtype))
         layout = self._layouts.get(name)
         if layout is None or not len(rows):
-            return torch.index_select(self._map(name), 0, torch.from_numpy(rows), out=out)
+            return select(self._map(name), 0, torch.from_numpy(rows), out)
         for at in range(0, len(rows), PASS_ROWS):
             self._fetch(layout, rows[at : at + PASS_ROWS], out[at : at + PASS_ROWS], file)
         return out

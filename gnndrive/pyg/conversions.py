@@ -19,6 +19,23 @@ from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 
 
+# torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
+_SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+}
+
+
+def select(value: Tensor, dim: int, at: Tensor, out: Tensor | None = None) -> Tensor:
+    """`torch.index_select`, for unsigned integers too."""
+    signed = _SIGNED.get(value.dtype)
+    if signed is None:
+        return torch.index_select(value, dim, at, out=out)
+    into = None if out is None else out.view(signed)
+    return torch.index_select(value.view(signed), dim, at, out=into).view(value.dtype)
+
+
 def is_edge_level(data: Any, name: str) -> bool:
     """Whether an attribute belongs to edges and not to nodes, decided as PyG's sampler does."""
     kind = DataType.from_data(data)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnndrive.common.records import Int64Array
+from gnndrive.pyg.conversions import select
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -48,4 +49,4 @@ class SetHere:
         """
         for name, (value, dim) in self._rows[view.name_of("")].items():
             at = torch.from_numpy(number).to(value.device)
-            storage[name] = value.index_select(dim, at)
+            storage[name] = select(value, dim, at)
