@@ -146,7 +146,8 @@ class _Reader:
         if name not in self._layouts:
             gap = checked_gap(self._gap, self._store, self._block)
             context = LayoutContext(self._store.table(name), self._block, gap, repeats=True)
-            self._layouts[name] = open_array(context)
+            with self._store.unchanged():
+                self._layouts[name] = open_array(context)
         return self._layouts[name]
 
     async def read(self, requests: Sequence[RowRequest]) -> list[torch.Tensor]:

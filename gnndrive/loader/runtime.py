@@ -57,35 +57,15 @@ class Runtime:
     ) -> None:
         self.counters = Counters()
         self.started = perf_counter()
-        assert settings.plan.topology is not None
-        self._adjacency = Adjacency(
-            store.all_edges(), settings.plan.topology, settings.gap_bytes_max
-        )
         self.array_pool = ArrayPool()
-        self.attributes = Attributes(
-            store,
-            {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
-            self._adjacency.read,
-        )
         self._layouts: dict[str, Layout] = {}
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
         with contextlib.ExitStack() as undo:
-            undo.callback(self._adjacency.close)
-            for table in settings.tables:
-                kind: type[Layout] = find("layouts", settings.strategy.layout)
-                layout = kind.make(
-                    LayoutContext(
-                        table.file,
-                        settings.engine_settings.block_bytes,
-                        settings.gap_bytes_max,
-                        store=store,
-                    )
-                )
-                undo.callback(layout.close)
-                self._layouts[table.name] = layout
+            with store.unchanged():
+                self._open_files(store, settings, undo)
             plugin, where = settings.device
             device_class: type[Device] = find("devices", plugin)
             self.device = device_class.make(DeviceContext(self.array_pool.empty, where))
@@ -101,6 +81,32 @@ class Runtime:
                 settings, store, self._layouts, self.engine, self.device, self.array_pool.empty
             )
             undo.pop_all()
+
+    def _open_files(
+        self, store: Store, settings: RuntimeSettings, undo: contextlib.ExitStack
+    ) -> None:
+        """Open the adjacency, the attributes that are read, and the tables' layouts."""
+        assert settings.plan.topology is not None
+        self._adjacency = Adjacency(
+            store.all_edges(), settings.plan.topology, settings.gap_bytes_max
+        )
+        undo.callback(self._adjacency.close)
+        self.attributes = Attributes(
+            store,
+            {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
+            self._adjacency.read,
+        )
+        kind: type[Layout] = find("layouts", settings.strategy.layout)
+        for table in settings.tables:
+            context = LayoutContext(
+                table.file,
+                settings.engine_settings.block_bytes,
+                settings.gap_bytes_max,
+                store=store,
+            )
+            layout = kind.make(context)
+            undo.callback(layout.close)
+            self._layouts[table.name] = layout
 
     def _samples_per_round(self) -> int:
         """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It

@@ -111,7 +111,9 @@ def _read(nodes: StoredNodes) -> torch.Tensor | None:
         return None
     limits = np.iinfo(dtype)
     kept = np.empty(nodes.num_nodes, dtype)
-    with SequentialReader(nodes.table(NAME)) as reader:
+    with nodes.unchanged():
+        reader = SequentialReader(nodes.table(NAME))
+    with reader:
         for first, labels in reader.stretches():
             if labels.min() < limits.min or labels.max() > limits.max:
                 return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,24 @@ from gnndrive.store.parsing import parse
 from gnndrive.store.types import Types
 
 _STEP = 1 << 20  # values checked at once
+
+FileStatus: TypeAlias = tuple[int, ...]
+"""What differs between two files, or after a file was written: device, inode, size, times."""
+
+
+def info_status(folder: Path) -> FileStatus:
+    """The status of a store's store.json.
+
+    Raises:
+        StoreError: it is missing.
+    """
+    try:
+        status = os.lstat(folder / STORE_JSON)
+    except OSError as error:
+        raise _unreadable(folder / STORE_JSON, error) from error
+    return (
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip
 
 
 def read_info(folder: Path) -> StoreInfo:

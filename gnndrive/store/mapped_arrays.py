@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, torch_dtype
-from gnndrive.store.loading import load_checked, open_checked
+from gnndrive.store.loading import FileStatus, info_status, load_checked, open_checked, read_info
 from gnndrive.store.overlay import Overlay
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
@@ -32,6 +33,7 @@ class MappedArrays:
         path: the store's folder, absolute.
         info: what store.json says.
         index_pointers: of each edge type, in memory; see `StoredEdges.index_pointers`.
+        status: of the store.json that `info` was read from.
 
     Attributes:
         path: the store's folder, absolute.
@@ -40,12 +42,52 @@ class MappedArrays:
     """
 
     def __init__(
-        self, path: Path, info: StoreInfo, index_pointers: dict[EdgeKey, IndexPointers]
+        self,
+        path: Path,
+        info: StoreInfo,
+        index_pointers: dict[EdgeKey, IndexPointers],
+        status: FileStatus,
     ) -> None:
         self.path, self.info, self.overlay = path, info, Overlay()
+        self._status = status
         self._index_pointers = index_pointers
         self._maps: dict[str, np.memmap[Any, Any]] = {}
         self._kept: dict[str, torch.Tensor] = {}
+
+    def check_unchanged(self) -> None:
+        """Check that the folder still holds the store that was opened.
+
+        A store is overwritten by putting another folder in its place, so a file that was opened
+        before this check is of the store that was opened, and is so from then on. Attributes that
+        are added leave store.json as it is.
+
+        Raises:
+            StoreError: the store was overwritten or removed.
+        """
+        status: FileStatus = ()
+        with suppress(StoreError):
+            status = info_status(self.path)
+            if status != self._status and read_info(self.path) == self.info.own:
+                self._status = status  # the same store again, such as a copy
+        if status != self._status:
+            raise StoreError(
+                f"{self.path} was overwritten or removed since it was opened: open it again with "
+                "gnndrive.open, and make a new loader"
+            )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check after the block, which opens files by their paths, whose files they are.
+
+        Raises:
+            StoreError: the store was overwritten or removed.
+        """
+        try:
+            yield
+        except StoreError:
+            self.check_unchanged()
+            raise
+        self.check_unchanged()
 
     def _find(self, name: str) -> ArrayInfo:
         full = name if "/" in name else f"nodes/{name}"
@@ -83,12 +125,14 @@ class MappedArrays:
 
         Raises:
             ConfigError: there is no such array.
-            StoreError: the size or header of its file has changed since the store was opened.
+            StoreError: the store was overwritten, or the size or header of its file has changed,
+                since the store was opened.
         """
         info = self._find(name)
         if info.name not in self._maps:
-            with os.fdopen(open_checked(self.path, info), "rb") as file:
-                self._maps[info.name] = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
+            with self.unchanged(), os.fdopen(open_checked(self.path, info), "rb") as file:
+                mapped = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
+            self._maps[info.name] = mapped
         return self._maps[info.name]
 
     def tensor(self, name: str, random: bool = False) -> torch.Tensor:
@@ -102,17 +146,16 @@ class MappedArrays:
 
         Raises:
             ConfigError: there is no such array.
-            StoreError: the size or header of its file has changed since the store was opened.
+            StoreError: the store was overwritten, or the size or header of its file has changed,
+                since the store was opened.
         """
         info = self._find(name)
-        fd = open_checked(self.path, info)
-        try:
+        with self.unchanged(), os.fdopen(open_checked(self.path, info), "rb") as file:
             # Private and writable, because torch has no read-only tensors; no memory is reserved,
             # because an array may be larger than memory.
             flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
-            mapped = mmap.mmap(fd, info.nbytes, flags, mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(fd)
+            whole, protection = info.nbytes, mmap.PROT_READ | mmap.PROT_WRITE
+            mapped = mmap.mmap(file.fileno(), whole, flags, protection)
         if random:
             mapped.madvise(mmap.MADV_RANDOM)
         dtype = torch_dtype(info.dtype)
@@ -149,9 +192,11 @@ class MappedArrays:
 
         Raises:
             ConfigError: there is no such array.
-            StoreError: the array cannot be read, or a value is not allowed.
+            StoreError: the array cannot be read, a value is not allowed, or the store was
+                overwritten since it was opened.
         """
-        return load_checked(self.path, self._find(name), self.info.types)
+        with self.unchanged():
+            return load_checked(self.path, self._find(name), self.info.types)
 
     def pointers_in_memory(self, type: EdgeKey) -> IndexPointers:
         """The index pointers of an edge type; see `StoredEdges.index_pointers`."""

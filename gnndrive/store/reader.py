@@ -17,16 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey
 from gnndrive.store.added import with_added
-from gnndrive.store.format import Progress, dump
-from gnndrive.store.loading import load_checked, open_checked, read_info
+from gnndrive.store.format import STORE_JSON, Progress, dump
+from gnndrive.store.loading import FileStatus, info_status, load_checked, open_checked, read_info
 from gnndrive.store.overlay import Overlay
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.types import array_name
 from gnndrive.store.verify import verify
 from gnndrive.store.views import StoredEdges, StoredNodes
+
+_OPENINGS = 5  # times that a store may be overwritten while it is opened
 
 
 class Store(StoreView):
@@ -51,8 +53,8 @@ class Store(StoreView):
             f"num_classes={self.num_classes})"
         )
 
-    def __reduce__(self) -> tuple[Callable[[str, Overlay], Store], tuple[str, Overlay]]:
-        return (_open_again, (str(self.path), self.overlay))
+    def __reduce__(self) -> tuple[Callable[[str, str, Overlay], Store], tuple[str, str, Overlay]]:
+        return (_open_same, (str(self.path), self.identity, self.overlay))
 
     @property
     def identity(self) -> str:
@@ -201,7 +203,8 @@ class Store(StoreView):
         Raises:
             StoreError: the store is damaged; the message names the first file that is.
         """
-        verify(self.path, self.info, progress)
+        with self.unchanged():
+            verify(self.path, self.info, progress)
 
 
 def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
@@ -224,12 +227,6 @@ def open_homogeneous(path: str | os.PathLike[str], whose: str) -> Store:
     return store
 
 
-def _open_again(path: str, overlay: Overlay) -> Store:
-    store = open(path)
-    store.overlay = overlay
-    return store
-
-
 def open(path: str | os.PathLike[str]) -> Store:
     """Open a store.
 
@@ -243,6 +240,36 @@ def open(path: str | os.PathLike[str]) -> Store:
         StoreError: it is missing, damaged or of another version; the message names the file.
     """
     folder = Path(os.path.abspath(path))
+    for _ in range(_OPENINGS):
+        status = info_status(folder) if os.path.lexists(folder / STORE_JSON) else ()
+        try:
+            store = _open(folder, status)
+            store.check_unchanged()
+        except StoreError:
+            # If the store was overwritten meanwhile, the next opening finds the new one.
+            if not os.path.lexists(folder / STORE_JSON) or info_status(folder) == status:
+                raise
+        else:
+            return store
+    raise StoreError(f"{folder} is overwritten again and again: open it when it is complete")
+
+
+def _open_same(path: str, identity: str, overlay: Overlay) -> Store:
+    """Open a store that was pickled.
+
+    Raises:
+        StoreError: as for `open`, or the store was overwritten since.
+    """
+    store = open(path)
+    if store.identity != identity:
+        raise StoreError(
+            f"{path} was overwritten since it was pickled: open it again with gnndrive.open"
+        )
+    store.overlay = overlay
+    return store
+
+
+def _open(folder: Path, status: FileStatus) -> Store:
     info = with_added(folder, read_info(folder))
     for array in info.arrays.values():
         os.close(open_checked(folder, array))
@@ -255,4 +282,4 @@ def open(path: str | os.PathLike[str]) -> Store:
     for array in info.arrays.values():
         if info.types.place(array.name).group == "splits":
             load_checked(folder, array, info.types)
-    return Store(folder, info, index_pointers)
+    return Store(folder, info, index_pointers, status)

@@ -7,6 +7,7 @@ of them answer as PyG's data does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,10 @@ class _View(DataView):
 
     def _whose(self) -> str:
         return f"{self._arrays.path}" if self._type is None else f"{self._type!r}"
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """See `MappedArrays.unchanged`."""
+        return self._arrays.unchanged()
 
 
 class StoredNodes(_View):
