@@ -26,6 +26,7 @@ import torch
 SMALL_BYTES = 1 << 18  # smaller arrays use numpy's own memory
 _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
+_MADV_WIPEONFORK = 18  # Linux; Python's mmap does not name it
 
 _NUMPY_DTYPES = {
     torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
@@ -59,6 +60,16 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
         with contextlib.suppress(OSError):  # a kernel without huge pages
             block.madvise(mmap.MADV_HUGEPAGE)
     return block
+
+
+def keep_from_children(block: mmap.mmap) -> None:
+    """Have forked children find zeros in `block`, into which the disk reads.
+
+    They would share its pages copy-on-write, and what the disk then reads into them could land in
+    the child's copy. The addresses stay taken in the child (MADV_DONTFORK would free them), because
+    a child that frees `block` would otherwise free whatever was mapped there since.
+    """
+    block.madvise(_MADV_WIPEONFORK)
 
 
 class _Loan(weakref.ref[Any]):

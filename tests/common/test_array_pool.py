@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.common.array_pool import SMALL_BYTES, ArrayPool, empty_tensor
 from tests.interrupted import drop_and_interrupt
 
@@ -169,3 +171,19 @@ def test_returning_a_block_swallows_no_ctrl_c() -> None:
 def test_no_memory_is_an_error() -> None:
     with pytest.raises(MemoryError, match="no memory for"):
         ArrayPool().empty(1 << 60, np.uint8)
+
+
+def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content() -> None:
+    """The child may free the slots, and must not free what it has mapped since."""
+    slots = HostMemory(1, 1 << 20, np.empty)
+    memory = np.frombuffer(slots._map, np.uint8)
+    memory[:] = 7
+    child = os.fork()
+    if not child:
+        with open("/proc/self/maps", encoding="utf-8") as maps:
+            ranges = [line.split(" ", 1)[0].split("-") for line in maps]
+        address = memory.ctypes.data
+        mapped = any(int(first, 16) <= address < int(last, 16) for first, last in ranges)
+        os._exit(0 if mapped and not memory.any() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert memory.all()

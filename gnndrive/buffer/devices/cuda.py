@@ -10,7 +10,6 @@ on the device ("staged"). Use `host` if the CPU trains.
 from __future__ import annotations
 
 import contextlib
-import mmap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -22,7 +21,7 @@ import torch
 from gnndrive.buffer.devices._events import Waiter
 from gnndrive.buffer.devices._staged import Driver, Staged
 from gnndrive.buffer.devices.base import DeviceContext
-from gnndrive.common.array_pool import private_map
+from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Int32Array
@@ -116,7 +115,7 @@ class TorchDriver(Driver):
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """See `Driver.pinned`: a private mapping, because O_DIRECT needs aligned memory."""
         mapping = private_map(nbytes)
-        mapping.madvise(mmap.MADV_DONTFORK)  # or the disk could read into a child's copy
+        keep_from_children(mapping)
         memory = np.frombuffer(mapping, np.uint8)
         address = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
         with torch.cuda.device(self.device):

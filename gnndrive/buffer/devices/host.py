@@ -7,7 +7,6 @@ it will be gathered from, so a commit waits for nothing.
 from __future__ import annotations
 
 import contextlib
-import mmap
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +20,12 @@ from gnndrive.buffer.devices.base import (
     already_done,
     no_callback,
 )
-from gnndrive.common.array_pool import Allocate, empty_tensor, private_map
+from gnndrive.common.array_pool import (
+    Allocate,
+    empty_tensor,
+    keep_from_children,
+    private_map,
+)
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int32Array, Landing, Stretch
@@ -54,9 +58,7 @@ class HostMemory(SlotMemory):
                 f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or memory="
             ) from error
-        # A child of fork() would share these pages copy-on-write, and what the disk then reads into
-        # them could land in the child's copy.
-        self._map.madvise(mmap.MADV_DONTFORK)
+        keep_from_children(self._map)
         self._bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = np.frombuffer(
             self._map, np.uint8
         )
