@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
+from gnndrive.common.threads import named_limit
 
 Result = TypeVar("Result")
 CLOSED = "this loader was closed; make a new one"
@@ -36,6 +37,9 @@ class LoopThread:
 
     Attributes:
         guard: refuses forked children, in which the thread does not exist.
+
+    Raises:
+        ConfigError: the system refuses to start a thread.
     """
 
     def __init__(self, name: str = "gnndrive") -> None:
@@ -44,7 +48,12 @@ class LoopThread:
         self._closing = threading.Lock()
         self._closed = False
         self.guard = ProcessGuard()
-        self._thread.start()
+        try:
+            with named_limit():
+                self._thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
         _open.add(self)
 
     def _run(self) -> None:

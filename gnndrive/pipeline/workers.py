@@ -14,6 +14,8 @@ from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from gnndrive.common.threads import named_limit
+
 Result = TypeVar("Result")
 
 
@@ -68,19 +70,28 @@ class ThreadWorkers(Workers):
         count: threads, which is how many functions run at the same time.
         begin: called in each thread before its first function, with the thread's number. If it
             raises, the caller of that function gets the error.
+
+    Raises:
+        ConfigError: the system refuses to start a thread.
     """
 
     def __init__(self, count: int, begin: Callable[[int], object] | None = None) -> None:
         self._begin = begin
         self._work: SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]] | None]
         self._work = SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run_functions, args=(number,), daemon=True)
-            for number in range(count)
-        ]
-        for number, thread in enumerate(self._threads):
-            thread.name = f"gnndrive-worker-{number}"
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        try:
+            with named_limit():
+                for number in range(count):
+                    thread = threading.Thread(
+                        target=self._run_functions, args=(number,), daemon=True,
+                        name=f"gnndrive-worker-{number}",
+                    )  # fmt: skip
+                    thread.start()
+                    self._threads.append(thread)
+        except BaseException:
+            self.close()
+            raise
 
     def _run_functions(self, number: int) -> None:
         begin = self._begin

@@ -299,3 +299,14 @@ def test_a_sort_can_be_interrupted(sorting: Callable[..., edge_list.EdgeList]) -
     with pytest.raises(KeyboardInterrupt):
         made._open_reader("", tell)
     assert made._db.interrupted
+
+
+def test_a_thread_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    (tmp_path / "edges.csv").write_text("0,1\n")
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(ConfigError, match="ulimit -u"):
+        gnndrive.from_edges(tmp_path / "edges.csv", tmp_path / "s")
+    assert [path.name for path in tmp_path.iterdir()] == ["edges.csv"]

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from gnndrive.common.threads import named_limit
+
 
 class Waiter:
     """A thread that waits for one stream's events, in their order, without the GIL.
@@ -30,7 +32,8 @@ class Waiter:
         self._events: SimpleQueue[tuple[Any, Callable[[BaseException | None], None]] | None]
         self._events = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="gnndrive-events", daemon=True)
-        self._thread.start()
+        with named_limit():
+            self._thread.start()
 
     async def wait(self, event: Any) -> None:
         """Return once the torch event has fired.

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event, Lock
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import EngineSettings
+from gnndrive.common.threads import named_limit
 from gnndrive.disk.engines._shared import (
     JobCounters,
     refuse_closed,
@@ -29,7 +30,11 @@ THREADS_MAX = 16
 
 
 class Threads(Engine):
-    """Reads with `min(settings.depth, 16)` threads; each has one staging block."""
+    """Reads with `min(settings.depth, 16)` threads; each has one staging block.
+
+    Raises:
+        ConfigError: the system refuses to start a thread.
+    """
 
     name = "threads"
 
@@ -39,13 +44,13 @@ class Threads(Engine):
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._threads = min(settings.depth, THREADS_MAX)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="gd-pread")
         self._times = [
             ffi.new("gd_histogram *") if settings.measure else ffi.NULL
             for _ in range(self._threads)
         ]
         self._staging, blocks = staging(self._threads, settings.block_bytes)
         self._idle = list(zip(blocks, self._times, strict=True))
+        self._pool = _started_pool(self._threads)
         self._active: set[ReadJob] = set()
         self._counters = JobCounters()
         self._closing = False
@@ -127,12 +132,31 @@ class Threads(Engine):
         return out
 
 
+def _started_pool(threads: int) -> ThreadPoolExecutor:
+    """A pool with all its threads, so that none is refused while reads are under way.
+
+    Raises:
+        ConfigError: the system refuses to start one.
+    """
+    pool, all_started = ThreadPoolExecutor(threads, thread_name_prefix="gd-pread"), Event()
+    try:
+        with named_limit():
+            for _ in range(threads):  # each starts a thread, because all earlier ones wait
+                pool.submit(all_started.wait)
+    except BaseException:
+        all_started.set()
+        pool.shutdown()
+        raise
+    all_started.set()
+    return pool
+
+
 class _Countdown:
     """Counts the threads that work on a job; tells the last one that it is the last."""
 
     def __init__(self, workers: int) -> None:
         self._left = workers
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def step(self) -> bool:
         """Count one thread that ended; return whether it was the last."""

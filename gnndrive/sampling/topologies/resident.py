@@ -19,6 +19,7 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.records import IndexPointers, TableFile, TopologyChoice
+from gnndrive.common.threads import named_limit
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import (
@@ -99,7 +100,7 @@ def _read_packed(file: TableFile, size: GraphSize) -> npt.NDArray[np.uint8] | No
     packed = _zeroed_memory(size.packed_bytes)
     cut = size.edges // 2 if size.edges >= HALVED_EDGES else 0
     halves = [(0, cut - _OVERLAP_INDICES), (cut, size.edges)] if cut else [(0, size.edges)]
-    with ThreadPoolExecutor(len(halves)) as threads:
+    with named_limit(), ThreadPoolExecutor(len(halves)) as threads:
         good = all(threads.map(lambda half: _pack(file, size, packed, *half), halves))
     if cut:  # after the second half is done, because C writes eight bytes at a time into it
         good = good and _pack(file, size, packed, cut - _OVERLAP_INDICES, cut)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.threads import named_limit
 from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
 
 BATCH = 1 << 20  # edges in a batch
@@ -300,7 +301,7 @@ class EdgeList:
         An exception here, such as KeyboardInterrupt, interrupts DuckDB, which in the main thread
         would turn Ctrl-C into an error of its own.
         """
-        with ThreadPoolExecutor(1) as thread:
+        with named_limit(), ThreadPoolExecutor(1) as thread:
             doing = thread.submit(work)
             try:
                 while wait([doing], POLL_S).not_done:
