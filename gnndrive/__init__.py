@@ -15,6 +15,7 @@ modules through which a batch goes.
 from importlib.metadata import version
 
 from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
+from gnndrive.inference import infer
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
@@ -47,6 +48,7 @@ __all__ = [
     "from_edges",
     "from_graphbolt",
     "from_ogb",
+    "infer",
     "open",
     "open_or_make",
     "write_store",

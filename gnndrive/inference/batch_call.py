@@ -1,0 +1,133 @@
+"""`BatchCall`: calls a layer for one batch, with its tensors where and as the layer takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
+from gnndrive.inference.degrees import Normaliser
+from gnndrive.inference.edge_values import EdgeValues
+from gnndrive.inference.layer_pass import target_rows
+from gnndrive.inference.layers import Layers
+from gnndrive.inference.subgraphs import OneHop
+from gnndrive.store.format import torch_dtype
+from gnndrive.store.reader import Store
+
+SCALE = "x_scale"  # multiplies stored integers, as loaders do with feature_dtype=
+
+
+class BatchCall:
+    """Calls layers for batches.
+
+    Args:
+        store: the graph.
+        layers: the model's layers.
+        values: attributes of edges, by the name of the argument that layers get them as.
+        normaliser: gives convs the weights of the whole graph.
+        where: the device of the layers.
+
+    Attributes:
+        edge_bytes: bytes for each edge of a batch, beside its ends.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layers: Layers,
+        values: Mapping[str, EdgeValues],
+        normaliser: Normaliser,
+        where: torch.device,
+    ) -> None:
+        self._store, self._layers, self._values = store, layers, values
+        self._normaliser, self._where = normaliser, where
+        self._scales: dict[NodeKey, torch.Tensor] = {}
+        floats = (each.dtype for each in layers.parameters if each.is_floating_point())
+        self._dtype = next(floats, None)
+        self.edge_bytes = sum(2 * each.row_bytes + 8 for each in values.values())
+
+    def of_layer(
+        self, layer: int, type: NodeKey, files: Mapping[NodeKey, TableFile]
+    ) -> Callable[[OneHop], torch.Tensor | None]:
+        """A function that computes the rows of a batch's targets.
+
+        Args:
+            layer: the layer's number, from 0.
+            type: the targets' type.
+            files: the rows that the layer reads, by node type.
+        """
+
+        def compute(batch: OneHop) -> torch.Tensor | None:
+            count = batch.batch.last - batch.batch.first
+            x = {each: self._rows(layer, each, batch, files[each]) for each in files}
+            edge_index = {key: ends.to(self._where) for key, ends in batch.edge_index.items()}
+            values = {
+                argument: {
+                    key: found.read(key, *batch.batch.edges[key]).to(self._where)
+                    for key in edge_index
+                }
+                for argument, found in self._values.items()
+            }
+            if type is not None:
+                self._fill(x, edge_index, values)
+            self._normaliser.show(batch, edge_index, values.get("edge_weight", {}))
+            made = self._call(layer, x, edge_index, count, values)
+            rows = target_rows(made, type, count, layer)
+            return None if rows is None else rows.detach().to("cpu")
+
+        return compute
+
+    def _call(self, layer: int, x: Any, edge_index: Any, count: int, values: dict[str, Any]) -> Any:
+        """Call a layer with tensors, or with dicts if the store is heterogeneous."""
+        if not self._store.is_hetero:
+            x, edge_index = x[None], edge_index[None]
+            values = {argument: each[None] for argument, each in values.items()}
+        if values and (conv := self._layers.takes_values(layer)) is not None:
+            with _given(conv, values):
+                return self._layers.call(layer, x, edge_index, count, {})
+        return self._layers.call(layer, x, edge_index, count, values)
+
+    def _rows(self, layer: int, type: NodeKey, batch: OneHop, file: TableFile) -> torch.Tensor:
+        """A type's rows in a batch, in the dtype of the layers' parameters."""
+        rows = batch.rows.get(type)
+        if rows is None:
+            rows = torch.empty((0, *file.row_shape), dtype=torch_dtype(file.dtype))
+        moved = rows.to(self._where)
+        if self._dtype is None or moved.dtype == self._dtype:
+            return moved
+        wide = moved.to(self._dtype)
+        nodes = self._store.nodes(type)
+        if layer == 0 and not moved.is_floating_point() and SCALE in nodes and len(rows):
+            if type not in self._scales:
+                self._scales[type] = nodes.tensor(SCALE)
+            scale = self._scales[type][torch.from_numpy(batch.nodes[type])].to(wide)
+            wide *= scale.view(*scale.shape, *[1] * (wide.dim() - scale.dim()))
+        return wide
+
+    def _fill(self, x: dict[Any, Any], edge_index: dict[Any, Any], values: dict[str, Any]) -> None:
+        """Give a layer of a heterogeneous graph the other types too, without edges."""
+        for edges in self._store.all_edges():
+            key: EdgeKey = edges.type
+            if key not in edge_index and set(ends_of(key)) <= set(x):
+                edge_index[key] = torch.empty((2, 0), dtype=torch.int64, device=self._where)
+                for argument, found in self._values.items():
+                    values[argument][key] = found.read(key, 0, 0).to(self._where)
+
+
+class _given:
+    """While this lasts, a conv is called with further keyword arguments."""
+
+    def __init__(self, conv: torch.nn.Module, values: dict[str, Any]) -> None:
+        self._conv, self._values = conv, values
+
+    def __enter__(self) -> None:
+        def add(module: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+            return args, kwargs | self._values
+
+        # Before other hooks, because the normaliser's replaces edge_weight.
+        self._hook = self._conv.register_forward_pre_hook(add, prepend=True, with_kwargs=True)
+
+    def __exit__(self, *error: object) -> None:
+        self._hook.remove()

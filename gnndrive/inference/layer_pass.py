@@ -1,0 +1,128 @@
+"""One layer over all targets of one type: read rows, call the layer, write its rows.
+
+Three things go on at the same time: the layer computes the batches of a block, in the caller's
+thread; the disk brings the rows of the next block (row_cache.py); and a thread plans the block
+after that, for which it reads the adjacency (blocks.py). A fourth writes (hidden.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, NodeKey, TableFile
+from gnndrive.inference.blocks import BlockPlanner
+from gnndrive.inference.memory import RowPlan
+from gnndrive.inference.row_cache import RowCache, RowReads
+from gnndrive.inference.subgraphs import OneHop, SubgraphMaker
+from gnndrive.inference.targets import TargetBatch, Targets
+
+Compute = Callable[[OneHop], "torch.Tensor | None"]
+"""compute(batch): the targets' new rows, [targets, *row] on the host; None: there are none."""
+Deliver = Callable[[TargetBatch, torch.Tensor], None]
+"""deliver(batch, rows): take the rows of a batch; batches come in order."""
+
+
+@dataclass(frozen=True)
+class LayerPass:
+    """One layer over the targets of one type.
+
+    Attributes:
+        targets: the targets.
+        files: the rows that the layer reads, of each of the targets' sources.
+        plan: how many are in memory.
+        reads: carries out reads.
+        compute, deliver: see the module.
+    """
+
+    targets: Targets
+    files: Mapping[NodeKey, TableFile]
+    plan: RowPlan
+    reads: RowReads
+    compute: Compute
+    deliver: Deliver
+
+    def run(self, first: int) -> None:
+        """Compute the targets from `first` on, which must be the first of a batch.
+
+        Raises:
+            ReadError, StoreError: rows cannot be read or written.
+            ConfigError: the layer does not return rows.
+        """
+        rows = {type: file.row_count for type, file in self.files.items()}
+        planner = BlockPlanner(self.targets, first, rows, self.plan.slots, self.plan.edges_max)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="gnndrive-blocks")
+        try:
+            self._run(planner, thread)
+        finally:
+            thread.shutdown(cancel_futures=True)
+            planner.close()
+
+    def _run(self, planner: BlockPlanner, thread: ThreadPoolExecutor) -> None:
+        caches = {
+            type: RowCache(self.reads, self.files[type], count)
+            for type, count in self.plan.slots.items()
+        }
+        pointers: dict[EdgeKey, Any] = {
+            key: view.index_pointers for key, view in self.targets.edges.items()
+        }
+        maker = SubgraphMaker(self.targets.type, caches, self.plan.largest, pointers)
+        block, ahead = planner.next_block(), thread.submit(planner.next_block)
+        if block is None:
+            return
+        for type, cache in caches.items():
+            cache.expect(block.changes[type])
+        while block is not None:
+            for cache in caches.values():
+                cache.settle()
+            following = ahead.result()
+            if following is not None:
+                ahead = thread.submit(planner.next_block)
+                for type, cache in caches.items():
+                    cache.expect(following.changes[type])
+            for number, (batch, indices) in enumerate(block.batches):
+                made = self.compute(maker.make(batch, indices))
+                if made is None:
+                    return
+                self.deliver(batch, made)
+                if following is not None:
+                    for type, cache in caches.items():
+                        change = following.changes[type]
+                        start = int(change.left[number - 1]) if number else 0
+                        cache.leave(change.leaving[start : int(change.left[number])])
+            block = following
+
+
+def target_rows(made: Any, type: NodeKey, count: int, layer: int) -> torch.Tensor | None:
+    """The targets' rows of what a layer returned.
+
+    Args:
+        made: a tensor, or for a heterogeneous graph a dict of them.
+        type: the targets' type; None in a homogeneous graph.
+        count: the number of targets.
+        layer: the layer's number, for errors.
+
+    Returns:
+        Rows [count, …]; None: the layer makes no rows of this type.
+
+    Raises:
+        ConfigError: it returned something else.
+    """
+    rows = made
+    if type is not None and isinstance(made, dict):
+        rows = made.get(type)
+        if rows is None:
+            return None
+    if not isinstance(rows, torch.Tensor) or rows.dim() < 1 or len(rows) < count:
+        wanted = "a tensor" if type is None else "a dict with a tensor for each node type"
+        shape = f" of shape {list(rows.shape)}" if isinstance(rows, torch.Tensor) else ""
+        raise ConfigError(
+            f"layer {layer + 1} returned {rows.__class__.__name__}{shape} for {count} targets: "
+            f"return {wanted}, with a row for each node of x, or for each target"
+        )
+    return rows[:count]

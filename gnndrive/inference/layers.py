@@ -1,0 +1,198 @@
+"""What the layers of a model are: how `infer` calls them one at a time.
+
+A model is one of
+- a module with `num_layers` and `inference_per_layer(layer, x, edge_index, batch_size)`: PyG's
+  GraphSAGE, GCN, GAT, GIN, PNA and all of its `BasicGNN`, or yours;
+- a sequence of callables, one a layer: `f(x, edge_index)`, with dicts for heterogeneous graphs.
+
+A layer may look at its targets' in-edges and the rows at their ends, and at nothing else: what it
+computes of a whole graph, such as GraphNorm, it would compute of a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch_geometric.nn import HeteroConv
+
+from gnndrive.common.errors import ConfigError
+
+OF_WHOLE_GRAPHS = (
+    "GraphNorm", "InstanceNorm", "PairNorm", "MeanSubtractionNorm", "GraphSizeNorm",
+    "DiffGroupNorm",
+)  # fmt: skip
+REMEDY = """give its layers as a list of functions, one a layer:
+    layers = [lambda x, edge_index: model.conv1(x, edge_index).relu(),
+              lambda x, edge_index: model.conv2(x, edge_index)]
+    gnndrive.infer(model, store, layers=layers)"""
+
+
+class Layers:
+    """The layers of a model, called one at a time.
+
+    Args:
+        model: see the module.
+        layers: the layers of `model`, if it does not say itself; None: it does.
+
+    Attributes:
+        modules: the model, or the modules among the layers.
+
+    Raises:
+        ConfigError: it cannot be run layer by layer; the message says what to give.
+    """
+
+    def __init__(self, model: Any, layers: Sequence[Any] | None) -> None:
+        if layers is None and isinstance(model, list | tuple | torch.nn.ModuleList):
+            model, layers = None, list(model)
+        self._model: Any = model
+        self._functions = None if layers is None else list(layers)
+        if self._functions is None:
+            self._check_model(model)
+        elif not self._functions or not all(map(callable, self._functions)):
+            raise ConfigError("layers= is no list of functions: " + REMEDY)
+        named = [] if self._functions is None else self._functions
+        self.modules: list[torch.nn.Module] = list(
+            dict.fromkeys(found for each in (model, *named) for found in _modules_of(each))
+        )
+        self._check_norms()
+
+    def __len__(self) -> int:
+        if self._functions is not None:
+            return len(self._functions)
+        return int(self._model.num_layers)
+
+    def call(self, layer: int, x: Any, edge_index: Any, count: int, values: dict[str, Any]) -> Any:
+        """Call a layer.
+
+        Args:
+            layer: its number, from 0.
+            x, edge_index: a tensor each, or dicts by type.
+            count: the number of targets, which are the first rows.
+            values: `edge_weight`, `edge_attr`: tensors, or dicts by type.
+
+        Returns:
+            What the layer returns: rows of the targets, and perhaps of other nodes behind them.
+        """
+        if self._functions is None:
+            return self._model.inference_per_layer(layer, x, edge_index, count)
+        function = self._functions[layer]
+        if isinstance(function, HeteroConv):
+            values = {f"{name}_dict": value for name, value in values.items()}
+        return function(x, edge_index, **values)
+
+    def takes_values(self, layer: int) -> Any:
+        """The conv that must be given edge weights and attributes, because the model's
+        `inference_per_layer` does not pass them on; None: `call` gives them."""
+        if self._functions is not None:
+            return None
+        convs = getattr(self._model, "convs", None)
+        if convs is None:
+            raise ConfigError(
+                f"{type(self._model).__name__} has no convs to give edge weights or attributes to: "
+                + REMEDY
+            )
+        return convs[layer]
+
+    @property
+    def identity(self) -> str:
+        """A text that stands for the layers: their form, and all weights."""
+        digest = hashlib.sha256()
+        for module in self.modules:
+            digest.update(repr(module).encode())
+            for name, value in sorted(module.state_dict().items()):
+                digest.update(f"{name} ".encode())
+                if isinstance(value, torch.Tensor):
+                    digest.update(f"{value.dtype} {list(value.shape)} ".encode())
+                    flat = value.detach().cpu().contiguous().reshape(-1)
+                    digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+                else:
+                    digest.update(repr(value).encode())
+        for function in self._functions or []:
+            digest.update(_named(function).encode())
+        return digest.hexdigest()
+
+    @property
+    def parameters(self) -> Iterator[torch.Tensor]:
+        """The parameters of all modules."""
+        return (each for module in self.modules for each in module.parameters())
+
+    @contextmanager
+    def evaluated(self, device: torch.device | None) -> Iterator[torch.device]:
+        """Put all modules in eval mode, and on a device; both are restored.
+
+        Args:
+            device: None: where the parameters are.
+
+        Yields:
+            The device.
+        """
+        first = next(self.parameters, None)
+        home = torch.device("cpu") if first is None else first.device
+        where = home if device is None else device
+        training = [each for module in self.modules for each in module.modules() if each.training]
+        try:
+            for module in self.modules:
+                module.eval()
+                if where != home:
+                    module.to(where)
+            yield where
+        finally:
+            for each in training:
+                each.training = True
+            if where != home:
+                for module in self.modules:
+                    module.to(home)
+
+    def _check_model(self, model: Any) -> None:
+        count = getattr(model, "num_layers", None)
+        if not isinstance(count, int) or not callable(getattr(model, "inference_per_layer", None)):
+            raise ConfigError(
+                f"{type(model).__name__} does not say what its layers are: it has no num_layers "
+                f"and inference_per_layer(layer, x, edge_index, batch_size); {REMEDY}"
+            )
+        mode = getattr(model, "jk_mode", None)
+        if mode not in (None, "last"):
+            raise ConfigError(
+                f"jk={mode!r} joins the rows of all layers, and inference has one layer at a time: "
+                "train with jk=None or jk='last', or run infer for each layer's rows"
+            )
+
+    def _check_norms(self) -> None:
+        for module in self.modules:
+            for each in module.modules():
+                name = type(each).__name__
+                of_torch = type(each).__module__.startswith("torch.nn")
+                of_graph = name == "LayerNorm" and getattr(each, "mode", "") == "graph"
+                if of_graph or (name in OF_WHOLE_GRAPHS and not of_torch):
+                    raise ConfigError(
+                        f"{name} averages over all nodes of a graph, and inference sees one batch "
+                        "at a time: train with BatchNorm, or LayerNorm(mode='node')"
+                    )
+
+
+def _modules_of(function: Any) -> Iterable[torch.nn.Module]:
+    """The modules that a function is or uses: bound, in its closure, by global names."""
+    if isinstance(function, torch.nn.Module):
+        return [function]
+    held: list[Any] = [getattr(function, "__self__", None)]
+    if isinstance(function, functools.partial):
+        held += [function.func, *function.args, *function.keywords.values()]
+    held += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    held += [function.__globals__[name] for name in names if name in function.__globals__]
+    found: list[torch.nn.Module] = []
+    for each in held:
+        found += each if isinstance(each, list | tuple) else [each]
+    return [each for each in found if isinstance(each, torch.nn.Module)]
+
+
+def _named(function: Callable[..., Any]) -> str:
+    """A text for a function in `Layers.identity`: its name and its code."""
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{name} {'' if code is None else code.co_code.hex()} "

@@ -1,0 +1,137 @@
+"""The record of what a computation has done, in its working folder: how it resumes after a kill.
+
+The record counts only rows that are durable, and is itself replaced atomically. The working folder
+is named after everything that the result depends on (`run_key`), so a record is found only by the
+same computation. A lock keeps a second process out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnndrive.common.atomic_files import replace_file
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import NodeKey
+from gnndrive.store.format import ArrayInfo
+from gnndrive.store.types import array_name
+
+RECORD = "progress.json"
+_VERSION = 1
+
+
+@dataclass
+class Done:
+    """What is known of one type's rows in one layer.
+
+    Attributes:
+        dtype, shape: of one row; dtype None: the layer makes no rows of this type.
+        rows: rows that are durable.
+        finished: whether all are.
+        sha256: the checksum of the finished file of the last layer, else "".
+    """
+
+    dtype: str | None
+    shape: tuple[int, ...] = ()
+    rows: int = 0
+    finished: bool = False
+    sha256: str = ""
+
+    def info(self, count: int, type: NodeKey, name: str, folder: str) -> ArrayInfo:
+        """The array, of `count` rows in `folder`."""
+        assert self.dtype is not None
+        full = array_name("nodes", type, name)
+        return ArrayInfo(full, self.dtype, (count, *self.shape), self.sha256, folder)
+
+
+@dataclass
+class Record:
+    """What is done of a computation.
+
+    Attributes:
+        path: the file.
+        layers: for each layer that was begun, what is done by node type.
+    """
+
+    path: Path
+    layers: list[dict[NodeKey, Done]] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, folder: Path) -> Record:
+        """Read the record of a working folder; a new one if there is none that can be used."""
+        path = folder / RECORD
+        try:
+            document = json.loads(path.read_bytes())
+            if document["version"] != _VERSION:
+                raise ValueError(document["version"])
+            layers = [
+                {
+                    name or None: Done(
+                        each["dtype"], tuple(each["shape"]), each["rows"], each["finished"],
+                        each["sha256"],
+                    )
+                    for name, each in layer.items()
+                }
+                for layer in document["layers"]
+            ]  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls(path)
+        return cls(path, layers)
+
+    def save(self) -> None:
+        """Write the record, atomically and durably.
+
+        Raises:
+            StoreError: the folder cannot be written to.
+        """
+        layers = [{type or "": vars(done) for type, done in layer.items()} for layer in self.layers]
+        content = json.dumps({"version": _VERSION, "layers": layers}, indent=1).encode()
+        try:
+            replace_file(self.path, lambda file: file.write(content))
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be written ({error.strerror or error}): free some space or "
+                "check the disk, and run the same again; it goes on where it stopped"
+            ) from error
+
+
+def run_key(*parts: Any) -> str:
+    """16 hexadecimal digits that stand for all that a result depends on."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder and keep other processes out of it.
+
+    Raises:
+        ConfigError: another process is in it, or it cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder} cannot be written to ({error.strerror}): make it writable, or give another "
+            "folder with out="
+        ) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another process computes in {folder} now: wait until it ends, or give another "
+                "name= or out="
+            ) from error
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(fd)

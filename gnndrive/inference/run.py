@@ -1,0 +1,306 @@
+"""`Run`: one computation, from the layer and the target where it stands to the result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
+from gnndrive.disk.row_reader import RowReader
+from gnndrive.inference import degrees
+from gnndrive.inference.batch_call import BatchCall
+from gnndrive.inference.degrees import Normaliser, convs_of
+from gnndrive.inference.edge_values import EdgeValues
+from gnndrive.inference.hidden import HiddenWriter, remove, table_file
+from gnndrive.inference.layer_pass import LayerPass
+from gnndrive.inference.layers import Layers
+from gnndrive.inference.memory import plan_rows
+from gnndrive.inference.outcome import Outcome
+from gnndrive.inference.progress import Done, Record
+from gnndrive.inference.row_cache import RowReads
+from gnndrive.inference.targets import TargetBatch, Targets
+from gnndrive.store.calibration import checked_gap
+from gnndrive.store.format import dtype_name, torch_dtype
+from gnndrive.store.reader import Store
+
+SYNC_BYTES = 64 << 20  # a kill costs at most the computation of so many bytes of rows
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The checked arguments of `infer`.
+
+    Attributes:
+        memory, device, features, batch_size, engine, io_depth: as for `infer`.
+        values: attributes of edges by the name of the argument that layers get them as.
+        dtype: the rows' dtype on disk; None: that of what a layer returns.
+    """
+
+    memory: int | None
+    device: torch.device | None
+    features: str
+    values: dict[str, str]
+    dtype: str | None
+    batch_size: int
+    engine: Any
+    io_depth: int
+
+
+class Run:
+    """One computation.
+
+    Args:
+        store: the graph.
+        layers: the model's layers.
+        settings: the arguments.
+        outcome: where its files lie.
+        progress: called as progress(what, done, total).
+
+    Raises:
+        ConfigError: an argument does not fit the store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        layers: Layers,
+        settings: RunSettings,
+        outcome: Outcome,
+        progress: Callable[[str, int, int], None] | None,
+    ) -> None:
+        self._store, self._layers, self._settings = store, layers, settings
+        self._outcome, self._progress = outcome, progress
+        self._rows = {each.type: each.num_nodes for each in store.all_nodes()}
+        self._entries = len(layers) * (store.num_nodes + store.num_edges)
+        self._entries_done = 0
+        self._record = Record.load(outcome.folder)
+        if not self._is_whole():
+            self._record.layers.clear()
+        self._convs = convs_of(layers.modules)
+        self.stats: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Compute all layers that are not finished, and make the last one the result."""
+        self._inputs(0)  # complains before anything is made
+        self._outcome.folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            where = stack.enter_context(self._layers.evaluated(self._settings.device))
+            stack.enter_context(torch.inference_mode())
+            reader = RowReader(self._store, self._settings.engine, self._settings.io_depth)
+            stack.callback(reader.close)
+            values = {
+                argument: EdgeValues(self._store, self._store.all_edges(), name, reader)
+                for argument, name in self._settings.values.items()
+            }
+            normaliser = Normaliser(self._convs, self._store.all_edges(), values.get("edge_weight"))
+            stack.enter_context(normaliser.in_place())
+            call = BatchCall(self._store, self._layers, values, normaliser, where)
+            for layer in range(len(self._layers)):
+                self._run_layer(layer, call)
+        last, made = len(self._layers) - 1, self._record.layers[-1]
+        types = [type for type, done in made.items() if done.dtype is not None]
+        self._outcome.finish([(type, self._info(last, type)) for type in types])
+
+    # ---- layers
+
+    def _run_layer(self, layer: int, call: BatchCall) -> None:
+        """Compute what is left of a layer, and remove the rows of the one before it."""
+        if layer == len(self._record.layers):
+            self._record.layers.append({})
+        later = len(self._record.layers) > layer + 1
+        files = {} if later else self._inputs(layer)
+        for type in self._rows:
+            targets = Targets(
+                self._store, type,
+                [each for each in self._store.all_edges() if later or self._has(files, each.type)],
+                self._settings.batch_size,
+            )  # fmt: skip
+            done = self._record.layers[layer].get(type)
+            if later or (done is not None and done.finished):
+                self._entries_done += targets.entries
+            elif type in files and targets.count:
+                self._run_type(layer, targets, files, call)
+            else:
+                self._record.layers[layer][type] = Done(None, finished=True)
+        self._entries_done = (layer + 1) * self._entries // len(self._layers)
+        self._tell()
+        if later:
+            return
+        if not any(done.dtype is not None for done in self._record.layers[layer].values()):
+            raise ConfigError(
+                f"layer {layer + 1} returned rows of none of the node types "
+                f"{', '.join(map(str, self._rows))}: return a dict with a tensor for each type"
+            )
+        self._record.save()
+        if layer:
+            for type, before in self._record.layers[layer - 1].items():
+                if before.dtype is not None:
+                    remove(self._outcome.base, self._info(layer - 1, type))
+
+    def _run_type(
+        self, layer: int, targets: Targets, files: Mapping[NodeKey, TableFile], call: BatchCall
+    ) -> None:
+        """Compute what is left of one type in a layer."""
+        used = {type: files[type] for type in targets.sources}
+        settings = self._settings
+        plan = plan_rows(
+            targets, used, settings.memory, settings.io_depth,
+            degrees.NODE_BYTES if self._convs else 0, call.edge_bytes,
+        )  # fmt: skip
+        gap = checked_gap(None, self._store, SWEEP_BLOCK_BYTES)
+        widest = max(file.row_bytes for file in used.values())
+        sink = _Sink(self, layer, targets)
+        reads = RowReads(settings.engine, settings.io_depth, widest, gap)
+        try:
+            compute = call.of_layer(layer, targets.type, files)
+            LayerPass(targets, used, plan, reads, compute, sink.take).run(sink.first)
+            sink.finish()
+        finally:
+            try:
+                for name, count in reads.stats().items():
+                    self.stats[name] = self.stats.get(name, 0) + count
+            finally:
+                reads.close()
+                sink.close()
+
+    def _inputs(self, layer: int) -> dict[NodeKey, TableFile]:
+        """The rows that a layer reads, by node type."""
+        if layer:
+            return {
+                type: table_file(self._outcome.base, self._info(layer - 1, type))
+                for type, done in self._record.layers[layer - 1].items()
+                if done.dtype is not None
+            }
+        name, found = self._settings.features, {}
+        for nodes in self._store.all_nodes():
+            if name in nodes:
+                found[nodes.type] = nodes.table(name)
+            elif nodes.num_nodes:
+                whose = "" if nodes.type is None else f" of type {nodes.type!r}"
+                raise ConfigError(
+                    f"the nodes{whose} of {self._store.path} have no {name!r}, which the first "
+                    "layer needs: import the store with it, or give features="
+                )
+        return found
+
+    def _is_whole(self) -> bool:
+        """Whether the files are there that the record says are."""
+        layers = self._record.layers
+        needed = range(max(len(layers) - 2, 0), len(layers))
+        if layers and set(layers[-1]) == set(self._rows):  # the layer before is not needed any more
+            complete = all(done.finished for done in layers[-1].values())
+            needed = needed[-1:] if complete else needed
+        return all(
+            (self._outcome.base / self._info(layer, type).file).is_file()
+            for layer in needed
+            for type, done in self._record.layers[layer].items()
+            if done.dtype is not None
+        )
+
+    def _has(self, files: Mapping[NodeKey, TableFile], type: EdgeKey) -> bool:
+        """Whether a layer has rows of the type that edges come from."""
+        return ends_of(type)[0] in files
+
+    def _info(self, layer: int, type: NodeKey) -> Any:
+        """The array of a type's rows after a layer."""
+        working = Path(self._outcome.working)
+        if layer < len(self._layers) - 1:
+            working /= f"layer-{layer + 1}"
+        done = self._record.layers[layer][type]
+        return done.info(self._rows[type], type, self._outcome.name, str(working))
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress("inference", self._entries_done, self._entries)
+
+    def advance(self, entries: int) -> None:
+        """Count targets and in-edges that are done."""
+        self._entries_done += entries
+        self._tell()
+
+
+class _Sink:
+    """Takes the rows of one type in one layer: writes them, and records what is durable.
+
+    Attributes:
+        first: the target to go on with.
+    """
+
+    def __init__(self, run: Run, layer: int, targets: Targets) -> None:
+        self._run, self._layer, self._targets = run, layer, targets
+        self._type = targets.type
+        self._last_layer = layer == len(run._layers) - 1
+        self._writer: HiddenWriter | None = None
+        known = run._record.layers[layer].get(self._type)
+        self.first = self._written = 0 if known is None else known.rows
+        if self.first:
+            self._open()
+            run.advance(sum(
+                each.entries for each in targets.batches() if each.last <= self.first
+            ))  # fmt: skip
+
+    def take(self, batch: TargetBatch, rows: torch.Tensor) -> None:
+        """Write the rows of a batch."""
+        if self._writer is None:
+            dtype = dtype_name(rows.dtype) if self._run._settings.dtype is None else None
+            self._run._record.layers[self._layer][self._type] = Done(
+                dtype or self._run._settings.dtype, tuple(rows.shape[1:])
+            )
+            self._open()
+        assert self._writer is not None
+        info = self._writer.info
+        if rows.shape[1:] != info.shape[1:]:
+            raise ConfigError(
+                f"layer {self._layer + 1} returned rows of shape {list(rows.shape[1:])} after "
+                f"{list(info.shape[1:])}: return rows of one shape"
+            )
+        self._writer.write(rows.to(torch_dtype(info.dtype)))
+        self._written = batch.last
+        if (batch.last - self._writer.done) * info.row_bytes >= SYNC_BYTES:
+            self._keep()
+        self._run.advance(batch.entries)
+
+    def finish(self) -> None:
+        """End the file after the last batch."""
+        if self._writer is None:
+            self._run._record.layers[self._layer][self._type] = Done(None, finished=True)
+            return
+        self._known.sha256 = self._writer.finish().sha256
+        self._known.rows, self._known.finished = self._targets.count, True
+        self._run._record.save()
+
+    def close(self) -> None:
+        """Close the file. After an interruption, keep what was written, if the disk takes it."""
+        if self._writer is None:
+            return
+        try:
+            if not self._known.finished and self._written > self._known.rows:
+                with contextlib.suppress(StoreError):
+                    self._keep()
+        finally:
+            self._writer.close()
+
+    def _keep(self) -> None:
+        """Make what was written durable, and record it."""
+        assert self._writer is not None
+        self._writer.sync()
+        self._known.rows = self._written
+        self._run._record.save()
+
+    @property
+    def _known(self) -> Done:
+        return self._run._record.layers[self._layer][self._type]
+
+    def _open(self) -> None:
+        info = self._run._info(self._layer, self._type)
+        self._writer = HiddenWriter(
+            self._run._outcome.base, info, self.first, checksum=self._last_layer
+        )
