@@ -122,6 +122,8 @@ class Outcome:
         write_added(self._store.path, own, self.name, self._key, infos)
         if old is not None and old != self._key:
             shutil.rmtree(self.root / old, ignore_errors=True)
+        for each in self.folder.glob("layer-*"):
+            shutil.rmtree(each, ignore_errors=True)
         with contextlib.suppress(OSError):
             os.unlink(self.folder / RECORD)
 
