@@ -1,4 +1,4 @@
-"""The command line: `gnndrive demo | import | info | verify | plan | train | bench`.
+"""The command line: `gnndrive demo | import | info | verify | clean | plan | train | bench`.
 
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
 exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
@@ -20,6 +20,7 @@ import typer
 
 from gnndrive.cli import streams
 from gnndrive.cli.commands import bench, imports, stores
+from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.malloc import return_large_blocks
@@ -154,6 +155,19 @@ def verify(store: StorePath) -> None:
             raise
         print(f"gnndrive: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
+
+
+@app.command()
+def clean(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="Folder in which stores lie.")
+    ] = Path("."),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
+    ] = False,
+) -> None:
+    """Remove the hidden folders that imports left behind when they were killed."""
+    clean_command.run(folder, dry_run)
 
 
 @app.command()

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +38,7 @@ from gnndrive.store.format import (
     missing_arrays,
 )
 from gnndrive.store.parsing import parse
+from gnndrive.store.temporary_folders import TemporaryFolder, clear
 from gnndrive.store.types import NodeType, Types, array_name
 
 _MARGIN_BYTES = 1 << 20  # for folders, store.json and the file system's metadata
@@ -82,7 +82,7 @@ class StoreWriter:
         self._classes: dict[NodeKey, tuple[str, ...]] = {}
         self._writers: dict[str, ArrayWriter] = {}
         self._bytes_expected = 0
-        self._folder: Path | None = None
+        self._temporary: TemporaryFolder | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -95,13 +95,12 @@ class StoreWriter:
         return self.types.num_edges
 
     def __enter__(self) -> StoreWriter:
+        clear(self.path)
         self._check_target()
-        folder = self.path.parent / f".{self.path.name}.{secrets.token_hex(4)}.tmp"
         try:
-            folder.mkdir()
+            self._temporary = TemporaryFolder(self.path)
         except OSError as error:
             raise self._failure(error, str(self.path)) from error
-        self._folder = folder
         return self
 
     def __exit__(
@@ -118,9 +117,9 @@ class StoreWriter:
         finally:
             for writer in self._writers.values():
                 writer.close()
-            folder, self._folder = self._folder, None
-            if folder is not None:  # it is None after a commit, which has renamed the folder
-                shutil.rmtree(folder, ignore_errors=True)
+            temporary, self._temporary = self._temporary, None
+            if temporary is not None:  # it is None after a commit, which has renamed the folder
+                temporary.remove()
 
     def reserve(self, nbytes: int) -> None:
         """Check, before a long import, that the disk has room for `nbytes` of arrays in all.
@@ -227,9 +226,9 @@ class StoreWriter:
         self._classes[node_type] = tuple(names)
 
     def _assert_open(self) -> Path:
-        if self._folder is None:
+        if self._temporary is None:
             raise outside_with_block()
-        return self._folder
+        return self._temporary.path
 
     def _check_target(self) -> None:
         if not self.path.parent.is_dir():
@@ -242,6 +241,10 @@ class StoreWriter:
             raise ConfigError(
                 f"{self.path} exists: choose another path, or overwrite=True (--overwrite); "
                 'an importer opens it with if_exists="open" (--if-exists open)'
+            )
+        if os.path.ismount(self.path):
+            raise ConfigError(
+                f"{self.path} is a mount point, which cannot be replaced: choose a path inside it"
             )
         # overwrite=True must never delete a folder that is not a store.
         if not (self.path / STORE_JSON).is_file():
@@ -292,17 +295,60 @@ class StoreWriter:
         old = None
         if self.path.exists():
             old = folder.with_suffix(".old")
-            os.rename(self.path, old)
+            try:
+                os.rename(self.path, old)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                self._replace_unmovable(folder)
+                return
         try:
             os.rename(folder, self.path)
-            self._folder = None
         except BaseException:
             if old is not None and not self.path.exists():
                 os.rename(old, self.path)
             raise
         fsync_folder(self.path.parent)
+        self._finish()
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
+
+    def _replace_unmovable(self, folder: Path) -> None:
+        """Replace an old store that cannot be renamed: remove it, then rename the folder.
+
+        An overlay file system refuses to rename a folder of a lower layer, such as the image of a
+        container. If this is interrupted, `temporary_folders.clear` ends it.
+        """
+        whole = folder.with_suffix(".new")
+        os.rename(folder, whole)
+        fsync_folder(self.path.parent)
+        assert self._temporary is not None
+        self._temporary.path, temporary = whole, self._temporary
+        try:
+            os.unlink(self.path / STORE_JSON)  # from here on, the new store is the one that counts
+            self._temporary = None
+            fsync_folder(self.path)
+            shutil.rmtree(self.path)
+            os.rename(whole, self.path)
+        except BaseException as error:
+            if self._temporary is not None:
+                raise
+            temporary.release()
+            if not isinstance(error, OSError):
+                raise
+            raise StoreError(
+                f"the old store at {self.path} could not be removed ({error.strerror or error}); "
+                f"the new one is whole in {whole}: see to that, and run gnndrive clean "
+                f"{self.path.parent}"
+            ) from error
+        fsync_folder(self.path.parent)
+        temporary.moved(self.path)
+
+    def _finish(self) -> None:
+        """The temporary folder has become the store."""
+        assert self._temporary is not None
+        self._temporary.moved(self.path)
+        self._temporary = None
 
     def _disk_full(self) -> StoreError:
         return StoreError(

@@ -228,10 +228,10 @@ def test_a_damaged_row_group_is_named(parquet: Path, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_to(
     parquet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: Any) -> str:
+    def refuse(*_: Any) -> str:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(edge_list.tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(edge_list, "TemporaryFolder", refuse)
     with pytest.raises(StoreError, match=r"cannot be written to \(Read-only file system\)"):
         gnndrive.from_edges(parquet, tmp_path / "g.gnn")
 

@@ -9,8 +9,6 @@ budget, the index pointers and one batch. When not to use it: for a list that fi
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.threads import named_limit
 from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
+from gnndrive.store.temporary_folders import TemporaryFolder
 
 BATCH = 1 << 20  # edges in a batch
 POLL_S = 0.25  # time between two reports of a sort's progress
@@ -44,7 +43,7 @@ class EdgeList:
         files: .parquet; or text with a comma, semicolon, tab or space between columns, comments
             ("#") before the first row only; several are read one after the other.
         memory: memory budget in bytes.
-        folder: folder in which to make a temporary folder for the spilled edges.
+        beside: path beside which to make a temporary folder for the spilled edges.
         source, target: names of the columns of node ids; None: the first two columns.
         map_ids: ids may be text or any whole numbers, and nodes are numbered in the ids' order.
         columns: names of the columns to keep.
@@ -67,7 +66,7 @@ class EdgeList:
         self,
         files: Sequence[Path],
         memory: int,
-        folder: Path,
+        beside: Path,
         source: str | None = None,
         target: str | None = None,
         map_ids: bool = False,
@@ -79,11 +78,12 @@ class EdgeList:
         self._name = name or ", ".join(map(str, files))
         self._files, self._mapped, self._errors = files, map_ids, duckdb.Error
         self._table = self._tables(header)
-        self._db, self._spill = duckdb.connect(":memory:"), ""
+        self._spill: TemporaryFolder | None = None
+        self._db = duckdb.connect(":memory:")
         try:
-            self._spill = _temporary(folder)
+            self._spill = _temporary(beside)
             self._run(f"SET memory_limit = '{max(int(DUCKDB_SHARE * memory) >> 20, 1)}MiB'")
-            self._run(f"SET temp_directory = {quoted(self._spill)}")
+            self._run(f"SET temp_directory = {quoted(str(self._spill.path))}")
             self._run("SET enable_progress_bar = true")  # DuckDB measures no progress without it
             self._run("SET enable_progress_bar_print = false")
             self._columns = self._describe()
@@ -156,8 +156,8 @@ class EdgeList:
     def close(self) -> None:
         """Close DuckDB and remove the spilled edges. Idempotent."""
         self._db.close()
-        if self._spill:
-            shutil.rmtree(self._spill, ignore_errors=True)
+        if self._spill is not None:
+            self._spill.remove()
 
     # ---- tables
 
@@ -355,12 +355,12 @@ class EdgeList:
         return StoreError(f"{where}{files} cannot be read as edges: {text}; correct the file")
 
 
-def _temporary(folder: Path) -> str:
+def _temporary(beside: Path) -> TemporaryFolder:
     try:
-        return tempfile.mkdtemp(prefix=".gnndrive-sort-", dir=folder)
+        return TemporaryFolder(beside, "sort")
     except OSError as error:
         raise StoreError(
-            f"{folder} cannot be written to ({error.strerror}): choose another place for the store"
+            f"{beside.parent} cannot be written to ({error.strerror}): choose another path"
         ) from None
 
 

@@ -6,8 +6,6 @@ memory budget, memory holds the ends of all of them, else one chunk.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -25,6 +23,7 @@ from gnndrive.store.importers.csv_numbers import batches, columns_of, line_of_ro
 from gnndrive.store.importers.edge_list import EdgeList
 from gnndrive.store.importers.features import BAD_FILE, read_header
 from gnndrive.store.importers.sorted_edges import write_graph
+from gnndrive.store.temporary_folders import TemporaryFolder
 from gnndrive.store.writer import StoreWriter
 
 CHUNK = 1 << 20  # edges in a chunk
@@ -218,7 +217,7 @@ def write_edges(
     if ends.count * SORTING_BYTES > memory:
         with (
             _as_parquet(writer, chunks) as file,
-            closing(EdgeList([file], memory, file.parent, name=ends.where)) as edges,
+            closing(EdgeList([file], memory, file, name=ends.where)) as edges,
         ):
             write_graph(edges, writer, False, progress, type)
         return
@@ -264,8 +263,7 @@ def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
         raise ConfigError(
             "edges that do not fit in memory= need pyarrow: pip install 'gnndrive[import]'"
         ) from None
-    folder = Path(tempfile.mkdtemp(prefix=".gnndrive-edges-", dir=writer.path.parent))
-    try:
+    with TemporaryFolder(writer.path, "sort") as folder:
         columns = [("source", pyarrow.int64()), ("target", pyarrow.int64())]
         schema = pyarrow.schema(columns)
         try:
@@ -279,8 +277,6 @@ def _as_parquet(writer: StoreWriter, chunks: Iterator[Pair]) -> Iterator[Path]:
                 "an edge of disk beside the store; free some, or choose a path on another disk"
             ) from None
         yield folder / "edges.parquet"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _narrow(num_nodes: int) -> npt.DTypeLike:

@@ -25,6 +25,7 @@ from gnndrive.store.importers.splits import SplitSpec, resolve
 from gnndrive.store.importers.tables import File, reserve, write_features, write_labels
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.temporary_folders import clear
 from gnndrive.store.writer import StoreWriter
 
 
@@ -78,8 +79,8 @@ def from_edges(
     files = _files(edges)
     if undirected and columns:
         raise ConfigError("columns= are of one direction: leave out columns= or undirected=")
-    budget, folder = parse_size(memory, "memory"), _checked_target(Path(path), overwrite)
-    edge_list = EdgeList(files, budget, folder, source, target, map_ids, columns, header)
+    budget, store = parse_size(memory, "memory"), _checked_target(path, overwrite)
+    edge_list = EdgeList(files, budget, store, source, target, map_ids, columns, header)
     with closing(edge_list) as found:
         table = None if features is None else open_features(Path(features))
         nodes = _count_nodes(found, num_nodes, table, map_ids)
@@ -120,23 +121,26 @@ def _too_many(nodes: int, last: int) -> ConfigError:
     )
 
 
-def _checked_target(path: Path, overwrite: bool) -> Path:
-    """Check the store's path now, because the writer checks it only after the sort.
+def _checked_target(path: File, overwrite: bool) -> Path:
+    """Check the store's path now, because the writer checks it only after the sort, and remove what
+    processes that were killed have left beside it.
 
     Returns:
-        The folder in which the store will be.
+        The path, absolute and without links.
 
     Raises:
         ConfigError: that folder does not exist, or `path` does and `overwrite` is False.
     """
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(f"the folder {path.absolute().parent} is not there: make it first")
+    target = Path(os.path.realpath(path))
+    if not target.parent.is_dir():
+        raise ConfigError(f"the folder {target.parent} is not there: make it first")
+    clear(target)
     if os.path.lexists(path) and not overwrite:
         raise ConfigError(
             f"{path} exists: choose another path, or overwrite=True (--overwrite); "
             'if_exists="open" (--if-exists open) opens it'
         )
-    return path.absolute().parent
+    return target
 
 
 def _writer(

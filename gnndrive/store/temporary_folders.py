@@ -1,0 +1,239 @@
+"""Hidden folders of unfinished work, which say whether their process is alive.
+
+A store is written into a hidden folder beside its path, and DuckDB sorts in another. A process that
+is killed leaves them behind, as large as the store. `TemporaryFolder` keeps a file in its folder
+locked while its process lives, so the folders that no process holds can be found and removed:
+`leftovers` finds them, `clear` removes those of one store before it is written again.
+
+A name is `.NAME.8 HEX DIGITS.KIND`, beside NAME. The kinds:
+
+- tmp: a store that is being written. Once store.json is in it, it is whole.
+- sort: edges that are being sorted.
+- old: a store that another one is replacing. If nothing is at NAME, it is put back.
+- new: a whole store that is to replace one that cannot be renamed (`StoreWriter`), which has been
+  removed in part if it has no store.json; then the replacement is finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnndrive.common.atomic_files import fsync_folder
+from gnndrive.store.format import STORE_JSON
+
+LOCK = "writing.lock"
+_NAME = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{8})\.(?P<kind>tmp|sort|old|new)", re.DOTALL)
+_OURS = {"graph", "nodes", "edges", "splits", STORE_JSON, LOCK}  # what a new store holds
+
+
+class TemporaryFolder:
+    """A hidden folder beside a path, with a lock in it. It can be a context manager.
+
+    Args:
+        target: the path.
+        kind: "tmp" or "sort".
+
+    Attributes:
+        path: the folder.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(self, target: Path, kind: str = "tmp") -> None:
+        while True:
+            self.path = target.parent / f".{target.name}.{secrets.token_hex(4)}.{kind}"
+            self.path.mkdir()
+            try:
+                self._lock: int | None = _lock(self.path)
+            except (BlockingIOError, FileNotFoundError):  # `leftovers` was faster
+                continue
+            except OSError:  # a file system without locks, on which nothing is ever removed
+                self._lock = None
+            return
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *raised: object) -> None:
+        self.remove()
+
+    def moved(self, path: Path) -> None:
+        """Forget the folder, which is at `path` now, finished: remove its lock."""
+        with contextlib.suppress(OSError):
+            os.unlink(path / LOCK)
+        self.release()
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.release()
+
+    def release(self) -> None:
+        """Free the lock; the folder stays."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A temporary folder that no process holds.
+
+    Attributes:
+        path: the folder.
+        target: the path beside which it was made.
+        kind: see the module.
+        nbytes: the bytes of the files in it.
+    """
+
+    path: Path
+    target: Path
+    kind: str
+    nbytes: int
+
+    @property
+    def remedy(self) -> str:
+        """What `clean` does with it: "remove", "restore" (move it to `target`) or "keep"."""
+        if self.kind in ("tmp", "sort") or _is_whole(self.target) or not _is_whole(self.path):
+            return "remove"
+        if self.kind == "old":
+            return "keep" if os.path.lexists(self.target) else "restore"
+        return "restore" if _is_rest_of_store(self.target) else "keep"
+
+    def clean(self) -> bool:
+        """Remove the folder or move it to `target`; returns whether it is gone.
+
+        A folder that a process has taken meanwhile, or that cannot be removed, stays.
+        """
+        lock = None
+        try:
+            if self.kind != "old":
+                lock = _lock(self.path)
+            remedy = self.remedy
+            if remedy == "restore":
+                if self.target.is_dir():
+                    shutil.rmtree(self.target)
+                os.rename(self.path, self.target)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.target / LOCK)
+                fsync_folder(self.target.parent)
+            elif remedy == "remove":
+                shutil.rmtree(self.path)
+            else:
+                return False
+        except OSError:
+            return not os.path.lexists(self.path)
+        finally:
+            if lock is not None:
+                os.close(lock)
+        return True
+
+
+def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
+    """The temporary folders in `folder` that no process holds and that are of no use where they
+    are, in the order to clean them.
+
+    Args:
+        folder: where to look; folders in it are not searched.
+        name: only those of the store of this name; None: of all.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = []
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        match = _NAME.fullmatch(entry.name)
+        if match is None or not entry.is_dir(follow_symlinks=False):
+            continue
+        if name is not None and match["name"] != name:
+            continue
+        path, kind = Path(entry.path), match["kind"]
+        writer = path.with_suffix(".tmp")
+        if _is_ours(path, kind) and not _is_held(writer if kind == "old" else path):
+            found.append(Leftover(path, folder / match["name"], kind, _size(path)))
+    found = [each for each in found if each.remedy != "keep"]
+    # A store that was replaced is put back before the one that should have replaced it is removed.
+    return sorted(found, key=lambda each: ("old", "new", "sort", "tmp").index(each.kind))
+
+
+def clear(target: Path) -> None:
+    """Clean up what processes that were killed have left of a store at `target`."""
+    with contextlib.suppress(OSError):
+        for leftover in leftovers(target.parent, target.name):
+            leftover.clean()
+        if (target / LOCK).exists() and not _is_held(target):
+            os.unlink(target / LOCK)  # of a writer that was killed after it had put it there
+
+
+def _lock(folder: Path) -> int:
+    """Lock a temporary folder; returns a descriptor that holds the lock until it is closed.
+
+    Raises:
+        BlockingIOError: a process holds it.
+        OSError: it is gone, is another user's, or the file system has no locks.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(folder / LOCK, flags, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.stat(folder / LOCK)):
+            raise FileNotFoundError(folder)  # its last holder has removed it
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_held(folder: Path) -> bool:
+    """Whether a process holds the folder, or that cannot be found out."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        os.close(_lock(folder))
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _is_ours(folder: Path, kind: str) -> bool:
+    """Whether gnndrive made this folder, whose name could be another program's."""
+    try:
+        names = set(os.listdir(folder))
+    except OSError:
+        return False
+    if kind == "sort":
+        return LOCK in names
+    return names <= _OURS or LOCK in names or STORE_JSON in names
+
+
+def _is_whole(folder: Path) -> bool:
+    return (folder / STORE_JSON).is_file()
+
+
+def _is_rest_of_store(folder: Path) -> bool:
+    """Whether nothing is there, or what a removal that began with store.json has left."""
+    if not os.path.lexists(folder):
+        return True
+    try:
+        return not folder.is_symlink() and set(os.listdir(folder)) <= _OURS - {STORE_JSON}
+    except OSError:
+        return False
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(Path(root) / file).st_size
+    return total
