@@ -12,6 +12,7 @@ import contextlib
 import errno as errno_names
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,9 +37,10 @@ class OutputError(GNNDriveError):
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Within this context, writing to standard output raises `OutputError` where it would raise
-    OSError, and writing to standard error raises nothing."""
+    OSError, writing to standard error raises nothing, and a warning is one line."""
     out: Any = sys.stdout
     err: Any = sys.stderr
+    format_warning = warnings.formatwarning
 
     def fail(error: OSError) -> None:
         _discard(out)
@@ -48,6 +50,7 @@ def guarded() -> Iterator[None]:
         _discard(err)
 
     try:
+        warnings.formatwarning = _one_line
         # a stream that was closed before the start is None
         if out is not None:
             sys.stdout = _Guard(out, fail)
@@ -56,6 +59,7 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = out, err
+        warnings.formatwarning = format_warning
 
 
 def flush() -> None:
@@ -93,6 +97,11 @@ class _Guard:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _one_line(message: Warning | str, *where: Any, **more: Any) -> str:
+    """A warning without the place in the code, which says nothing on a command line."""
+    return f"gnndrive: warning: {message}\n"
 
 
 def _discard(stream: Any) -> None:

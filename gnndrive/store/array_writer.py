@@ -36,6 +36,7 @@ class ArrayWriter:
         rows_written: rows written so far.
         finished: `info` with the checksum of the file; None until the last row is written.
         num_classes: classes of a `y` whose last row is written; else 0.
+        gaps: what is odd about the labels of that `y`, see `ClassCount.gaps`; else None.
 
     Raises:
         OSError: the file cannot be made.
@@ -53,6 +54,7 @@ class ArrayWriter:
         self.info, self.rows_written = info, 0
         self.finished: ArrayInfo | None = None
         self.num_classes = 0
+        self.gaps: str | None = None
         self._where, self._failure = where, failure
         self._check = check_for(info.name, where, types)
         place = types.place(info.name)
@@ -134,7 +136,7 @@ class ArrayWriter:
         self._close_file()
         self.finished = replace(self.info, sha256=self._hash.hexdigest())
         if self._classes is not None:
-            self.num_classes = self._classes.result()
+            self.num_classes, self.gaps = self._classes.result(), self._classes.gaps()
 
     def _close_file(self) -> None:
         if self._fd >= 0:

@@ -14,6 +14,7 @@ import errno
 import math
 import os
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -287,6 +288,8 @@ class StoreWriter:
         names = self._classes.get(type)
         y = self._writers.get(array_name("nodes", type, "y"))
         seen = 0 if y is None else y.num_classes
+        if y is not None and y.gaps is not None and names is None:
+            warnings.warn(f"{y.info.name}: {y.gaps}", stacklevel=2)
         return replace(nodes, num_classes=max(len(names or ()), seen), classes=names)
 
     def _move_into_place(self, folder: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -222,6 +224,18 @@ def test_a_damaged_store_is_found(gnndrive: Command, planted: Path, tmp_path: Pa
     for command, code in (("verify", 1), ("info", 2), ("train", 2)):
         ended = gnndrive(command, store)
         assert (ended.code, "truncated" in ended.err) == (code, True)
+
+
+def test_a_warning_is_one_line(sources: dict[str, Path], tmp_path: Path):
+    sources["edges.csv"].write_text("source,target\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "gnndrive.cli.main", "import", str(tmp_path / "none.gnn")]
+        + [str(word) for word in import_words(sources)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (line,) = (line for line in ended.stderr.splitlines() if "no edges" in line)
+    assert line.startswith(f"gnndrive: warning: {sources['edges.csv']} holds no edges")
+    assert "import_graph" not in ended.stderr
 
 
 def test_the_version_is_printed(gnndrive: Command):

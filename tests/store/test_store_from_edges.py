@@ -123,7 +123,8 @@ def test_ids_are_mapped_and_kept(ends: np.ndarray, tmp_path: Path, kind: str) ->
 def test_no_edges(tmp_path: Path) -> None:
     none = pa.array([], pa.int64())
     pq.write_table(pa.table({"s": none, "t": none}), tmp_path / "edges.parquet")
-    store = gnndrive.from_edges(tmp_path / "edges.parquet", tmp_path / "g.gnn", num_nodes=4)
+    with pytest.warns(UserWarning, match=r"edges\.parquet holds no edges"):
+        store = gnndrive.from_edges(tmp_path / "edges.parquet", tmp_path / "g.gnn", num_nodes=4)
     assert (store.num_nodes, store.num_edges) == (4, 0)
 
 
@@ -174,9 +175,11 @@ def refused(tmp_path: Path, table: dict[str, Any], match: str, **arguments: Any)
     [
         ({"s": [0, 1], "t": [1, -2]}, "edge 2, 1 to -2, has an end that is missing or neg", {}),
         ({"s": [0, None], "t": [1, 2]}, "edge 2, None to 2, has an end that is missing", {}),
-        ({"s": [0, 9], "t": [1, 2]}, "edge 2, 9 to 2, names a node, but there are 5",
+        ({"s": [0, 9], "t": [1, 2]}, r"edge 2, 9 to 2, names a node, .*num_nodes=10 \(--",
          {"num_nodes": 5}),
-        ({"s": ["a"], "t": ["b"]}, "'s' .* is VARCHAR.* here is 'a'; give map_ids=True", {}),
+        ({"s": ["a"], "t": ["b"]}, "'s' .* is VARCHAR.*edge 1 has 'a'; .*map_ids=True", {}),
+        ({"s": ["1", "b"], "t": ["2", "3"]}, "'s' .* is VARCHAR.*edge 2 has 'b'", {}),
+        ({"s": ["1"], "t": ["2"]}, "'s' .* is VARCHAR.*edge 1 has '1'", {}),
         ({"s": [1.5], "t": [2.0]}, "is DOUBLE", {}),
         ({"s": [1]}, "has 1 column", {}),
         ({"s": [1], "t": [2]}, "there is no column 'u'; there are 's', 't'", {"source": "u"}),
@@ -194,6 +197,26 @@ def test_invalid_edges_and_arguments_are_refused(
     tmp_path: Path, table: dict[str, Any], match: str, arguments: dict[str, Any]
 ) -> None:
     refused(tmp_path, table, match, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("-0,1\n0.5,2\n", "edge 2 has '0.5'"),
+        ("0,1\n1,2\n0,1e0\n", "edge 3 has '1e0'"),
+        ("source,target\n0,1\n2,a\n", "edge 2 has 'a'"),
+        ("0,99999999999999999999\n", "edge 1 has '99999999999999999999'"),
+    ],
+)
+def test_an_error_names_what_is_in_the_file(tmp_path: Path, content: str, match: str) -> None:
+    (tmp_path / "e.csv").write_text(content)
+    with pytest.raises(StoreError, match=match):
+        gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn")
+
+
+def test_single_quotes_are_no_header(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("'0','1'\n'1','2'\n")
+    assert gnndrive.from_edges(tmp_path / "e.csv", tmp_path / "g.gnn").num_edges == 2
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.threads import named_limit
-from gnndrive.store.importers.sql import NUMBER, file_name, first_row, quoted
+from gnndrive.store.importers.parquet import bad_row_group, is_parquet
+from gnndrive.store.importers.sql import NUMBER, WHOLE, file_name, first_row, quoted
 from gnndrive.store.temporary_folders import TemporaryFolder
 
 BATCH = 1 << 20  # edges in a batch
 POLL_S = 0.25  # time between two reports of a sort's progress
 DUCKDB_SHARE = 0.6  # share of the budget; the rest is for Python, numpy and a batch
-PARQUET = (".parquet", ".pq")
 _WHOLE = {f"{sign}{size}INT" for sign in ("", "U") for size in ("TINY", "SMALL", "BIG")}
 _WHOLE |= {"INTEGER", "UINTEGER"}
 _NUMBERS = {
@@ -77,7 +77,7 @@ class EdgeList:
         duckdb = _duckdb()
         self._name = name or ", ".join(map(str, files))
         self._files, self._mapped, self._errors = files, map_ids, duckdb.Error
-        self._table = self._tables(header)
+        self._header, self._table = header, self._tables(header)
         self._spill: TemporaryFolder | None = None
         self._db = duckdb.connect(":memory:")
         try:
@@ -151,7 +151,11 @@ class EdgeList:
         """
         if self.last >= num_nodes:
             wrong = f"s >= {num_nodes} OR t >= {num_nodes}"
-            self._refuse_edge(wrong, f"names a node, but there are {num_nodes}, numbered from 0")
+            self._refuse_edge(
+                wrong,
+                f"names a node, but there are {num_nodes}, numbered from 0: give num_nodes="
+                f"{self.last + 1} (--num-nodes), and features for all of them if you give any, or",
+            )
 
     def close(self) -> None:
         """Close DuckDB and remove the spilled edges. Idempotent."""
@@ -161,8 +165,9 @@ class EdgeList:
 
     # ---- tables
 
-    def _tables(self, header: bool | None) -> str:
-        """SQL for the files as one table."""
+    def _tables(self, header: bool | None, as_text: bool = False) -> str:
+        """SQL for the files as one table, in which columns of text files are numbers where all
+        their values are, or text."""
         if all(is_parquet(file) for file in self._files):
             return f"read_parquet([{', '.join(map(file_name, self._files))}])"
         tables, names = [], None
@@ -170,7 +175,7 @@ class EdgeList:
             skip, first, delimiter, alone = first_row(file)
             named = header
             if named is None and first:
-                named = not any(NUMBER.match(field) for field in first)
+                named = not any(NUMBER.match(field.strip(" '")) for field in first)
                 if named and self._mapped:
                     raise ConfigError(
                         f"{file}: is {first} the first edge, or the columns' names? Say "
@@ -183,7 +188,8 @@ class EdgeList:
             columns = ", ".join(map(quoted, names or first))
             tables.append(
                 f"SELECT * FROM read_csv({file_name(file)}, delim = {quoted(delimiter)}, "
-                f"header = false, skip = {skip + bool(named)}, names = [{columns}])"
+                f"header = false, skip = {skip + bool(named)}, names = [{columns}]"
+                f"{', all_varchar = true' if as_text else ''})"
             )
         none = ", ".join(f'NULL::BIGINT AS "{name}"' for name in names or ("source", "target"))
         return f"({' UNION ALL '.join(tables) or f'SELECT {none} WHERE false'})"
@@ -243,14 +249,25 @@ class EdgeList:
             column, kind = self._column(name), self._columns[name]
             if kind in _WHOLE or self._mapped:
                 continue
-            (found,) = self._fetch_row(f"SELECT min({column}) FROM {self._table}")
-            if found is not None:
+            if (found := self._first_not_whole(column)) is not None:
+                edge, text = found
                 raise StoreError(
-                    f"column {name!r} of {self._files[0]} is {kind}: node ids are whole numbers "
-                    f"from 0, and here is {found!r}; give map_ids=True (--map-ids) to have them "
-                    "numbered"
+                    f"column {name!r} of {self._name} is {kind}: node ids are whole numbers from "
+                    f"0, and edge {edge} has {text!r}; correct it, or give map_ids=True "
+                    "(--map-ids) to have ids of any kind numbered"
                 )
         return self._column(ends[0]), self._column(ends[1])
+
+    def _first_not_whole(self, column: str) -> tuple[int, str] | None:
+        """The first value in a column that is not a whole number, else the first one, as the file
+        spells it, with the number of its edge, from 1; None if the column is empty."""
+        sql = (
+            f"SELECT edge, text FROM (SELECT row_number() OVER () AS edge, {column}::VARCHAR AS "
+            f"text FROM {self._tables(self._header, as_text=True)}) WHERE text IS NOT NULL "
+            f"ORDER BY regexp_full_match(trim(text), {quoted(WHOLE)}), edge LIMIT 1"
+        )
+        rows = self._run(sql).fetchall()
+        return (int(rows[0][0]), str(rows[0][1])) if rows else None
 
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
@@ -268,7 +285,7 @@ class EdgeList:
         sql = f"SELECT count(*), {largest}, count(*) FILTER ({wrong}) FROM ({self._edges})"
         count, last, bad = self._fetch_row(sql)
         if bad:
-            self._refuse_edge(wrong, "has an end that is missing or negative")
+            self._refuse_edge(wrong, "has an end that is missing or negative;")
         if self._mapped:
             (nodes,) = self._fetch_row("SELECT count(*) FROM ids")
             last = nodes - 1
@@ -277,9 +294,7 @@ class EdgeList:
     def _refuse_edge(self, wrong: str, how: str) -> None:
         sql = f"SELECT e, s, t FROM ({self._edges}) WHERE {wrong} LIMIT 1"
         number, source, target = self._fetch_row(sql)
-        raise StoreError(
-            f"{self._name}: edge {number + 1}, {source} to {target}, {how}; correct it"
-        )
+        raise StoreError(f"{self._name}: edge {number + 1}, {source} to {target}, {how} correct it")
 
     # ---- DuckDB
 
@@ -351,7 +366,7 @@ class EdgeList:
             )
         if "Out of Memory" in text:
             return StoreError(f"{files}: sorting needs more memory: raise memory= (--memory)")
-        where = _bad_row_group(self._files)
+        where = bad_row_group(self._files)
         return StoreError(f"{where}{files} cannot be read as edges: {text}; correct the file")
 
 
@@ -362,29 +377,6 @@ def _temporary(beside: Path) -> TemporaryFolder:
         raise StoreError(
             f"{beside.parent} cannot be written to ({error.strerror}): choose another path"
         ) from None
-
-
-def _bad_row_group(files: Sequence[Path]) -> str:
-    """A text that names the first row group that cannot be read in Parquet files; "" if all can."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    for file in filter(is_parquet, files):
-        try:
-            groups = pq.ParquetFile(file)
-        except (OSError, pa.ArrowException):
-            return f"{file}: "
-        for group in range(groups.num_row_groups):
-            try:
-                groups.read_row_group(group)
-            except (OSError, pa.ArrowException):
-                return f"{file}, row group {group} of {groups.num_row_groups}: "
-    return ""
-
-
-def is_parquet(path: str | os.PathLike[str]) -> bool:
-    """Whether a file's name has the ending of a Parquet file."""
-    return Path(path).suffix.lower() in PARQUET
 
 
 def _duckdb() -> Any:

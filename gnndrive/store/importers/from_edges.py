@@ -22,7 +22,13 @@ from gnndrive.store.importers.features import Features, open_features
 from gnndrive.store.importers.label_file import Labels, read_labels
 from gnndrive.store.importers.sorted_edges import write_columns, write_graph
 from gnndrive.store.importers.splits import SplitSpec, resolve
-from gnndrive.store.importers.tables import File, reserve, write_features, write_labels
+from gnndrive.store.importers.tables import (
+    File,
+    reserve,
+    warn_of_no_edges,
+    write_features,
+    write_labels,
+)
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.temporary_folders import clear
@@ -147,7 +153,10 @@ def _writer(
     path: File, nodes: int, edges: int, files: list[Path], overwrite: bool,
     progress: Progress | None,
 ) -> StoreWriter:  # fmt: skip
-    made_by = f"gnndrive.from_edges({', '.join(map(str, files))})"
+    names = ", ".join(map(str, files))
+    if not edges:
+        warn_of_no_edges(names)
+    made_by = f"gnndrive.from_edges({names})"
     return StoreWriter(path, nodes, edges, made_by=made_by, overwrite=overwrite, progress=progress)
 
 

@@ -119,7 +119,8 @@ def _node(text: str, num_nodes: int, path: Path, number: int) -> int:
     if not is_whole(text) or not 0 <= int(text) < num_nodes:
         raise StoreError(
             f"{path}, line {number}: {text!r} is not a node id; there are {num_nodes} nodes, "
-            "numbered from 0; correct the line"
+            "numbered from 0; correct the line, or say how many there are: with features, or "
+            "num_nodes= of gnndrive.from_edges (--num-nodes)"
         )
     return int(text)
 

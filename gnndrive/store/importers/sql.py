@@ -1,4 +1,4 @@
-"""Parts of SQL for DuckDB that name files, and where the rows of a text file begin."""
+"""Parts of SQL for DuckDB: names of files, patterns, and where the rows of a text file begin."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from gnndrive.common.errors import StoreError
 
 NUMBER = re.compile(r"[+\-.]?[0-9]")
+WHOLE = "[+-]?[0-9]{1,18}"
 
 
 def first_row(file: Path) -> tuple[int, list[str], str, bool]:

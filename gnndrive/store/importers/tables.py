@@ -7,6 +7,7 @@ are larger than memory or in Parquet (`from_edges`).
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,10 @@ from gnndrive.store.reader import open as open_store
 from gnndrive.store.writer import StoreWriter
 
 File = str | os.PathLike[str]
+NO_COUNT = (
+    "nothing says how many nodes there are: give features (--features), labels (--labels), or "
+    "num_nodes= of gnndrive.from_edges (--num-nodes)"
+)
 
 
 @with_if_exists()
@@ -72,7 +77,7 @@ def from_csv(
         StoreError: a file is damaged; the message names the line.
     """
     if features is None and labels is None:
-        raise ConfigError("give features or labels: one of them must say how many nodes there are")
+        raise ConfigError(NO_COUNT)
     table = None if features is None else open_features(Path(features))
     given = None if table is None else table.shape[0]
     y = None if labels is None else read_labels(Path(labels), given)
@@ -103,10 +108,25 @@ def _read_graph(
     path: Path, num_nodes: int, undirected: bool, progress: Progress | None
 ) -> tuple[Int64Array, EdgeEnds, Int64Array]:
     ends = read_edges(path, num_nodes, progress)
+    if not len(ends):
+        warn_of_no_edges(path)
     src, dst = ends[:, 0], ends[:, 1]
     if undirected:
         src, dst = to_undirected(src, dst, num_nodes)
     return csc_from_edges(src, dst, num_nodes)
+
+
+def warn_of_no_edges(files: object) -> None:
+    """Warn that a list of edges is empty, which is rarely meant.
+
+    Args:
+        files: the file, or the files, of the list.
+    """
+    warnings.warn(
+        f"{files} holds no edges, so no node of the store has neighbours: check the file, and "
+        "whether its first line is a header (header=, --header, --no-header)",
+        stacklevel=2,
+    )
 
 
 def reserve(writer: StoreWriter, table: Features, dtype: str) -> None:

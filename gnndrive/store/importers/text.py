@@ -21,6 +21,7 @@ from gnndrive.store.format import Progress
 _BLOCK_BYTES = 16 << 20
 _LINE_BYTES_MAX = 1 << 20
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
+_NUMBER = re.compile(r"'?[+\-.]?[0-9]")  # or looks like one
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -28,8 +29,8 @@ def read_edges(path: Path, num_nodes: int, progress: Progress | None = None) -> 
     """Read edges from a text file.
 
     Args:
-        path: text with two node ids a line, separated by a comma, semicolon, tab or spaces; a
-            header line, blank lines and text after "#" are skipped.
+        path: text with two node ids a line, quoted or not, separated by a comma, semicolon, tab or
+            spaces; a header line, blank lines and text after "#" are skipped.
         num_nodes: number of nodes; ids must be less.
         progress: called as progress(file name, bytes done, bytes in all).
 
@@ -69,9 +70,14 @@ def open_text(path: Path) -> io.FileIO:
 
 
 def split_line(line: str) -> list[str]:
-    """The fields of a line without its comment; [] for a blank line."""
+    """The fields of a line without its comment and quotes; [] for a blank line."""
     line = line.split("#", 1)[0].strip(" \r\n")
-    return [field.strip() for field in _SEPARATOR.split(line)] if line else []
+    return [_unquoted(field.strip()) for field in _SEPARATOR.split(line)] if line else []
+
+
+def _unquoted(field: str) -> str:
+    quoted = len(field) > 1 and field[0] == field[-1] == '"'
+    return field[1:-1].strip() if quoted else field
 
 
 def is_whole(text: str) -> bool:
@@ -145,7 +151,7 @@ def _header_length(text: str) -> int | None:
     for line in text.splitlines(keepends=True):
         fields = split_line(line)
         if fields:
-            no_number = not any(re.match(r"[+\-.]?[0-9]", field) for field in fields)
+            no_number = not any(_NUMBER.match(field) for field in fields)
             return position + len(line) if no_number and "" not in fields else position
         position += len(line)
     return None
@@ -161,7 +167,10 @@ def _parse_fast(text: str, columns: int) -> Int64Array | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            table = np.loadtxt(io.StringIO(text), np.int64, delimiter=delimiter, ndmin=2)
+            table = np.loadtxt(
+                io.StringIO(text), np.int64, delimiter=delimiter, ndmin=2,
+                quotechar='"' if '"' in first else None,
+            )  # fmt: skip
     except (ValueError, OverflowError, Warning):
         return None
     return table if table.shape[1] == columns else None
@@ -188,7 +197,8 @@ def _parse_slow(text: str, columns: int, limit: int, path: Path, first_line: int
             if not 0 <= value < limit:
                 raise StoreError(
                     f"{path}, line {number}: node {value}, but there are {limit} nodes, numbered "
-                    "from 0; correct the line, or give features and labels for all nodes"
+                    "from 0; correct the line, or give features and labels for all nodes, or "
+                    "num_nodes= of gnndrive.from_edges (--num-nodes)"
                 )
         rows.append(values)
     return np.array(rows, np.int64).reshape(-1, columns)
