@@ -27,6 +27,10 @@ COMPILE_ARGS = [
     "-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread",
     "-UNDEBUG",  # Python's own flags switch asserts off; the core's are cheap and stay on
 ]  # fmt: skip
+LINUX_ONLY = (
+    "gnndrive runs on Linux only, because it reads with io_uring and O_DIRECT, and this is {}: "
+    "build it on Linux, in WSL 2 or in a Linux container."
+)
 MISSING_COMPILER = (
     "gnndrive needs a C compiler to build and found no `{}`: install it with `apt-get install gcc` "
     "(Debian, Ubuntu), `dnf install gcc` (Fedora) or `pacman -S gcc` (Arch), or name yours in CC; "
@@ -69,7 +73,10 @@ def static_liburing() -> str | None:
 
 
 def make_builder() -> FFI:
-    """The core as setuptools builds it; exits with the package to install where one is missing."""
+    """The core as setuptools builds it; exits with the remedy on a system other than Linux, and
+    where a package to build with is missing."""
+    if not sys.platform.startswith("linux"):
+        sys.exit(LINUX_ONLY.format(sys.platform))
     if shutil.which(compiler()[0]) is None:
         sys.exit(MISSING_COMPILER.format(compiler()[0]))
     if not has_liburing_header():

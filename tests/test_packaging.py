@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -25,6 +27,20 @@ def test_without_liburing_it_names_the_package(tmp_path: Path):
     assert tried.returncode != 0
     assert "apt-get install liburing-dev" in tried.stderr
     assert "Traceback" not in tried.stderr
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+@pytest.mark.parametrize("module", ["build_ext", "gnndrive"])
+def test_on_another_system_it_says_that_it_needs_linux(system: str, module: str):
+    code = f"import shutil, subprocess, sys, cffi; sys.platform = {system!r}; import {module}"
+    tried = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=False
+    )
+    assert tried.returncode != 0
+    last = tried.stderr.splitlines()[-1]
+    assert "gnndrive runs on Linux only" in last
+    assert f"this is {system}: " in last
+    assert "WSL 2 or in a Linux container" in last
 
 
 def test_without_a_compiler_it_names_the_package():

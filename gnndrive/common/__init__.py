@@ -6,3 +6,11 @@
 - `atomic_files.py`: files and folders that exist whole or not at all.
 - `loop_thread.py`: a thread that runs an event loop.
 """
+
+import sys
+
+if not sys.platform.startswith("linux"):  # here, because every other module imports this folder
+    raise ImportError(
+        "gnndrive runs on Linux only, because it reads with io_uring and O_DIRECT, and this is "
+        f"{sys.platform}: use it on Linux, in WSL 2 or in a Linux container"
+    )
