@@ -50,6 +50,18 @@ def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
         os.close(fd)
 
 
+def remove_if_free(path: Path) -> None:
+    """Remove the file of a lock that no process holds, which a killed process has left behind."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(fd, path):
+                os.unlink(path)
+        finally:
+            os.close(fd)
+
+
 def _acquire(path: Path, on_wait: Callable[[], object]) -> tuple[int, bool]:
     """Lock the file that is at `path` when the lock is granted.
 

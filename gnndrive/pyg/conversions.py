@@ -18,7 +18,6 @@ from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 
-
 # torch holds these dtypes and has no `index_select` for them; a row's bytes are the same as signed.
 _SIGNED = {
     torch.uint16: torch.int16,

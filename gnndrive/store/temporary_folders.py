@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnndrive.common.atomic_files import fsync_folder
+from gnndrive.common.file_lock import remove_if_free
 from gnndrive.store.format import STORE_JSON
 
 LOCK = "writing.lock"
@@ -169,6 +170,7 @@ def clear(target: Path) -> None:
     with contextlib.suppress(OSError):
         for leftover in leftovers(target.parent, target.name):
             leftover.clean()
+        remove_if_free(target.parent / f".{target.name}.lock")  # see if_exists.py
         if (target / LOCK).exists() and not _is_held(target):
             os.unlink(target / LOCK)  # of a writer that was killed after it had put it there
 

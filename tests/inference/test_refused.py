@@ -114,7 +114,7 @@ def test_types_without_rows(hetero: HeteroData, tmp_path: Path):
     del data["venue"].x
     data["venue"].num_nodes = count
     store = gnndrive.from_data(data, tmp_path / "types.gnn")
-    with pytest.raises(ConfigError, match="'venue'.*have no 'x'"):
+    with pytest.raises(ConfigError, match=r"'venue'.*have no 'x'"):
         infer([lambda x, edge_index: x], store)
     with pytest.raises(ConfigError, match="returned rows of none"):
         infer([lambda x, edge_index: {}], gnndrive.from_data(hetero, tmp_path / "all.gnn"))

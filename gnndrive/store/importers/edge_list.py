@@ -8,7 +8,6 @@ budget, the index pointers and one batch. When not to use it: for a list that fi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
