@@ -16,6 +16,7 @@ from importlib.metadata import version
 
 from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
 from gnndrive.inference import infer
+from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
@@ -36,6 +37,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "GNNDriveError",
+    "ImbalancedSampler",
     "LinkNeighborLoader",
     "NeighborLoader",
     "NeighborSampler",

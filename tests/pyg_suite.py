@@ -23,6 +23,7 @@ TESTS = (
     "test/loader/test_link_neighbor_loader.py",
     "test/loader/test_zip_loader.py",
     "test/loader/test_mixin.py",
+    "test/loader/test_imbalanced_sampler.py",
     "test/data/test_feature_store.py",
     "test/sampler/test_sampler_neighbor_sampler.py",
 )
@@ -50,6 +51,7 @@ def pytest_configure() -> None:
     torch_geometric.typing.WITH_TORCH_SPARSE = True
     torch_geometric.loader.NeighborLoader = gnndrive.NeighborLoader
     torch_geometric.loader.LinkNeighborLoader = gnndrive.LinkNeighborLoader
+    torch_geometric.loader.ImbalancedSampler = gnndrive.ImbalancedSampler
     torch_geometric.sampler.NeighborSampler = gnndrive.NeighborSampler
     module = torch_geometric.sampler.neighbor_sampler
     module.NeighborSampler = gnndrive.NeighborSampler
