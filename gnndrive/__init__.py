@@ -13,6 +13,7 @@ modules through which a batch goes.
 """
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
 from gnndrive.inference import infer
@@ -30,6 +31,10 @@ from gnndrive.store.importers import (
 )
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from gnndrive.loader.lightning import LightningLinkData as LightningLinkData
+    from gnndrive.loader.lightning import LightningNodeData as LightningNodeData
 
 __version__ = version("gnndrive")
 
@@ -55,3 +60,12 @@ __all__ = [
     "open_or_make",
     "write_store",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import Lightning when one of its two datamodules is used: it takes seconds."""
+    if name in ("LightningLinkData", "LightningNodeData"):
+        from gnndrive.loader import lightning
+
+        return getattr(lightning, name)
+    raise AttributeError(f"module 'gnndrive' has no attribute {name!r}")

@@ -24,6 +24,7 @@ TESTS = (
     "test/loader/test_zip_loader.py",
     "test/loader/test_mixin.py",
     "test/loader/test_imbalanced_sampler.py",
+    "test/data/lightning/test_datamodule.py",
     "test/data/test_feature_store.py",
     "test/sampler/test_sampler_neighbor_sampler.py",
 )
@@ -42,6 +43,7 @@ sampler = SimpleNamespace(neighbor_sample=neighbor_sample)
 
 def pytest_configure() -> None:
     """Replace PyG's classes; pytest calls this before it collects."""
+    import torch_geometric.data.lightning
     import torch_geometric.loader
     import torch_geometric.sampler.neighbor_sampler
     import torch_geometric.typing
@@ -52,6 +54,8 @@ def pytest_configure() -> None:
     torch_geometric.loader.NeighborLoader = gnndrive.NeighborLoader
     torch_geometric.loader.LinkNeighborLoader = gnndrive.LinkNeighborLoader
     torch_geometric.loader.ImbalancedSampler = gnndrive.ImbalancedSampler
+    torch_geometric.data.lightning.LightningNodeData = gnndrive.LightningNodeData
+    torch_geometric.data.lightning.LightningLinkData = gnndrive.LightningLinkData
     torch_geometric.sampler.NeighborSampler = gnndrive.NeighborSampler
     module = torch_geometric.sampler.neighbor_sampler
     module.NeighborSampler = gnndrive.NeighborSampler

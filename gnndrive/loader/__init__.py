@@ -12,6 +12,7 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `settings`: `RuntimeSettings`, what the assembly decides and the runtime is made from.
 - `runtime`: `Runtime` owns threads, engine, adjacency and buffers, and starts epochs.
 - `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.
+- `lightning`: `LightningNodeData` and `LightningLinkData`; `store_datamodule` is their base class.
 - `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
 - `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue.
 

@@ -6,6 +6,7 @@ StatefulDataLoader; `epoch_state.py` has what they keep.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -47,11 +48,19 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         it together with the model that was trained on them.
 
         Returns:
-            A few numbers and texts that JSON can hold.
+            A few numbers and texts that JSON can hold. {} with a warning if the data is in memory:
+            Lightning asks every loader that has this method when it saves a checkpoint.
 
         Raises:
-            ConfigError: batches come in any order (in_order=False), or the data is in memory.
+            ConfigError: batches come in any order (in_order=False).
         """
+        if not self._from_store:
+            warnings.warn(
+                "state_dict() holds no position, because the data is in memory: an epoch that is "
+                "resumed starts again; give a store",
+                stacklevel=2,
+            )
+            return {}
         self._check_resumable()
         state = self._resumed or self._state or EpochState(self.epoch, self.seed)
         return to_state_dict(state, self.data.identity, self._batch_settings())
@@ -70,6 +79,8 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         Raises:
             ConfigError: the state is from another store or other settings; or see `state_dict`.
         """
+        if not self._from_store and state == {}:
+            return
         self._check_resumable()
         resumed = from_state_dict(state, self.data.identity, self._batch_settings())
         sampler = self._epoch_sampler()

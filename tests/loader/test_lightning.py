@@ -1,0 +1,326 @@
+"""The datamodules on a store: all stages, memory divided, loaders closed, epochs resumed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.lightning import datamodule as pyg
+from torch_geometric.sampler import BaseSampler
+
+import gnndrive
+from gnndrive import ConfigError, LightningLinkData, LightningNodeData, Store
+from gnndrive.loader.store_loader import StoreLoader
+
+NODES, EDGES = 60, 400
+
+
+@pytest.fixture(scope="module")
+def data() -> Data:
+    torch.manual_seed(0)
+    data = Data(x=torch.randn(NODES, 4), edge_index=torch.randint(NODES, (2, EDGES)))
+    for place, name in enumerate(("train", "val", "test")):
+        data[f"{name}_mask"] = torch.arange(NODES) % 3 == place
+    return data
+
+
+@pytest.fixture(scope="module")
+def store(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return gnndrive.from_data(data, tmp_path_factory.mktemp("lightning") / "s.gnn")
+
+
+class Model(pl.LightningModule):
+    """Trains one number, and remembers each stage's seeds and its loader's memory."""
+
+    def __init__(self, rows: torch.Tensor, fails: bool = False) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.rows, self.fails = rows, fails
+        self.seen: dict[str, list[int]] = {"train": [], "val": [], "test": []}
+        self.memory: dict[str, Any] = {}
+        self.loaders: list[Any] = []
+
+    def _note(self, stage: str, batch: Data, loader: Any) -> None:
+        assert torch.equal(batch.x, self.rows[batch.n_id])
+        seeds = batch.n_id[: batch.batch_size] if "batch_size" in batch else batch.input_id
+        self.seen[stage] += seeds.tolist()
+        self.memory[stage] = loader.memory
+        if loader not in self.loaders:
+            self.loaders.append(loader)
+
+    def training_step(self, batch: Data, _: int) -> torch.Tensor:
+        self._note("train", batch, self.trainer.train_dataloader)
+        if self.fails:
+            raise ZeroDivisionError
+        return self.weight * batch.x.sum()
+
+    def validation_step(self, batch: Data, _: int) -> None:
+        self._note("val", batch, self.trainer.val_dataloaders)
+
+    def test_step(self, batch: Data, batch_idx: int) -> None:
+        self._note("test", batch, self.trainer.test_dataloaders)
+
+    def predict_step(self, batch: Data, _: int) -> torch.Tensor:
+        return batch.input_id
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def trainer(**arguments: Any) -> pl.Trainer:
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    quiet["enable_checkpointing"] = "callbacks" in arguments
+    return pl.Trainer(accelerator="cpu", **{"max_epochs": 1, **quiet, **arguments})
+
+
+def nodes(store: Any, **arguments: Any) -> LightningNodeData:
+    return LightningNodeData(store, num_neighbors=[3, 3], batch_size=7, seed=5, **arguments)
+
+
+def split(place: int) -> list[int]:
+    return list(range(place, NODES, 3))
+
+
+# ---- stages
+
+
+def test_all_stages_have_their_splits(store: Store, data: Data) -> None:
+    datamodule, model = nodes(store, eval_loader_kwargs={"batch_size": 9}), Model(data.x)
+    run = trainer(max_epochs=2, num_sanity_val_steps=0)
+    run.fit(model, datamodule)
+    assert [sorted(model.seen["train"][20 * at :][:20]) for at in (0, 1)] == [split(0)] * 2
+    assert model.seen["train"][:20] != model.seen["train"][20:]
+    assert model.seen["val"] == split(1) * 2
+    assert run.global_step == 2 * 3
+    run.validate(model, datamodule, verbose=False)
+    run.test(model, datamodule, verbose=False)
+    assert model.seen["test"] == split(2)
+    predicted: Any = run.predict(model, datamodule)
+    assert torch.cat(predicted).tolist() == list(range(NODES))
+    assert [len(each) for each in predicted] == [9, 9, 9, 9, 9, 9, 6]
+    assert len(model.loaders) == 4
+    assert all(loader._closed for loader in model.loaders)
+    assert run.predict_dataloaders._closed
+    assert repr(model.loaders[0]) == "NeighborLoader()"
+
+
+def test_seeds_of_the_user_come_before_splits(store: Store) -> None:
+    datamodule = nodes(store, input_train_nodes=torch.tensor([1, 2]), input_pred_nodes=[4])
+    assert datamodule.input_train_nodes.tolist() == [1, 2]
+    (batch,) = datamodule.predict_dataloader()
+    assert batch.n_id[0] == 4
+
+
+def test_without_splits_there_is_no_validation(data: Data, tmp_path: Path) -> None:
+    store = gnndrive.from_data(data, tmp_path / "s", splits={"valid": [3]})
+    assert nodes(store).input_val_nodes.tolist() == [3]
+    store = gnndrive.from_data(data, tmp_path / "t", splits={})
+    datamodule, model = nodes(store, memory="400MB"), Model(data.x)
+    assert (datamodule.val_dataloader, datamodule.test_dataloader) == (None, None)
+    trainer().fit(model, datamodule)
+    assert sorted(model.seen["train"]) == list(range(NODES))
+    assert model.memory == {"train": "400MB"}
+
+
+def types(*with_split: str) -> HeteroData:
+    data = HeteroData()
+    for name in ("paper", "author"):
+        data[name].x = torch.zeros(6, 2)
+        if name in with_split:
+            data[name].train_mask = torch.arange(6) < 4
+    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1], [2, 3]])
+    return data
+
+
+def test_splits_of_one_node_type(tmp_path: Path) -> None:
+    store = gnndrive.from_data(types("paper"), tmp_path / "s")
+    (batch,) = nodes(store).train_dataloader()
+    assert batch["paper"].batch_size == 4
+    both = gnndrive.from_data(types("paper", "author"), tmp_path / "t")
+    with pytest.raises(ConfigError, match="paper, author have a split 'train': give input_train"):
+        nodes(both)
+
+
+def test_edges(store: Store, data: Data) -> None:
+    labels = torch.arange(30)
+    datamodule = LightningLinkData(
+        store, input_train_edges=data.edge_index[:, :30], input_train_labels=labels,
+        input_val_edges=data.edge_index[:, 30:50], num_neighbors=[3], batch_size=10,
+        neg_sampling=None, memory="400MB",
+    )  # fmt: skip
+    model = Model(data.x)
+    trainer(num_sanity_val_steps=0).fit(model, datamodule)
+    assert sorted(model.seen["train"]) == list(range(30))
+    assert model.seen["val"] == list(range(20))
+    assert model.memory == {"train": 300_000_000, "val": 100_000_000}
+    assert repr(model.loaders[0]) == "LinkNeighborLoader()"
+    batch = next(iter(datamodule.train_dataloader()))
+    assert torch.equal(batch.edge_label, labels[batch.input_id])
+
+
+# ---- memory
+
+
+def test_training_and_validation_share_the_memory(store: Store, data: Data) -> None:
+    datamodule, model, run = nodes(store, memory="400MB"), Model(data.x), trainer()
+    run.fit(model, datamodule)
+    assert model.memory == {"train": 300_000_000, "val": 100_000_000}
+    run.validate(model, datamodule, verbose=False)
+    run.test(model, datamodule, verbose=False)
+    assert (model.memory["val"], model.memory["test"]) == ("400MB", "400MB")
+
+
+def test_the_user_divides_the_memory(store: Store, data: Data) -> None:
+    arguments: Any = {"memory": "400MB", "eval_loader_kwargs": {"memory": "150MB"}}
+    model = Model(data.x)
+    trainer().fit(model, nodes(store, **arguments))
+    assert model.memory == {"train": 250_000_000, "val": 150_000_000}
+    model = Model(data.x)
+    trainer(limit_val_batches=0).fit(model, nodes(store, **arguments))
+    assert model.memory == {"train": "400MB"}
+
+
+def test_a_division_that_cannot_work_is_refused(store: Store) -> None:
+    with pytest.raises(ConfigError, match="give validation less"):
+        nodes(store, memory="400MB", eval_loader_kwargs={"memory": "400MB"})
+    datamodule = nodes(store, memory="400MB", eval_loader_kwargs={"memory": "1KB"})
+    datamodule.train_dataloader()
+    with pytest.raises(ConfigError, match="the val loader has 1,000 bytes of the memory="):
+        datamodule.val_dataloader()
+
+
+def test_an_error_closes_the_loaders(store: Store, data: Data) -> None:
+    model = Model(data.x, fails=True)
+    with pytest.raises(ZeroDivisionError):
+        trainer().fit(model, nodes(store))
+    assert len(model.loaders) == 2
+    assert all(loader._closed for loader in model.loaders)
+
+
+# ---- resuming, several processes
+
+
+@pytest.mark.parametrize(
+    ("step", "left"), [(2, 20 - 14 + 20), (3, 20), (4, 20 - 7)], ids=["within", "end", "second"]
+)
+def test_a_checkpoint_is_resumed(
+    store: Store, data: Data, tmp_path: Path, step: int, left: int
+) -> None:
+    save = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    whole, rest = Model(data.x), Model(data.x)
+    trainer(max_epochs=2, callbacks=[save]).fit(whole, nodes(store))
+    run = trainer(max_epochs=2)
+    # Lightning's own states of 2.6 hold more than tensors.
+    run.fit(rest, nodes(store), ckpt_path=tmp_path / f"step={step}.ckpt", weights_only=False)
+    assert run.global_step == 6
+    assert rest.seen["train"] == whole.seen["train"][-left:]
+
+
+def test_checkpoints_of_batches_in_any_order_and_in_memory(data: Data, tmp_path: Path) -> None:
+    store = gnndrive.from_data(data, tmp_path / "s")
+    for each in (
+        nodes(store, in_order=False),
+        nodes(store).train_dataloader(),
+        gnndrive.NeighborLoader(data, [3], batch_size=30),
+    ):
+        save = ModelCheckpoint(tmp_path, filename="c")
+        trainer(callbacks=[save]).fit(Model(data.x), each)
+        trainer(max_epochs=2).fit(
+            Model(data.x), each, ckpt_path=tmp_path / "c.ckpt", weights_only=False
+        )
+        (tmp_path / "c.ckpt").unlink()
+
+
+def test_two_processes_share_the_seeds(store: Store, data: Data) -> None:
+    model = Collecting(data.x)
+    trainer(devices=2, strategy="ddp_fork", num_sanity_val_steps=0).fit(model, nodes(store))
+
+
+class Collecting(Model):
+    def on_train_end(self) -> None:
+        loader: Any = self.trainer.train_dataloader
+        assert isinstance(loader.sampler, torch.utils.data.DistributedSampler)
+        mine = torch.tensor(self.seen["train"])
+        both: Any = self.all_gather(mine)
+        assert sorted(both.flatten().tolist()) == split(0)
+        assert len(mine) == 10
+
+    def teardown(self, stage: str) -> None:
+        assert all(loader._closed for loader in self.loaders)
+
+
+def test_a_datamodule_pickles_as_its_arguments(store: Store) -> None:
+    datamodule = nodes(store)
+    datamodule.train_dataloader()
+    copy = pickle.loads(pickle.dumps(datamodule))
+    assert copy.data.path == store.path
+    assert len(list(copy.train_dataloader())) == 3
+
+
+# ---- arguments
+
+
+class Sampler(BaseSampler):
+    """A sampler of the user's."""
+
+    def sample_from_nodes(self, *_: Any, **__: Any) -> Any:
+        """Never called."""
+
+    def sample_from_edges(self, *_: Any, **__: Any) -> Any:
+        """Never called."""
+
+
+def test_what_needs_the_graph_in_memory_is_refused(store: Store) -> None:
+    with pytest.raises(ConfigError, match='give loader="neighbor"'):
+        nodes(store, loader="full")
+    with pytest.raises(ConfigError, match="num_neighbors= is not given"):
+        LightningNodeData(store)
+    with pytest.warns(UserWarning, match="'shuffle=True' option is ignored"):
+        nodes(store, shuffle=True)
+    own = LightningNodeData(store, node_sampler=gnndrive.NeighborSampler(store, [2]), batch_size=9)
+    assert own.loader == "custom"
+    assert len(list(own.train_dataloader())) == 3
+
+
+def test_data_in_memory_is_pygs(data: Data) -> None:
+    datamodule = LightningNodeData(data, num_neighbors=[3], batch_size=7)
+    assert isinstance(datamodule, pyg.LightningNodeData)
+    assert isinstance(datamodule.graph_sampler, gnndrive.NeighborSampler)
+    assert "loader=neighbor, num_neighbors=[3], batch_size=7" in repr(datamodule)
+    loader = datamodule.train_dataloader()
+    assert not isinstance(loader, StoreLoader)
+    assert sum(batch.batch_size for batch in loader) == 20
+    trainer(num_sanity_val_steps=0).fit(Untracked(data.x), datamodule)
+    links = LightningLinkData(data, data.edge_index, num_neighbors=[3], batch_size=100)
+    assert len(list(links.train_dataloader())) == 4
+    sampler = Sampler()
+    assert LightningNodeData(data, node_sampler=sampler).graph_sampler is sampler
+    assert LightningNodeData(data, loader="full").loader == "full"
+    with pytest.raises(ConfigError, match=r"memory='1GB' is for a store"):
+        LightningNodeData(data, num_neighbors=[3], memory="1GB")
+
+
+class Untracked(Model):
+    def _note(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def no_lightning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(pyg, "_pl_is_available", False)
+    return None
+
+
+@pytest.mark.usefixtures("no_lightning")
+def test_without_lightning_the_package_is_named(store: Store, data: Data) -> None:
+    for each in (store, data):
+        with pytest.raises(ModuleNotFoundError, match="pip install pytorch_lightning"):
+            LightningNodeData(each, num_neighbors=[3])
+    assert not hasattr(gnndrive, "LightningEdgeData")
