@@ -1,4 +1,4 @@
-"""The command line: `gnndrive demo | import | info | verify | clean | plan | train | bench`.
+"""The command line: `gnndrive demo | import | info | verify | clean | plan | train | infer | bench`.
 
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
 exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
@@ -22,6 +22,7 @@ from gnndrive.cli import streams
 from gnndrive.cli.commands import bench, imports, stores
 from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
+from gnndrive.cli.commands import infer as infer_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import parse_fanout
@@ -233,6 +234,40 @@ def train(
         store, options, settings, model, hidden, dropout, checkpoint, resume
     )
     print(train_command.run(request, threads=threads, as_json=json))
+
+
+@app.command()
+def infer(
+    store: StorePath,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="The weights: of gnndrive train, or a state_dict.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="MODULE:FUNCTION that returns the model; default: the checkpoint's."),
+    ] = None,
+    name: Annotated[str, typer.Option(help="The attribute to add to the store.")] = "h",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the rows, instead of the store.")
+    ] = None,
+    memory: Memory = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Nodes computed at once.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: cpu.")] = None,
+    features: Annotated[str, typer.Option(help="The attribute that the first layer gets.")] = "x",
+    edge_weight: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
+    edge_attr: Annotated[str | None, typer.Option(help="Attribute of edges.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Dtype of the rows, such as bfloat16.")] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace rows of another model.")] = False,
+    engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
+) -> None:
+    """Compute a model's rows for all nodes, layer by layer; goes on after an interruption."""
+    text = infer_command.run(
+        store, model, checkpoint, threads, name=name, out=out, memory=memory,
+        batch_size=batch_size, device=device, features=features, edge_weight=edge_weight,
+        edge_attr=edge_attr, dtype=dtype, overwrite=overwrite, engine=engine,
+    )  # fmt: skip
+    print(text)
 
 
 @app.command()

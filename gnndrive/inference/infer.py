@@ -21,6 +21,7 @@ from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.progress import locked, run_key
 from gnndrive.inference.run import Run, RunSettings
 from gnndrive.inference.targets import BATCH_ENTRIES, BATCH_TARGETS
+from gnndrive.loader.arguments import checked_device
 from gnndrive.store.format import AnyDType, dtype_name
 from gnndrive.store.reader import Store
 
@@ -76,7 +77,7 @@ def infer(
         Layers(model, layers), store, name, None if out is None else Path(os.path.abspath(out)),
         RunSettings(
             memory=None if memory is None else parse_size(memory, "memory"),
-            device=None if device is None else torch.device(device),
+            device=_checked_device(device),
             features=features,
             values={argument: each for argument, each in values.items() if each is not None},
             dtype=None if dtype is None else dtype_name(dtype),
@@ -110,6 +111,13 @@ def _infer(
     if out is None:
         store.find_added()
     return store
+
+
+def _checked_device(device: str | torch.device | None) -> torch.device | None:
+    if device is None:
+        return None
+    where: torch.device | None = checked_device(device, None)[1]
+    return torch.device("cpu") if where is None else where
 
 
 def _checked_batch_size(batch_size: int | None) -> int:

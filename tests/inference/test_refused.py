@@ -61,6 +61,7 @@ SAGE = GraphSAGE(COLUMNS, 4, 1, 3)
         (SAGE, {"edge_attr": "nothing"}, "no attribute 'nothing'.*weight"),
         (SAGE, {"dtype": "complex64"}, "cannot hold"),
         (SAGE, {"engine": "tape"}, "tape"),
+        (SAGE, {"device": "oven"}, "device"),
         ([lambda x, edge_index: x[:1]], {}, "layer 1 returned Tensor of shape"),
         ([lambda x, edge_index: None], {}, "layer 1 returned NoneType"),
         ([lambda x, edge_index: x[:, : int(edge_index.size(1)) % 7]], {}, "of one shape"),

@@ -1,0 +1,155 @@
+"""`gnndrive infer`: a model's rows for all nodes of a store, from a checkpoint.
+
+The model is that of a checkpoint of `gnndrive train`, or what a function of the user's returns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.report import say
+from gnndrive.cli.training import ModelSettings
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size
+from gnndrive.inference import infer
+from gnndrive.store.reader import open as open_store
+
+STATES = ("model", "state_dict", "model_state_dict")  # names of the weights in a checkpoint
+
+
+def run(
+    path: Path, model: str | None, checkpoint: Path | None, threads: int | None, **given: Any
+) -> str:
+    """Compute the rows of all nodes, with a bar and the time that is left.
+
+    Args:
+        path: the store's folder.
+        model: "module:function"; the function takes no argument and returns the model. None: the
+            checkpoint says which model it is.
+        checkpoint: the model's weights; None: they are as the function made them.
+        threads: torch's threads; None: torch decides.
+        given: arguments of `gnndrive.infer`.
+
+    Returns:
+        A text that says what was made.
+
+    Raises:
+        ConfigError, StoreError, ReadError: see `gnndrive.infer`; or there is no such model.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    store = open_store(path)
+    made = load_model(model, checkpoint)
+    console = Console(stderr=True)
+    try:
+        with Bars(console) as bars:
+            infer(made, store, progress=bars, **given)
+    except KeyboardInterrupt:
+        say(console, "what was computed is kept: the same command goes on where it stopped")
+        raise
+    if given.get("out") is not None:
+        return f"{given['out']} holds the rows of all nodes"
+    arrays = [each for each in store.info.arrays.values() if each.folder]
+    lines = [
+        f"{each.name}: {each.dtype} {list(each.shape)}, {format_size(each.nbytes)}"
+        for each in arrays
+        if each.name.endswith(f"/{given['name']}")
+    ]
+    return "\n".join([f"{store.path} has", *(f"  {line}" for line in lines)])
+
+
+def load_model(model: str | None, checkpoint: Path | None) -> Any:
+    """The model that `--model` and `--checkpoint` name.
+
+    Raises:
+        ConfigError: there is none, or the checkpoint is of another model.
+    """
+    if model is None and checkpoint is None:
+        raise ConfigError(
+            "there is no model: give --checkpoint of gnndrive train, or --model MODULE:FUNCTION, "
+            "or both"
+        )
+    content = None if checkpoint is None else _read(checkpoint)
+    if model is not None:
+        made = _call(model)
+    else:
+        settings = content.get("model_settings") if isinstance(content, Mapping) else None
+        if not isinstance(settings, Mapping) or set(settings) != {
+            each.name for each in fields(ModelSettings)
+        }:
+            raise ConfigError(
+                f"{checkpoint} is no checkpoint of gnndrive train, so it does not say which model "
+                "it is of: give --model MODULE:FUNCTION too"
+            )
+        made = ModelSettings(**settings).build()
+    if content is not None:
+        _fill(made, content, str(checkpoint))
+    return made
+
+
+def _call(name: str) -> Any:
+    """What the function of a text such as "mine.models:make" returns."""
+    module, _, function = name.partition(":")
+    if not module or not function:
+        raise ConfigError(f"--model {name}: write it as MODULE:FUNCTION, such as models:make")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"--model {name}: {error}; give a module that Python finds from this folder, and a "
+            "function in it that returns the model"
+        ) from error
+    finally:
+        sys.path.remove(os.getcwd())
+    try:
+        return found()
+    except TypeError as error:
+        raise ConfigError(
+            f"--model {name}: {error}; give a function without arguments that returns the model"
+        ) from error
+
+
+def _read(path: Path) -> Any:
+    """Read a checkpoint; no code in it is executed."""
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
+        ) from error
+    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise ConfigError(
+            f"{path} is no checkpoint: give a file that gnndrive train --checkpoint or torch.save("
+            "model.state_dict()) wrote"
+        ) from error
+
+
+def _fill(model: Any, content: Any, path: str) -> None:
+    """Give a model the weights of a checkpoint."""
+    if not isinstance(model, torch.nn.Module):
+        raise ConfigError(
+            f"--checkpoint {path} is for a torch module, and --model returned "
+            f"{type(model).__name__}: load the weights in the function"
+        )
+    weights = content
+    if isinstance(content, Mapping):
+        weights = next((content[name] for name in STATES if name in content), content)
+    try:
+        model.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} does not hold the weights of this model ({str(error).splitlines()[0]}): give "
+            "the checkpoint of the model that --model makes"
+        ) from error

@@ -1,0 +1,125 @@
+"""`gnndrive infer` computes what the model computes in memory, and says what was wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch_geometric.nn import GraphSAGE
+
+import gnndrive as gd
+from gnndrive.cli.training import ModelSettings
+from tests.cli.conftest import CLASSES, DIM, Command
+
+MODELS = f"""
+from torch_geometric.nn import GraphSAGE
+def make():
+    return GraphSAGE({DIM}, 8, 2, 3)
+def with_argument(x):
+    return x
+def layers():
+    return [lambda x, edge_index: x[:, :2]]
+"""
+
+
+@pytest.fixture
+def store(planted: Path, tmp_path: Path) -> Path:
+    """A store of the test's own, whose files are those of `planted`."""
+    path = tmp_path / "own.gnn"
+    for file in sorted(planted.rglob("*")):
+        place = path / file.relative_to(planted)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_file():
+            place.hardlink_to(file)
+    return path
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the folder where the command runs."""
+    name = f"models_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def in_memory(model: torch.nn.Module, path: Path) -> torch.Tensor:
+    store = gd.open(path)
+    target = torch.arange(store.num_nodes).repeat_interleave(
+        torch.from_numpy(store.indptr[1:] - store.indptr[:-1])
+    )
+    edges = torch.stack([torch.from_numpy(store.indices.astype("i8")), target])
+    with torch.no_grad():
+        rows: torch.Tensor = model.eval()(store.tensor("x"), edges)
+    return rows
+
+
+def test_a_checkpoint_of_train(gnndrive: Command, store: Path, tmp_path: Path):
+    file = tmp_path / "model.pt"
+    words = ("--epochs", "1", "--hidden", "8", "--batch-size", "200", "--checkpoint", file)
+    assert gnndrive("train", store, *words).code == 0
+    done = gnndrive("infer", store, "--checkpoint", file, "--memory", "90MB")
+    assert (done.code, "nodes/h: float32 [2000, 4]" in done.out) == (0, True)
+    assert "inference: 100 %" in done.err
+    content = torch.load(file, weights_only=True)
+    model = ModelSettings(**content["model_settings"]).build()
+    model.load_state_dict(content["model"])
+    assert torch.allclose(gd.open(store).tensor("h"), in_memory(model, store), atol=1e-5)
+    assert "nodes/h" in gnndrive("info", store).out
+    assert gnndrive("info", store, "--json").json["arrays"]["nodes/h"]["shape"] == [2000, CLASSES]
+    assert gnndrive("verify", store).code == 0
+    again = gnndrive("infer", store, "--checkpoint", file)
+    assert (again.code, again.out) == (0, done.out)
+
+
+def test_a_function_and_its_weights(gnndrive: Command, store: Path, models: str, tmp_path: Path):
+    model = GraphSAGE(DIM, 8, 2, 3)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    words = ("--model", f"{models}:make", "--checkpoint", tmp_path / "weights.pt")
+    assert gnndrive("infer", store, *words, "--out", tmp_path / "out").code == 0
+    assert "h" not in gd.open(store).node_names
+    assert gnndrive("infer", store, *words, "--name", "g", "--threads", "1").code == 0
+    assert torch.allclose(gd.open(store).tensor("g"), in_memory(model, store), atol=1e-5)
+    assert gnndrive("infer", store, "--model", f"{models}:layers").code == 0
+    other = gnndrive("infer", store, "--model", f"{models}:make")
+    assert (other.code, "--overwrite" in other.err) == (2, True)
+
+
+def test_an_interruption_says_that_it_can_go_on(
+    gnndrive: Command, store: Path, models: str, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gnndrive.cli.commands.infer.infer", interrupted)
+    ended = gnndrive("infer", store, "--model", f"{models}:make")
+    assert ended.code == 130
+    assert "the same command goes on where it stopped" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no model"),
+        (("--model", "models"), "MODULE:FUNCTION"),
+        (("--model", "nowhere_at_all:make"), "a module that Python finds"),
+        (("--model", "MODELS:nothing"), "a function in it"),
+        (("--model", "MODELS:with_argument"), "without arguments"),
+        (("--checkpoint", "missing.pt"), "cannot be read"),
+        (("--checkpoint", "MODELS.py"), "no checkpoint"),
+        (("--checkpoint", "other.pt"), "--model MODULE:FUNCTION too"),
+        (("--model", "MODELS:make", "--checkpoint", "other.pt"), "the weights of this model"),
+        (("--model", "MODELS:layers", "--checkpoint", "other.pt"), "in the function"),
+        (("--model", "MODELS:make", "--memory", "1KB"), "give memory="),
+        (("--model", "MODELS:make", "--device", "oven"), "device"),
+    ],
+)  # fmt: skip
+def test_a_mistake_gives_one_message(
+    gnndrive: Command, store: Path, models: str, words: tuple[str, ...], message: str
+):
+    torch.save({"lin.weight": torch.zeros(1)}, "other.pt")
+    ended = gnndrive("infer", store, *(word.replace("MODELS", models) for word in words))
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+    assert "Traceback" not in ended.err
