@@ -31,6 +31,7 @@ import _powerlaw  # noqa: E402
 import consumer  # noqa: E402
 import epoch  # noqa: E402
 import gpu  # noqa: E402
+import infer  # noqa: E402
 import scale  # noqa: E402
 import standby  # noqa: E402
 
@@ -346,3 +347,32 @@ def test_gpu_compares_loaders_with_gnndrive(store: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))
 def test_every_script_can_be_imported(script: str):
     assert importlib.import_module(script).__doc__
+
+
+# ---- inference ----
+
+
+def test_infer_compares_with_its_reads_and_a_mapped_loop(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    words = [str(store), "--layers", "2", "--memory", "100MB", "--work", str(tmp_path / "work")]
+    given = infer.parse([*words, "--mapped-batches", "1", "--mapped-warm-up", "0"])
+
+    def spawn(which: str, options: argparse.Namespace, group: Any, script: str) -> dict[str, Any]:
+        assert Path(script).name == "infer.py"
+        return infer.RUNS[which](options)
+
+    monkeypatch.setattr(infer.epoch, "spawn", spawn)
+    monkeypatch.setattr(infer, "limited", lambda limit: nullcontext((None, "no limit")))
+    monkeypatch.setattr(infer, "calibrate", lambda store: DISK)
+    monkeypatch.setattr(infer, "cost_of", lambda *given: DISK)
+    result = infer.measure(given)
+    assert not (tmp_path / "work").exists()
+    ours = result["gnndrive"]
+    rows, edges = NODES * _powerlaw.COLUMNS * 4, NODES * _powerlaw.DEGREE * 4
+    assert 2 * (rows * 0.9 + edges) < ours["bytes_read"] < 2 * (rows + edges) + (1 << 20)
+    assert ours["bytes_written"] == 2 * rows
+    assert result["mapped"]["share"] == pytest.approx(0.5)
+    text = infer.table(result, given)
+    assert "2 layers" in text
+    assert "of it" in text

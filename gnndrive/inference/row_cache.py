@@ -28,7 +28,7 @@ from gnndrive.inference.blocks import TableChange
 from gnndrive.store.format import torch_dtype
 
 PARTS = 16  # the next block's rows are read in about as many parts, each when its slots are free
-SLOT_BYTES = 56  # beside a row: its entries in the lists of two blocks, its slot, its read's plan
+SLOT_BYTES = 72  # beside a row: its entries in the lists of two blocks, its slot, its read's plan
 ROW_BYTES = 9  # for each node, in memory or not: its slot, its last use, a mark
 
 Rows = npt.NDArray[Any]

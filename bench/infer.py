@@ -1,0 +1,203 @@
+"""How near is inference over all nodes to what its reads cost, and how far is a memory-mapped loop?
+
+usage: python bench/infer.py STORE [--layers 3] [--memory 2.7GB] [--memory-limit 3GiB]
+           [--mapped-batches 8] [--mapped-warm-up 12] [--work DIR] [--json FILE]
+
+The layers compute nothing: each returns the rows that it is given. So the script measures reading,
+planning, gathering and writing. Both sides run in a process of their own with cold caches, in the
+same memory limit.
+
+gnndrive   `gnndrive.infer` of all layers; hidden states in DIR (STORE.hidden, if not given):
+           two times the features' size, removed at the end. The disk is measured just before and
+           after. `reads` is what its reads of rows and of the adjacency take at the disk's two
+           constants, seconds per request and per byte; writes, a row for each node and layer, are
+           not in it
+mapped     the same batches: the in-neighbours of consecutive targets from a mapped array,
+           numbered as PyG does, their rows taken from a mapped tensor, the targets' rows written to
+           a mapped array. --mapped-batches of one layer are timed, after --mapped-warm-up that fill
+           the page cache, from the middle of the graph; its time for all layers is extrapolated by
+           targets and in-edges
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import _script
+import epoch
+import numpy as np
+import torch
+from _limits import limited
+
+import gnndrive
+from gnndrive.cli.measure.calibrate import calibrate, cost_of
+from gnndrive.cli.report.text import peak_memory_bytes
+from gnndrive.common.memory import format_size, parse_size
+from gnndrive.common.records import DiskCost
+from gnndrive.disk.sequential_reader import STRETCH_BYTES
+from gnndrive.inference.layers import Layers
+from gnndrive.inference.outcome import Outcome
+from gnndrive.inference.run import Run, RunSettings
+from gnndrive.inference.targets import BATCH_TARGETS, Targets
+
+
+def unchanged(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """A layer that computes nothing."""
+    return x
+
+
+def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
+    """Infer all layers; returns seconds and what was read."""
+    store = gnndrive.open(options.store)
+    settings = RunSettings(
+        parse_size(options.memory, "--memory"), None, "x", {}, None, BATCH_TARGETS, "auto", 128
+    )
+    out = options.work / "gnndrive"
+    outcome, last = Outcome(store, "h", out, "bench"), [0.0]
+
+    def progress(what: str, done: int, total: int) -> None:
+        if time.perf_counter() - last[0] > 10:
+            last[0] = time.perf_counter()
+            print(f"{what}: {done / total:.0%}", file=sys.stderr, flush=True)
+
+    run = Run(store, Layers([unchanged] * options.layers, None), settings, outcome, progress)
+    cpu, started = time.process_time(), time.perf_counter()
+    run.run()
+    seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu
+    width = store.edges().indices_file.row_bytes
+    adjacency = options.layers * store.num_edges * width
+    return {
+        "seconds": seconds,
+        "cpu_s": cpu_s,
+        "requests": run.stats["requests"] + -(-adjacency // STRETCH_BYTES),
+        "bytes_read": run.stats["bytes"] + adjacency,
+        "bytes_written": options.layers * store.table("x").row_count * store.table("x").row_bytes,
+        "resident_bytes": peak_memory_bytes(),
+    }
+
+
+def run_mapped(options: argparse.Namespace) -> dict[str, Any]:
+    """Time some batches of one layer over mapped arrays."""
+    store = gnndrive.open(options.store)
+    targets = Targets(store, None, store.all_edges(), BATCH_TARGETS)
+    x, indices = store.tensor("x"), store.indices
+    options.work.mkdir(parents=True, exist_ok=True)
+    made = np.lib.format.open_memmap(options.work / "mapped.npy", "w+", np.float32, tuple(x.shape))
+    place = np.empty(store.num_nodes, np.int32)
+    batches = list(targets.batches())
+    middle = len(batches) // 2
+    taken = batches[middle : middle + options.mapped_warm_up + options.mapped_batches]
+    started, entries = time.perf_counter(), 0
+    for number, batch in enumerate(taken):
+        if number == min(options.mapped_warm_up, len(taken) - 1):
+            started, entries = time.perf_counter(), 0
+        first, last = batch.edges[None]
+        ids = np.concatenate([np.arange(batch.first, batch.last), indices[first:last]])
+        order = np.arange(len(ids), dtype=np.int32)
+        place[ids[::-1]] = order[::-1]
+        nodes = ids[place[ids] == order]
+        rows = unchanged(x[torch.from_numpy(nodes)], torch.empty(2, 0))
+        made[batch.first : batch.last] = rows[: batch.last - batch.first].numpy()
+        entries += batch.entries
+        seconds = time.perf_counter() - started
+        print(f"mapped: batch {number + 1}, {seconds:.1f} s", file=sys.stderr, flush=True)
+    whole = options.layers * (store.num_nodes + store.num_edges)
+    return {
+        "seconds": seconds * whole / entries,
+        "measured_s": seconds,
+        "share": entries / whole,
+        "resident_bytes": peak_memory_bytes(),
+    }
+
+
+RUNS = {"gnndrive": run_gnndrive, "mapped": run_mapped}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Run both sides; returns their results and the disk's cost."""
+    store = gnndrive.open(options.store)
+    with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
+        before = calibrate(store)
+        ours = epoch.spawn("gnndrive", options, group, __file__)
+        shutil.rmtree(options.work, ignore_errors=True)
+        after = calibrate(store)
+        cost = cost_of(before.points + after.points, store, after.depth, after.engine)
+        mapped = epoch.spawn("mapped", options, group, __file__)
+        shutil.rmtree(options.work, ignore_errors=True)
+    return found(ours, mapped, cost, memory)
+
+
+def found(
+    ours: dict[str, Any], mapped: dict[str, Any], cost: DiskCost, memory: str
+) -> dict[str, Any]:
+    """The figures, with the ratios."""
+    reads_s = cost.seconds(ours["requests"], ours["bytes_read"])
+    return {
+        "memory": memory,
+        "request_us": cost.request_s * 1e6,
+        "byte_ns": cost.byte_s * 1e9,
+        "gnndrive": ours,
+        "mapped": mapped,
+        "reads_s": reads_s,
+        "of_reads": ours["seconds"] / reads_s,
+        "times_mapped": mapped["seconds"] / ours["seconds"],
+    }
+
+
+def table(result: dict[str, Any], options: argparse.Namespace) -> str:
+    """Format the result."""
+    ours, mapped = result["gnndrive"], result["mapped"]
+    lines = [
+        f"{options.layers} layers without compute, memory={options.memory}; {result['memory']}",
+        f"disk: {result['request_us']:.2f} us a request, {result['byte_ns']:.3f} ns a byte",
+        f"gnndrive  {ours['seconds']:8.1f} s, {ours['cpu_s']:.1f} s of CPU; "
+        f"{format_size(ours['bytes_read'])} in {ours['requests']:,} reads, "
+        f"{format_size(ours['bytes_written'])} written",
+        f"reads     {result['reads_s']:8.1f} s at the disk's constants: gnndrive takes "
+        f"{result['of_reads']:.2f} of it",
+        f"mapped    {mapped['seconds']:8.1f} s, extrapolated from {mapped['measured_s']:.1f} s for "
+        f"{mapped['share']:.2%} of it: {result['times_mapped']:.1f} times as long",
+    ]
+    for name in ("gnndrive", "mapped"):
+        peak = result[name].get("peak_bytes", result[name]["resident_bytes"])
+        lines.append(f"peak of {name}: {format_size(peak)}")
+    return "\n".join(lines)
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    """Parse the options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("store")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--memory", default="2.7GB")
+    parser.add_argument("--memory-limit", default="3GiB")
+    parser.add_argument("--mapped-batches", type=int, default=8)
+    parser.add_argument("--mapped-warm-up", type=int, default=12)
+    parser.add_argument("--work", type=Path, help="folder of the hidden states")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--worker", choices=RUNS, help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    options.given = given
+    options.work = options.work or Path(f"{options.store}.hidden")
+    return options
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    if options.worker:
+        print(json.dumps(RUNS[options.worker](options)))
+        return
+    result = measure(options)
+    _script.show(table(result, options), result, options.json)
+
+
+if __name__ == "__main__":
+    _script.run(main)

@@ -1,0 +1,85 @@
+"""Files of hidden states: whole, checksummed, and gone on with behind any row."""
+
+from __future__ import annotations
+
+import errno
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive import StoreError
+from gnndrive.inference import hidden
+from gnndrive.inference.hidden import HiddenWriter
+from gnndrive.store import ArrayInfo
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden, "PIECE_BYTES", 2 * 4096)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 1024, 3000])
+@pytest.mark.parametrize("stop", [1, 40, 99, 100])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_it_goes_on_behind_any_row(columns: int, stop: int, checksum: bool, tmp_path: Path):
+    rows = torch.randn(100, columns)
+    info = ArrayInfo("nodes/h", "float32", (100, columns), "", "below")
+    writer = HiddenWriter(tmp_path, info, 0, checksum)
+    writer.write(rows[:stop])
+    writer.sync()
+    assert writer.done == stop
+    writer.write(rows[stop : stop + 20] + 1)  # not durable, so it is written again
+    writer.close()
+    writer = HiddenWriter(tmp_path, info, stop, checksum)
+    for row in rows[stop:].split(13):
+        writer.write(row)
+    done = writer.finish()
+    path = tmp_path / done.file
+    assert np.array_equal(np.load(path), rows.numpy())
+    assert path.stat().st_size == info.nbytes
+    assert done.sha256 == (sha256(path.read_bytes()).hexdigest() if checksum else "")
+
+
+@pytest.mark.parametrize("refused", ["open", "pwrite"])
+def test_a_file_system_without_direct_writes(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    whole: Any = getattr(os, refused)
+    direct: list[bool] = []
+
+    def invalid(first: Any, *given: Any) -> Any:
+        if bool(given[0] & os.O_DIRECT) if refused == "open" else not direct:
+            direct.append(True)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return whole(first, *given)
+
+    monkeypatch.setattr(os, refused, invalid)
+    rows = torch.randn(50, 300)
+    info = ArrayInfo("nodes/h", "float32", (50, 300), "", "")
+    writer = HiddenWriter(tmp_path, info, 0, True)
+    writer.write(rows)
+    done = writer.finish()
+    monkeypatch.undo()
+    assert direct
+    assert np.array_equal(np.load(tmp_path / "nodes" / "h.npy"), rows.numpy())
+    assert done.sha256 == sha256((tmp_path / "nodes" / "h.npy").read_bytes()).hexdigest()
+
+
+def test_a_file_that_became_shorter(tmp_path: Path):
+    info = ArrayInfo("nodes/h", "float32", (50, 300), "", "")
+    writer = HiddenWriter(tmp_path, info, 0, True)
+    writer.write(torch.randn(30, 300))
+    writer.sync()
+    writer.close()
+    whole = os.posix_fallocate
+    os.truncate(tmp_path / "nodes" / "h.npy", 5000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", lambda *given: None)
+        with pytest.raises(StoreError, match="became shorter"):
+            HiddenWriter(tmp_path, info, 30, True)
+    assert os.posix_fallocate is whole
