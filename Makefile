@@ -12,7 +12,7 @@ WORKERS ?= $(shell nproc)
 CORE := gnndrive/_core.abi3.so
 NATIVE := $(wildcard native/*.c native/*.h) build_ext.py setup.py
 
-.PHONY: help demo test build lint format gpu-bundle clean distclean
+.PHONY: help demo test build lint format docs gpu-bundle clean distclean
 .DELETE_ON_ERROR:
 
 help:  ## what there is to make
@@ -34,6 +34,9 @@ lint: $(CORE)  ## ruff, mypy and clang-format
 
 format: $(CORE)  ## let ruff format the Python code
 	@$(PY) -m ruff format .
+
+docs: $(CORE)  ## build/docs: the pages and an API reference; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 gpu-bundle: $(CORE)  ## build/gpu-bundle: tests and measures on a GPU's machine without network
 	@$(PY) .ci/gpu_bundle.py

@@ -1,0 +1,108 @@
+"""Pages of `make docs` that are not files of docs/: README.md, CONTRIBUTING.md and the API's.
+
+mkdocs calls the functions named on_…. Nothing of gnndrive is imported: which names are public is
+read from gnndrive/__init__.py, and mkdocstrings reads the docstrings from the sources. So a new
+public name, a new kind of plug-in and a new page of docs/ appear by themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changes.md",
+}
+TITLES = {
+    "loader": "Loaders",
+    "inference": "Inference",
+    "pyg": "Samplers",
+    "store": "Stores and importers",
+    "common": "Errors",
+}
+"""Titles of the API's pages, by the folder of the public names on them; else the folder's name."""
+FURTHER = {
+    "Plans": ["gnndrive.plan.plan.Plan", "gnndrive.plan.plan.PlanItem"],
+    "PyG's remote backend": ["gnndrive.pyg.stores"],
+    "Strategies": ["gnndrive.strategies"],
+    "Testing": ["gnndrive.testing.simulation", "gnndrive.testing.loop", "gnndrive.testing.faults"],
+}
+"""Titles of further pages, and what they describe."""
+
+
+def public_names() -> dict[str, list[str]]:
+    """The public names of gnndrive by title of their page, as `module.name` of the definition."""
+    tree = ast.parse((ROOT / "gnndrive" / "__init__.py").read_text(encoding="utf-8"))
+    found: dict[str, list[str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnndrive."):
+            folder = str(node.module).split(".")[1]
+            title = TITLES.get(folder, folder.capitalize())
+            names = (alias.name for alias in node.names)
+            found.setdefault(title, []).extend(f"{node.module}.{name}" for name in names)
+    return {title: sorted(names, key=_last_part) for title, names in sorted(found.items())}
+
+
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2].lower()
+
+
+def plugin_kinds() -> list[str]:
+    """The modules that define the interfaces of plug-ins."""
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / "gnndrive").glob("*/*/base.py"))
+    ]
+
+
+def api_pages() -> dict[str, str]:
+    """The API's pages: Markdown by the name of the page's file."""
+    described = {**public_names(), **FURTHER, "Plug-ins": plugin_kinds()}
+    return {
+        f"api/{re.sub('[^a-z]+', '-', title.lower())}.md": "\n\n".join(
+            [f"# {title}", *(f"::: {name}" for name in names)]
+        )
+        for title, names in described.items()
+    }
+
+
+def top_page(name: str) -> str:
+    """The text of a page that lies beside docs/, with links as they are in docs/."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.sub(r"\]\((?:docs/)?([^):]+\.md)", lambda link: f"]({_moved(link[1])}", text)
+
+
+def _moved(target: str) -> str:
+    return PAGES.get(target, target)
+
+
+def on_config(config: Any) -> Any:
+    """Give mkdocs the navigation: all pages, each below its title."""
+    docs = ROOT / "docs"
+    others = [path.name for path in sorted(docs.glob("*.md"))]
+    config.nav = [
+        {"gnndrive": "index.md"},
+        {"Tasks": [f"tasks/{path.name}" for path in sorted((docs / "tasks").glob("*.md"))]},
+        *others,
+        {"API": list(api_pages())},
+        {"Contributing": "contributing.md"},
+        {"Changes": "changes.md"},
+    ]
+    config.watch.extend([str(ROOT / "gnndrive"), *(str(ROOT / name) for name in PAGES)])
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are not files of docs/."""
+    from mkdocs.structure.files import File
+
+    for name, page in PAGES.items():
+        files.append(File.generated(config, page, content=top_page(name)))
+    for page, text in api_pages().items():
+        files.append(File.generated(config, page, content=text))
+    return files
