@@ -37,6 +37,7 @@ OF_PACKAGE = [
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_a_page_runs_twice(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for processes that a page starts elsewhere
     run_snippets(page)
     run_snippets(page)
 
@@ -48,12 +49,16 @@ def test_the_examples_of_contributing_run(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def run_snippets(page: Path) -> None:
-    """Run the Python snippets of a page, in one namespace."""
+    """Run the Python snippets of a page, in one namespace; one with a title is a file's content."""
     text = page.read_text(encoding="utf-8")
-    snippets = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    head = r"^```python(?: title=\"(.+)\")?\n(.*?)^```$"
+    snippets = re.findall(head, text, re.MULTILINE | re.DOTALL)
     assert snippets
     names: dict[str, object] = {"__name__": "page"}
-    for snippet in snippets:
+    for title, snippet in snippets:
+        if title:
+            Path(title).write_text(snippet, encoding="utf-8")
+            continue
         before = text[: text.index(snippet)].count("\n")
         exec(compile("\n" * before + snippet, str(page), "exec"), names)
 
