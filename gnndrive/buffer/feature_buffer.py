@@ -312,7 +312,7 @@ class FeatureBuffer:
                 "or a smaller batch_size or num_neighbors"
             )
         if code == -errno.ERANGE:
-            raise IndexError(f"a row id of table {name!r} is out of range")
+            raise IndexError(f"a row id of {name!r} is out of range: check neighbor_sampler=")
         check(code, "admission")
 
     # ---- fetches ----

@@ -55,7 +55,10 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
     try:
         block = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(f"no memory for {nbytes:,} bytes ({error})") from error
+        raise MemoryError(
+            f"no memory for {nbytes:,} bytes ({error}): free some, or have loading use less with "
+            "memory="
+        ) from error
     if huge and nbytes >= _HUGE_BYTES:
         with contextlib.suppress(OSError):  # a kernel without huge pages
             block.madvise(mmap.MADV_HUGEPAGE)

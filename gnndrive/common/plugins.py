@@ -79,4 +79,4 @@ def _check_class(kind: str, one: str, plugin: type) -> None:
         raise ConfigError(f"the {one} {plugin.__name__} has no name: give the class a text `name`")
     missing = sorted(getattr(plugin, "__abstractmethods__", ()))
     if missing:
-        raise ConfigError(f"the {one} {plugin.__name__} lacks {', '.join(missing)}")
+        raise ConfigError(f"the {one} {plugin.__name__} lacks {', '.join(missing)}: define them")

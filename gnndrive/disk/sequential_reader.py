@@ -52,7 +52,10 @@ class SequentialReader:
                     raise
                 self._fd, self._direct = os.open(file.path, flags), False
         except OSError as error:
-            raise StoreError(f"{file.path} cannot be opened: {error.strerror}") from error
+            raise StoreError(
+                f"{file.path} cannot be opened: {error.strerror}; check the store (gnndrive "
+                "verify), and the limit of open files (ulimit -n)"
+            ) from error
 
     def __enter__(self) -> SequentialReader:
         return self

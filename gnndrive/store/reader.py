@@ -95,7 +95,7 @@ class Store(StoreView):
 
     def _no_type(self, type: object, types: list[Any]) -> ConfigError:
         if not self.is_hetero:
-            return ConfigError(f"{self.path} is homogeneous: it has no type {type!r}")
+            return ConfigError(f"{self.path} is homogeneous: it has no type {type!r}; leave it out")
         asked = "name a type: store[TYPE]" if type is None else f"there is no {type!r}"
         known = ", ".join(map(str, types)) or "none"
         return ConfigError(f"{self.path} is heterogeneous: {asked}; the types are {known}")

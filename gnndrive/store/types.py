@@ -171,7 +171,7 @@ class Types:
             several = ", ".join(map(str, found))
             raise ConfigError(f"{given!r} is short for several edge types: name one of {several}")
         if not self.hetero:
-            raise ConfigError(f"the store is homogeneous: it has no type {given!r}")
+            raise ConfigError(f"the store is homogeneous: it has no type {given!r}; leave it out")
         asked = "name a type: store[TYPE]" if given is None else f"there is no {given!r}"
         known = ", ".join([*map(str, self.nodes), *map(str, self.edges)])
         raise ConfigError(f"the store is heterogeneous: {asked}; the types are {known}")

@@ -162,7 +162,9 @@ class StoredNodes(_View):
             StoreError: an id is out of range.
         """
         if name not in self.split_names:
-            known = ", ".join(self.split_names) or "none"
+            known = ", ".join(self.split_names) or (
+                "none; import it with splits=, or masks such as train_mask, or give node ids"
+            )
             whose = "" if self._type is None else f" of {self._type!r}"
             raise ConfigError(f"{self._arrays.path} has no split {name!r}{whose}; it has: {known}")
         return torch.from_numpy(self._arrays.in_memory(self._named("splits", name)))

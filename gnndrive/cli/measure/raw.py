@@ -114,7 +114,9 @@ def block_count(options: IoOptions) -> int:
     try:
         with open(options.filename, "rb") as file:
             if not stat.S_ISREG(mode := os.fstat(file.fileno()).st_mode) and not stat.S_ISBLK(mode):
-                raise ConfigError(f"{options.filename} is no file or block device to read from")
+                raise ConfigError(
+                    f"{options.filename} is no file or block device: give one to read"
+                )
             nbytes = file.seek(0, os.SEEK_END)
     except OSError as error:
         raise ConfigError(

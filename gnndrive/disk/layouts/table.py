@@ -147,7 +147,10 @@ def _open(path: str, direct: bool) -> tuple[int, bool]:
         )
         return os.open(path, flags), False
     except OSError as error:
-        raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+        raise StoreError(
+            f"{path} cannot be opened: {error.strerror}; check the store (gnndrive "
+            "verify), and the limit of open files (ulimit -n)"
+        ) from error
 
 
 def _sector_bytes(fd: int) -> int:

@@ -43,7 +43,10 @@ def _checked_positions(position: Positions, count: int, what: str) -> Int64Array
     """
     at = np.array(position, np.int64)
     if len(at) and not -count <= at.min() <= at.max() < count:
-        raise IndexError(f"a position is out of range: there are {count} {what}")
+        raise IndexError(
+            f"a position is out of range: there are {count} {what}; a sampler or batch sampler "
+            f"gives positions below {count} in them"
+        )
     return at
 
 

@@ -240,7 +240,10 @@ class EdgeList:
     def _ends(self, source: str | None, target: str | None) -> tuple[str, str]:
         names = list(self._columns)
         if len(names) < 2:
-            raise StoreError(f"{self._files[0]} has {len(names)} column: edges need two")
+            raise StoreError(
+                f"{self._files[0]} has {len(names)} column: edges need two; check "
+                "its separator, a comma, semicolon, tab or space"
+            )
         ends = source or names[0], target or names[1]
         kinds = {self._columns[name] for name in ends if self._column(name)}
         self._cast = "::VARCHAR" if len(kinds) > 1 and not kinds <= _WHOLE else ""
@@ -272,7 +275,10 @@ class EdgeList:
         for name in names:
             column, kind = self._column(name), self._columns[name]
             if kind not in _NUMBERS:
-                raise ConfigError(f"column {name!r} is {kind}: only columns of numbers are kept")
+                raise ConfigError(
+                    f"column {name!r} is {kind}: only columns of numbers are kept; leave it out of "
+                    "columns= (--edge-column)"
+                )
             sql = f"SELECT count(*) FROM {self._table} WHERE {column} IS NULL"
             (missing,) = self._fetch_row(sql)
             if missing:
