@@ -1,4 +1,4 @@
-"""The command line: `gnndrive demo | import | info | verify | clean | plan | train | infer | bench`.
+"""The commands `gnndrive demo | import | info | verify | clean | plan | train | infer | bench`.
 
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
 exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
