@@ -32,7 +32,8 @@ class SplitParameters(griffe.Extension):
 
 def _split(documented: griffe.Object, function: griffe.Function) -> None:
     if documented.docstring is not None:
-        names = [parameter.name for parameter in function.parameters]
+        parameters = function.parameters
+        names = [each.name for each in parameters if "variadic" not in str(each.kind)]
         lines = documented.docstring.value.splitlines()
         documented.docstring.value = "\n".join(split_lines(lines, names))
 
@@ -64,10 +65,12 @@ def split_lines(lines: list[str], parameters: list[str]) -> Iterator[str]:
 
 
 def _names(text: str, parameters: list[str]) -> list[str]:
-    """The names in "a, b" or, as a range of parameters, "a, …, d"."""
+    """The names in "a, b" or, as a range of parameters, "a, …, d" or "a, …"."""
     names = text.split(", ")
     while "…" in names:
         at = names.index("…")
-        first, last = parameters.index(names[at - 1]), parameters.index(names[at + 1])
+        first, last = parameters.index(names[at - 1]), len(parameters)
+        if names[at + 1 :]:
+            last = parameters.index(names[at + 1])
         names[at : at + 1] = parameters[first + 1 : last]
     return names
