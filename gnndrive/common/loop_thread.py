@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
-from gnndrive.common.threads import named_limit
+from gnndrive.common.limits import named_limit, require_files
 
 Result = TypeVar("Result")
 CLOSED = "this loader was closed; make a new one"
@@ -39,11 +39,13 @@ class LoopThread:
         guard: refuses forked children, in which the thread does not exist.
 
     Raises:
-        ConfigError: the system refuses to start a thread.
+        ConfigError: the system refuses to start a thread, or to open a file.
     """
 
     def __init__(self, name: str = "gnndrive") -> None:
-        self._loop = asyncio.new_event_loop()
+        with named_limit():
+            require_files(3)  # because a loop that gets one or two complains when it is deleted
+            self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._closing = threading.Lock()
         self._closed = False

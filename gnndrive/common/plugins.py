@@ -12,7 +12,8 @@ conformance test of its kind.
 from __future__ import annotations
 
 import importlib
-import pkgutil
+import os
+from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
@@ -33,8 +34,10 @@ KINDS = {
 def names(kind: str) -> list[str]:
     """Return the names of all plug-ins of a kind, sorted."""
     package = importlib.import_module(KINDS[kind])
-    files = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name.replace("_", "-") for name in files if name != "base" and name[0] != "_")
+    # not pkgutil.iter_modules, which finds none where it may not open the folder
+    files = (Path(name) for folder in package.__path__ for name in os.listdir(folder))
+    found = {file.stem for file in files if file.suffix == ".py"} - {"base"}
+    return sorted(name.replace("_", "-") for name in found if name[0] != "_")
 
 
 def name_of(plugin: Any) -> str:

@@ -19,6 +19,7 @@ import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.forks import ProcessGuard, keep_until_exit
+from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, close_from_finalizer, in_loop_thread
 from gnndrive.common.records import EngineSettings, Int64Array, Landing
 from gnndrive.disk.engines import choose
@@ -114,7 +115,8 @@ class RowReader:
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._reader is None:
-                self._reader = _Reader(self._store, self._kind, self._depth, self._gap)
+                with named_limit():
+                    self._reader = _Reader(self._store, self._kind, self._depth, self._gap)
                 weakref.finalize(self, close_from_finalizer, self._reader.close, self._guard)
             return self._reader
 

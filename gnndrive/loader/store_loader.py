@@ -20,6 +20,7 @@ import torch
 
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ForkLock
+from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, INSIDE
 from gnndrive.common.records import Seeds
 from gnndrive.loader.arguments import (
@@ -202,6 +203,7 @@ class StoreLoader(Closeable, Resumable):
         """The same for `async for`, in any event loop."""
         return self._begin_epoch() if self._from_store else in_thread(super().__iter__())
 
+    @named_limit()
     def _begin_epoch(self) -> BatchIterator:
         """Start an epoch, but not while this thread starts one, in which a sampler asks for it."""
         if (thread := threading.get_ident()) in self._beginning:

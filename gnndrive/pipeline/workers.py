@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from gnndrive.common.threads import named_limit
+from gnndrive.common.limits import named_limit
 
 Result = TypeVar("Result")
 

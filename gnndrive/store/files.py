@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from gnndrive.common.errors import StoreError
+from gnndrive.common.limits import refusal
 
 
 def open_plain(store: Path, file: str) -> int:
@@ -23,6 +24,7 @@ def open_plain(store: Path, file: str) -> int:
 
     Raises:
         StoreError: the file is missing, unreadable or not a plain file.
+        ConfigError: too many files are open.
     """
     path = store / file
     try:
@@ -33,6 +35,8 @@ def open_plain(store: Path, file: str) -> int:
                 )
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if (refused := refusal(error.errno or 0)) is not None:
+            raise refused from None
         raise StoreError(
             f"{path} cannot be opened ({error.strerror}): copy the store again with all its files "
             "and without links, or import it again"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gnndrive.common.threads import named_limit
+from gnndrive.common.limits import named_limit
 
 
 class Waiter:

@@ -6,6 +6,7 @@ import errno as errno_names
 import os
 
 from gnndrive.common.ffi import lib
+from gnndrive.common.limits import refusal
 
 _REMEDIES = {
     errno_names.ENOSYS: "this kernel has no io_uring: use Linux 5.19 or later",
@@ -19,10 +20,16 @@ _REMEDIES = {
 
 
 def why_not_uring() -> str | None:
-    """Return None if io_uring works here, else why it does not and what would allow it."""
+    """Return None if io_uring works here, else why it does not and what would allow it.
+
+    Raises:
+        ConfigError: this process has too many files open.
+    """
     code = -lib.gd_ring_probe()
     if code == 0:
         return None
+    if (refused := refusal(code)) is not None:
+        raise refused  # not a reason to use threads, which need files too
     name = errno_names.errorcode.get(code, str(code))
     remedy = _REMEDIES.get(code, "see io_uring_setup(2) for what this error means")
     return f"io_uring_setup failed with {name} ({os.strerror(code)}): {remedy}"

@@ -15,8 +15,8 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import EngineSettings
-from gnndrive.common.threads import named_limit
 from gnndrive.disk.engines._shared import (
     JobCounters,
     refuse_closed,

@@ -17,8 +17,8 @@ from typing import Any
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib
 from gnndrive.common.forks import ProcessGuard
+from gnndrive.common.limits import refusal
 from gnndrive.common.records import EngineSettings
-from gnndrive.common.threads import limit_error
 from gnndrive.disk.engines._probe import why_not_uring
 from gnndrive.disk.engines._shared import refuse_closed, refuse_long_extents
 from gnndrive.disk.engines.base import Engine
@@ -159,8 +159,8 @@ def _ring_error(settings: EngineSettings, code: int) -> str:
     reason = why_not_uring()
     if reason is not None:
         return f'{reason}. Or use engine="threads".'
-    if code == errno.EAGAIN:  # of pthread_create
-        return str(limit_error())
+    if (refused := refusal(code)) is not None:
+        return str(refused)
     name = errno.errorcode.get(code, str(code))
     return (
         f"a ring of depth {settings.depth} with staging blocks of {settings.block_bytes:,} bytes "

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import IndexPointers, TableFile, TopologyChoice
-from gnndrive.common.threads import named_limit
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import (

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.threads import named_limit
+from gnndrive.common.limits import named_limit
 from gnndrive.store.importers.parquet import bad_row_group, is_parquet
 from gnndrive.store.importers.sql import NUMBER, WHOLE, file_name, first_row, quoted
 from gnndrive.store.temporary_folders import TemporaryFolder
