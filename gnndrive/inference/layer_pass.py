@@ -37,6 +37,7 @@ class LayerPass:
         files: the rows that the layer reads, of each of the targets' sources.
         plan: how many are in memory.
         reads: carries out reads.
+        thread: one thread, which plans blocks.
         compute, deliver: see the module.
     """
 
@@ -44,6 +45,7 @@ class LayerPass:
     files: Mapping[NodeKey, TableFile]
     plan: RowPlan
     reads: RowReads
+    thread: ThreadPoolExecutor
     compute: Compute
     deliver: Deliver
 
@@ -56,14 +58,13 @@ class LayerPass:
         """
         rows = {type: file.row_count for type, file in self.files.items()}
         planner = BlockPlanner(self.targets, first, rows, self.plan.slots, self.plan.edges_max)
-        thread = ThreadPoolExecutor(1, thread_name_prefix="gnndrive-blocks")
         try:
-            self._run(planner, thread)
+            self._run(planner)
+            self.reads.close_files()
         finally:
-            thread.shutdown(cancel_futures=True)
-            planner.close()
+            self.thread.submit(planner.close).result()  # after what it still plans
 
-    def _run(self, planner: BlockPlanner, thread: ThreadPoolExecutor) -> None:
+    def _run(self, planner: BlockPlanner) -> None:
         caches = {
             type: RowCache(self.reads, self.files[type], count)
             for type, count in self.plan.slots.items()
@@ -72,7 +73,7 @@ class LayerPass:
             key: view.index_pointers for key, view in self.targets.edges.items()
         }
         maker = SubgraphMaker(self.targets.type, caches, self.plan.largest, pointers)
-        block, ahead = planner.next_block(), thread.submit(planner.next_block)
+        block, ahead = planner.next_block(), self.thread.submit(planner.next_block)
         if block is None:
             return
         for type, cache in caches.items():
@@ -82,7 +83,7 @@ class LayerPass:
                 cache.settle()
             following = ahead.result()
             if following is not None:
-                ahead = thread.submit(planner.next_block)
+                ahead = self.thread.submit(planner.next_block)
                 for type, cache in caches.items():
                     cache.expect(following.changes[type])
             for number, (batch, indices) in enumerate(block.batches):

@@ -42,18 +42,21 @@ class RowReads:
         io_depth: the most reads in flight.
         row_bytes: bytes of the longest row.
         gap: rows at most so many bytes apart are read as one.
+
+    Attributes:
+        block_bytes: the most bytes of one read; rows may be as long as that permits.
     """
 
     def __init__(self, engine: Any, io_depth: int, row_bytes: int, gap: int) -> None:
-        self._block, self._gap = block_bytes(row_bytes), gap
-        settings = EngineSettings(io_depth, self._block)
+        self.block_bytes, self._gap = block_bytes(row_bytes), gap
+        settings = EngineSettings(io_depth, self.block_bytes)
         self._loop_thread, self._engine = in_loop_thread(lambda: choose(engine).make(settings))
         self._layouts: list[Layout] = []
 
     def open(self, file: TableFile) -> Layout:
         """Open a file of rows; `close` closes it."""
-        gap = min(self._gap, self._block)
-        self._layouts.append(open_array(LayoutContext(file, self._block, gap)))
+        gap = min(self._gap, self.block_bytes)
+        self._layouts.append(open_array(LayoutContext(file, self.block_bytes, gap)))
         return self._layouts[-1]
 
     def start(
@@ -85,11 +88,15 @@ class RowReads:
         """The engine's counters: at least requests, bytes, retries."""
         return self._engine.stats()
 
+    def close_files(self) -> None:
+        """Close the files, none of which is being read."""
+        while self._layouts:
+            self._layouts.pop().close()
+
     def close(self) -> None:
         """Wait for reads under way, close the files, end the thread."""
         self._loop_thread.call(self._engine.aclose())
-        for layout in self._layouts:
-            layout.close()
+        self.close_files()
         self._loop_thread.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
-from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
+from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, block_bytes
 from gnndrive.disk.row_reader import RowReader
 from gnndrive.inference import degrees
 from gnndrive.inference.batch_call import BatchCall
@@ -85,6 +86,8 @@ class Run:
         if not self._is_whole():
             self._record.layers.clear()
         self._convs = convs_of(layers.modules)
+        self._reads: RowReads | None = None
+        self._thread: ThreadPoolExecutor
         self.stats: dict[str, int] = {}
 
     def run(self) -> None:
@@ -102,6 +105,8 @@ class Run:
             }
             normaliser = Normaliser(self._convs, self._store.all_edges(), values.get("edge_weight"))
             stack.enter_context(normaliser.in_place())
+            stack.callback(self._close_reads)
+            self._thread = stack.enter_context(ThreadPoolExecutor(1, "gnndrive-blocks"))
             call = BatchCall(self._store, self._layers, values, normaliser, where)
             for layer in range(len(self._layers)):
                 self._run_layer(layer, call)
@@ -155,21 +160,34 @@ class Run:
             targets, used, settings.memory, settings.io_depth,
             degrees.NODE_BYTES if self._convs else 0, call.edge_bytes,
         )  # fmt: skip
-        gap = checked_gap(None, self._store, SWEEP_BLOCK_BYTES)
-        widest = max(file.row_bytes for file in used.values())
+        reads = self._reads_for(max(file.row_bytes for file in used.values()))
+        compute = call.of_layer(layer, targets.type, files)
         sink = _Sink(self, layer, targets)
-        reads = RowReads(settings.engine, settings.io_depth, widest, gap)
         try:
-            compute = call.of_layer(layer, targets.type, files)
-            LayerPass(targets, used, plan, reads, compute, sink.take).run(sink.first)
+            LayerPass(targets, used, plan, reads, self._thread, compute, sink.take).run(sink.first)
             sink.finish()
         finally:
-            try:
-                for name, count in reads.stats().items():
-                    self.stats[name] = self.stats.get(name, 0) + count
-            finally:
-                reads.close()
-                sink.close()
+            sink.close()
+
+    def _reads_for(self, row_bytes: int) -> RowReads:
+        """The reads of all layers, made anew for longer rows: a thread that ends leaves memory."""
+        if self._reads is not None and self._reads.block_bytes < block_bytes(row_bytes):
+            self._close_reads()
+        if self._reads is None:
+            gap = checked_gap(None, self._store, SWEEP_BLOCK_BYTES)
+            settings = self._settings
+            self._reads = RowReads(settings.engine, settings.io_depth, row_bytes, gap)
+        return self._reads
+
+    def _close_reads(self) -> None:
+        reads, self._reads = self._reads, None
+        if reads is None:
+            return
+        try:
+            for name, count in reads.stats().items():
+                self.stats[name] = self.stats.get(name, 0) + count
+        finally:
+            reads.close()
 
     def _inputs(self, layer: int) -> dict[NodeKey, TableFile]:
         """The rows that a layer reads, by node type."""
