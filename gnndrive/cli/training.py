@@ -147,6 +147,7 @@ def train(
     on_epoch: Callable[[EpochResult], None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    evaluate_all: Callable[[torch.nn.Module], dict[str, float]] | None = None,
 ) -> History:
     """Train a model on batches.
 
@@ -163,6 +164,7 @@ def train(
         on_epoch: called at the end of each epoch.
         checkpoint: a file that is replaced, whole or not at all, after each epoch.
         resume: a checkpoint to continue from.
+        evaluate_all: measures the accuracy by split, in place of batches; None: batches do.
 
     Returns:
         The losses, the accuracies and the model.
@@ -189,11 +191,15 @@ def train(
             raise ConfigError(
                 "no seed of the train split has a label: give labels y or another split"
             )
-        accuracy = {
-            split: share
-            for split in settings.evaluate
-            if (share := evaluate(batches(split, epoch), model, trim=settings.trim)) is not None
-        }
+        accuracy = (
+            {
+                split: share
+                for split in settings.evaluate
+                if (share := evaluate(batches(split, epoch), model, trim=settings.trim)) is not None
+            }
+            if evaluate_all is None
+            else evaluate_all(model.eval())
+        )
         result = EpochResult(epoch + 1, losses, accuracy, perf_counter() - started)
         history.epochs.append(result)
         if checkpoint is not None:

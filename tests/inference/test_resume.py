@@ -94,7 +94,7 @@ def test_killed_at_every_call(store: Store, tmp_path: Path):
         started.append(begun[0] if begun else 2**60)
         assert files_of(store.path / "derived") == wanted
         call += 5
-    assert len(started) > 10
+    assert len(started) > 6
     assert sorted(started)[len(started) // 2] > store.num_nodes  # half of them went on far behind
     gnndrive.open(store.path).verify()
 

@@ -8,7 +8,7 @@ buffer that starts cold in each epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from gnndrive.cli.commands.evaluate import accuracies, is_cheaper
 from gnndrive.cli.report import LiveLine, final_report, say
 from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store, open_homogeneous
 
@@ -129,7 +131,7 @@ class SplitBatches:
     def _open(self, split: str) -> NeighborLoader:
         if self._loader is None or self._split != split:
             self.close()
-            seeds = self.seeds[split] if split in self.seeds else self.store.split(split)
+            seeds = _seeds(self, split)
             self._loader, self._split = (
                 self.options.loader(self.store, seeds, split == "train"),
                 split,
@@ -243,7 +245,35 @@ def run_training(
             on_epoch=lambda result: say(console, epoch_line(result)),
             checkpoint=checkpoint,
             resume=resume,
+            evaluate_all=_evaluation(batches, settings, console),
         )
+
+
+def _evaluation(
+    batches: SplitBatches, settings: TrainSettings, console: Console
+) -> Callable[[torch.nn.Module], dict[str, float]] | None:
+    """Measures the accuracies by inference over all nodes, if that reads less; None: batches do."""
+    store, options = batches.store, batches.options
+    if options.buffer is not None:  # the user sets the parts by hand
+        return None
+    count = sum(len(_seeds(batches, split)) for split in settings.evaluate)
+    memory = None if options.memory is None else parse_size(options.memory, "memory")
+    if not is_cheaper(store, count, options.fanout, options.batch_size, memory):
+        return None
+    splits = " and ".join(settings.evaluate)
+    say(console, f"{splits}: evaluated by inference over all nodes, which reads less than batches")
+
+    def measured(model: torch.nn.Module) -> dict[str, float]:
+        batches.close()  # so that the loader's memory is free
+        seeds = {split: _seeds(batches, split) for split in settings.evaluate}
+        return accuracies(model, store, seeds, options.memory)
+
+    return measured
+
+
+def _seeds(batches: SplitBatches, split: str) -> Any:
+    """The node ids of a split."""
+    return batches.seeds[split] if split in batches.seeds else batches.store.split(split)
 
 
 def evaluated_splits(store: Store) -> tuple[str, ...]:
