@@ -134,6 +134,12 @@ int gd_buffer_verify(const gd_buffer *b);
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
                int64_t row_bytes, uint8_t *rows);
 
+/* ---- pick.c ---- */
+/* out[i] = row row[i] of a table in a mapped file, for i < n. -ERANGE: the table has no row
+ * *culprit; -EIO: the byte *culprit of the table cannot be read. */
+int gd_pick(const void *table, int64_t row_bytes, int64_t row_count, const int64_t *row, int64_t n,
+            void *out, int64_t *culprit);
+
 /* ---- parts.c: dividing the missing rows of a sweep into parts ---- */
 typedef struct gd_part {
     int64_t end;   /* where its places end in `order` */

@@ -19,6 +19,7 @@
 #include "begin.h"
 #include "choose.h"
 #include "grow.h"
+#include "guard.h"
 #include "indices.h"
 #include "pages.h"
 
@@ -155,27 +156,13 @@ static int draw_turn(gd_sampler *s) {
 
 /* ---- second pass: find the places of the drawn neighbours ---- */
 
-/* The place of the target for which edge `e` of this turn was drawn. */
-static int64_t target_of(const gd_sampler *s, int64_t e) {
-    const gd_found *const f = &s->found[edge_type(s)->target];
-    int64_t low = f->hop_first, high = f->hop_last;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (drawn(s)->colptr[middle] <= e)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Write the keys and trees of the sources of edges [first, first + count); a source is in the tree
  * of its target. */
 static void tree_keys(const gd_sampler *s, int64_t first, int64_t count, const int64_t *neighbour,
                       int64_t *key, int32_t *tree) {
     const gd_edge_type *const type = edge_type(s);
     const gd_found *const targets = &s->found[type->target];
-    int64_t p = target_of(s, first);
+    int64_t p = gd_target_of(s, first);
     for (int64_t i = 0; i < count; i++) {
         while (drawn(s)->colptr[p + 1] <= first + i) p++;
         tree[i] = targets->tree[p];
@@ -316,7 +303,8 @@ static void end_hop(gd_sampler *s) {
 }
 
 /* Sample from the present turn on, to the end or until neighbours are wanted. */
-static int go_on(gd_sampler *s) {
+static int go_on(void *sampler) {
+    gd_sampler *const s = sampler;
     for (; s->hop < s->job.hops; end_hop(s)) {
         if (s->turn == 0) begin_hop(s);
         for (; s->turn < s->job.edge_type_count; s->turn++) {
@@ -328,6 +316,25 @@ static int go_on(gd_sampler *s) {
         s->turn = 0;
     }
     return 0;
+}
+
+static int induce(void *sampler) {
+    gd_sampler *const s = sampler;
+    int rc = 0;
+    while (s->turn < s->job.edge_type_count && (rc = induce_turn(s)) == 0) s->turn++;
+    return rc;
+}
+
+/* Do `work`, which reads indices. */
+static int reading(gd_sampler *s, int (*work)(void *)) {
+    uintptr_t address = 0;
+    const int rc = gd_guarded(work, s, &address);
+    if (rc == -EIO) {
+        const gd_csc *const csc = edge_type(s)->csc;
+        const uint64_t byte = address - (uintptr_t)csc->indices;
+        s->culprit = byte < (uint64_t)(csc->edges * csc->index_bytes) ? (int64_t)byte : -1;
+    }
+    return rc;
 }
 
 /* Ends a step that returns rc; an error leaves no result. */
@@ -350,7 +357,7 @@ int gd_sample(gd_sampler *s, const gd_sampling *job) {
     int rc = stopped(job) ? -ECANCELED : gd_begin_batch(s);
     s->faults = gd_major_faults();
     for (int32_t i = 0; rc == 0 && i < job->seeds_count; i++) rc = gd_take_seeds(s, &job->seeds[i]);
-    if (rc == 0) rc = go_on(s);
+    if (rc == 0) rc = reading(s, go_on);
     return ended(s, rc);
 }
 
@@ -360,29 +367,15 @@ int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count) {
     if (rc == 0 && drawn(s)->placed < drawn(s)->edges) return GD_WANTS;
     if (rc == 0) {
         s->turn++;
-        rc = go_on(s);
+        rc = reading(s, go_on);
     }
     return ended(s, rc);
-}
-
-void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out) {
-    *out = (gd_wanted){.edge_type = s->turn};
-    if (!s->waiting) return;
-    const gd_drawn *const d = drawn(s);
-    const int64_t low = target_of(s, d->placed);
-    out->first = d->placed;
-    out->edge = d->edge + d->placed;
-    out->node = s->found[edge_type(s)->target].node + low;
-    out->until = d->colptr + low + 1;
-    out->count = d->edges - d->placed;
 }
 
 int gd_sampler_induce(gd_sampler *s) {
     if (s->job.disjoint || s->waiting) return -EINVAL;
     for (int32_t r = 0; r < s->job.edge_type_count; r++)
         if (!s->job.edge_types[r].csc->indices) return -EINVAL;
-    int rc = 0;
     s->turn = 0;
-    while (s->turn < s->job.edge_type_count && (rc = induce_turn(s)) == 0) s->turn++;
-    return ended(s, rc);
+    return ended(s, reading(s, induce));
 }

@@ -1,4 +1,4 @@
-/* sampled.c: making and freeing a sampler, and copying out the last sample. */
+/* sampled.c: making and freeing a sampler, what it waits for, and copying out the last sample. */
 #include "sampler.h"
 
 gd_sampler *gd_sampler_new(void) {
@@ -33,6 +33,32 @@ void gd_sampler_empty(gd_sampler *s) {
 int64_t gd_sampler_culprit(const gd_sampler *s, int32_t *edge_type) {
     if (edge_type) *edge_type = s->culprit_turn;
     return s->culprit;
+}
+
+int64_t gd_target_of(const gd_sampler *s, int64_t e) {
+    const gd_drawn *const d = &s->drawn[s->turn];
+    const gd_found *const f = &s->found[s->job.edge_types[s->turn].target];
+    int64_t low = f->hop_first, high = f->hop_last;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (d->colptr[middle] <= e)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out) {
+    *out = (gd_wanted){.edge_type = s->turn};
+    if (!s->waiting) return;
+    const gd_drawn *const d = &s->drawn[s->turn];
+    const int64_t low = gd_target_of(s, d->placed);
+    out->first = d->placed;
+    out->edge = d->edge + d->placed;
+    out->node = s->found[s->job.edge_types[s->turn].target].node + low;
+    out->until = d->colptr + low + 1;
+    out->count = d->edges - d->placed;
 }
 
 int64_t gd_sampler_nodes(const gd_sampler *s, int32_t type) {

@@ -66,4 +66,6 @@ struct gd_sampler {
 };
 
 void gd_sampler_empty(gd_sampler *s);
+/* The place of the target for which edge `e` of this turn was drawn. */
+int64_t gd_target_of(const gd_sampler *s, int64_t e);
 #endif

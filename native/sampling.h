@@ -67,9 +67,10 @@ void gd_sampler_free(gd_sampler *s);
  *
  * Every error leaves the sampler without a result. -ECANCELED: stopped; -ENXIO: a seed is not a
  * node; -ERANGE: a neighbour is not a node; -EFAULT: the index pointers of a node lie outside of
- * the edges; -EDOM: the weight at a position is negative or not finite (gd_sampler_culprit has the
- * seed, neighbour, node or position); -EOVERFLOW: more than 2^31 - 1 nodes or edges of a type;
- * -E2BIG: more than nodes_most or edges_most; -ENOMEM; -EINVAL: the job contradicts itself. */
+ * the edges; -EDOM: the weight at a position is negative or not finite; -EIO: mapped indices cannot
+ * be read at a byte (gd_sampler_culprit has the seed, neighbour, node, position or byte; -1: the
+ * byte is in another array); -EOVERFLOW: more than 2^31 - 1 nodes or edges of a type; -E2BIG: more
+ * than nodes_most or edges_most; -ENOMEM; -EINVAL: the job contradicts itself. */
 enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_sampling *job);
 /* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i was drawn

@@ -9,14 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey
+from gnndrive.common.records import EdgeKey, Int64Array, TableFile
+from gnndrive.disk.mapped_rows import pick_rows
 from gnndrive.loader.arguments import checked_input_id
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputEdges, digest
+from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 
@@ -152,9 +155,15 @@ class StoredEnds:
 
     def __call__(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Source, target and original number of the edges at CSC positions, each int64 [n]."""
-        at = position.numpy()
-        source = np.asarray(self._graph.indices[at], np.int64)
-        target = np.searchsorted(self._graph.index_pointers, at, side="right") - 1
-        edge_id = self._graph.edge_id
-        number = at if edge_id is None else np.asarray(edge_id[at], np.int64)
-        return torch.from_numpy(source), torch.from_numpy(target), torch.from_numpy(number)
+        at, graph = position.numpy(), self._graph
+        source = _picked(graph.indices_file, graph.indices, at)
+        target = np.searchsorted(graph.index_pointers, at, side="right") - 1
+        number = position
+        if graph.edge_id_file is not None and graph.edge_id is not None:
+            number = _picked(graph.edge_id_file, graph.edge_id, at)
+        return source, torch.from_numpy(target), number
+
+
+def _picked(file: TableFile, mapped: npt.NDArray[Any], at: Int64Array) -> torch.Tensor:
+    out = torch.empty(len(at), dtype=torch_dtype(file.dtype))
+    return pick_rows(file, mapped, at, out).to(torch.int64)

@@ -20,8 +20,8 @@ from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.records import Int64Array, Landing, TableFile
 from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.mapped_rows import pick_rows
 from gnndrive.disk.read_job import ReadJob
-from gnndrive.pyg.conversions import select
 from gnndrive.store.format import torch_dtype
 
 if TYPE_CHECKING:
@@ -63,13 +63,14 @@ class Attributes:
 
         Raises:
             ReadError: the disk failed.
+            StoreError: there is no such row, or the store was overwritten since it was opened.
             ClosedError: the loader was closed during the read.
         """
         file = self._store.table(name)
         out = empty_tensor(empty, (len(rows), *file.row_shape), torch_dtype(file.dtype))
         layout = self._layouts.get(name)
         if layout is None or not len(rows):
-            return select(self._map(name), 0, torch.from_numpy(rows), out)
+            return pick_rows(file, self._map(name), rows, out)
         for at in range(0, len(rows), PASS_ROWS):
             self._fetch(layout, rows[at : at + PASS_ROWS], out[at : at + PASS_ROWS], file)
         return out

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
-from gnndrive.common.records import IndexPointers
-from gnndrive.pyg.conversions import as_times, as_weights
+from gnndrive.common.records import IndexPointers, Int64Array
+from gnndrive.pyg.attributes import Attributes
+from gnndrive.pyg.conversions import as_times, as_weights, select
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
@@ -133,7 +134,10 @@ class StoredGraph:
         """The attribute `name` of the types in `given`, read at the first call; `what` keys it."""
         with self._lock:
             if name is not None and what not in self._loaded:
-                loaded = {folder(each.type): _load(each, name, convert) for each in given}
+                attributes = Attributes(self.store)
+                loaded = {
+                    folder(each.type): _load(attributes, each, name, convert) for each in given
+                }
                 self._loaded[what] = loaded if self.store.is_hetero else loaded[""]
             return self._loaded.get(what)
 
@@ -158,17 +162,29 @@ def _degree_max(pointers: IndexPointers) -> int:
 
 
 def _load(
-    given: StoredNodes | StoredEdges, name: str, convert: Callable[[Tensor], npt.NDArray[Any]]
+    attributes: Attributes,
+    given: StoredNodes | StoredEdges,
+    name: str,
+    convert: Callable[[Tensor], npt.NDArray[Any]],
 ) -> Tensor:
     """Read an attribute of nodes, or of edges at CSC positions, and convert it piece by piece."""
-    value = given.attribute(name)
-    edge_id = given.mapped_edge_id() if isinstance(given, StoredEdges) else None
-    whole = torch.from_numpy(np.empty(len(value), convert(value[:0]).dtype))
-    for at in range(0, len(value), _STEP):
-        piece = slice(at, at + _STEP)
-        found = value[piece] if edge_id is None else value[edge_id[piece].to(torch.int64)]
-        flat = torch.from_numpy(convert(found))
-        if flat.shape != whole[piece].shape:
-            raise ConfigError(f"{given.name_of(name)}: give one number for each node or edge")
-        whole[piece] = flat
+    set_here = given.attached(given.group).get(name)
+    full = given.name_of(name)
+    edge_id = given.edge_id_name if isinstance(given, StoredEdges) else None
+
+    def pick(rows: Int64Array) -> Tensor:
+        if set_here is None:
+            return attributes.pick(full, rows)
+        return select(set_here[0], 0, torch.from_numpy(rows))
+
+    none = pick(np.empty(0, np.int64))
+    whole = torch.from_numpy(np.empty(given.count, convert(none).dtype))
+    for at in range(0, given.count, _STEP):
+        rows = np.arange(at, min(at + _STEP, given.count))
+        if edge_id is not None:
+            rows = attributes.pick(edge_id, rows).to(torch.int64).numpy()
+        flat = torch.from_numpy(convert(pick(rows)))
+        if flat.shape != (len(rows),):
+            raise ConfigError(f"{full}: give one number for each node or edge")
+        whole[at : at + len(rows)] = flat
     return whole

@@ -138,7 +138,9 @@ class MappedArrays:
     def tensor(self, name: str, random: bool = False) -> torch.Tensor:
         """An array as a tensor in its own dtype, bfloat16 too, mapped and not read.
 
-        Writing into the tensor changes this process's memory only, never the file.
+        Writing into the tensor changes this process's memory only, never the file. If the file
+        becomes shorter, or the disk fails, the kernel ends a process that reads a row from there
+        (SIGBUS); loaders and `RowReader` raise ReadError instead.
 
         Args:
             name: as for `table`.

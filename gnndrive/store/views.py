@@ -304,6 +304,11 @@ class StoredEdges(_View):
         return name if name in self._arrays.info.arrays else None
 
     @property
+    def edge_id_file(self) -> TableFile | None:
+        """Where the values of `edge_id` lie on disk."""
+        return None if self.edge_id_name is None else self._arrays.table(self.edge_id_name)
+
+    @property
     def edge_id(self) -> np.memmap[Any, Any] | None:
         """The original number of the edge at each CSC position, int32 or int64 [num_edges], mapped;
         None if each edge's number is its position.

@@ -28,6 +28,7 @@ from gnndrive.common.errors import (
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.disk.mapped_rows import unreadable
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
@@ -132,7 +133,7 @@ class Native:
             StoreError: the graph names a node or an edge that does not exist.
             ConfigError: a seed is not a node, a weight is negative or not finite, or the sample has
                 more than 2^31 - 1 nodes or edges of a type.
-            ReadError: neighbours could not be read from disk.
+            ReadError: neighbours could not be read from disk, or from a mapped file.
             BatchTooLarge: it has more nodes or edges than this object's limits.
             ClosedError: `stop` was called.
             MemoryError: there is not enough memory for the sample.
@@ -348,7 +349,7 @@ def _error(
             f"seed {culprit} is not a node of {relations[0].topology.path if relations else 'it'}: "
             f"seeds go from 0 to {counts}; check input_nodes"
         )
-    if code in (-errno.EFAULT, -errno.ERANGE, -errno.EDOM):
+    if code in (-errno.EFAULT, -errno.ERANGE, -errno.EDOM, -errno.EIO):
         relation = relations[edge_type[0]]
         return _graph_error(code, culprit, relation.topology, nodes[relation.source])
     check(code, "gd_sample")
@@ -356,6 +357,8 @@ def _error(
 
 
 def _graph_error(code: int, culprit: int, topology: Topology, sources: int) -> GNNDriveError:
+    if code == -errno.EIO:
+        return unreadable(topology.path, topology.data_offset + max(culprit, 0))
     if code == -errno.EDOM:
         return ConfigError(
             f"{topology.path}: the weight of the edge at position {culprit} is negative, infinite "

@@ -140,6 +140,7 @@ class Topology(ABC):
         num_nodes: the number of nodes that edges go to.
         num_edges: the number of edges.
         path: the file that errors name.
+        data_offset: where the indices start in it, if they are mapped.
         has_indices: whether C can read the indices directly, in memory or in a memory map; without
             them, whole lists cannot be read.
         keeps_lists: whether it uses a neighbour cache.
@@ -156,6 +157,7 @@ class Topology(ABC):
     num_nodes: int
     num_edges: int
     path: str
+    data_offset: int = 0
     nbytes: int
     counted: Mapping[str, int] = {"neighbours_wanted": 0, "neighbours_cached": 0}
 

@@ -47,6 +47,7 @@ class Mmap(Topology):
         self.num_edges = indices.size
         self._indptr = indptr if _memory_map(indptr) is None else indptr.copy()
         self._indices = indices
+        self.data_offset = getattr(indices, "offset", 0)
         mapped = _memory_map(indices)
         self.nbytes = self._indptr.nbytes + (indices.nbytes if mapped is None else 0)
         if mapped is not None:

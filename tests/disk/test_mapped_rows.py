@@ -1,0 +1,157 @@
+"""Rows of mapped files: a page that cannot be read is an error, and a signal goes where it did."""
+
+import faulthandler
+import mmap
+import os
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.records import TableFile
+from gnndrive.disk.mapped_rows import pick_rows
+
+PAGE = mmap.PAGESIZE
+ROWS = 4 * PAGE
+
+
+def table(tmp_path: Path, dtype: str, shape: tuple[int, ...] = ()) -> tuple[TableFile, Any]:
+    """A file of a page of header and rows that tell their number, and its map."""
+    rows = np.arange(ROWS).reshape(-1, *([1] * len(shape))) % 251 + np.zeros(shape)
+    path = tmp_path / "x.npy"
+    path.write_bytes(bytes(PAGE) + rows.astype(dtype).tobytes())
+    row_bytes = int(np.prod(shape, dtype=int)) * np.dtype(dtype).itemsize
+    file = TableFile(str(path), PAGE, ROWS, row_bytes, dtype, shape)
+    return file, np.memmap(path, dtype, "r", PAGE, (ROWS, *shape))
+
+
+def pick(file: TableFile, mapped: Any, rows: Any) -> torch.Tensor:
+    wanted = np.asarray(rows, np.int64)
+    out = torch.empty((len(wanted), *file.row_shape), dtype=getattr(torch, file.dtype))
+    return pick_rows(file, mapped, wanted, out)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "int32", "float64"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)])
+def test_rows_of_any_width(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    file, mapped = table(tmp_path, dtype, shape)
+    rows = np.random.default_rng(0).integers(0, ROWS, 500)
+    assert np.array_equal(pick(file, mapped, rows).numpy(), mapped[rows])
+    assert len(pick(file, mapped, [])) == 0
+
+
+@pytest.mark.parametrize("row", [-1, ROWS, 1 << 62, -(1 << 63)])
+def test_a_row_that_is_not_there(tmp_path: Path, row: int) -> None:
+    file, mapped = table(tmp_path, "int64")
+    with pytest.raises(StoreError, match=f"no row {row}"):
+        pick(file, mapped, [0, row])
+
+
+def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+    """Rows that are still there can be read; afterwards too, and by several threads."""
+    file, mapped = table(tmp_path, "int64")
+    os.truncate(file.path, 3 * PAGE)
+    there, last = PAGE // 8, 2 * PAGE // 8 - 1
+
+    def look() -> None:
+        for _ in range(50):
+            assert pick(file, mapped, [0, last]).tolist() == mapped[[0, last]].tolist()
+            with pytest.raises(ReadError, match=r"at byte 12288 failed: ENODATA") as caught:
+                pick(file, mapped, [there, last + 1])
+            assert (caught.value.path, caught.value.offset) == (file.path, 3 * PAGE)
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    look()
+
+
+def in_child(work: Callable[[], None], stderr: Path) -> tuple[int, str]:
+    """Run `work` in a forked child with SIGBUS as Python leaves it; returns the signal that ended
+    the child, or 0, and what it wrote to standard error."""
+    with open(stderr, "w+", encoding="utf-8") as file:
+        child = os.fork()
+        if not child:
+            os.dup2(file.fileno(), 2)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            signal.alarm(20)
+            faulthandler.disable()  # pytest has enabled it
+            signal.signal(signal.SIGBUS, signal.SIG_DFL)
+            try:
+                work()
+            except BaseException as error:
+                os.write(2, repr(error).encode())
+            finally:
+                os._exit(0)
+        _, status = os.waitpid(child, 0)
+    return os.WTERMSIG(status), stderr.read_text()
+
+
+def kill(_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGBUS)
+
+
+def touch(mapped: Any) -> None:
+    mapped[-1].item()
+
+
+def enable() -> None:
+    faulthandler.enable(file=2)
+
+
+def do_nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("before", "between", "at_last", "then", "text"),
+    [
+        (do_nothing, do_nothing, do_nothing, touch, ""),
+        (do_nothing, do_nothing, do_nothing, kill, ""),
+        (enable, do_nothing, do_nothing, touch, "Fatal Python error: Bus error"),
+        (do_nothing, enable, do_nothing, touch, "Fatal Python error: Bus error"),
+        (do_nothing, enable, do_nothing, kill, "Fatal Python error: Bus error"),
+        (do_nothing, enable, faulthandler.disable, touch, ""),
+    ],
+)
+def test_other_bus_errors_do_what_they_did(
+    tmp_path: Path, before: Any, between: Any, at_last: Any, then: Any, text: str
+) -> None:
+    file, mapped = table(tmp_path, "int64")
+    os.truncate(file.path, PAGE)
+
+    def work() -> None:
+        before()
+        for step in (between, at_last, do_nothing):
+            with pytest.raises(ReadError):
+                pick(file, mapped, [7])
+            step()
+        then(mapped)
+
+    ended, stderr = in_child(work, tmp_path / "stderr")
+    assert ended == signal.SIGBUS
+    assert stderr.startswith(text)
+    assert bool(stderr) == bool(text)
+
+
+def test_a_handler_of_python_is_called(tmp_path: Path) -> None:
+    file, mapped = table(tmp_path, "int64")
+    os.truncate(file.path, PAGE)
+
+    def work() -> None:
+        signal.signal(signal.SIGBUS, lambda *_: os.write(2, b"mine"))
+        for step in (kill, kill, lambda _: None):
+            with pytest.raises(ReadError):
+                pick(file, mapped, [7])
+            step(mapped)
+
+    assert in_child(work, tmp_path / "stderr") == (0, "minemine")
