@@ -136,6 +136,12 @@ class ArrayPool:
             self._collect()
             return sum(map(len, self._spare))
 
+    def trim(self) -> None:
+        """Free the spare blocks, because later arrays will have other sizes."""
+        with self._lock:
+            self._collect()
+            self._spare.clear()
+
     def close(self) -> None:
         """Free the spare blocks now, and each block in use when its arrays are gone."""
         with self._lock:

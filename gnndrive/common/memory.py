@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from decimal import Decimal
 
 from gnndrive.common.errors import ConfigError
 
@@ -24,13 +25,14 @@ def parse_size(size: str | int | float, name: str) -> int:
     """
     if isinstance(size, bool) or not isinstance(size, str | int | float):
         raise ConfigError(f'{name}={size!r} is no size: give bytes or a text such as "8GB"')
+    count: float | Decimal
     if not isinstance(size, str):
         count = float(size)
     else:
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([A-Za-z]*)\s*", size)
         if not match or match[2].upper() not in _UNITS:
             raise ConfigError(f'{name}={size!r} is no size: write it as "8GB", "512MiB" or bytes')
-        count = float(match[1]) * _UNITS[match[2].upper()]
+        count = Decimal(match[1]) * _UNITS[match[2].upper()]  # "1.001KB" is 1,001 bytes
     if not 1 <= count < 2**63:
         raise ConfigError(f"{name}={size!r} is not a positive number of bytes")
     return int(count)
@@ -67,6 +69,15 @@ def format_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def least_text(count: int) -> str:
+    """A text for at least `count` bytes, to be given as an argument: four digits, rounded up."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
+        if count >= unit:
+            digits = 10 ** max(4 - len(str(count // unit)), 0)
+            return f"{-(-count * digits // unit) / digits:g}{name}"
+    return str(count)
 
 
 def available_memory() -> int:

@@ -8,7 +8,8 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `store_loader`: `StoreLoader`, the base class of both: iterating, closing.
 - `resumable`: `Resumable`, the base class of `StoreLoader`: `state_dict`, `load_state_dict`.
 - `epoch_state`: `EpochState`, how far an epoch has come; `state_dict` and `load_state_dict`.
-- `assembly`: `Assembly` makes schedule, sampler, plan and settings; `EpochAssembly` makes batches.
+- `assembly`: `Assembly` makes schedule, sampler, plan and settings; `drawing` draws batches for it.
+- `epoch_assembly`: `EpochAssembly` makes an epoch's inputs and batches.
 - `settings`: `RuntimeSettings`, what the assembly decides and the runtime is made from.
 - `runtime`: `Runtime` owns threads, engine, adjacency and buffers, and starts epochs.
 - `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.

@@ -266,14 +266,17 @@ OWN_ARGUMENTS = {
     "gap": None,
     "policy": "auto",
     "sweep": "auto",
-    "samplers": 4,
+    "samplers": "auto",
     "extractors": 4,
-    "extracting_queue": 6,
-    "training_queue": 4,
+    "extracting_queue": "auto",
+    "training_queue": "auto",
     "seed": None,
 }
 """gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
 attribute of the same name for each."""
+
+STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
+"""Those of them that are whole numbers, or "auto": the plan's choice."""
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
@@ -307,7 +310,8 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: one of them cannot work.
     """
-    counts = ("io_depth", "samplers", "extractors", "extracting_queue", "training_queue")
+    counts = ["io_depth", "extractors"]
+    counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
     checked = given | {name: positive(**{name: given[name]}) for name in counts}
     for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
         if given[name] != "auto":

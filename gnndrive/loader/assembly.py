@@ -1,14 +1,12 @@
-"""`Assembly`: makes a loader's schedule, sampler, plan and settings. `EpochAssembly`: its batches.
+"""`Assembly`: makes a loader's schedule, sampler, plan and settings.
 
 `StoreLoader` makes an `Assembly` from its checked arguments. `Assembly` asks `plan/` for the plan
-and finds the plug-ins that the strategy names; no plug-in's name is written here. The pipeline's
-stages call `EpochAssembly` in worker threads: for the rows that a sample needs, and for the
-finished batch.
+and finds the plug-ins that the strategy names; no plug-in's name is written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,15 +16,18 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find
-from gnndrive.common.records import EngineSettings, Int64Array, Sample, Seeds, Subgraph
+from gnndrive.common.records import EngineSettings
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.loader.runtime import Runtime
+from gnndrive.loader.arguments import STAGE_COUNTS
+from gnndrive.loader.drawing import Drawing, some_seeds
+from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.pipeline.batch import Extracted
-from gnndrive.pipeline.epoch import EpochInputs, Stages
-from gnndrive.pipeline.output_queue import References
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.request import Planner, PlanRequest, make_planner
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import Disk
+from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
@@ -36,10 +37,8 @@ from gnndrive.sampling.schedules.base import (
     InputNodes,
     Schedule,
     ScheduleContext,
-    Window,
 )
-from gnndrive.store.calibration import checked_gap
-from gnndrive.store.format import torch_dtype
+from gnndrive.store.calibration import checked_gap, load_calibration
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 
@@ -105,7 +104,7 @@ class Assembly:
 
     def plan(self) -> Plan:
         """See `NeighborLoader.plan`."""
-        return self._planner().plan()
+        return make_planner(self._request()).plan()
 
     def settings(self) -> RuntimeSettings:
         """Decide what the loader's runtime is made from.
@@ -113,41 +112,58 @@ class Assembly:
         Raises:
             ConfigError: an argument cannot work.
         """
-        planner, own = self._planner(), self.own
-        sweep = None if own["sweep"] == "auto" else int(own["sweep"])
-        stages = Stages(
-            own["samplers"], own["extractors"], own["extracting_queue"], own["training_queue"],
-            self.in_order, sweep,
-        )  # fmt: skip
+        request = self._request()
+        planner, own = make_planner(request), self.own
+        plan, with_plan = planner.plan(), partial(_with_plan, *self._if_whole)
+        counts = planner.stages
         settings = RuntimeSettings(
             strategy=self.strategy,
             tables=tuple(self.collate.tables),
-            plan=planner.plan(),
+            plan=plan,
             policy=self._policy,
-            stages=stages,
+            stages=Stages(counts.samplers, own["extractors"], in_order=self.in_order),
             engine=own["engine"],
             engine_settings=EngineSettings(own["io_depth"], self._block_bytes),
             device=self.device,
-            gap_bytes_max=checked_gap(own["gap"], self.store, self._block_bytes),
+            gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
+            request=request,
         )
-        # If the buffer holds all rows, none ever leaves it, so only a policy that the user named is
-        # used. Nothing is read after the first epoch, so only a sweep that the user named is used.
-        if_whole = (
-            None if own["policy"] == "auto" else own["policy"],
-            replace(stages, sweep=sweep or 1),
-        )
-        first = _with_plan(settings, settings.plan, *if_whole)
+        first = with_plan(settings, planner, plan)
         if not planner.warm_up:
             return first
 
         def after_warm_up(device_bytes: int) -> RuntimeSettings:  # refers to no loader: no cycle
-            plan = planner.plan_after_warm_up(device_bytes)
+            after = planner.plan_after_warm_up(device_bytes)
             # Which attributes are fetched stays, because their files are open already.
-            plan = replace(plan, fetched=settings.plan.fetched)
-            return _with_plan(settings, plan, *if_whole)
+            return with_plan(settings, planner, replace(after, fetched=plan.fetched))
 
         return replace(first, after_warm_up=after_warm_up)
+
+    def settings_for_larger(self, before: RuntimeSettings, size: Bounds) -> RuntimeSettings:
+        """Decide the settings that follow, in the same runtime, after a batch that was larger than
+        planned.
+
+        Raises:
+            ConfigError: a batch of that size does not fit into `memory=`.
+        """
+        drawing = self._drawing()
+        assert drawing is not None, "the plan before counts batches that were drawn"
+        request = drawing.keep_larger(before.request, size)
+        planner = plan_again(before.plan, before.stages.samplers, request)
+        plan = replace(planner.plan(), fetched=before.plan.fetched)
+        settings = replace(before, policy=self._policy, request=request)
+        return _with_plan(*self._if_whole, settings, planner, plan)
+
+    @property
+    def _if_whole(self) -> tuple[Any, int | None]:
+        """The policy and the sweep that the user named. If the buffer holds all rows, only these
+        are used, because none ever leaves it, and nothing is read after the first epoch."""
+        return None if self.own["policy"] == "auto" else self.own["policy"], self._sweep
+
+    @property
+    def _sweep(self) -> int | None:
+        return None if self.own["sweep"] == "auto" else int(self.own["sweep"])
 
     @property
     def _policy(self) -> Any:
@@ -157,110 +173,125 @@ class Assembly:
     def _block_bytes(self) -> int:
         return block_bytes(max((table.file.row_bytes for table in self.collate.tables), default=1))
 
-    def _planner(self) -> Planner:
-        """Make the planner of this loader.
+    def _request(self) -> PlanRequest:
+        """What this loader's plan depends on; may draw batches.
 
         Raises:
             ConfigError: an argument cannot work.
+            StoreError, ReadError: the graph is damaged or cannot be read.
         """
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
         asked = own["topology"] != "auto"
-        return make_planner(
-            PlanRequest(
-                store=self.store,
-                tables=tuple(self.collate.tables),
-                converted_bytes=tuple(map(self.collate.converted_bytes, self.collate.tables)),
-                bounds=self.sampler().bounds(self._seeds_max, counts, types.edges),
-                seed_bytes=self.inputs.nbytes + self.schedule(0).order_bytes,
-                subgraphs=subgraphs is not None,
-                needs_indices=None if subgraphs is None else subgraphs.needs_indices,
-                graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
-                candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
-                memory=_size(own, "memory"),
-                buffer=_size(own, "buffer"),
-                device_memory=_size(own, "device_memory"),
-                neighbour_cache=own["neighbour_cache"],
-                topologies=(own["topology"],) if asked else self.strategy.topologies,
-                topology_asked=asked,
-                policy=self._policy,
-                device=self.device,
-                in_order=self.in_order,
-                samplers=own["samplers"],
-                extracting_queue=own["extracting_queue"],
-                training_queue=own["training_queue"],
-                staging_bytes=own["io_depth"] * self._block_bytes,
-            )
+        bounds = self.sampler().bounds(self._seeds_max, counts, types.edges)
+        counts_of = {name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS}
+        request = PlanRequest(
+            store=self.store,
+            tables=tuple(self.collate.tables),
+            converted_bytes=tuple(map(self.collate.converted_bytes, self.collate.tables)),
+            bounds=bounds,
+            planned=bounds,
+            drawn=None,
+            seed_bytes=self.inputs.nbytes + self.schedule(0).order_bytes,
+            subgraphs=subgraphs is not None,
+            disjoint=subgraphs is not None and subgraphs.disjoint,
+            edge_temporaries=0 if subgraphs is None else subgraphs.edge_temporaries,
+            needs_indices=None if subgraphs is None else subgraphs.needs_indices,
+            graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
+            candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
+            memory=_size(own, "memory"),
+            buffer=_size(own, "buffer"),
+            device_memory=_size(own, "device_memory"),
+            neighbour_cache=own["neighbour_cache"],
+            topologies=(own["topology"],) if asked else self.strategy.topologies,
+            topology_asked=asked,
+            policy=self._policy,
+            device=self.device,
+            in_order=self.in_order,
+            sweep=self._sweep,
+            staging_bytes=own["io_depth"] * self._block_bytes,
+            disk=self._disk(),
+            **counts_of,
         )
+        drawing = self._drawing()
+        return request if drawing is None else drawing.drawn_for(request)
+
+    def _drawing(self) -> Drawing | None:
+        """How batches are drawn for the plan; None: the plan counts the most that the fanout
+        allows.
+
+        It does so if the loader could not plan again in the middle of an epoch: with in_order=False
+        the number of batches that were delivered does not say which are left, and a GPU's buffer is
+        not made again. A user's sampler, and batches of varying numbers of seeds, are not drawn
+        either.
+        """
+        plugin, where = self.device
+        own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
+        size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
+        if not (own and self.in_order and on_host and size):
+            return None
+        schedule = self.schedule(0) if self.batch_sampler is None else None
+        spread, collate = not self.shuffle, self.collate
+        return Drawing(
+            self.store, self._drawn_settings(size),
+            partial(some_seeds, self.inputs, size, schedule, spread),
+            lambda limits: self.sampler(limits=limits),
+            lambda sample: collate.rows_of(sample, collate.attributes),
+        )  # fmt: skip
+
+    def _drawn_settings(self, size: int) -> str:
+        """A text that identifies the batches of `size` seeds that are drawn for the plan."""
+        order = "in random order" if self.shuffle else "in order"
+        parts = [
+            f"sampler {_plugin_name(self.strategy.sampler)}",
+            f"schedule {_plugin_name(self.strategy.schedule)}",
+            f"{size} of {self.inputs.identity}",
+            order if self.batch_sampler is None else "in a sampler's order",
+            f"num_neighbors {fanout_to_json(self.num_neighbors)}, replace {self.replace}",
+        ]
+        if self.subgraphs is not None:
+            parts.append(self.subgraphs.identity)
+        return "; ".join(parts)
+
+    def _disk(self) -> Disk:
+        """What reads cost, by the store's calibration if there is one."""
+        cost = load_calibration(self.store)
+        gap = checked_gap(self.own["gap"], self.store, self._block_bytes)
+        return Disk(gap_bytes=gap) if cost is None else Disk(cost.request_s, cost.byte_s, gap)
+
+    @property
+    def batch_seeds(self) -> int | None:
+        """The number of seeds of a batch; None: the user's batch sampler does not say it."""
+        size: int | None = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
+        return size
 
     @property
     def _seeds_max(self) -> int:
         """The most seeds that a batch can have."""
         count = len(self.inputs)
-        size = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        return min(size or count, max(count, 1))
+        return min(self.batch_seeds or count, max(count, 1))
+
+
+def _with_plan(
+    policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan
+) -> RuntimeSettings:
+    """The settings with a plan; `policy` and `sweep` are those that the user named, or None."""
+    counts, whole = planner.stages, plan.holds_everything
+    stages = replace(
+        settings.stages, samplers=counts.samplers, extracting_queue=counts.extracting_queue,
+        training_queue=counts.training_queue, sweep=sweep or 1 if whole else sweep,
+    )  # fmt: skip
+    return replace(
+        settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
+        limits=planner.limits,
+    )  # fmt: skip
+
+
+def _plugin_name(plugin: Any) -> str:
+    """The name of a plug-in, or of a class and its module."""
+    return plugin if isinstance(plugin, str) else f"{plugin.__module__}.{plugin.__qualname__}"
 
 
 def _size(own: dict[str, Any], name: str) -> int | None:
     """The argument `name` in bytes, or None."""
     return None if own[name] is None else parse_size(own[name], name)
-
-
-def _with_plan(
-    settings: RuntimeSettings, plan: Plan, policy_if_whole: Any, stages_if_whole: Stages
-) -> RuntimeSettings:
-    """The settings for a plan; `…_if_whole` replace theirs if the buffer holds all rows."""
-    if not plan.holds_everything:
-        return replace(settings, plan=plan)
-    return replace(settings, plan=plan, policy=policy_if_whole, stages=stages_if_whole)
-
-
-class EpochAssembly:
-    """Makes one epoch's inputs and batches; see `pipeline.epoch.BatchAssembly`.
-
-    Args:
-        assembly: the loader's assembly.
-        runtime: has the attributes, the array pool and the device.
-        number: the epoch's number if the user gave `seed`, else 0.
-        seed: the user's, or the one drawn for this epoch. A batch's random draws depend on `seed`,
-            `number` and its index.
-    """
-
-    def __init__(self, assembly: Assembly, runtime: Runtime, number: int, seed: int) -> None:
-        self._assembly, self._collate = assembly, assembly.collate
-        self._pool, self._attributes = runtime.array_pool, runtime.attributes
-        self._device = runtime.device
-        self._number, self._seed = number, seed
-        self._files = {table.name: table.file for table in self._collate.tables}
-
-    def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
-        """Make what the pipeline needs to run the epoch from batch `first` on.
-
-        Args:
-            batches: the seeds of the batches from `first` on, each with its window.
-            first: the index of the first batch; not 0 in a resumed epoch and after a warm-up.
-        """
-        sampler = self._assembly.sampler(self._pool.empty)
-        return EpochInputs(self._number, self._seed, batches, sampler, self, first)
-
-    def prepare(self) -> None:
-        """Read the labels, while the first batch is sampled."""
-        self._collate.prepare()
-
-    def rows_of(self, sample: Sample | Subgraph) -> dict[str, Int64Array]:
-        """See `Collate.rows_of`."""
-        return self._collate.rows_of(sample, self._attributes, self._pool.empty)
-
-    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
-        """Gather a batch's rows and join them with its sample; see `BatchAssembly.make`."""
-        rows = {
-            name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
-            for name, file in self._files.items()
-        }
-        gathered()
-        memory = self._pool.references(each.data_ptr() for each in rows.values())
-        batch = self._collate(
-            item.seeds, item.sample, item.rows, rows, self._attributes, self._pool.empty,
-            self._device,
-        )  # fmt: skip
-        return batch, memory

@@ -23,7 +23,8 @@ from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.plan.plan import TablePlan, second_buffer
+from gnndrive.plan.plan import TablePlan
+from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.store.reader import Store
 
 
@@ -39,7 +40,8 @@ class BufferPool:
         empty: allocates short-lived arrays of the slot tables, as `numpy.empty` does.
 
     Attributes:
-        settings: the runtime's settings; `grow` replaces them after a warm-up.
+        settings: the runtime's settings; `grow` replaces them after a warm-up, `replace_plan` after
+            a batch that was larger than planned.
     """
 
     def __init__(
@@ -98,6 +100,11 @@ class BufferPool:
             except ConfigError:  # the memory is fragmented, or another process has taken it
                 free_bytes //= 2
         self.settings = replace(settings, after_warm_up=None)
+
+    async def replace_plan(self, settings: RuntimeSettings) -> None:
+        """Have the next `take` make a buffer by other settings. No buffer may be lent."""
+        await self.close()
+        self.settings = settings
 
     def stats(self) -> Counter[str]:
         """The slot tables' counters, summed over all buffers since the start."""

@@ -2,7 +2,8 @@
 
 `StoreLoader` makes it for each epoch. It starts the epoch in the `Runtime` and takes batches from
 the epoch's output queue. After a warm-up it ends the epoch, has the runtime make a larger feature
-buffer, and starts the rest of the epoch with it.
+buffer, and starts the rest of the epoch with it. It does the same at a batch that is larger than
+the plan counts, with a new plan.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import Any, Self
 
-from gnndrive.common.errors import LateError
+from gnndrive.common.errors import BatchTooLarge, LateError
 from gnndrive.common.records import Seeds
-from gnndrive.loader.assembly import EpochAssembly
+from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
@@ -47,32 +51,38 @@ class Closeable(ABC):
 
 
 class ReplayableSeeds(Iterator[tuple[Window, Seeds]]):
-    """The seeds of an epoch that begins with a warm-up; keeps those that were drawn.
+    """The seeds of an epoch that may be run in several parts; keeps those that were drawn.
 
-    At the end of the warm-up, the pipeline has drawn seeds of batches that it has not delivered.
-    `replay` yields these seeds again, then the others.
+    At the end of a part, the pipeline has drawn seeds of batches that it has not delivered.
+    `replay` yields these seeds again, then the others; `forget` drops those of delivered batches.
 
     Args:
         batches: the seeds of each batch, with its window.
     """
 
     def __init__(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
-        self._batches, self._drawn = batches, list[tuple[Window, Seeds]]()
+        self._batches, self._drawn = batches, deque[tuple[Window, Seeds]]()
         self._error: BaseException | None = None
 
     def __next__(self) -> tuple[Window, Seeds]:
         try:
-            self._drawn.append(next(self._batches))
+            drawn = next(self._batches)
         except BaseException as error:
             # The end, or an error of the user's sampler. `replay` raises it again, after the seeds
             # that were drawn before it.
             self._error = error
             raise
-        return self._drawn[-1]
+        self._drawn.append(drawn)  # another thread may forget it at once
+        return drawn
+
+    def forget(self, first: int) -> None:
+        """Drop the seeds of the batches before `first`; any thread may call this."""
+        while self._drawn and self._drawn[0][1].index < first:
+            self._drawn.popleft()
 
     def replay(self, first: int) -> Iterator[tuple[Window, Seeds]]:
         """Yield the seeds of the batches from `first` on."""
-        yield from (each for each in self._drawn if each[1].index >= first)
+        yield from [each for each in self._drawn if each[1].index >= first]
         if self._error is not None and not isinstance(self._error, StopIteration):
             raise self._error
         yield from self._batches
@@ -91,7 +101,7 @@ class BatchIterator(Iterator[Any]):
     Args:
         loader: the loader, which stays alive as long as this iterator.
         runtime: runs the epoch.
-        assembly: makes the epoch's inputs: once, or twice if the epoch begins with a warm-up.
+        assembly: makes the epoch's inputs, once for each part that the epoch is run in.
         batches: the seeds of each batch, with its window.
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
         timeout: seconds to wait for a batch before LateError is raised; 0: no limit.
@@ -111,15 +121,17 @@ class BatchIterator(Iterator[Any]):
         self._runtime, self._assembly, self._state = runtime, assembly, state
         self._timeout = timeout or None
         self._epoch_lock, self._closed = threading.Lock(), False
-        # Until the end of a warm-up; else None.
-        self._replayable = ReplayableSeeds(batches) if runtime.warming_up else None
-        self._warm_up_end = state.batches + WARM_UP
-        self._ending_warm_up: asyncio.Future[None] | None = None
-        self._start(self._replayable or batches)
+        # The number of batches before the end of a warm-up; None: there is none, or it has ended.
+        self._warm_up_end = state.batches + WARM_UP if runtime.warming_up else None
+        self._between_parts: asyncio.Future[None] | None = None
+        self._start(batches)
 
     def _start(self, batches: Iterator[tuple[Window, Seeds]]) -> None:
         """Start the epoch, or the rest of it, whose seeds are `batches`."""
-        self._run = self._runtime.begin(self._assembly.inputs(batches, self._state.batches))
+        several = self._warm_up_end is not None or self._runtime.settings.limits is not None
+        self._replayable = ReplayableSeeds(batches) if several else None
+        inputs = self._assembly.inputs(self._replayable or batches, self._state.batches)
+        self._run = self._runtime.begin(inputs)
         self._output = self._run.epoch.output
         self._finalizer = weakref.finalize(self, self._runtime.drop, self._run)
 
@@ -130,9 +142,13 @@ class BatchIterator(Iterator[Any]):
         self._runtime.check_caller()
         started = perf_counter()
         try:
-            if self._state.batches == self._warm_up_end and self._replayable is not None:
+            if self._state.batches == self._warm_up_end:
                 self._end_warm_up()
-            return self._deliver(self._output.get(self._timeout))
+            while True:
+                try:
+                    return self._deliver(self._output.get(self._timeout))
+                except BatchTooLarge as error:
+                    self._plan_again(error)
         except OutputEnded:
             self._finish()
             raise StopIteration from None
@@ -146,6 +162,8 @@ class BatchIterator(Iterator[Any]):
 
     def _deliver(self, batch: Any) -> Any:
         self._state.batches += 1
+        if self._replayable is not None:
+            self._replayable.forget(self._state.batches)
         self._runtime.device.hand_over(batch)
         return batch
 
@@ -153,17 +171,33 @@ class BatchIterator(Iterator[Any]):
         """Run the rest of the epoch with a larger feature buffer, in the device memory that
         training leaves. Batches stay the same, because they depend on their indices only."""
         with self._epoch_lock:
-            replayable = self._replayable
-            try:
-                ended = self._closed or self._output.ended
-                if replayable is None or ended or not self._runtime.runs_only(self._run):
-                    return
-                self._finalizer.detach()
-                self._runtime.end(self._run)
-                self._runtime.grow()
-                self._start(replayable.replay(self._state.batches))
-            finally:
-                self._replayable = None
+            self._warm_up_end, replayable = None, self._replayable
+            ended = self._closed or self._output.ended
+            if replayable is None or ended or not self._runtime.runs_only(self._run):
+                return
+            self._finalizer.detach()
+            self._runtime.end(self._run)
+            self._runtime.grow()
+            self._start(replayable.replay(self._state.batches))
+
+    def _plan_again(self, error: BatchTooLarge) -> None:
+        """Run the rest of the epoch by a new plan, because the next batch is larger than the plan
+        counts. The epoch has ended before that batch, so all batches before it are delivered.
+
+        Raises:
+            ConfigError: the batch does not fit into `memory=`, or another iterator is running, so
+                that the plan cannot change.
+        """
+        with self._epoch_lock:
+            if self._closed:
+                return
+            assert self._replayable is not None
+            self._finalizer.detach()
+            self._runtime.end(self._run)
+            batches = self._replayable.replay(self._state.batches)
+            first = next(batches)
+            self._assembly.plan_again(first[1], error.size)
+            self._start(chain([first], batches))
 
     def __aiter__(self) -> BatchIterator:
         return self
@@ -172,15 +206,16 @@ class BatchIterator(Iterator[Any]):
         self._runtime.check_caller()
         started, waiting = perf_counter(), asyncio.timeout(self._timeout)
         try:
-            if self._state.batches == self._warm_up_end and self._replayable is not None:
-                # If this task is cancelled meanwhile, the next call waits for the same future.
-                if self._ending_warm_up is None:
-                    ending = asyncio.to_thread(self._end_warm_up)
-                    self._ending_warm_up = asyncio.ensure_future(ending)
-                await asyncio.shield(self._ending_warm_up)
-            async with waiting:
-                batch = await self._output.aget()
-            return self._deliver(batch)
+            if self._state.batches == self._warm_up_end:
+                self._in_a_thread(self._end_warm_up)
+            while True:
+                await self._part_begun()
+                try:
+                    async with waiting:
+                        return self._deliver(await self._output.aget())
+                except BatchTooLarge as error:
+                    waiting = asyncio.timeout(self._timeout)
+                    self._in_a_thread(partial(self._plan_again, error))
         except TimeoutError:
             if not waiting.expired():  # making the batch raised it
                 raise
@@ -190,6 +225,21 @@ class BatchIterator(Iterator[Any]):
             raise StopAsyncIteration from None
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
+
+    def _in_a_thread(self, change: Callable[[], None]) -> None:
+        """Begin to end a part of the epoch and to start the next one."""
+        if self._between_parts is None:
+            self._between_parts = asyncio.ensure_future(asyncio.to_thread(change))
+
+    async def _part_begun(self) -> None:
+        """Wait until the next part has begun, if one is to begin. If this task is cancelled
+        meanwhile, the next call waits for the same future."""
+        if self._between_parts is not None:
+            try:
+                await asyncio.shield(self._between_parts)
+            finally:
+                if self._between_parts.done():
+                    self._between_parts = None
 
     def _finish(self) -> None:
         if not self._closed:  # else the user has closed it before the end

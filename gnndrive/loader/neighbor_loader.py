@@ -63,8 +63,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         filter_per_worker: whether features of data in memory are joined in torch's workers.
         neighbor_sampler: a PyG `BaseSampler` to use instead of gnndrive's `NeighborSampler`.
         directed: deprecated by PyG; False means subgraph_type="induced".
-        memory: the host memory that loading may use in all; `plan()` says for what. None: no
-            limit, and `buffer` has a default of its own.
+        memory: the host memory that loading may use in all; `plan()` says for what. The first plan
+            samples a few batches to know how large they are (docs/tasks/memory.md). None: no limit,
+            and `buffer` has a default of its own.
         buffer: the feature buffer's size. None: what `memory` leaves, or on a GPU what
             `device_memory` leaves; without `memory`, a quarter of the available host memory.
         device: where the feature buffer and the batches live: "cpu", "cuda", "cuda:1", a
@@ -94,10 +95,13 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             "auto": as many as the buffer has room for, up to four; one if it holds all rows.
         samplers: the most batches that are sampled at once; with topology="direct" they share their
             reads. The loader's pool has samplers + 2 threads for all blocking work, gathers
-            included. A positive `num_workers` replaces it.
+            included. A positive `num_workers` replaces it. "auto": 4, or with `memory` as many as
+            pay for their memory.
         extractors: the number of tasks that read batches' rows into the feature buffer.
-        extracting_queue: how many batches may be sampled or wait for an extractor.
-        training_queue: how many batches may be extracted or wait to be delivered.
+        extracting_queue: how many batches may be sampled or wait for an extractor. "auto": 6, or
+            with `memory` as many as pay for their memory.
+        training_queue: how many batches may be extracted or wait to be delivered. "auto": likewise,
+            4 at most.
         seed: makes every epoch's batches reproducible. None: each `iter` draws a seed from
             `generator`, as torch's loaders do.
         **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
@@ -141,10 +145,10 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         gap: str | int | None = None,
         policy: Any = "auto",
         sweep: str | int = "auto",
-        samplers: int = 4,
+        samplers: str | int = "auto",
         extractors: int = 4,
-        extracting_queue: int = 6,
-        training_queue: int = 4,
+        extracting_queue: str | int = "auto",
+        training_queue: str | int = "auto",
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -239,10 +243,10 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         gap: str | int | None = None,
         policy: Any = "auto",
         sweep: str | int = "auto",
-        samplers: int = 4,
+        samplers: str | int = "auto",
         extractors: int = 4,
-        extracting_queue: int = 6,
-        training_queue: int = 4,
+        extracting_queue: str | int = "auto",
+        training_queue: str | int = "auto",
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -32,6 +33,7 @@ from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
+from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
 
@@ -236,6 +238,35 @@ class Runtime:
             ClosedError: the runtime was closed.
         """
         self.loop_thread.call(self._buffers.grow())
+
+    def free_buffer(self) -> None:
+        """Free the feature buffer and spare memory, because the plan is to change.
+
+        Raises:
+            ConfigError: another epoch is running, which uses memory by the present plan.
+            ClosedError: the runtime was closed.
+        """
+        if self._tasks:
+            raise ConfigError(
+                "a batch is larger than the plan counts, and another iterator of this loader is "
+                "running, so the plan cannot change: close the other iterator, or begin the epoch "
+                "again, which counts batches of this size from its start"
+            )
+        self.loop_thread.call(self._buffers.close())
+        self.array_pool.trim()
+
+    def use(self, settings: RuntimeSettings) -> None:
+        """Run the next epochs by other settings; call `free_buffer` before.
+
+        Raises:
+            ClosedError: the runtime was closed.
+        """
+        self.loop_thread.call(self._buffers.replace_plan(settings))
+
+    @property
+    def topologies(self) -> Sequence[Topology]:
+        """The adjacency, one for each edge type."""
+        return self._adjacency.topologies
 
     # ---- numbers ----
 

@@ -14,6 +14,8 @@ import torch
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.plan import Plan
+from gnndrive.plan.request import PlanRequest
+from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.strategies import Strategy
 
@@ -35,7 +37,10 @@ class RuntimeSettings:
             host.
         gap_bytes_max: rows with at most this many bytes between them on disk are read in one
             request.
+        request: what the plan was made from.
         worker_init: called in each worker thread with its number; None: nothing is called.
+        limits: the largest batch that the plan counts; a larger one makes the loader plan again.
+            None: the plan counts the most that the fanout allows.
         after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory
             that loading may use then; None: these settings are not for a warm-up.
     """
@@ -49,5 +54,7 @@ class RuntimeSettings:
     engine_settings: EngineSettings
     device: tuple[Any, torch.device | None]
     gap_bytes_max: int
+    request: PlanRequest
     worker_init: Callable[[int], object] | None = None
+    limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None

@@ -29,7 +29,8 @@ from gnndrive.loader.arguments import (
     checked_feature_dtype,
     checked_own,
 )
-from gnndrive.loader.assembly import Assembly, EpochAssembly
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.resumable import Resumable
@@ -63,10 +64,10 @@ class StoreLoader(Closeable, Resumable):
     gap: str | int | None
     policy: Any
     sweep: str | int
-    samplers: int
+    samplers: str | int
     extractors: int
-    extracting_queue: int
-    training_queue: int
+    extracting_queue: str | int
+    training_queue: str | int
     _runtime: Runtime | None = None
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
@@ -125,7 +126,10 @@ class StoreLoader(Closeable, Resumable):
     # ---- planning, counting, closing ----
 
     def plan(self) -> Plan:
-        """What will use how much memory, and why; print it to read it. It reads nothing from disk.
+        """What will use how much memory, and why; print it to read it.
+
+        With `memory=`, the first plan of a store and settings samples a few batches, whose sizes
+        are kept beside the store; no other plan reads anything from disk.
 
         Raises:
             ConfigError: `memory`, `buffer` or `device_memory` is too small, and the message gives a

@@ -52,8 +52,8 @@ class Stages:
 
 
 class BatchAssembly(Protocol):
-    """What the stages call in the loader (`loader/assembly.py`): `prepare` once an epoch, `rows_of`
-    and `make` once a batch. All of them block and run in worker threads."""
+    """What the stages call in the loader (`loader/epoch_assembly.py`): `prepare` once an epoch,
+    `rows_of` and `make` once a batch. All of them block and run in worker threads."""
 
     def prepare(self) -> None:
         """Load what the first batch needs beside its rows, while it is being sampled. Must not

@@ -1,11 +1,17 @@
 """How much memory a loader uses for what, decided before the first read.
 
 The loader (`loader/assembly.py`) asks for a plan with a `PlanRequest` and makes its runtime by it.
-No module here reads the graph or allocates anything. In the order in which a loader uses them:
+Only `drawn` reads the graph, through a sampler. In the order in which a loader uses them:
 
-- `request`: `make_planner` turns a `PlanRequest` into a `Planner`, which makes the plan.
+- `drawn`: `draw_batches` samples a few batches, whose sizes say how large a batch is.
+- `request`: `PlanRequest` and the `requirements_of` it.
 - `requirements`: `Requirements`, the sizes that a plan depends on, such as the largest batch.
+- `choice`: `make_planner` chooses topology, samplers and queues; `least_memory`.
 - `topology_choice`: `choose_topology` picks where the adjacency lives.
-- `plan`: `make_plan` makes a `Plan`, a list of `PlanItem`s; add new uses of memory there.
+- `prediction`: `batch_seconds`, what a batch costs with a plan.
+- `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
+- `plan`: `make_plan` makes a `Plan`, a list of `PlanItem`s.
+- `items`: all uses of memory beside the feature buffer; add new ones there.
 - `slot_split`: `split_slots` divides the feature buffer's memory among its tables.
+- `second_buffer`: the feature buffer of a second live iterator.
 """

@@ -1,63 +1,32 @@
 """`Plan`: what uses how much memory and why; `make_plan` divides `memory=` or `buffer=`.
 
-`Planner` (`plan/request.py`) calls `make_plan` before the first read, and `BufferPool` calls
-`second_buffer` for each further live iterator. `memory=` counts everything that loading needs: the
-feature buffer and its slot tables, staging, queued samples, samplers' scratch, the adjacency and
-two live batches. It does not count Python, torch and the model. Because a batch's size is unknown
-before it is sampled, the plan counts the largest batch that the fanout allows, and the feature
-buffer gets what remains in this worst case.
+`Planner` (`plan/planner.py`) calls `make_plan` before the first read. `memory=` counts everything
+that loading needs: the feature buffer and its slot tables, staging, queued samples, samplers'
+scratch, the adjacency and two live batches. It does not count Python, torch and the model. Because
+a batch's size is unknown before it is sampled, the plan counts the largest batch that the fanout
+allows, or with a budget the largest that is expected from a few that were drawn (`plan/drawn.py`),
+and the feature buffer gets what remains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.items import (
+    LIVE,
+    PER_EPOCH,
+    SLOT_TABLE_BYTES,
+    PlanItem,
+    other_items,
+    slot_bytes,
+)
 from gnndrive.plan.requirements import Requirements, TableRequirements
 from gnndrive.plan.slot_split import split_slots
 
-# A slot's entries in native/buffer.c and standby.c. Standby also has one bucket for each distinct
-# key; these are not counted, because LRU has few.
-SLOT_TABLE_BYTES = 38
-MAPPING_BYTES = 4  # a row's entry in the mapping table
-SCRATCH_NODE_BYTES = 56  # a sampler's scratch for a node: hash entries, id, colptr, room to grow
-SCRATCH_EDGE_BYTES = 24  # a sampler's scratch for an edge: position, row, room to grow
-# For each row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8 and load_slots 4
-# (kept until its read is planned, which may have to wait for staging), planned reads 21; if the
-# batch is admitted by parts, also its order 4 and its part's pending 4.
-LEASE_BYTES = 57
-WINDOW_BYTES = 1  # a row's entry in native/window.c
-PER_EPOCH = (  # the items that each live iterator has for itself
-    "mapping table",
-    "queued samples",
-    "sampler scratch",
-    "leases",
-    "live batches",
-    "look-ahead",
-    "pinned staging",
-    "attributes",
-)
-LIVE = "one in use, one ready"
-LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
 DEFAULT_SHARE = 0.25  # share of the available memory that is used if the user gives no budget
-
-
-@dataclass(frozen=True, slots=True)
-class PlanItem:
-    """One use of memory.
-
-    Attributes:
-        what: the item's name, such as "staging".
-        nbytes: an upper bound, in bytes.
-        why: what it holds and why it has this size, as `plan()` prints it.
-    """
-
-    what: str
-    nbytes: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +108,13 @@ class Plan:
         return sum(line.nbytes for line in self.lines if line.what in PER_EPOCH)
 
     @property
+    def between_epochs_bytes(self) -> int:
+        """Bytes of host memory that are free while no epoch runs and the feature buffer is closed;
+        the user may still have two live batches."""
+        freed = {"feature buffer", "slot tables", *PER_EPOCH} - {"live batches"}
+        return sum(line.nbytes for line in self.lines if line.what in freed)
+
+    @property
     def buffer_bytes(self) -> int:
         """Bytes of the feature buffer's slots."""
         return sum(table.slots * table.row_bytes for table in self.tables)
@@ -180,7 +156,7 @@ def make_plan(
         ConfigError: the budget is too small for the other items, or the buffer for a single row;
             the message names a size that works.
     """
-    others = _other_items(requirements, topology)
+    others = other_items(requirements, topology)
     live = PlanItem("live batches", 2 * requirements.batch_bytes, LIVE)
     slots, why = _choose_slots(requirements, memory, buffer, others, live.nbytes)
     tables = tuple(
@@ -245,9 +221,11 @@ def _choose_slots(
             "because the default is a quarter of the available memory; set memory= or buffer= to "
             "change it"
         )
+    whole = requirements.whole_batches and buffer is None
     for table, count in zip(tables, slots, strict=True):
-        if count < 1 and table.batch_rows_max > 0:
-            short = memory is not None and memory - needed < max(per_slot)
+        least = min(table.batch_rows_max, table.rows) if whole else 1
+        if count < least and table.batch_rows_max > 0:
+            short = memory is not None and memory - needed < max(per_slot) * least
             raise ConfigError(
                 _no_room(requirements, table, memory, buffer, others, live_bytes, short)
             )
@@ -289,109 +267,4 @@ def _no_room(
     return (
         f"a quarter of the available memory, {format_size(DEFAULT_SHARE * available_memory())}, "
         f"holds no row of {table.row_bytes:,} bytes: set memory= or buffer="
-    )
-
-
-def _item_if_any(what: str, nbytes: int, why: str) -> list[PlanItem]:
-    return [PlanItem(what, nbytes, why)] if nbytes else []
-
-
-def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[TablePlan]:
-    """Plan the feature buffer of a further live iterator: it holds one largest batch.
-
-    Args:
-        plan: the first iterator's plan.
-        others: number of live iterators that have such a further buffer already.
-        free: returns the bytes of the device that are free now; None: the device is the host.
-
-    Raises:
-        ConfigError: the buffer does not fit into `memory=` or the device's memory.
-    """
-    tables = [replace(each, slots=max(min(each.slots, each.batch_rows_max), 1))
-              for each in plan.tables]  # fmt: skip
-    rows_bytes = sum(each.slots * each.row_bytes for each in tables)
-    slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables)
-    host = slot_table_bytes + plan.epoch_bytes + (0 if plan.device_lines else rows_bytes)
-    if plan.memory is not None:
-        left = plan.memory - plan.total_bytes - others * host
-        _check_room(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
-    if not plan.device_lines:
-        return tables
-    device = rows_bytes + plan.live_device_bytes
-    if plan.device_memory is None:
-        _check_room(device, free() or 0, "the device", "free", "device_memory")
-    else:
-        left = plan.device_memory - plan.device_bytes - others * device
-        budget = f"device_memory={format_size(plan.device_memory)}"
-        _check_room(device, left, budget, "left", "device_memory")
-    return tables
-
-
-def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:
-    """Raise ConfigError if a further iterator's `more` bytes are more than the `left` bytes."""
-    if left < more:
-        raise ConfigError(
-            "a second live iterator needs a feature buffer and batches of its own, "
-            f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
-            f"give a smaller buffer=, more {name}=, or close the first iterator"
-        )
-
-
-def slot_bytes(requirements: Requirements) -> list[int]:
-    """For each table, bytes of host memory of a slot and its entries in the slot table."""
-    on_host = requirements.device_memory is None
-    return [SLOT_TABLE_BYTES + max(table.row_bytes, 1) * on_host for table in requirements.tables]
-
-
-def rest_bytes(requirements: Requirements) -> int:
-    """Bytes of everything except the feature buffer, its slot tables and the topology."""
-    return sum(item.nbytes for item in _other_items(requirements, None))
-
-
-def _other_items(
-    requirements: Requirements, topology: TopologyChoice | None
-) -> tuple[PlanItem, ...]:
-    """All items of host memory except the feature buffer and its slot tables."""
-    nodes, edges = requirements.batch_nodes_max, requirements.batch_edges_max
-    on_device = requirements.device_memory is not None
-    live = requirements.batch_bytes - (requirements.features_bytes if on_device else 0)
-    scratch = SCRATCH_NODE_BYTES * nodes + SCRATCH_EDGE_BYTES * edges + requirements.candidate_bytes
-    entries = (max(table.batch_entries_max, table.batch_rows_max) for table in requirements.tables)
-    leases = LEASE_BYTES * sum(entries) * requirements.batches_extracted
-    look_ahead = requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows
-    pinned_bytes = requirements.pinned_bytes
-    pinned = PlanItem("pinned staging", pinned_bytes, "for rows on their way to the device")
-    largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
-    return (
-        PlanItem(
-            "mapping table",
-            MAPPING_BYTES * requirements.table_rows,
-            f"an entry for each of {requirements.table_rows:,} rows",
-        ),
-        PlanItem("index pointers", requirements.index_pointer_bytes, "the graph's, in memory"),
-        *_item_if_any("times, weights", requirements.graph_bytes, "the graph's, in memory"),
-        *([] if topology is None else [PlanItem("topology", topology.nbytes, topology.why)]),
-        *_item_if_any(
-            "attributes", requirements.fetch_bytes, "to read rows of files too large for memory"
-        ),
-        *_item_if_any("mapped files", requirements.mapped_bytes, "attributes with small files"),
-        PlanItem("input nodes", requirements.seed_bytes, "their ids and order"),
-        PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype"),
-        PlanItem("staging", requirements.staging_bytes, "for reads in flight"),
-        *([pinned] if on_device else []),
-        PlanItem(
-            "queued samples",
-            requirements.sample_bytes * requirements.batches_queued,
-            f"{requirements.batches_queued} samples; {largest}",
-        ),
-        PlanItem(
-            "sampler scratch",
-            scratch * requirements.samplers,
-            f"of {requirements.samplers} samplers",
-        ),
-        PlanItem(
-            "leases", leases, f"aliases and reads of {requirements.batches_extracted} batches"
-        ),
-        PlanItem("live batches", 2 * live, LIVE_WITHOUT_FEATURES if on_device else LIVE),
-        PlanItem("look-ahead", look_ahead, "which queued samples need a row"),
     )

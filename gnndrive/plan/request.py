@@ -1,8 +1,9 @@
-"""`make_planner`: turns a loader's `PlanRequest` into a `Planner`, which makes its plan.
+"""`PlanRequest`: everything of a loader that its plan depends on; `requirements_of` it.
 
 `Assembly` (`loader/assembly.py`) makes the request from the loader's arguments. `make_planner`
-derives the `Requirements` and chooses the topology; `Planner.plan` then decides which attributes
-are memory-mapped and calls `make_plan`. None of them reads the graph.
+(`plan/choice.py`) derives the `Requirements` for each number of samplers and bound of a queue that
+it considers, and chooses among them; `Planner.plan` (`plan/planner.py`) then decides which
+attributes are memory-mapped and calls `make_plan`. None of them reads the graph.
 
 On a GPU, unless the user gives device_memory=, buffer= or in_order=False, the first batches are a
 warm-up with a small feature buffer. After them the loader knows how much of the device's memory
@@ -12,7 +13,6 @@ plan with `Planner.plan_after_warm_up`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -21,28 +21,32 @@ import numpy as np
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.policies.base import Policy
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import available_memory
 from gnndrive.common.plugins import find
-from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import Plan, make_plan
+from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.prediction import Disk
 from gnndrive.plan.requirements import Requirements, TableRequirements
-from gnndrive.plan.topology_choice import choose_topology
-from gnndrive.pyg.attributes import PASS_ROWS
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
+from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
-from gnndrive.sampling.topologies.base import RING_BYTES
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
-MAPPED_BYTES = 1 << 20  # files up to this size are always mapped
-MAPPED_SHARE = 10  # small files that are mapped and counted take at most 1/10 of `memory=`
-ROOM = 2  # a file is mapped if this many times its size is free, so that it stays in memory
-FETCH_ROW_BYTES = 34  # bytes that planning the read of one row takes
 FETCHED_ROW_BYTES_MAX = 4096  # arrays with longer rows are always mapped
 WARM_UP_BATCHES = 1.5  # largest batches that the device's buffer holds in the warm-up
+# Copies that are made while a sample is put into PyG's own form.
+CONVERTED_NODE_BYTES = 16
+CONVERTED_EDGE_BYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """Numbers of a pipeline's stages that need memory; see `Stages`."""
+
+    samplers: int = 4
+    extracting_queue: int = 6
+    training_queue: int = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,13 @@ class PlanRequest:
         converted_bytes: for each table, bytes of a row as it is delivered; 0: rows are delivered as
             stored.
         bounds: the most nodes and edges that a sample can have.
+        planned: the size that the plan counts for the largest batch: `bounds`, or less if batches
+            were drawn.
+        drawn: what is known of batches that were drawn, or None; see `with_drawn`.
         seed_bytes: bytes of the input nodes or edges and their order.
         subgraphs: whether samples are in PyG's own form.
+        disjoint: whether each seed has a tree of its own.
+        edge_temporaries: bytes for each edge of a sample that PyG's code takes while it samples.
         needs_indices: the reason why the adjacency's indices must be in memory or memory-mapped;
             None: they need not be.
         graph_bytes: bytes of times and weights in memory.
@@ -69,16 +78,22 @@ class PlanRequest:
         policy: the policy plug-in.
         device: the device plug-in, and the torch.device, or None for the host.
         in_order: whether batches are delivered by index.
-        samplers, extracting_queue, training_queue: see `Stages`.
+        samplers, extracting_queue, training_queue: see `Stages`; None: the plan chooses.
+        sweep: the most batches that are read together; None: as many as fit.
         staging_bytes: bytes of the engine's staging.
+        disk: what reads cost.
     """
 
     store: Store
     tables: tuple[FeatureTable, ...]
     converted_bytes: tuple[int, ...]
     bounds: Bounds
+    planned: Bounds
+    drawn: DrawnBatches | None
     seed_bytes: int
     subgraphs: bool
+    disjoint: bool
+    edge_temporaries: int
     needs_indices: str | None
     graph_bytes: int
     candidate_bytes: int
@@ -91,128 +106,55 @@ class PlanRequest:
     policy: Any
     device: tuple[Any, Any]
     in_order: bool
-    samplers: int
-    extracting_queue: int
-    training_queue: int
+    samplers: int | None
+    extracting_queue: int | None
+    training_queue: int | None
+    sweep: int | None
     staging_bytes: int
+    disk: Disk
+
+    def with_drawn(self, drawn: DrawnBatches) -> PlanRequest:
+        """The same request, whose plan counts batches as large as those that were drawn."""
+        return replace(self, drawn=drawn, planned=drawn.planned(self.bounds))
 
 
-@dataclass(frozen=True, slots=True)
-class Planner:
-    """Makes a loader's plan, and a second one after a warm-up.
+def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:
+    """Derive the sizes that the plan depends on.
 
-    Attributes:
-        requirements, memory, buffer, topology: arguments of `make_plan`.
-        warm_up: whether the plan is for a warm-up.
-        attributes: names of the arrays that batches have rows of and that are no table of the
-            feature buffer, each with the bytes of its file.
+    Returns:
+        The requirements, and whether the device's memory in them is for a warm-up.
     """
-
-    requirements: Requirements
-    memory: int | None
-    buffer: int | None
-    topology: TopologyChoice
-    warm_up: bool
-    attributes: tuple[tuple[str, int], ...] = ()
-
-    def plan(self) -> Plan:
-        """Decide which attributes are memory-mapped, and make the plan.
-
-        Raises:
-            ConfigError: see `make_plan`.
-        """
-        small = self._small_files()
-        try:
-            plan = self._make(mapped_bytes=sum(small.values()))
-        except ConfigError:  # memory= has no room for the small files
-            small = {}
-            plan = self._make()
-        fetched = self._fetched(plan, small)
-        if not fetched:
-            return plan
-        of_nodes = all(name.startswith("nodes/") for name in fetched)
-        rows = self.requirements.batch_nodes_max if of_nodes else self.requirements.batch_edges_max
-        readers = 1 + self.requirements.samplers * (self.requirements.edge_number_bytes > 0)
-        nbytes = FETCH_ROW_BYTES * min(rows, PASS_ROWS) * readers
-        if not self.topology.has_ring:  # a topology's ring, which it has counted, is used for both
-            nbytes += RING_BYTES
-        plan = self._make(mapped_bytes=sum(small.values()), fetch_bytes=nbytes)
-        return replace(plan, fetched=fetched)
-
-    def _make(self, **more: int) -> Plan:
-        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
-        return make_plan(requirements, self.memory, self.buffer, self.topology)
-
-    def _small_files(self) -> dict[str, int]:
-        """Attributes that are mapped and counted because their files are small beside `memory=`.
-        Without this, the feature buffer would take all memory, and every batch would read these
-        files again; that costs more than keeping them, even at a tenth of the size."""
-        small: dict[str, int] = {}
-        if self.memory is None or self.buffer is not None:
-            return small
-        for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
-            if (sum(small.values()) + nbytes) * MAPPED_SHARE > self.memory:
-                break
-            if nbytes > MAPPED_BYTES:
-                small[name] = nbytes
-        return small
-
-    def _fetched(self, plan: Plan, mapped: Collection[str] = ()) -> tuple[str, ...]:
-        """Names of the attributes that memory has no room for, beside the `mapped` ones."""
-        budget = available_memory() if self.memory is None else self.memory
-        room, fetched = budget - plan.total_bytes, []  # smaller files first
-        for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
-            if name in mapped:
-                continue
-            room -= ROOM * nbytes
-            if room < 0 and nbytes > MAPPED_BYTES:
-                fetched.append(name)
-        return tuple(fetched)
-
-    def plan_after_warm_up(self, device_bytes: int) -> Plan:
-        """Make the plan for `device_bytes` of the device's memory, which the warm-up found free.
-
-        Raises:
-            ConfigError: see `make_plan`.
-        """
-        why = "because training leaves that much of the device's memory"
-        requirements = replace(self.requirements, device_memory=device_bytes, device_why=why)
-        return replace(self, requirements=requirements).plan()
-
-
-def make_planner(request: PlanRequest) -> Planner:
-    """Derive the requirements from a request, and choose the topology.
-
-    Raises:
-        ConfigError: an argument cannot work.
-    """
-    store, bounds = request.store, request.bounds
-    sizes = graph_sizes(store)
+    store, size = request.store, request.planned
     tables = tuple(
-        _table_requirements(table, bounds, converted)
+        _table_requirements(table, size, converted)
         for table, converted in zip(request.tables, request.converted_bytes, strict=True)
     )
     device: type[Device] = find("devices", request.device[0])
     policy: type[Policy] = find("policies", request.policy)
+    nodes, edges = sum(size.entries.values()), sum(size.edges.values())
     requirements = Requirements(
         tables=tables,
-        batch_nodes_max=sum(bounds.entries.values()),
-        batch_edges_max=sum(bounds.edges.values()),
+        batch_nodes_max=nodes,
+        batch_edges_max=edges,
+        batch_expanded_max=size.expanded,
         attribute_bytes=_batch_attribute_bytes(request),
         edge_number_bytes=8 * any(table.of_edges for table in request.tables),
         position_bytes=np.dtype(position_dtype(store.num_edges)).itemsize,
-        batches_queued=request.extracting_queue + request.training_queue,
-        batches_extracted=request.training_queue,
+        batches_queued=stages.extracting_queue + stages.training_queue,
+        batches_extracted=stages.training_queue,
         seed_bytes=request.seed_bytes,
-        samplers=min(request.samplers, request.extracting_queue),
+        samplers=min(stages.samplers, stages.extracting_queue),
         staging_bytes=request.staging_bytes,
-        index_pointer_bytes=sum(size.index_pointer_bytes for size in sizes),
+        index_pointer_bytes=sum(each.index_pointer_bytes for each in graph_sizes(store)),
         label_bytes=sum(map(kept_bytes, store.all_nodes())),
         looks_ahead=policy.looks_ahead,
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         subgraphs=request.subgraphs,
         graph_bytes=request.graph_bytes,
         candidate_bytes=request.candidate_bytes,
+        scratch_bytes=_scratch_bytes(request),
+        drawn=_drawn_text(request),
+        whole_batches=request.memory is not None,
     )
     device_memory, warm_up = _device_memory(request, requirements)
     given = request.device_memory is not None
@@ -224,19 +166,34 @@ def make_planner(request: PlanRequest) -> Planner:
     requirements = replace(
         requirements, device_memory=device_memory, device_given=given, device_why=why
     )
-    topology = choose_topology(
-        request.topologies, request.neighbour_cache, sizes, requirements, request.memory,
-        request.buffer, request.topology_asked, request.needs_indices,
-    )  # fmt: skip
-    return Planner(
-        requirements, request.memory, request.buffer, topology, warm_up, _attribute_files(request)
-    )
+    return requirements, warm_up
+
+
+def _scratch_bytes(request: PlanRequest) -> int:
+    """Bytes of a sampling thread's scratch for the largest batch."""
+    size, limited = request.planned, request.drawn is not None
+    nbytes = scratch_bytes(size, request.disjoint, limited)
+    if request.subgraphs:  # copies in PyG's own form are made before the next sample
+        nbytes += CONVERTED_NODE_BYTES * sum(size.entries.values())
+        nbytes += (CONVERTED_EDGE_BYTES + request.edge_temporaries) * sum(size.edges.values())
+    return nbytes
+
+
+def _drawn_text(request: PlanRequest) -> str | None:
+    """See `Requirements.drawn`."""
+    if request.drawn is None:
+        return None
+    nodes, edges = request.drawn.mean_nodes(), request.drawn.mean_edges()
+    drawn = f"{len(request.drawn.sizes)} drawn"
+    if request.drawn.larger is not None:
+        drawn += f", and one of {sum(request.drawn.larger.entries.values()):,} nodes later"
+    return f"a batch has about {nodes:,.0f} nodes and {edges:,.0f} edges ({drawn})"
 
 
 def _table_requirements(
     table: FeatureTable, bounds: Bounds, converted_bytes: int
 ) -> TableRequirements:
-    """The sizes of a table of the feature buffer."""
+    """The sizes of a table of the feature buffer, for batches of size `bounds`."""
     file, most, entries = table.file, bounds.nodes, bounds.entries
     if table.of_edges:
         most = entries = bounds.edges  # type: ignore[assignment]
@@ -249,7 +206,7 @@ def _table_requirements(
 
 def _batch_attribute_bytes(request: PlanRequest) -> int:
     """Bytes of the largest batch's attributes that are no table of the feature buffer."""
-    store, bounds, total = request.store, request.bounds, 0
+    store, bounds, total = request.store, request.planned, 0
     buffered = {table.name for table in request.tables}
     views: list[tuple[StoredNodes | StoredEdges, int]] = [
         (store.nodes(type), count) for type, count in bounds.entries.items()
@@ -261,7 +218,7 @@ def _batch_attribute_bytes(request: PlanRequest) -> int:
     return total
 
 
-def _attribute_files(request: PlanRequest) -> tuple[tuple[str, int], ...]:
+def attribute_files(request: PlanRequest) -> tuple[tuple[str, int], ...]:
     """See `Planner.attributes`."""
     store, buffered = request.store, {table.name for table in request.tables}
     nodes, edges = store.all_nodes(), store.all_edges()

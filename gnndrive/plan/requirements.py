@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SAMPLE_NODE_BYTES = 12  # a node of a queued sample: its id, where its edges start
+SAMPLE_NODE_BYTES = 8  # a node of a queued sample: its id
+SAMPLE_EXPANDED_BYTES = 4  # and, if its neighbours were sampled, where its edges start
 SUBGRAPH_NODE_BYTES = 16  # a node of a queued sample in PyG's form: its id, its tree's number
 SUBGRAPH_EDGE_BYTES = 24  # an edge of a queued sample in PyG's form: source, target, position
 NODE_ID_BYTES = 8  # a node's n_id in a batch
-BATCH_EDGE_BYTES = 44  # edge_index, e_id, and making them: col, positions, original numbers
+BATCH_EDGE_BYTES = 24  # edge_index, e_id
+MAKING_EDGE_BYTES = 20  # while a batch is made: col, positions, original numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Requirements:
         tables: the tables of the feature buffer.
         batch_nodes_max, batch_edges_max: numbers of nodes and edges of the largest batch; a node
             counts once in each disjoint tree.
+        batch_expanded_max: number of nodes of the largest batch whose neighbours are sampled; None:
+            all of them.
         position_bytes: bytes of an edge's position in the graph, 4 or 8.
         batches_queued: samples that can be alive at once.
         batches_extracted: batches that can be extracted at once, each with its lease.
@@ -73,6 +77,10 @@ class Requirements:
         graph_bytes: bytes of times and weights in memory.
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used.
+        scratch_bytes: bytes of a sampling thread's scratch for the largest batch.
+        drawn: what is known of batches that were drawn, as `plan()` prints it; None: the largest
+            batch is the largest that the fanout allows.
+        whole_batches: whether the feature buffer must hold a largest batch; else a row is enough.
         mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
         fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
     """
@@ -88,6 +96,7 @@ class Requirements:
     staging_bytes: int
     index_pointer_bytes: int
     label_bytes: int = 0
+    batch_expanded_max: int | None = None
     looks_ahead: bool = False
     device_memory: int | None = None
     device_given: bool = False
@@ -98,6 +107,9 @@ class Requirements:
     subgraphs: bool = False
     graph_bytes: int = 0
     candidate_bytes: int = 0
+    scratch_bytes: int = 0
+    drawn: str | None = None
+    whole_batches: bool = False
     mapped_bytes: int = 0
     fetch_bytes: int = 0
 
@@ -112,12 +124,21 @@ class Requirements:
         node, edge = SAMPLE_NODE_BYTES, 4 + self.position_bytes
         if self.subgraphs:
             node, edge = SUBGRAPH_NODE_BYTES, SUBGRAPH_EDGE_BYTES
-        return node * self.batch_nodes_max + (edge + self.edge_number_bytes) * self.batch_edges_max
+        expanded = self.batch_expanded_max
+        if expanded is None:
+            expanded = self.batch_nodes_max
+        nbytes = node * self.batch_nodes_max + SAMPLE_EXPANDED_BYTES * (expanded + 1)
+        return nbytes + (edge + self.edge_number_bytes) * self.batch_edges_max
 
     @property
     def features_bytes(self) -> int:
         """Bytes of all tables' rows in the largest batch."""
         return sum(table.batch_bytes for table in self.tables)
+
+    @property
+    def making_bytes(self) -> int:
+        """Bytes that making the largest batch takes beside the batch."""
+        return MAKING_EDGE_BYTES * self.batch_edges_max
 
     @property
     def batch_bytes(self) -> int:

@@ -17,7 +17,8 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, size_or_none
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import DEFAULT_SHARE, MAPPING_BYTES, rest_bytes, slot_bytes
+from gnndrive.plan.items import MAPPING_BYTES, rest_bytes, slot_bytes
+from gnndrive.plan.plan import DEFAULT_SHARE
 from gnndrive.plan.requirements import Requirements
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
@@ -52,17 +53,7 @@ def choose_topology(
     kinds: list[type[Topology]] = [find("topologies", each) for each in candidates]
     if asked:
         _check_asked(kinds[0], neighbour_cache, needs_indices)
-    given = memory if memory is not None else int(DEFAULT_SHARE * available_memory())
-    question = TopologyQuestion(
-        sizes,
-        requirements.samplers,
-        partial(_room, requirements, memory, buffer),
-        given,
-        memory is not None,
-        None if neighbour_cache is None else size_or_none(neighbour_cache, "neighbour_cache"),
-        MAPPING_BYTES * requirements.table_rows,
-        asked,
-    )
+    question = make_question(neighbour_cache, sizes, requirements, memory, buffer, asked)
     usable = [kind for kind in kinds if needs_indices is None or kind.has_indices]
     choice = next(filter(None, (kind.plan(question) for kind in usable)), None)
     if choice is None and usable:  # none suits: ask the last one as if the user had named it
@@ -74,6 +65,28 @@ def choose_topology(
             f"{', '.join(names('topologies'))}"
         )
     return choice
+
+
+def make_question(
+    neighbour_cache: str | int | None,
+    sizes: Sequence[GraphSize],
+    requirements: Requirements,
+    memory: int | None,
+    buffer: int | None,
+    asked: bool = False,
+) -> TopologyQuestion:
+    """Make the question that topologies answer; for the arguments see `choose_topology`."""
+    given = memory if memory is not None else int(DEFAULT_SHARE * available_memory())
+    return TopologyQuestion(
+        sizes,
+        requirements.samplers,
+        partial(_room, requirements, memory, buffer),
+        given,
+        memory is not None,
+        None if neighbour_cache is None else size_or_none(neighbour_cache, "neighbour_cache"),
+        MAPPING_BYTES * requirements.table_rows,
+        asked,
+    )
 
 
 def _check_asked(

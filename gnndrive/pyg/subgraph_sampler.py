@@ -92,6 +92,17 @@ class SubgraphSampling:
         weights are used."""
         return 0 if self.gnndrive_sampler is None else self.gnndrive_sampler.candidate_bytes
 
+    @property
+    def disjoint(self) -> bool:
+        """Whether each seed has a tree of its own; True if it is unknown."""
+        return self.gnndrive_sampler is None or bool(self.gnndrive_sampler.disjoint)
+
+    @property
+    def edge_temporaries(self) -> int:
+        """Bytes for each edge of a sample that PyG's code takes while it samples."""
+        sampler = self.gnndrive_sampler
+        return 0 if sampler is None else sampler.edge_temporaries
+
     def seed_nodes(self, edges: int, type: EdgeKey) -> dict[NodeKey, int]:
         """The number of seed nodes, by node type, of `edges` seed edges of an edge type: the ends
         of these edges and of their negative edges."""

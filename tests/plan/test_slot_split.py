@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnndrive.plan.plan import SLOT_TABLE_BYTES, Plan, TablePlan, second_buffer
+from gnndrive.plan.items import SLOT_TABLE_BYTES
+from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.plan.requirements import TableRequirements
+from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.plan.slot_split import split_slots
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.plan import MAPPING_BYTES, make_plan, rest_bytes, slot_bytes
+from gnndrive.plan.items import MAPPING_BYTES, rest_bytes, slot_bytes
+from gnndrive.plan.plan import make_plan
 from gnndrive.plan.requirements import Requirements, TableRequirements
 from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.sampling.topologies import _neighbours

@@ -12,7 +12,9 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, ReadError, Store
-from gnndrive.plan import request as planning
+from gnndrive.common.memory import parse_size
+from gnndrive.plan import planner as planning
+from gnndrive.plan.choice import make_planner
 from gnndrive.pyg import attributes
 from tests.loader.batches import check
 from tests.loader.conftest import Make
@@ -27,6 +29,10 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plan as if memory had room for no file."""
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
     monkeypatch.setattr(planning, "ROOM", 1 << 40)
+
+
+def planner_of(loader: NeighborLoader) -> planning.Planner:
+    return make_planner(loader._assembly()._request())
 
 
 def same(one: Data, other: Data) -> bool:
@@ -79,7 +85,7 @@ def test_the_plan_counts_the_least_that_reading_takes(
     monkeypatch.setattr(planning, "MAPPED_BYTES", 0)
     monkeypatch.setattr(planning, "ROOM", 1 << 40)
     fetched = make(**arguments).plan()
-    largest = make(**arguments)._assembly()._planner().requirements.batch_edges_max
+    largest = planner_of(make(**arguments)).requirements.batch_edges_max
     assert fetched.total_bytes - mapped.total_bytes == 34 * largest + ring
     assert fetched.epoch_bytes - mapped.epoch_bytes == 34 * largest + ring
     monkeypatch.setattr(planning, "PASS_ROWS", 10)
@@ -140,10 +146,11 @@ def test_files_that_memory_has_room_for_are_mapped(make: Make, store: Store) -> 
         (2 * sum(sizes.values()), ()),
         (2 * sum(sizes.values()) - 1, (largest,)),
     ):
-        wanted = make(buffer=None, memory="40MB", topology="resident")._assembly()._planner()
+        wanted = planner_of(make(buffer=None, memory="40MB", topology="resident"))
         budget = planning.Planner(
-            wanted.requirements, planned + room, None, wanted.topology, False, wanted.attributes
-        )
+            wanted.requirements, planned + room, None, wanted.topology, False,
+            wanted.stages, None, wanted.attributes,
+        )  # fmt: skip
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(planning, "MAPPED_BYTES", 0)
             plan = planning.make_plan(wanted.requirements, planned + room, None, wanted.topology)
@@ -177,6 +184,12 @@ def test_closing_in_the_middle_of_an_epoch(make: Make, batches: int) -> None:
 
 @pytest.mark.usefixtures("no_room")
 def test_too_little_memory_for_reading_is_refused(make: Make) -> None:
-    least = make(buffer="40KB", memory="1GB", topology="mmap").plan().total_bytes
-    with pytest.raises(ConfigError, match="is less than this loader can need"):
-        make(buffer="40KB", memory=least - 1, topology="mmap").plan()
+    given = {"buffer": "40KB", "topology": "mmap"}
+    with pytest.raises(ConfigError, match="is too little") as caught:
+        make(memory=1, **given).plan()
+    least = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
+    plan = make(memory=least, **given).plan()
+    assert set(plan.fetched) == EVERYTHING
+    assert [line.nbytes for line in plan.lines if line.what == "attributes"][0] > 1 << 24
+    with pytest.raises(ConfigError, match="is too little"):
+        make(memory=int(0.998 * least), **given).plan()

@@ -31,11 +31,13 @@ class Bounds:
         nodes: distinct nodes, by node type, in the order of the store's types.
         edges: by edge type, likewise.
         entries: nodes by node type; a node in several disjoint trees is counted once for each tree.
+        expanded: nodes of all types for which a sample says where their edges start; None: all.
     """
 
     nodes: Mapping[NodeKey, int]
     edges: Mapping[EdgeKey, int]
     entries: Mapping[NodeKey, int]
+    expanded: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class TopologyQuestion:
         cache: bytes that the user asked for the neighbour cache; None: the topology decides.
         spare: bytes planned for the slot tables, still unused while topologies open.
         asked: whether the user named the topology.
+        why: the reason to give for a topology that was chosen among several by what a batch costs;
+            None: the topology gives its own.
     """
 
     sizes: Sequence[GraphSize]
@@ -94,6 +96,7 @@ class TopologyQuestion:
     cache: int | None = None
     spare: int = 0
     asked: bool = False
+    why: str | None = None
 
     @property
     def indices(self) -> str:

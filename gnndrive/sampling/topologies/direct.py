@@ -159,7 +159,8 @@ class Direct(Topology):
         making = max(map(build_bytes, question.sizes)) - question.spare if cache else 0
         parts = f"neighbour cache {format_size(cache)}, fetches {format_size(fetches)}"
         nbytes = max(cache + fetches, making)
-        return TopologyChoice(cls, f"direct, {why}; {parts}", nbytes, cache, has_ring=True)
+        why = f"direct, {question.why or why}; {parts}"
+        return TopologyChoice(cls, why, nbytes, cache, has_ring=True)
 
     @classmethod
     def fetch_bytes(cls, question: TopologyQuestion) -> int:

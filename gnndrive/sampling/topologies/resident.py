@@ -79,7 +79,7 @@ class Resident(Topology):
             if packed > question.room(BUFFER_BATCHES):
                 return None
             why = f"because {question.indices} fit beside the feature buffer"
-        return TopologyChoice(cls, f"resident, {why}", packed)
+        return TopologyChoice(cls, f"resident, {question.why or why}", packed)
 
     @classmethod
     def make(cls, context: TopologyContext) -> Resident:

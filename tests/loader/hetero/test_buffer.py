@@ -52,10 +52,11 @@ def test_a_budget_for_everything(make: Make) -> None:
     everything = make(buffer=None, memory="40MB").plan()
     assert everything.holds_everything
     assert "because all tables fit" in str(everything)
+    given: dict[str, Any] = {"samplers": 4, "extracting_queue": 6, "training_queue": 4}
     rest = everything.total_bytes - everything.buffer_bytes
-    tight = make(buffer=None, memory=rest + 30_000, topology="resident").plan()
+    tight = make(buffer=None, memory=rest - 60_000, topology="resident", **given).plan()
     assert not tight.holds_everything
-    assert tight.total_bytes <= rest + 30_000
+    assert tight.total_bytes <= rest - 60_000
 
 
 def test_two_iterators_at_once(make: Make, data: HeteroData) -> None:

@@ -1,0 +1,110 @@
+"""Draws a few of a loader's batches for its plan, or finds them in batches.json.
+
+`Assembly` (`loader/assembly.py`) makes a `Drawing` if the loader can count drawn batches, and asks
+it when it makes a plan within a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.memory import available_memory
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.plan.choice import holds_everything
+from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
+from gnndrive.plan.request import PlanRequest
+from gnndrive.sampling.graph import mapped
+from gnndrive.sampling.samplers.base import Bounds, Sampler
+from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
+from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
+from gnndrive.store.reader import Store
+
+SPREAD_MAX = 10_000  # batches of an epoch in order, from all of which some are drawn
+ENTRY_BYTES = 64  # of a node or an edge while a batch is drawn, its share of the limit
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """How a loader's batches are drawn.
+
+    Attributes:
+        store: the graph.
+        settings: a text that identifies the batches, beside the store.
+        seeds: yields the seeds of up to `DRAWN_BATCHES` batches.
+        sampler: makes a sampler with limits.
+        rows_of: takes a sample, and returns the rows that it needs of each table.
+    """
+
+    store: Store
+    settings: str
+    seeds: Callable[[], Iterator[Seeds]]
+    sampler: Callable[[Bounds], Sampler]
+    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
+
+    def drawn_for(self, request: PlanRequest) -> PlanRequest:
+        """The request with what is known of the batches; draws some if nothing is known.
+
+        Nothing is drawn without a budget, or if the feature buffer holds all rows anyway.
+
+        Raises:
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        if request.memory is None or holds_everything(request):
+            return request
+        key, tables = entry_key(self.store, self.settings), [each.name for each in request.tables]
+        drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, tables)
+        if drawn is None:
+            try:
+                drawn = self._draw(request, request.memory)
+            except BatchTooLarge:  # not even its sample fits into memory
+                return request
+            if drawn is None:
+                return request
+            save_entry(self.store, key, drawn.to_json(self.settings))
+        return request.with_drawn(drawn)
+
+    def keep_larger(self, request: PlanRequest, size: Bounds) -> PlanRequest:
+        """The request with the size of a batch that was larger than planned, which is kept."""
+        assert request.drawn is not None
+        drawn = request.drawn.with_larger(size)
+        key = entry_key(self.store, self.settings)
+        save_entry(self.store, key, drawn.to_json(self.settings))
+        return request.with_drawn(drawn)
+
+    def _draw(self, request: PlanRequest, memory: int) -> DrawnBatches | None:
+        # Drawing takes no more memory than the loader will, nor more than a part of what is free.
+        most, bounds = max(memory // 2, available_memory() // 8) // ENTRY_BYTES, request.bounds
+        edges = {type: max(min(count, most), 1) for type, count in bounds.edges.items()}
+        entries = {type: max(min(count, most), 1) for type, count in bounds.entries.items()}
+        limits = Bounds(bounds.nodes, edges, entries)
+        topologies = [mapped(each) for each in self.store.all_edges()]
+        rows = {table.name: table.file.row_count for table in request.tables}
+        sampler = self.sampler(limits)
+        return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, bounds)
+
+
+def some_seeds(
+    inputs: InputNodes | InputEdges, size: int, schedule: Schedule | None, spread: bool
+) -> Iterator[Seeds]:
+    """Yield the seeds of a few batches.
+
+    Args:
+        inputs: the input nodes or edges.
+        size: the number of seeds of a batch.
+        schedule: an epoch's; None: the user's sampler draws seeds, which it must not do for a plan.
+        spread: whether to take batches from the whole epoch instead of its first ones.
+    """
+    if schedule is not None:
+        batches = (seeds for window in schedule.windows(0) for seeds in window.batches)
+        step = max(min(len(schedule), SPREAD_MAX) // DRAWN_BATCHES, 1) if spread else 1
+        yield from islice(batches, 0, DRAWN_BATCHES * step, step)
+        return
+    random, count = np.random.default_rng(0), len(inputs)
+    for index in range(DRAWN_BATCHES if count else 0):
+        chosen = random.choice(count, min(size, count), replace=False, shuffle=False)
+        yield inputs.seeds(index, chosen.astype(np.int64))

@@ -1,0 +1,116 @@
+"""`EpochAssembly`: makes one epoch's inputs and batches.
+
+`StoreLoader` makes one for each epoch. The pipeline's stages call it in worker threads: for the
+rows that a sample needs, and for the finished batch. `BatchIterator` has it plan again at a batch
+that is larger than the plan counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.runtime import Runtime
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.epoch import EpochInputs
+from gnndrive.pipeline.output_queue import References
+from gnndrive.plan.drawn import check_size, doubled, size_of
+from gnndrive.sampling.samplers._native import scratch_bytes
+from gnndrive.sampling.samplers.base import Bounds, batch_key
+from gnndrive.sampling.schedules.base import Window
+from gnndrive.store.format import torch_dtype
+
+
+class EpochAssembly:
+    """Makes one epoch's inputs and batches; see `pipeline.epoch.BatchAssembly`.
+
+    Args:
+        assembly: the loader's assembly.
+        runtime: has the attributes, the array pool and the device.
+        number: the epoch's number if the user gave `seed`, else 0.
+        seed: the user's, or the one drawn for this epoch. A batch's random draws depend on `seed`,
+            `number` and its index.
+    """
+
+    def __init__(self, assembly: Assembly, runtime: Runtime, number: int, seed: int) -> None:
+        self._assembly, self._collate = assembly, assembly.collate
+        self._pool, self._attributes = runtime.array_pool, runtime.attributes
+        self._device = runtime.device
+        self._number, self._seed = number, seed
+        self._files = {table.name: table.file for table in self._collate.tables}
+        self._runtime = runtime
+
+    def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
+        """Make what the pipeline needs to run the epoch from batch `first` on.
+
+        Args:
+            batches: the seeds of the batches from `first` on, each with its window.
+            first: the index of the first batch; not 0 in a resumed epoch and after a warm-up.
+        """
+        self._limits = self._runtime.settings.limits
+        sampler = self._assembly.sampler(self._pool.empty, self._limits)
+        return EpochInputs(self._number, self._seed, batches, sampler, self, first)
+
+    def prepare(self) -> None:
+        """Read the labels, while the first batch is sampled."""
+        self._collate.prepare()
+
+    def rows_of(self, sample: Sample | Subgraph) -> dict[str, Int64Array]:
+        """See `Collate.rows_of`.
+
+        Raises:
+            BatchTooLarge: the sample is larger than the plan counts.
+        """
+        if self._limits is not None:
+            check_size(sample, self._limits)
+        return self._collate.rows_of(sample, self._attributes, self._pool.empty)
+
+    def plan_again(self, seeds: Seeds, size: Bounds | None) -> None:
+        """Have the runtime plan for a batch that is larger than its plan counts; blocks.
+
+        Args:
+            seeds: the batch's seeds.
+            size: its size; None: unknown, because sampling it was given up.
+
+        Raises:
+            ConfigError: the batch does not fit into `memory=`, or another iterator is running.
+            StoreError, ReadError: sampling it failed.
+        """
+        before = self._runtime.settings
+        self._runtime.free_buffer()
+        size = size or self._measure(seeds, before)
+        self._runtime.use(self._assembly.settings_for_larger(before, size))
+
+    def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds:
+        """Sample a batch in the memory that the feature buffer has left, and return its size."""
+        key = batch_key(self._seed, self._number, seeds.index)
+        limits, bounds = before.request.planned, before.request.bounds
+        while limits != bounds:
+            limits = doubled(limits, bounds)
+            if scratch_bytes(limits) > before.plan.between_epochs_bytes:
+                break
+            try:
+                sampler = self._assembly.sampler(limits=limits)
+                sample = sampler.sample(seeds, key, self._runtime.topologies)
+            except BatchTooLarge:
+                continue
+            return size_of(sample, limits)
+        return bounds
+
+    def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
+        """Gather a batch's rows and join them with its sample; see `BatchAssembly.make`."""
+        rows = {
+            name: item.lease.gather(name, torch_dtype(file.dtype), file.row_shape)
+            for name, file in self._files.items()
+        }
+        gathered()
+        memory = self._pool.references(each.data_ptr() for each in rows.values())
+        batch = self._collate(
+            item.seeds, item.sample, item.rows, rows, self._attributes, self._pool.empty,
+            self._device,
+        )  # fmt: skip
+        return batch, memory

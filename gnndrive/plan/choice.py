@@ -1,0 +1,281 @@
+"""`make_planner`: chooses topology, samplers and queues for a loader, by what a batch will cost.
+
+`Assembly` (`loader/assembly.py`) calls it. Without a budget the strategy's first topology that
+suits is taken, with GNNDrive's numbers of samplers and queued batches. With `memory=`, each sampler
+and each queued batch takes memory from the feature buffer. So the plans of some combinations are
+made, `plan/prediction.py` says what a batch costs with each, and the cheapest is taken; of those
+that cost about the same, the one with the adjacency in memory and with more samplers and longer
+queues. If not even the leanest combination fits, the error names the least `memory=` that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size, least_text, parse_size
+from gnndrive.common.plugins import find
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import batch_seconds
+from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
+from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.topology_choice import choose_topology, make_question
+from gnndrive.sampling.graph import graph_sizes
+from gnndrive.sampling.topologies.base import BUFFER_BATCHES, Topology
+
+SAMPLERS = (4, 2, 1)
+QUEUES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2), (2, 1), (1, 1))
+"""Numbers of samplers, and bounds of the extracting and the training queue, that are considered."""
+ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost about the same
+ROOM_BATCHES = 1.0  # largest batches beside which the adjacency in memory is considered
+MEMORY_MAX = 1 << 50
+
+
+def stage_options(request: PlanRequest) -> list[StageCounts]:
+    """The numbers of samplers and queued batches to consider, the most first."""
+    samplers = SAMPLERS if request.samplers is None else (request.samplers,)
+    queues = {
+        (request.extracting_queue or extracting, request.training_queue or training): None
+        for extracting, training in QUEUES
+    }
+    options = {
+        StageCounts(count, *both): None
+        for both, count in product(queues, samplers)
+        if request.samplers is not None or count <= both[0] or count == SAMPLERS[-1]
+    }
+    return list(options)
+
+
+def default_stages(request: PlanRequest) -> StageCounts:
+    """GNNDrive's numbers of samplers and queued batches, or those that the user gave."""
+    return stage_options(request)[0]
+
+
+def make_planner(request: PlanRequest) -> Planner:
+    """Choose topology, samplers and queues, and make the planner.
+
+    Raises:
+        ConfigError: an argument cannot work; if `memory=` is too small, the message names the least
+            that works.
+    """
+    first = _with_chosen_topology(request, default_stages(request))
+    if request.memory is None:
+        return first
+    chosen = _choose(request)
+    if chosen is not None:
+        return chosen
+    try:
+        first.plan()
+    except ConfigError as error:
+        raise too_little(request, error) from None
+    return first
+
+
+def holds_everything(request: PlanRequest) -> bool:
+    """Whether the feature buffer holds all rows with GNNDrive's numbers of samplers and queues."""
+    try:
+        return _with_chosen_topology(request, default_stages(request)).plan().holds_everything
+    except ConfigError:
+        return False
+
+
+def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
+    """Make a planner for larger batches; the adjacency stays where it is.
+
+    Args:
+        before: the plan before.
+        samplers: its number of samplers, for each of which there is a thread.
+        request: the same request with the sizes of larger batches.
+
+    Raises:
+        ConfigError: they do not fit into `memory=`; the message names the least that works.
+    """
+    assert before.topology is not None
+    options = [
+        _planner(request, stages, before.topology)
+        for stages in stage_options(request)
+        if stages.samplers <= samplers
+    ]
+    best = _cheapest(_costs(request, options))
+    if best is not None:
+        return best
+    try:
+        options[-1].plan()
+    except ConfigError as error:
+        raise too_little(request, error) from None
+    raise AssertionError("one of the options has a plan")
+
+
+def too_little(request: PlanRequest, error: ConfigError) -> ConfigError:
+    """The error for a budget that is too small, with the least that works; `error` if no budget
+    works."""
+    assert request.memory is not None
+    try:
+        least = least_memory(request)
+    except ConfigError:
+        return error
+    given, named = format_size(request.memory), least_text(least)
+    plan = _leanest(replace(request, memory=parse_size(named, "memory")))
+    return ConfigError(
+        f'memory={given} is too little for this loader: give at least memory="{named}", or a '
+        f"smaller batch_size or num_neighbors. With the least it uses\n{plan}"
+    )
+
+
+def least_memory(request: PlanRequest) -> int:
+    """The least `memory=` that works, in bytes.
+
+    Raises:
+        ConfigError: none works.
+    """
+    low, high = 0, 1 << 20
+    while _leanest(replace(request, memory=high)) is None:
+        low, high = high, 2 * high
+        if high > MEMORY_MAX:
+            raise ConfigError("no memory= works")
+    while high - low > max(low >> 14, 1):
+        middle = (low + high) // 2
+        if _leanest(replace(request, memory=middle)) is None:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _leanest(request: PlanRequest) -> Plan | None:
+    """A plan with the fewest samplers and queued batches; None: the budget is too small."""
+    stages = stage_options(request)[-1]
+    for choice in _topologies(request, stages):
+        try:
+            return _planner(request, stages, choice).plan()
+        except ConfigError:
+            continue
+    return None
+
+
+# ---- the candidates
+
+
+def _choose(request: PlanRequest) -> Planner | None:
+    """The planner whose batches cost least; None: no plan fits the budget."""
+    options = [
+        _planner(request, stages, choice)
+        for stages in stage_options(request)
+        for choice in _topologies(request, stages)
+    ]
+    costs = _costs(request, options)
+    best = _cheapest(costs)
+    if best is None or request.drawn is None or request.topology_asked:
+        return best
+    least: dict[str, float] = {}
+    for cost, planner in costs:
+        least[planner.topology.name] = min(cost, least.get(planner.topology.name, cost))
+    own = least.pop(best.topology.name)
+    if not least:
+        return best
+    others = ", ".join(f"{seconds:.2g} with {name}" for name, seconds in least.items())
+    why = f"because a batch costs about {own:.2g} s of reading and sampling, {others}"
+    for choice in _topologies(request, best.stages, why):
+        if choice.name == best.topology.name and choice.nbytes == best.topology.nbytes:
+            return replace(best, topology=choice)
+    return best
+
+
+def _costs(request: PlanRequest, options: Iterable[Planner]) -> list[tuple[float, Planner]]:
+    """The planners whose plans fit the budget, each with what a batch costs."""
+    found: list[tuple[float, Planner]] = []
+    for planner in options:
+        try:
+            found.append((_cost(request, planner, planner.plan()), planner))
+        except ConfigError:
+            continue
+    return found
+
+
+def _cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
+    """The first of the planners whose batches cost about as little as the cheapest's; None: there
+    is none."""
+    least = min((cost for cost, _ in costs), default=0.0)
+    about = [planner for cost, planner in costs if cost <= ABOUT * least]
+    return next((each for each in about if not each.topology.has_ring), next(iter(about), None))
+
+
+def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
+    """What a batch costs.
+
+    Without drawn batches, nothing is known but how many largest batches the buffer holds: plans
+    with one and a half of them are equal, and with less each is worse than the one with more.
+    """
+    if request.drawn is None:
+        held = [each.slots / each.batch_rows_max for each in plan.tables
+                if each.batch_rows_max and each.slots < each.rows]  # fmt: skip
+        return BUFFER_BATCHES / min([*held, BUFFER_BATCHES])
+    stages = planner.stages
+    return batch_seconds(
+        plan, request.drawn, graph_sizes(request.store), request.disk, stages.samplers,
+        (stages.extracting_queue, stages.training_queue), request.sweep,
+        planner.requirements.looks_ahead,
+    )  # fmt: skip
+
+
+def _topologies(
+    request: PlanRequest, stages: StageCounts, why: str | None = None
+) -> Iterator[TopologyChoice]:
+    """The topologies to consider with a budget, the preferred one first.
+
+    One that would leave the adjacency to the page cache is considered only if there is no other:
+    nothing counts the page cache, and within a limit it keeps neither adjacency nor features.
+    """
+    requirements, _ = requirements_of(request, stages)
+    if request.topology_asked or request.drawn is None:
+        yield _chosen_topology(request, requirements)
+        if request.topology_asked:
+            return
+    question = replace(
+        make_question(
+            request.neighbour_cache, graph_sizes(request.store), requirements, request.memory,
+            request.buffer,
+        ),
+        why=why,
+    )  # fmt: skip
+    room = question.room
+    question = replace(question, room=lambda batches: room(min(batches, ROOM_BATCHES)))
+    found = False
+    for name in request.topologies:
+        kind: type[Topology] = find("topologies", name)
+        if request.needs_indices is not None and not kind.has_indices:
+            continue
+        choice = kind.plan(question)
+        if choice is None or (found and not choice.nbytes):
+            continue
+        found = True
+        yield choice
+        if choice.cache_bytes and request.neighbour_cache is None:
+            without = kind.plan(replace(question, cache=0))
+            if without is not None:
+                yield without
+
+
+def _with_chosen_topology(request: PlanRequest, stages: StageCounts) -> Planner:
+    """The planner with the first topology that suits."""
+    requirements, _ = requirements_of(request, stages)
+    return _planner(request, stages, _chosen_topology(request, requirements))
+
+
+def _chosen_topology(request: PlanRequest, requirements: Requirements) -> TopologyChoice:
+    return choose_topology(
+        request.topologies, request.neighbour_cache, graph_sizes(request.store), requirements,
+        request.memory, request.buffer, request.topology_asked, request.needs_indices,
+    )  # fmt: skip
+
+
+def _planner(request: PlanRequest, stages: StageCounts, topology: TopologyChoice) -> Planner:
+    requirements, warm_up = requirements_of(request, stages)
+    return Planner(
+        requirements, request.memory, request.buffer, topology, warm_up, stages,
+        None if request.drawn is None else request.planned, attribute_files(request),
+    )  # fmt: skip

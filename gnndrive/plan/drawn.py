@@ -1,0 +1,283 @@
+"""`DrawnBatches`: the sizes of a few batches that were drawn to plan a loader's memory.
+
+The most that a fanout allows is a poor measure of a batch: neighbourhoods overlap, most nodes have
+fewer neighbours than the fanout, and with a fanout of -1 the bound is the whole graph. So a loader
+with a budget samples a few batches when its plan is made, on the memory-mapped adjacency, and the
+plan counts the largest of them and a margin. What was drawn is kept in batches.json in the store's
+folder. A later batch that is larger than planned is no error: the loader plans again with its size
+(`loader/iterator.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import fmean, stdev
+from time import thread_time
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
+from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
+from gnndrive.sampling.topologies.base import Topology
+
+DRAWN_BATCHES = 8  # as many as the look-ahead window has, so that its rows can be counted
+DRAWN_EDGES_MAX = 1 << 26  # no further batch is drawn after so many edges
+# A planned batch has the size of the largest one drawn, and a hundredth and four standard
+# deviations more. Of batches whose sizes are distributed normally, one in tens of thousands is
+# larger; it costs the loader a new feature buffer.
+MARGIN = 0.01
+DEVIATIONS = 4
+MARGIN_OF_FEW = 0.25  # the margin if fewer than `FEW` batches were drawn
+FEW = 4
+SMALL_SHARE = 200  # a type's planned size is at least this part of all types' together
+GROWTH = 0.1  # a batch larger than planned raises the planned size by at least this much more
+_KEY = 0x6D656D6F7279  # with which batches are drawn; no epoch's
+_VERSION = 2
+
+Key = TypeVar("Key", NodeKey, EdgeKey)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnBatches:
+    """What is known of a loader's batches.
+
+    Attributes:
+        sizes: the size of each batch that was drawn.
+        together: table name → the numbers of distinct rows that the first batch, the first two, …
+            need together.
+        expanded: the mean number of nodes whose neighbours were sampled.
+        sample_s: the mean seconds of one core that sampling took.
+        larger: the size of the largest later batch that was larger than planned; None: no batch.
+    """
+
+    sizes: tuple[Bounds, ...]
+    together: Mapping[str, tuple[int, ...]]
+    expanded: float
+    sample_s: float
+    larger: Bounds | None = None
+
+    def planned(self, bounds: Bounds) -> Bounds:
+        """The size that a plan counts for the largest batch: at most `bounds`."""
+        return Bounds(
+            self._planned(lambda each: each.nodes, bounds.nodes),
+            self._planned(lambda each: each.edges, bounds.edges),
+            self._planned(lambda each: each.entries, bounds.entries),
+            self._planned_expanded(sum(bounds.entries.values())),
+        )
+
+    def _planned_expanded(self, most: int) -> int | None:
+        if any(each.expanded is None for each in self.sizes):
+            return None
+        type: NodeKey = None
+        counted = self._planned(lambda each: {type: each.expanded or 0}, {type: most})
+        return counted[type]
+
+    def _planned(
+        self, part: Callable[[Bounds], Mapping[Key, int]], most: Mapping[Key, int]
+    ) -> dict[Key, int]:
+        found: dict[Key, int] = {}
+        for type in most:
+            counts = [part(each)[type] for each in self.sizes]
+            margin = MARGIN * max(counts)
+            if len(counts) >= FEW:
+                margin += DEVIATIONS * stdev(counts)
+            else:
+                margin = MARGIN_OF_FEW * max(counts)
+            found[type] = ceil(max(counts) + margin)
+            if self.larger is not None:
+                found[type] = max(found[type], ceil((1 + GROWTH) * part(self.larger)[type]))
+        least = ceil(sum(found.values()) / SMALL_SHARE)
+        planned = {type: min(max(count, least), most[type]) for type, count in found.items()}
+        if self.larger is None:
+            return planned
+        # Seeds that are given twice may make a batch larger than the bounds.
+        return {type: max(count, part(self.larger)[type]) for type, count in planned.items()}
+
+    def mean_nodes(self) -> float:
+        """The mean number of nodes of a batch; a node counts once in each disjoint tree."""
+        return fmean(sum(each.entries.values()) for each in self.sizes)
+
+    def mean_edges(self) -> float:
+        """The mean number of edges of a batch."""
+        return fmean(sum(each.edges.values()) for each in self.sizes)
+
+    def with_larger(self, size: Bounds) -> DrawnBatches:
+        """The same with the size of a batch that was larger than planned."""
+        return replace(self, larger=size if self.larger is None else _largest(self.larger, size))
+
+    # ---- kept in batches.json ----
+
+    def to_json(self, settings: str) -> dict[str, Any]:
+        """A form that JSON can hold; `settings` is kept for people who read it."""
+        return {
+            "version": _VERSION, "settings": settings,
+            "sizes": [_size_to_json(each) for each in self.sizes],
+            "together": {name: list(counts) for name, counts in self.together.items()},
+            "expanded": self.expanded, "sample_s": self.sample_s,
+            "larger": None if self.larger is None else _size_to_json(self.larger),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, entry: Any, bounds: Bounds, tables: Iterable[str]) -> DrawnBatches | None:
+        """What `to_json` made of a loader's batches; None: it is damaged.
+
+        Args:
+            entry: what was kept.
+            bounds: has the store's types.
+            tables: the names of the loader's tables.
+        """
+        try:
+            if entry["version"] != _VERSION or not entry["sizes"]:
+                return None
+            return cls(
+                tuple(_size_from_json(each, bounds) for each in entry["sizes"]),
+                {name: tuple(map(_count, entry["together"][name])) for name in tables},
+                float(entry["expanded"]),
+                float(entry["sample_s"]),
+                None if entry["larger"] is None else _size_from_json(entry["larger"], bounds),
+            )
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            return None
+
+
+def _size_to_json(size: Bounds) -> list[Any]:
+    counts = [list(each.values()) for each in (size.nodes, size.edges, size.entries)]
+    return [*counts, size.expanded]
+
+
+def _size_from_json(stored: Any, bounds: Bounds) -> Bounds:
+    *counts, expanded = stored
+    nodes, edges, entries = (list(map(_count, each)) for each in counts)
+    return Bounds(
+        dict(zip(bounds.nodes, nodes, strict=True)),
+        dict(zip(bounds.edges, edges, strict=True)),
+        dict(zip(bounds.entries, entries, strict=True)),
+        None if expanded is None else _count(expanded),
+    )
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r} is no number of nodes or edges")
+    return value
+
+
+def _largest(one: Bounds, other: Bounds) -> Bounds:
+    return Bounds(
+        {type: max(count, other.nodes[type]) for type, count in one.nodes.items()},
+        {type: max(count, other.edges[type]) for type, count in one.edges.items()},
+        {type: max(count, other.entries[type]) for type, count in one.entries.items()},
+        None if other.expanded is None else max(one.expanded or 0, other.expanded),
+    )
+
+
+def doubled(size: Bounds, bounds: Bounds) -> Bounds:
+    """Twice as many nodes and edges, and at least a few, but no more than `bounds`."""
+
+    def twice(part: Mapping[Key, int], most: Mapping[Key, int]) -> dict[Key, int]:
+        return {type: min(max(2 * count, 1024), most[type]) for type, count in part.items()}
+
+    return Bounds(
+        twice(size.nodes, bounds.nodes),
+        twice(size.edges, bounds.edges),
+        twice(size.entries, bounds.entries),
+        bounds.expanded,
+    )
+
+
+def size_of(sample: Sample | Subgraph, bounds: Bounds) -> Bounds:
+    """The size of a sample, with all types of `bounds`."""
+    if isinstance(sample, Sample):
+        nodes = dict.fromkeys(bounds.nodes, sample.num_nodes)
+        edges = dict.fromkeys(bounds.edges, sample.num_edges)
+        return Bounds(nodes, edges, nodes, len(sample.colptr) - 1)
+    row, trees = sample.output.row, sample.output.batch
+    entries = {type: len(sample.node.get(type, ())) for type in bounds.entries}
+    distinct: Mapping[NodeKey, int] = entries
+    if trees is not None:
+        distinct = {
+            type: len(np.unique(sample.node[type])) if count else 0
+            for type, count in entries.items()
+        }
+    rows = row if isinstance(row, Mapping) else {None: row}
+    return Bounds(distinct, {type: len(rows.get(type, ())) for type in bounds.edges}, entries)
+
+
+def check_size(sample: Sample | Subgraph, limits: Bounds) -> None:
+    """Raise BatchTooLarge if a sample has more nodes or edges of a type than `limits`."""
+    if isinstance(sample, Sample):
+        one = sample.num_nodes <= min(*limits.entries.values(), *limits.nodes.values())
+        small = one and sample.num_edges <= min(limits.edges.values())
+        most = limits.expanded
+        small = small and (most is None or len(sample.colptr) <= most + 1)
+    else:
+        size = size_of(sample, limits)
+        small = all(count <= limits.edges[type] for type, count in size.edges.items()) and all(
+            count <= limits.nodes[type] and size.entries[type] <= limits.entries[type]
+            for type, count in size.nodes.items()
+        )
+    if not small:
+        raise BatchTooLarge("a batch is larger than the plan counts", size_of(sample, limits))
+
+
+def draw_batches(
+    batches: Iterable[Seeds],
+    sampler: Sampler,
+    topologies: Sequence[Topology],
+    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
+    rows: Mapping[str, int],
+    bounds: Bounds,
+) -> DrawnBatches | None:
+    """Sample a few batches and note their sizes; None: there is no batch.
+
+    Args:
+        batches: the seeds of up to `DRAWN_BATCHES` batches.
+        sampler: the loader's sampler.
+        topologies: one for each edge type.
+        rows_of: takes a sample, and returns the rows that it needs of each table.
+        rows: table name → rows of the table.
+        bounds: the most that a sample can hold.
+
+    Raises:
+        BatchTooLarge: a sample is larger than the sampler's limits.
+        StoreError, ReadError: the graph is damaged or cannot be read.
+    """
+    sizes: list[Bounds] = []
+    # A byte for each row, where the plan has four for the mapping table.
+    wanted = {name: np.zeros(count, np.bool_) for name, count in rows.items()}
+    together: dict[str, list[int]] = {name: [] for name in rows}
+    expanded, seconds, edges = 0.0, 0.0, 0
+    for seeds in batches:
+        began = thread_time()
+        sample = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
+        seconds += thread_time() - began
+        size = size_of(sample, bounds)
+        sizes.append(size)
+        for name, ids in rows_of(sample).items():
+            wanted[name][ids] = True
+            together[name].append(int(np.count_nonzero(wanted[name])))
+        expanded += _expanded(sample)
+        edges += sum(size.edges.values())
+        del sample
+        if edges > DRAWN_EDGES_MAX or len(sizes) == DRAWN_BATCHES:
+            break
+    if not sizes:
+        return None
+    counts = {name: tuple(each) for name, each in together.items()}
+    return DrawnBatches(tuple(sizes), counts, expanded / len(sizes), seconds / len(sizes))
+
+
+def _expanded(sample: Sample | Subgraph) -> int:
+    """The number of nodes whose neighbours were sampled."""
+    if isinstance(sample, Sample):
+        return sum(sample.num_sampled_nodes[:-1])
+    per_hop = sample.output.num_sampled_nodes
+    if per_hop is None:
+        return sample.num_nodes
+    by_type = per_hop.values() if isinstance(per_hop, Mapping) else [per_hop]
+    return sum(int(torch.as_tensor(each[:-1]).sum()) for each in by_type if len(each))

@@ -1,0 +1,120 @@
+"""`PlanItem`: one use of memory; `other_items` lists all uses except the feature buffer.
+
+`make_plan` (`plan/plan.py`) calls it; a new use of memory is added here. What the items count is an
+upper bound for batches of the planned size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.requirements import Requirements
+
+# A slot's entries in native/buffer.c and standby.c. Standby also has one bucket for each distinct
+# key; these are not counted, because LRU has few.
+SLOT_TABLE_BYTES = 38
+MAPPING_BYTES = 4  # a row's entry in the mapping table
+# For each row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8 and load_slots 4,
+# planned reads 21. If it is admitted by parts, also its order 4 and its part's pending 4, but
+# then load_rows and load_slots are one part's, unless reads wait for a device's staging.
+LEASE_BYTES, LEASE_BYTES_STAGED = 49, 57
+WINDOW_BYTES = 1  # a row's entry in native/window.c
+PER_EPOCH = (  # the items that each live iterator has for itself
+    "mapping table",
+    "queued samples",
+    "sampler scratch",
+    "leases",
+    "live batches",
+    "look-ahead",
+    "pinned staging",
+    "attributes",
+)
+LIVE = "one in use, one ready"
+LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanItem:
+    """One use of memory.
+
+    Attributes:
+        what: the item's name, such as "staging".
+        nbytes: an upper bound, in bytes.
+        why: what it holds and why it has this size, as `plan()` prints it.
+    """
+
+    what: str
+    nbytes: int
+    why: str
+
+
+def _item_if_any(what: str, nbytes: int, why: str) -> list[PlanItem]:
+    return [PlanItem(what, nbytes, why)] if nbytes else []
+
+
+def slot_bytes(requirements: Requirements) -> list[int]:
+    """For each table, bytes of host memory of a slot and its entries in the slot table."""
+    on_host = requirements.device_memory is None
+    return [SLOT_TABLE_BYTES + max(table.row_bytes, 1) * on_host for table in requirements.tables]
+
+
+def rest_bytes(requirements: Requirements) -> int:
+    """Bytes of everything except the feature buffer, its slot tables and the topology."""
+    return sum(item.nbytes for item in other_items(requirements, None))
+
+
+def other_items(
+    requirements: Requirements, topology: TopologyChoice | None
+) -> tuple[PlanItem, ...]:
+    """All items of host memory except the feature buffer and its slot tables."""
+    nodes, edges = requirements.batch_nodes_max, requirements.batch_edges_max
+    on_device = requirements.device_memory is not None
+    live = requirements.batch_bytes - (requirements.features_bytes if on_device else 0)
+    scratch = requirements.scratch_bytes + requirements.candidate_bytes
+    entries = (max(table.batch_entries_max, table.batch_rows_max) for table in requirements.tables)
+    lease_bytes = LEASE_BYTES_STAGED if on_device else LEASE_BYTES
+    leases = lease_bytes * sum(entries) * requirements.batches_extracted
+    look_ahead = requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows
+    pinned_bytes = requirements.pinned_bytes
+    pinned = PlanItem("pinned staging", pinned_bytes, "for rows on their way to the device")
+    largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
+    if requirements.drawn is not None:
+        largest = f"{requirements.drawn}; planned: {nodes:,} nodes and {edges:,} edges"
+    return (
+        PlanItem(
+            "mapping table",
+            MAPPING_BYTES * requirements.table_rows,
+            f"an entry for each of {requirements.table_rows:,} rows",
+        ),
+        PlanItem("index pointers", requirements.index_pointer_bytes, "the graph's, in memory"),
+        *_item_if_any("times, weights", requirements.graph_bytes, "the graph's, in memory"),
+        *([] if topology is None else [PlanItem("topology", topology.nbytes, topology.why)]),
+        *_item_if_any(
+            "attributes", requirements.fetch_bytes, "to read rows of files too large for memory"
+        ),
+        *_item_if_any("mapped files", requirements.mapped_bytes, "attributes with small files"),
+        PlanItem("input nodes", requirements.seed_bytes, "their ids and order"),
+        PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype"),
+        PlanItem("staging", requirements.staging_bytes, "for reads in flight"),
+        *([pinned] if on_device else []),
+        PlanItem(
+            "queued samples",
+            requirements.sample_bytes * requirements.batches_queued,
+            f"{requirements.batches_queued} samples; {largest}",
+        ),
+        PlanItem(
+            "sampler scratch",
+            scratch * requirements.samplers,
+            f"of {requirements.samplers} samplers",
+        ),
+        PlanItem(
+            "leases", leases, f"aliases and reads of {requirements.batches_extracted} batches"
+        ),
+        PlanItem(
+            "live batches",
+            2 * live + requirements.making_bytes,
+            LIVE_WITHOUT_FEATURES if on_device else LIVE,
+        ),
+        PlanItem("look-ahead", look_ahead, "which queued samples need a row"),
+    )

@@ -1,0 +1,155 @@
+"""What a batch costs with a plan: seconds of reading and sampling, for choosing among plans.
+
+The two constants of the disk (`gnndrive bench disk`) and the batches that were drawn say it: how
+many rows several batches need together says how large a sweep fits the buffer, how much of the next
+sweep is there already, and how dense the rest lies in the file. It is a model for comparing plans
+of one loader, not a promise: it knows neither training nor other users of the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp
+
+from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.sampling.topologies.base import GraphSize
+
+REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
+LOOK_AHEAD_GAIN = 0.04  # share of the reads that each queued sample saves by look-ahead
+LOOK_AHEAD_MAX = 6
+SWEEP_MAX = 4
+FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
+SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
+COPY_BYTE_S = 2.5e-10  # seconds that one thread takes to gather a byte
+SECTOR_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What reads cost.
+
+    Attributes:
+        request_s: seconds of a request.
+        byte_s: seconds of a byte.
+        gap_bytes: rows with at most so many bytes between them are read in one request.
+    """
+
+    request_s: float = REQUEST_S
+    byte_s: float = BYTE_S
+    gap_bytes: int = 8192
+
+    def seconds(self, wanted: float, rows: int, row_bytes: int) -> float:
+        """Seconds of one sorted pass for `wanted` rows that lie at random among `rows`."""
+        density = min(wanted / max(rows, 1), 1.0)
+        if not density:
+            return 0.0
+        bridged = self.gap_bytes // max(row_bytes, 1)
+        apart = (1 - density) ** (bridged + 1)  # the share of rows with a wider gap behind them
+        requests = wanted * apart + 1
+        # The mean of a geometric gap, cut off at `bridged`.
+        gaps = (1 - apart) * (1 - density) / density - (bridged + 1) * apart * (1 - density)
+        nbytes = wanted * row_bytes + max(gaps, 0.0) * wanted * row_bytes + requests * SECTOR_BYTES
+        return requests * self.request_s + min(nbytes, rows * row_bytes) * self.byte_s
+
+
+def distinct_rows(together: Sequence[int], batches: float, rows: int) -> float:
+    """Distinct rows that `batches` batches need together, by those that were drawn.
+
+    Args:
+        together: distinct rows of the first batch, the first two, ….
+        batches: any number from 0 on.
+        rows: rows of the table.
+    """
+    points = [0, *together]
+    if batches < len(together):
+        below = int(batches)
+        return points[below] + (batches - below) * (points[below + 1] - points[below])
+    # Beyond those that were drawn: each batch brings a share of the rows that no batch had before,
+    # and the share falls from batch to batch, because the rows that are left are needed less often.
+    shares = [(after - before) / max(rows - before, 1) for before, after in pairwise(points)]
+    share, back = shares[-1], min(len(shares) - 1, FALL_OVER)
+    fall = 1.0
+    if back and shares[-1 - back] > 0:
+        fall = min((share / shares[-1 - back]) ** (1 / back), 1.0)
+    more = batches - len(together)
+    sum_of_shares = share * (more if fall == 1 else (1 - fall**more) / (1 - fall))
+    left = max(rows - together[-1], 0)
+    return together[-1] + left * (1 - exp(-sum_of_shares))
+
+
+def batches_held(together: Sequence[int], slots: int, rows: int) -> float:
+    """How many batches' rows `slots` slots hold."""
+    low, high = 0.0, 1.0
+    if slots >= rows:
+        return float("inf")
+    while distinct_rows(together, high, rows) < slots and high < 1e6:
+        low, high = high, 2 * high
+    for _ in range(30):
+        middle = (low + high) / 2
+        if distinct_rows(together, middle, rows) < slots:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def batch_seconds(
+    plan: Plan, drawn: DrawnBatches, sizes: Sequence[GraphSize], disk: Disk, samplers: int,
+    queues: tuple[int, int], sweep: int | None, looks_ahead: bool,
+) -> float:  # fmt: skip
+    """Predict the seconds of a batch.
+
+    Args:
+        plan: the plan, with its topology.
+        drawn: what is known of the batches.
+        sizes: the sizes of the graph, one for each edge type.
+        disk: what reads cost.
+        samplers: sampling threads.
+        queues: bounds of the extracting and the training queue.
+        sweep: the most batches that are read together; None: as many as fit.
+        looks_ahead: whether the policy knows the queued samples.
+    """
+    together = min(*queues, sweep or SWEEP_MAX)
+    while together > 1 and not all(_holds(each, drawn, together) for each in plan.tables):
+        together -= 1
+    features = sum(_table_seconds(each, drawn, together, disk) for each in plan.tables)
+    if looks_ahead and not plan.holds_everything:
+        features *= 1 - LOOK_AHEAD_GAIN * min(queues[0], LOOK_AHEAD_MAX)
+    reads = features + _adjacency_seconds(plan, drawn, sizes, disk, min(samplers, queues[0]))
+    threads = min(samplers, queues[0], os.cpu_count() or 1)
+    gathered = sum(drawn.together.get(each.name, (0,))[0] * each.row_bytes for each in plan.tables)
+    return max(reads, SAMPLING_SHARE * drawn.sample_s / threads, COPY_BYTE_S * gathered)
+
+
+def _holds(table: TablePlan, drawn: DrawnBatches, batches: int) -> bool:
+    counts = drawn.together.get(table.name, (0,))
+    return distinct_rows(counts, batches, table.rows) <= table.slots
+
+
+def _table_seconds(table: TablePlan, drawn: DrawnBatches, together: int, disk: Disk) -> float:
+    """Seconds a batch of reading a table's rows in sweeps of `together` batches."""
+    counts = drawn.together.get(table.name, (0,))
+    if table.slots >= table.rows or not counts[-1]:
+        return 0.0
+    held = batches_held(counts, table.slots, table.rows)
+    missing = distinct_rows(counts, held + together, table.rows) - table.slots
+    return disk.seconds(max(missing, 0), table.rows, table.row_bytes) / together
+
+
+def _adjacency_seconds(
+    plan: Plan, drawn: DrawnBatches, sizes: Sequence[GraphSize], disk: Disk, samplers: int
+) -> float:
+    """Seconds a batch of reading adjacency, if it is on disk; samples that are drawn together share
+    each pass, and the lists of a neighbour cache are not read."""
+    topology = plan.topology
+    if topology is None or not topology.has_ring:
+        return 0.0
+    nbytes = sum(size.indices_bytes for size in sizes)
+    missing = 1 - min(topology.cache_bytes / max(nbytes, 1), 1.0) ** 0.5
+    lists = sum(size.nodes for size in sizes)
+    wanted = min(samplers * drawn.expanded, lists) * missing
+    return disk.seconds(wanted, lists, max(nbytes // max(lists, 1), 1)) / samplers

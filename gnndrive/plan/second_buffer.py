@@ -1,0 +1,55 @@
+"""`second_buffer`: the feature buffer of a further live iterator, beside the first one's.
+
+`BufferPool` (`loader/buffer_pool.py`) calls it when a second iterator starts while another runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size
+from gnndrive.plan.items import SLOT_TABLE_BYTES
+from gnndrive.plan.plan import Plan, TablePlan
+
+
+def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[TablePlan]:
+    """Plan the feature buffer of a further live iterator: it holds one largest batch.
+
+    Args:
+        plan: the first iterator's plan.
+        others: number of live iterators that have such a further buffer already.
+        free: returns the bytes of the device that are free now; None: the device is the host.
+
+    Raises:
+        ConfigError: the buffer does not fit into `memory=` or the device's memory.
+    """
+    tables = [replace(each, slots=max(min(each.slots, each.batch_rows_max), 1))
+              for each in plan.tables]  # fmt: skip
+    rows_bytes = sum(each.slots * each.row_bytes for each in tables)
+    slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables)
+    host = slot_table_bytes + plan.epoch_bytes + (0 if plan.device_lines else rows_bytes)
+    if plan.memory is not None:
+        left = plan.memory - plan.total_bytes - others * host
+        _check_room(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
+    if not plan.device_lines:
+        return tables
+    device = rows_bytes + plan.live_device_bytes
+    if plan.device_memory is None:
+        _check_room(device, free() or 0, "the device", "free", "device_memory")
+    else:
+        left = plan.device_memory - plan.device_bytes - others * device
+        budget = f"device_memory={format_size(plan.device_memory)}"
+        _check_room(device, left, budget, "left", "device_memory")
+    return tables
+
+
+def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:
+    """Raise ConfigError if a further iterator's `more` bytes are more than the `left` bytes."""
+    if left < more:
+        raise ConfigError(
+            "a second live iterator needs a feature buffer and batches of its own, "
+            f"{format_size(more)}, and {budget} has {format_size(left)} {how}: "
+            f"give a smaller buffer=, more {name}=, or close the first iterator"
+        )

@@ -1,0 +1,78 @@
+"""batches.json in a store's folder: the sizes of batches that loaders drew to plan their memory.
+
+It describes batches, not the data: opening and verifying a store ignore it, and a batches.json that
+is damaged is treated as missing, because its content can be drawn again. `plan/drawn.py` knows what
+an entry holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from gnndrive.common.atomic_files import replace_file
+from gnndrive.common.errors import StoreError
+from gnndrive.store.files import open_plain, read_at_most
+
+if TYPE_CHECKING:
+    from gnndrive.store.reader import Store
+
+BATCHES_JSON = "batches.json"
+ENTRIES_MAX = 64  # the oldest entries are dropped
+_VERSION = 1
+_JSON_BYTES_MAX = 1 << 20
+_of_process: dict[str, Any] = {}  # entries by key, for stores whose folder cannot be written to
+
+
+def entry_key(store: Store, settings: str) -> str:
+    """The key of an entry: a checksum of the store's identity and the loader's settings."""
+    return sha256(f"{store.identity}\n{settings}".encode()).hexdigest()[:32]
+
+
+def load_entry(store: Store, key: str) -> Any:
+    """An entry of this process or of batches.json; None: there is none, or the file is damaged."""
+    return _of_process[key] if key in _of_process else _read(store).get(key)
+
+
+def save_entry(store: Store, key: str, entry: Any) -> None:
+    """Keep an entry, which JSON can hold, in this process and in batches.json.
+
+    A folder that cannot be written to is left as it is. If two processes write at the same time,
+    one entry may be lost and is then drawn again.
+    """
+    _of_process.pop(key, None)
+    _of_process[key] = entry
+    while len(_of_process) > ENTRIES_MAX:
+        del _of_process[next(iter(_of_process))]
+    entries = {name: each for name, each in _read(store).items() if name != key} | {key: entry}
+    kept = dict(list(entries.items())[-ENTRIES_MAX:])
+    content = json.dumps({"format": _VERSION, "batches": kept}, allow_nan=False) + "\n"
+
+    def write(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), 0o644)
+        file.write(content.encode())
+
+    try:
+        replace_file(store.path / BATCHES_JSON, write)
+    except OSError:
+        return
+
+
+def _read(store: Store) -> dict[str, Any]:
+    """The entries of batches.json by key; {} if it is missing or damaged."""
+    if not os.path.lexists(store.path / BATCHES_JSON):
+        return {}
+    try:
+        fd = open_plain(store.path, BATCHES_JSON)
+        try:
+            content = read_at_most(fd, _JSON_BYTES_MAX + 1)
+        finally:
+            os.close(fd)
+        stored = json.loads(content) if len(content) <= _JSON_BYTES_MAX else {}
+        if stored["format"] != _VERSION:
+            return {}
+        return dict(stored["batches"])
+    except (OSError, StoreError, ValueError, KeyError, TypeError, RecursionError):
+        return {}

@@ -1,0 +1,167 @@
+"""Which topology, samplers and queues a budget gets, and the least budget that works."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gnndrive import ConfigError, NeighborLoader
+from gnndrive.common.memory import least_text, parse_size
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.choice import least_memory, make_planner, stage_options
+from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.prediction import Disk, batch_seconds, batches_held, distinct_rows
+from gnndrive.plan.request import PlanRequest, StageCounts
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.topologies.base import GraphSize
+from tests.loader.conftest import Make
+
+ROWS, ROW_BYTES = 10_000_000, 512
+TOGETHER = (809_986, 1_493_306, 2_091_791, 2_622_024, 3_098_267, 3_526_039, 3_915_512, 4_270_283)
+SIZES = [GraphSize(10_000_000, 160_000_000, 4)]
+DRAWN = DrawnBatches((), {"nodes/x": TOGETHER}, 95_500.0, 0.12)
+DISK = Disk()
+
+
+def seconds(
+    slots: int, topology: str = "resident", samplers: int = 2, queues: tuple[int, int] = (6, 4),
+    sweep: int | None = None,
+) -> float:  # fmt: skip
+    """What a batch of 806,000 of 10 million rows costs."""
+    choice = TopologyChoice(topology, topology, 0, has_ring=topology == "direct")
+    table = TablePlan("nodes/x", ROWS, slots, ROW_BYTES, 830_000)
+    plan = Plan((), (table,), None, choice)
+    return batch_seconds(plan, DRAWN, SIZES, DISK, samplers, queues, sweep, True)
+
+
+# ---- the model
+
+
+def test_distinct_rows_grow_with_the_batches_and_never_beyond_the_table() -> None:
+    counts = [distinct_rows(TOGETHER, number / 2, ROWS) for number in range(400)]
+    assert counts == sorted(counts)
+    assert counts[0] == 0
+    assert counts[2] == TOGETHER[0]
+    assert counts[16] == TOGETHER[-1]
+    assert TOGETHER[-1] + 300_000 < counts[18] < TOGETHER[-1] + 354_771
+    assert counts[-1] <= ROWS
+    assert distinct_rows((5,), 1e6, 5) == 5
+    assert distinct_rows((0, 0), 3, 10) == 0
+
+
+def test_the_batches_that_slots_hold_are_the_inverse() -> None:
+    for slots in (1, 400_000, TOGETHER[0], 2_000_000, 4_200_000, 5_000_000):
+        held = batches_held(TOGETHER, slots, ROWS)
+        assert distinct_rows(TOGETHER, held, ROWS) == pytest.approx(slots, rel=1e-3)
+    assert batches_held(TOGETHER, ROWS, ROWS) == float("inf")
+
+
+def test_a_pass_costs_a_request_a_row_at_most_and_the_whole_file_at_most() -> None:
+    few = DISK.seconds(10, 10**9, 512)
+    assert few == pytest.approx(11 * DISK.request_s, rel=0.3)
+    all_of_it = DISK.seconds(ROWS, ROWS, 512)
+    assert all_of_it == pytest.approx(ROWS * 512 * DISK.byte_s, rel=0.01)
+    assert DISK.seconds(0, ROWS, 512) == 0
+
+
+def test_the_model_ranks_settings_as_measured() -> None:
+    """Seconds a batch on the graph of bench/memory.py, one after the other on a quiet machine."""
+    measured = [
+        (0.58, seconds(2_636_718, "direct", 2)),
+        (0.67, seconds(2_343_750, "direct", 4)),
+        (0.76, seconds(2_343_750, "direct", 2)),
+        (0.94, seconds(2_343_750, "direct", 4, (4, 2))),
+        (2.60, seconds(1_171_875, "resident", 1)),
+    ]
+    assert [each[1] for each in measured] == sorted(each[1] for each in measured)
+    assert seconds(1_601_562) < seconds(1_953_125, "direct", 4)
+
+
+def test_more_slots_longer_queues_and_larger_sweeps_cost_no_more() -> None:
+    for slots in range(900_000, 9_000_000, 700_000):
+        assert seconds(slots) >= seconds(slots + 700_000)
+        assert seconds(slots) <= seconds(slots, queues=(4, 4)) <= seconds(slots, queues=(2, 2))
+        assert seconds(slots) <= seconds(slots, sweep=1) * 1.001
+    assert seconds(ROWS) == max(DRAWN.sample_s, 2.5e-10 * TOGETHER[0] * ROW_BYTES)
+
+
+def test_a_neighbour_cache_of_everything_reads_nothing() -> None:
+    choice = TopologyChoice("direct", "direct", 0, 10**12, has_ring=True)
+    plan = Plan((), (TablePlan("nodes/x", ROWS, 2_000_000, ROW_BYTES, 830_000),), None, choice)
+    cached = batch_seconds(plan, DRAWN, SIZES, DISK, 2, (6, 4), None, True)
+    assert cached == seconds(2_000_000) < seconds(2_000_000, "direct")
+
+
+# ---- the choice
+
+
+def request_of(loader: NeighborLoader) -> PlanRequest:
+    return loader._assembly()._request()
+
+
+@pytest.fixture
+def request_for(make: Make) -> Any:
+    """A request with drawn batches, for a budget in bytes."""
+
+    def made(memory: int, **arguments: Any) -> PlanRequest:
+        given: dict[str, Any] = {"io_depth": 1, "buffer": None, "batch_size": 1} | arguments
+        request = request_of(make((4, 3), memory=memory, **given))
+        if request.drawn is not None:
+            return request
+        size = Bounds({None: 20}, {None: 20}, {None: 20})
+        tables = {"nodes/x": (20, 38, 55, 70)}
+        return request.with_drawn(DrawnBatches((size,) * 4, tables, 5.0, 1e-4))
+
+    return made
+
+
+def test_stages_that_the_user_gave_are_kept(request_for: Any) -> None:
+    request = replace(request_for(10**7), samplers=3, training_queue=9)
+    options = stage_options(request)
+    assert {each.samplers for each in options} == {3}
+    assert {each.training_queue for each in options} == {9}
+    assert {each.extracting_queue for each in options} == {6, 5, 4, 3, 2, 1}
+    assert options[0] == StageCounts(3, 6, 9)
+    fixed = replace(request, extracting_queue=2)
+    assert stage_options(fixed) == [StageCounts(3, 2, 9)]
+    assert make_planner(fixed).stages == StageCounts(3, 2, 9)
+
+
+def test_with_room_for_everything_the_stages_are_the_papers(request_for: Any) -> None:
+    planner = make_planner(request_for(10**8))
+    assert planner.stages == StageCounts(4, 6, 4)
+    assert planner.topology.name == "resident"
+
+
+def test_scarce_memory_gets_fewer_samplers_and_shorter_queues(request_for: Any) -> None:
+    least = least_memory(request_for(1))
+    assert make_planner(request_for(least)).stages == StageCounts(1, 1, 1)
+    options = [make_planner(request_for(least + more)).stages for more in range(0, 10**6, 10**5)]
+    assert [each.samplers for each in options] == sorted(each.samplers for each in options)
+    assert options[-1].samplers > 1
+
+
+def test_the_least_memory_is_the_least(request_for: Any) -> None:
+    for arguments in ({}, {"topology": "direct"}, {"samplers": 4}, {"buffer": "3KB"}):
+        least = least_memory(request_for(1, **arguments))
+        assert make_planner(request_for(least, **arguments)).plan().total_bytes <= least
+        with pytest.raises(ConfigError, match="give at least memory=") as caught:
+            make_planner(request_for(int(0.9995 * least), **arguments))
+        named = str(caught.value).split('memory="')[1].split('"')[0]
+        assert least <= parse_size(named, "memory") <= 1.002 * least
+
+
+def test_a_text_for_the_least_is_never_less() -> None:
+    for count in (1, 999, 1_000, 1_001, 12_345, 999_999, 123_456_789, 3 * 10**9 + 1, 10**13 + 7):
+        assert count <= parse_size(least_text(count), "memory") <= 1.001 * count + 1
+    assert least_text(123_456_789) == "123.5MB"
+
+
+def test_no_budget_makes_the_papers_stages(make: Make) -> None:
+    assert make_planner(request_of(make())).stages == StageCounts(4, 6, 4)
+    assert make_planner(request_of(make(num_workers=2))).stages.samplers == 2
+    with pytest.raises(ConfigError, match="samplers='many' must be a whole number"):
+        make(samplers="many")
