@@ -27,17 +27,16 @@ from gnndrive.common.records import EdgeKey, EdgeType, Int64Array
 from gnndrive.pyg.choices import checked_subgraph_type, checked_temporal_strategy
 from gnndrive.pyg.conversions import (
     as_array,
-    as_batch,
     as_fanout,
     as_int64,
     as_times,
     as_topology,
     as_weights,
-    coo,
     each_of,
     is_edge_level,
     permuted,
 )
+from gnndrive.pyg.sampler_output import hetero_sampler_output, sampler_output
 from gnndrive.pyg.stored_graph import StoredGraph
 from gnndrive.sampling.samplers._native import (
     InScratch,
@@ -355,37 +354,17 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
 
     def _output(self, sampled: InScratch, induced: bool) -> SamplerOutput:
         dtype = torch.int64 if self._graph is not None else self.colptr.dtype
-        node, tree, nodes_per_hop = sampled.nodes(0)
-        row, col, edge, edges_per_hop = coo(sampled, 0, dtype)
-        if self._backward:
-            row, col = col, row
-        return SamplerOutput(
-            node=torch.from_numpy(node).to(dtype), row=row, col=col, edge=edge,
-            batch=as_batch(tree), num_sampled_nodes=None if induced else list(nodes_per_hop),
-            num_sampled_edges=None if induced else edges_per_hop,
-        )  # fmt: skip
+        return sampler_output(sampled, dtype, self._backward, induced)
 
     def _hetero_output(self, sampled: InScratch, induced: bool) -> HeteroSamplerOutput:
-        node, batch, nodes_per_hop = {}, {}, {}
         node_types, edge_types = self._hetero_types
         arrays = {} if self._graph is not None else self.colptr_dict
         dtype = next((each.dtype for each in arrays.values()), torch.int64)
-        for number, name in enumerate(node_types):
-            found, tree, per_hop = sampled.nodes(number)
-            node[name], nodes_per_hop[name] = torch.from_numpy(found).to(dtype), list(per_hop)
-            batch[name] = as_batch(tree)
-        row, col, edge, edges_per_hop = {}, {}, {}, {}
-        for number, edge_type in enumerate(edge_types):
-            ends = coo(sampled, number, dtype)
-            known = self.to_restored_edge_type[edge_type] if self._backward else edge_type
-            row[known], col[known], edge[known], edges_per_hop[known] = ends
         if self._backward:
-            row, col = col, row
-        return HeteroSamplerOutput(
-            node=node, row=row, col=col, edge=edge, batch=batch if self.disjoint else None,
-            num_sampled_nodes=None if induced else nodes_per_hop,
-            num_sampled_edges=None if induced else edges_per_hop,
-        )  # fmt: skip
+            edge_types = [self.to_restored_edge_type[each] for each in edge_types]
+        return hetero_sampler_output(
+            sampled, node_types, edge_types, dtype, self.disjoint, self._backward, induced
+        )
 
     @property
     def _backward(self) -> bool:
