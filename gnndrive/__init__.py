@@ -29,6 +29,7 @@ from gnndrive.store.importers import (
     from_ogb,
     open_or_make,
 )
+from gnndrive.store.link_split import open_links, split_links
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
 
@@ -57,7 +58,9 @@ __all__ = [
     "from_ogb",
     "infer",
     "open",
+    "open_links",
     "open_or_make",
+    "split_links",
     "write_store",
 ]
 

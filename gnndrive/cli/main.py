@@ -64,6 +64,12 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+IfExists = Annotated[
+    Literal["error", "open", "replace"],
+    typer.Option(help="If there is a store at OUT: fail, keep it, or make it anew."),
+]
+
+
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option(help="Show a traceback with every error.")] = False,
@@ -108,10 +114,7 @@ def import_(
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the features in the store; default: float32.")
     ] = None,
-    if_exists: Annotated[
-        Literal["error", "open", "replace"],
-        typer.Option(help="If there is a store at OUT: fail, keep it, or make it anew."),
-    ] = "error",
+    if_exists: IfExists = "error",
     overwrite: Annotated[bool, typer.Option(help="The same as --if-exists replace.")] = False,
     memory: Annotated[
         str | None,
@@ -137,6 +140,35 @@ def import_(
         paths, edges, split, seed, features=features, labels=labels, undirected=undirected,
         dtype=dtype, if_exists=if_exists, overwrite=overwrite, memory=memory, num_nodes=num_nodes,
         source=source, target=target, header=header, edge_column=edge_column, map_ids=map_ids,
+    )  # fmt: skip
+
+
+@app.command("split-links")
+def split_links(
+    store: StorePath,
+    out: Annotated[Path | None, typer.Argument(help="Default: STORE's name with -links.")] = None,
+    num_val: Annotated[float, typer.Option(help="Share for validation; above 1: edges.")] = 0.1,
+    num_test: Annotated[float, typer.Option(help="Share for tests; above 1: edges.")] = 0.2,
+    undirected: Annotated[bool, typer.Option(help="Each edge has its reverse.")] = False,
+    disjoint: Annotated[
+        float, typer.Option(help="Share of training edges to supervise with alone.")
+    ] = 0.0,
+    negatives: Annotated[float, typer.Option(help="Pairs without an edge, per edge.")] = 1.0,
+    edge_type: Annotated[
+        list[str] | None, typer.Option(help="Edge type to split; repeat for each.")
+    ] = None,
+    rev_edge_type: Annotated[
+        list[str] | None, typer.Option(help="Type of its reverses; in the same order.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same split.")] = 0,
+    memory: Annotated[str, typer.Option(help="Memory for splitting.")] = "1GB",
+    if_exists: IfExists = "error",
+) -> None:
+    """Split edges into training, validation and test edges, as PyG's RandomLinkSplit."""
+    stores.split(
+        store, out, num_val=num_val, num_test=num_test, is_undirected=undirected,
+        disjoint_train_ratio=disjoint, neg_sampling_ratio=negatives, edge_types=edge_type,
+        rev_edge_types=rev_edge_type, seed=seed, memory=memory, if_exists=if_exists,
     )  # fmt: skip
 
 

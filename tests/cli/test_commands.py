@@ -65,6 +65,17 @@ def test_a_store_is_replaced_only_with_overwrite(
     assert gd.open(tmp_path / "ring.gnn").num_edges == 1
 
 
+def test_split_links(gnndrive: Command, planted: Path, tmp_path: Path):
+    out = tmp_path / "parts.gnn"
+    ended = gnndrive("split-links", planted, out, "--num-val", "5", "--num-test", "0.25")
+    parts = gd.open_links(out)
+    assert (ended.code, str(out) in ended.out) == (0, True)
+    assert f"test  : {parts.test.num_edges:,} edges pass messages" in ended.out
+    assert abs(len(parts.val.edge_label) - 10) <= 2
+    again = gnndrive("split-links", planted, out)
+    assert (again.code, "--if-exists" in again.err) == (2, True)
+
+
 def test_splits_are_given_or_left_out(gnndrive: Command, sources: dict[str, Path], tmp_path: Path):
     (tmp_path / "few.txt").write_text("3\n5\n")
     given = ("--split", f"train={tmp_path / 'few.txt'}", "--split", f"odd={tmp_path / 'few.txt'}")

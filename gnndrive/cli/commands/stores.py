@@ -15,6 +15,7 @@ from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.format import ArrayInfo
+from gnndrive.store.link_split import LabelledEdges, split_links
 from gnndrive.store.reader import Store, open_homogeneous
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import array_name
@@ -30,6 +31,23 @@ def import_graph(make: Callable[..., Store], **given: Any) -> None:
     with Bars() as bars:
         store = make(**given, progress=bars)
     print(info_text(store))
+
+
+def split(path: Path, out: Path | None, **given: Any) -> None:
+    """Split the edges of a store with `split_links`, show progress, print what the parts hold.
+
+    Raises:
+        ConfigError, StoreError: as `split_links`.
+    """
+    for name in ("num_val", "num_test"):
+        given[name] = int(given[name]) if given[name] > 1 else given[name]
+    with Bars() as bars:
+        parts = split_links(open_store(path), out, **given, progress=bars)
+    print(parts.train.path)
+    for name, part in parts._asdict().items():
+        print(f"  {name:<5} : {part.num_edges:,} edges pass messages; labels:", end=" ")
+        views = [view for view in part.all_edges() if isinstance(view, LabelledEdges)]
+        print(f"{sum(len(view.edge_label) for view in views):,}")
 
 
 def show_info(path: Path, as_json: bool) -> None:

@@ -1,0 +1,174 @@
+"""Which part of a split an edge is in: a function of the seed and of the edge's two ends.
+
+Each pair of nodes has a number that looks random (`PairHash`). The edges with the smallest numbers
+are for tests, the next ones for validation, the next ones for supervision alone; the others are
+trained on and pass messages. So both directions of an undirected edge, an edge and its reverse in
+another edge type, and all copies of an edge are in one part, without a search for one another; and
+nothing is kept for each edge. `thresholds` finds the numbers that give parts of the right sizes, in
+two passes over the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.records import Int64Array
+from gnndrive.store.views import StoredEdges
+
+CHUNK = 1 << 15  # edges, or nodes without edges, that are looked at together
+TRAIN, DISJOINT, VAL, TEST = range(4)
+"""The classes of edges; DISJOINT are edges of the training set that pass no messages there."""
+
+UInt64Array: TypeAlias = "npt.NDArray[np.uint64]"
+_BUCKET_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """All in-edges of some consecutive nodes.
+
+    Attributes:
+        first: position of the first edge in CSC order.
+        low, high: the nodes from `low` to `high` - 1.
+        source, target: ends of the edges, int64 [n].
+    """
+
+    first: int
+    low: int
+    high: int
+    source: Int64Array
+    target: Int64Array
+
+
+def chunks(edges: StoredEdges) -> Iterator[Chunk]:
+    """The edges of a type in CSC order, some `CHUNK` at a time; more only if a node has more."""
+    indices = edges.indices
+    for low, ends in _ranges(edges):
+        first, last = int(ends[0]), int(ends[-1])
+        high = low + len(ends) - 1
+        source = indices[first:last].astype(np.int64)
+        yield Chunk(first, low, high, source, np.repeat(np.arange(low, high), np.diff(ends)))
+
+
+def largest_chunk(edges: StoredEdges) -> int:
+    """The most edges or nodes that a chunk has."""
+    return max((max(len(ends), int(ends[-1] - ends[0])) for _, ends in _ranges(edges)), default=0)
+
+
+def _ranges(edges: StoredEdges) -> Iterator[tuple[int, Int64Array]]:
+    """The first node of each chunk, and the index pointers of its nodes and of the next one. A
+    chunk has so few nodes that their share of all edges is `CHUNK` at most."""
+    pointers = edges.index_pointers
+    nodes, low = len(pointers) - 1, 0
+    most = max(1, CHUNK * nodes // max(1, nodes, edges.num_edges))
+    while low < nodes:
+        ends = pointers[low : low + most + 1].astype(np.int64)
+        count = max(1, int(np.searchsorted(ends[1:], ends[0] + CHUNK, side="right")))
+        yield low, ends[: count + 1]
+        low += count
+
+
+class PairHash:
+    """Numbers that look random, one for each pair of nodes.
+
+    Args:
+        seed: other seeds give other numbers.
+        undirected: whether (u, v) and (v, u) have the same.
+        reverse: give (u, v) the number that (v, u) has without it, for an edge type that holds the
+            reverses of another.
+    """
+
+    def __init__(self, seed: tuple[int, ...], undirected: bool, reverse: bool = False) -> None:
+        self.undirected, self.reverse = undirected, reverse
+        words = np.random.SeedSequence(seed).generate_state(2, np.uint64)
+        self._first, self._second = np.uint64(words[0]), np.uint64(words[1])
+
+    def __call__(self, source: Int64Array, target: Int64Array) -> UInt64Array:
+        """The numbers of edges, uint64 [n]."""
+        if self.undirected:
+            source, target = np.minimum(source, target), np.maximum(source, target)
+        elif self.reverse:
+            source, target = target, source
+        mixed = _mixed(source.view(np.uint64) ^ self._first)
+        return _mixed((mixed + target.view(np.uint64)) ^ self._second)
+
+    def counted(self, source: Int64Array, target: Int64Array) -> Any:
+        """Which edges are counted and become labels: of an undirected edge one direction, as in
+        PyG; bool [n]."""
+        return source <= target if self.undirected else np.ones(len(source), bool)
+
+
+def _mixed(values: UInt64Array) -> UInt64Array:
+    """The finalizer of splitmix64."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Which edges are in which class.
+
+    Attributes:
+        hash: numbers the edges.
+        test, val, disjoint: edges with a number below these are in these classes, in this order.
+    """
+
+    hash: PairHash
+    test: int
+    val: int
+    disjoint: int
+
+    def classes(self, source: Int64Array, target: Int64Array) -> npt.NDArray[np.uint8]:
+        """The classes of edges, uint8 [n]."""
+        limits = np.array([self.test, self.val, self.disjoint], np.uint64)
+        order = np.array([TEST, VAL, DISJOINT, TRAIN], np.uint8)
+        return order[np.searchsorted(limits, self.hash(source, target), side="right")]
+
+
+def count_edges(edges: StoredEdges, hash: PairHash) -> int:
+    """How many edges are counted; see `PairHash.counted`."""
+    if not hash.undirected:
+        return edges.num_edges
+    return sum(int(hash.counted(each.source, each.target).sum()) for each in chunks(edges))
+
+
+def smallest(edges: StoredEdges, hash: PairHash, ranks: list[int]) -> list[int]:
+    """The numbers that the counted edges have at some places of their ascending order.
+
+    Args:
+        edges: edges of a type.
+        hash: numbers them.
+        ranks: places from 0, each below the number of counted edges.
+
+    Returns:
+        The number at each place: so many edges have a smaller one, or fewer if several have it.
+    """
+    shift = np.uint64(64 - _BUCKET_BITS)
+    counts = np.zeros(1 << _BUCKET_BITS, np.int64)
+    for numbers in _counted_numbers(edges, hash):
+        counts += np.bincount((numbers >> shift).astype(np.int64), minlength=len(counts))
+    ends = np.cumsum(counts)
+    buckets = [int(np.searchsorted(ends, rank, side="right")) for rank in ranks]
+    wanted = np.unique(np.array(buckets, np.uint64))
+    found: list[UInt64Array] = []
+    for numbers in _counted_numbers(edges, hash):
+        found.append(numbers[np.isin(numbers >> shift, wanted)])
+    values = np.sort(np.concatenate(found))
+    # `values` has the edges of the wanted buckets only; this many are before them in all others.
+    skipped = [
+        int(counts[:bucket].sum()) - int(np.searchsorted(values, np.uint64(bucket) << shift))
+        for bucket in buckets
+    ]
+    return [int(values[rank - skip]) for rank, skip in zip(ranks, skipped, strict=True)]
+
+
+def _counted_numbers(edges: StoredEdges, hash: PairHash) -> Iterator[UInt64Array]:
+    for each in chunks(edges):
+        numbers = hash(each.source, each.target)
+        yield numbers[hash.counted(each.source, each.target)] if hash.undirected else numbers

@@ -1,0 +1,180 @@
+"""`open_links`: the three parts of a split, each a store with labelled edges.
+
+A split is the store of the training graph, with folders beside its arrays: `test` and, if some
+training edges pass no messages, `val` are stores with more edges; `links` holds `links.json` and
+the labelled edges of each part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import EdgeKey
+from gnndrive.store.link_split.labels import read_labels
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.types import folder
+from gnndrive.store.views import StoredEdges
+
+LINKS, LINKS_JSON, PARTS = "links", "links.json", ("train", "val", "test")
+Labels = tuple[torch.Tensor, torch.Tensor]
+
+
+class LabelledEdges(StoredEdges):
+    """The edges of a type of a part, with the labelled edges of that type.
+
+    Args:
+        part: the part.
+        type: the edges' type.
+        labels: its edge_label_index and edge_label.
+    """
+
+    def __init__(self, part: PartStore, type: EdgeKey, labels: Labels) -> None:
+        super().__init__(part, type)
+        self._labels = labels
+
+    @property
+    def edge_label_index(self) -> torch.Tensor:
+        """Ends of the labelled edges, int64 [2, n], mapped."""
+        return self._labels[0]
+
+    @property
+    def edge_label(self) -> torch.Tensor:
+        """Their labels [n], mapped: 1 for an edge, 0 for a pair of nodes without one."""
+        return self._labels[1]
+
+
+class PartStore(Store):
+    """A part of a split: a store whose edges pass messages, and labelled edges to supervise with.
+
+    `part.edge_label_index` and `part.edge_label` stand where PyG's RandomLinkSplit puts them; in a
+    heterogeneous part `part["user", "rates", "movie"]` has them.
+    """
+
+    _labels: Mapping[EdgeKey, Labels]
+    _root: Path
+    _part: str
+
+    def edges(self, type: Any = None) -> StoredEdges:
+        """See `Store.edges`; the edges of a type that was split have labels too."""
+        found = super().edges(type)
+        labels = self._labels.get(found.type)
+        return found if labels is None else LabelledEdges(self, found.type, labels)
+
+    def all_edges(self) -> list[StoredEdges]:
+        """See `Store.all_edges`."""
+        return [self.edges(type) for type in self.info.types.edges]
+
+    def __getitem__(self, type: Any) -> Any:
+        found = super().__getitem__(type)
+        return self.edges(found.type) if isinstance(found, StoredEdges) else found
+
+    @property
+    def edge_label_index(self) -> torch.Tensor:
+        """Ends of the labelled edges, int64 [2, n], mapped.
+
+        Raises:
+            ConfigError: several edge types have labels.
+        """
+        return self._only()[0]
+
+    @property
+    def edge_label(self) -> torch.Tensor:
+        """Their labels [n], mapped: 1 for an edge, 0 for a pair of nodes without one; if the store
+        has labels of edges, those, plus 1 if there are pairs without an edge."""
+        return self._only()[1]
+
+    def _only(self) -> Labels:
+        if len(self._labels) > 1:
+            raise ConfigError(
+                "several edge types have labels: read part[TYPE].edge_label_index, where TYPE is "
+                f"one of {', '.join(map(str, self._labels))}"
+            )
+        return next(iter(self._labels.values()))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return (_same_part, (str(self._root), self._part, self.identity, self.overlay))
+
+
+class LinkSplit(NamedTuple):
+    """The parts of a split, as RandomLinkSplit returns them.
+
+    Attributes:
+        train, val, test: the parts.
+    """
+
+    train: PartStore
+    val: PartStore
+    test: PartStore
+
+
+def open_links(path: str | os.PathLike[str]) -> LinkSplit:
+    """Open what `split_links` wrote.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        StoreError: it is missing, damaged or no split.
+    """
+    root = Path(os.path.abspath(path))
+    types = [tuple(type) if type else None for type in read_settings(root)["edge_types"]]
+    known = open_store(root).info.types.edges
+    if not types or not set(types) <= set(known):
+        raise not_a_split(root)
+    parts = []
+    for part in PARTS:
+        at = root / part if (root / part).is_dir() else root
+        store = object.__new__(PartStore)
+        store.__dict__.update(open_store(at).__dict__)
+        labels = {type: read_labels(labels_folder(root, part, type)) for type in types}
+        store.__dict__.update(_labels=labels, _root=root, _part=part)
+        parts.append(store)
+    return LinkSplit(*parts)
+
+
+def not_a_split(root: Path) -> StoreError:
+    """The error for a folder that `split_links` has not made, or that is damaged."""
+    return StoreError(f"{root} is not a split of links: make one with gnndrive.split_links")
+
+
+def labels_folder(root: Path, part: str, type: Any) -> Path:
+    """The folder of the labelled edges of a type in a part."""
+    return root / LINKS / part / folder(type)
+
+
+def read_settings(root: Path) -> dict[str, Any]:
+    """What links.json holds.
+
+    Raises:
+        StoreError: the folder is no split.
+    """
+    try:
+        content = json.loads((root / LINKS / LINKS_JSON).read_text(encoding="utf-8"))
+        types = content["edge_types"]
+        if not all(isinstance(type, list) and len(type) in (0, 3) for type in types):
+            raise ValueError("edge types")
+    except (OSError, ValueError, TypeError, KeyError):
+        raise not_a_split(root) from None
+    found: dict[str, Any] = content
+    return found
+
+
+def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:
+    """Open a part that was pickled.
+
+    Raises:
+        StoreError: it was overwritten since.
+    """
+    found: PartStore = getattr(open_links(root), part)
+    if found.identity != identity:
+        raise StoreError(f"{root} was overwritten since it was pickled: open it again")
+    found.__dict__["overlay"] = overlay
+    return found

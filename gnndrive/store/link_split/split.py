@@ -1,0 +1,140 @@
+"""`split_links`: PyG's RandomLinkSplit of a store, whose edges may exceed memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
+from gnndrive.common.records import EdgeKey
+from gnndrive.store.format import Progress
+from gnndrive.store.if_exists import IfExists, settle
+from gnndrive.store.link_split.opened import LinkSplit, open_links, read_settings
+from gnndrive.store.link_split.options import Options, check_memory, checked_types
+from gnndrive.store.link_split.parts import split_type, write_parts
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+
+
+def split_links(
+    store: Store,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    num_val: int | float = 0.1,
+    num_test: int | float = 0.2,
+    is_undirected: bool = False,
+    key: str = "edge_label",
+    add_negative_train_samples: bool = True,
+    neg_sampling_ratio: float = 1.0,
+    disjoint_train_ratio: int | float = 0.0,
+    edge_types: Any = None,
+    rev_edge_types: Any = None,
+    seed: int = 0,
+    memory: str | int = "1GB",
+    if_exists: IfExists = "error",
+    progress: Progress | None = None,
+) -> LinkSplit:
+    """Split the edges of a store into training, validation and test edges, as RandomLinkSplit.
+
+        train_data, val_data, test_data = gnndrive.split_links(store, "links.gnn")
+        loader = LinkNeighborLoader(train_data, [10, 10], train_data.edge_label_index,
+                                    train_data.edge_label, batch_size=1024, shuffle=True)
+
+    Args:
+        store: the store; it stays as it is. The parts share its files of nodes by hard links.
+        path: the folder to make. None: `store`'s name with "-links" in it, beside it.
+        num_val, num_test: edges for validation and tests, a number or a share. All copies of an
+            edge are in one part, so there may be a few fewer.
+        is_undirected: each edge has its reverse; both are in one part, and labelled once.
+        key: an edge attribute with labels, whole numbers; None has one: the label is 1.
+        add_negative_train_samples: whether the training part has pairs without an edge too.
+        neg_sampling_ratio: pairs of nodes without an edge, label 0, for each edge.
+        disjoint_train_ratio: training edges, a number or a share, to supervise with; in the
+            training part they pass no messages. 0: all training edges do both.
+        edge_types, rev_edge_types: in a heterogeneous store the edge type to split, or a list of
+            them, and the type of the reverses of each, or None.
+        seed: the same seed gives the same split.
+        memory: bytes, or a text such as "1GB"; an error names the least that works.
+        if_exists: as for `from_data`; a split with other arguments is not opened.
+        progress: called as progress(what, done, in all).
+
+    Returns:
+        (train, val, test): stores whose edges pass messages, with edge_label_index [2, n] (edges
+        first, in the order of their targets, then pairs without an edge) and edge_label [n].
+
+    Raises:
+        ConfigError: arguments do not fit together, or `path` exists.
+        StoreError: the disk is full, or writing failed.
+    """
+    if not isinstance(store, Store):
+        raise ConfigError(
+            f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "
+            "torch_geometric.transforms.RandomLinkSplit"
+        )
+    options = Options(
+        num_val, num_test, is_undirected, key, add_negative_train_samples, neg_sampling_ratio,
+        disjoint_train_ratio, seed,
+    )  # fmt: skip
+    types = checked_types(store, edge_types, rev_edge_types, is_undirected)
+    check_memory(store, types, options, parse_size(memory, "memory"))
+    target = Path(os.path.realpath(_beside(store.path) if path is None else path))
+    _split(store, target, types, options, if_exists, progress)
+    return open_links(target)
+
+
+def _split(
+    store: Store,
+    target: Path,
+    types: Mapping[EdgeKey, EdgeKey],
+    options: Options,
+    if_exists: IfExists,
+    progress: Progress | None,
+) -> None:
+    """Write the split, or leave what is there."""
+    if target == Path(os.path.realpath(store.path)):
+        raise ConfigError(f"{target} is the store that is split: choose another path")
+    settings = {
+        "edge_types": [list(type or ()) for type in types],
+        "rev_edge_types": [list(reverse or ()) for reverse in types.values()],
+        "store": store.identity,
+        **asdict(options),
+    }
+
+    def tell(done: int) -> None:
+        if progress is not None:
+            progress("splitting links", done, 4)
+
+    def write(overwrite: bool) -> Store:
+        tell(0)
+        splits = [
+            split_type(store, type, reverse, options, place)
+            for place, (type, reverse) in enumerate(types.items())
+        ]
+        write_parts(store, target, splits, options, settings, overwrite, tell)
+        tell(4)
+        return open_store(target)
+
+    settle(target, if_exists, write, lambda found: _check_same(found.path, settings))
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-links{path.suffix}")
+
+
+def _check_same(path: Path, settings: Mapping[str, Any]) -> None:
+    """Check that a split that is there was made of the same store with the same arguments.
+
+    Raises:
+        ConfigError: it was not.
+    """
+    there = read_settings(path)
+    differing = [name for name, value in settings.items() if there.get(name) != value]
+    if differing:
+        raise ConfigError(
+            f"{path} is a split with another {', another '.join(differing)}: choose another path, "
+            'or replace it with if_exists="replace"'
+        )
