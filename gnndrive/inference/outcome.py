@@ -66,6 +66,11 @@ class Outcome:
         self.working = f"{DERIVED}/{name}/{key}" if out is None else f".{key}"
 
     @property
+    def in_store(self) -> bool:
+        """Whether the result is added to the store, which keeps checksums."""
+        return self._out is None
+
+    @property
     def folder(self) -> Path:
         """The working folder."""
         return self.base / self.working

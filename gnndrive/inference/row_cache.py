@@ -128,31 +128,30 @@ class RowCache:
         assert self._done == len(self._coming)
         self._coming, self._done = change.misses, 0
         self._part = -(-len(change.misses) // PARTS)
-        self._load(self._part)
+        self._load()
 
     def leave(self, rows: Rows) -> None:
         """Free the slots of rows that are not needed any more, and read on."""
         count = self._free_count
         self._free[count : count + len(rows)] = self.slot_of[rows]
         self._free_count += len(rows)
-        self._load(self._part)
+        self._load()
 
     def settle(self) -> None:
-        """Read what is left, and wait until all rows of the next block are in memory.
+        """Wait until all rows of the next block are in memory; all that leave must have left.
 
         Raises:
             ReadError: the disk failed.
         """
-        self._load(1)
         assert self._done == len(self._coming), "a block has more rows than slots"
         while self._pending:
             self._pending[0].result()
             self._pending.popleft()
 
-    def _load(self, least: int) -> None:
-        """Read the next rows of the file for which there are slots, if they are `least` or all."""
+    def _load(self) -> None:
+        """Read the next rows of the file for which there are slots, if they are a part or all."""
         count = min(self._free_count, len(self._coming) - self._done)
-        if count == 0 or (count < least and self._done + count < len(self._coming)):
+        if count == 0 or (count < self._part and self._done + count < len(self._coming)):
             return
         rows = self._coming[self._done : self._done + count]
         slots = self._free[self._free_count - count : self._free_count].copy()

@@ -255,7 +255,7 @@ class _Sink:
     def __init__(self, run: Run, layer: int, targets: Targets) -> None:
         self._run, self._layer, self._targets = run, layer, targets
         self._type = targets.type
-        self._last_layer = layer == len(run._layers) - 1
+        self._checksum = run._outcome.in_store and layer == len(run._layers) - 1
         self._writer: HiddenWriter | None = None
         known = run._record.layers[layer].get(self._type)
         self.first = self._written = 0 if known is None else known.rows
@@ -320,5 +320,5 @@ class _Sink:
     def _open(self) -> None:
         info = self._run._info(self._layer, self._type)
         self._writer = HiddenWriter(
-            self._run._outcome.base, info, self.first, checksum=self._last_layer
+            self._run._outcome.base, info, self.first, checksum=self._checksum
         )
