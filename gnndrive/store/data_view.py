@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.store.convert import is_sparse, sparse_error
 from gnndrive.store.overlay import Key, Overlay
 
 GRAPH = ("edge_index", "adj_t", "adj")
@@ -162,8 +163,8 @@ class DataView:
         """Set an attribute in this process.
 
         Raises:
-            ConfigError: it is the graph itself, another number of nodes or edges, or the name of a
-                method.
+            ConfigError: it is the graph itself, another number of nodes or edges, the name of a
+                method, or sparse in a form of which torch reads no rows.
         """
         if name in COUNTS:
             have = getattr(self, name, None)
@@ -179,6 +180,8 @@ class DataView:
                 f"{name!r} cannot be set, because it is a method or property of a "
                 f"{type(self).__name__}: choose another name"
             )
+        elif is_sparse(value) and getattr(value, "layout", None) != torch.sparse_coo:
+            raise sparse_error(name)  # no batch can have rows of it
         else:
             self._overlay.set(self._key, name, value)
 

@@ -87,6 +87,16 @@ def test_a_sparse_argument_is_named(
         kind(store, [2], **{name: SPARSE}, **more)
 
 
+def test_what_is_set_on_a_store_has_rows(store: Store) -> None:
+    opened = gnndrive.open(store.path)
+    opened.z = torch.eye(30).to_sparse()
+    batch = next(iter(NeighborLoader(opened, [2], batch_size=4, buffer="40KB")))
+    assert torch.equal(batch.z.to_dense(), torch.eye(30)[batch.n_id])
+    for value in (torch.eye(30).to_sparse_csr(), torch.nested.nested_tensor([torch.ones(1)] * 30)):
+        with pytest.raises(ConfigError, match="z is sparse"):
+            opened.z = value
+
+
 def test_sparse_rows_are_refused_with_the_remedy(data: Data, tmp_path: Path) -> None:
     for x in (data.x.to_sparse(), data.x.to_sparse_csr()):
         sparse = Data(x=x, edge_index=data.edge_index)
