@@ -96,6 +96,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise ConfigError(f"epochs={self.epochs}: give at least 1")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigError(f"seed={self.seed}: give a number from 0 to 2**64 - 1")
         if not self.lr > 0 or not self.weight_decay >= 0:
             raise ConfigError(
                 f"lr={self.lr}, weight_decay={self.weight_decay}: give a positive rate and a decay "
@@ -295,7 +297,7 @@ def _check_target(path: Path) -> None:
     """Check that a checkpoint can be written, before an epoch is spent on it.
 
     Raises:
-        ConfigError: its folder is missing or not writable, or `path` is a folder.
+        ConfigError: its folder is missing or not writable, or `path` is a folder or device.
     """
     folder = path.absolute().parent
     if not folder.is_dir():
@@ -303,8 +305,10 @@ def _check_target(path: Path) -> None:
             f"the checkpoint {path} cannot be written, because the folder {folder} is not there: "
             f"make it first (mkdir -p {folder}), or give another file"
         )
-    if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        why = "it is a folder" if path.is_dir() else f"the folder {folder} is not writable"
+    # What is there is replaced, which must not happen to a device or a folder.
+    other = path.exists() and not path.is_file()
+    if other or not os.access(folder, os.W_OK | os.X_OK):
+        why = "it is no plain file" if other else f"the folder {folder} is not writable"
         raise ConfigError(
             f"the checkpoint {path} cannot be written, because {why}: give a file in a writable "
             "folder"

@@ -103,6 +103,7 @@ def test_labels_that_are_no_classes_are_refused():
         lambda: TrainSettings(epochs=0),
         lambda: TrainSettings(lr=float("nan")),
         lambda: TrainSettings(weight_decay=-1),
+        lambda: TrainSettings(seed=2**64),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make: Callable[[], object]):
@@ -146,14 +147,16 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_before_training(
     def refuse_epoch(split: str, epoch: int) -> list[Data]:
         raise AssertionError("training began")
 
-    missing = tmp_path / "no" / "such" / "a.pt"
-    for file, complaint in ((missing, r"mkdir -p .*no/such"), (tmp_path, "it is a folder")):
+    missing, pipe = tmp_path / "no" / "such" / "a.pt", tmp_path / "pipe"
+    os.mkfifo(pipe)  # as a device would be, it is not replaced
+    refused = ((missing, r"mkdir -p .*no/such"), (tmp_path, "no plain"), (pipe, "no plain"))
+    for file, complaint in refused:
         with pytest.raises(ConfigError, match=complaint):
             train(refuse_epoch, MODEL, SETTINGS, checkpoint=file)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="is not writable"):
         train(refuse_epoch, MODEL, SETTINGS, checkpoint=tmp_path / "a.pt")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [pipe]
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):

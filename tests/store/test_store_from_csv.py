@@ -250,6 +250,12 @@ def test_a_dtype_that_values_do_not_fit_is_refused(files: Files) -> None:
         files.load(dtype="uint8")
 
 
+def test_labels_of_no_node_are_said(files: Files) -> None:
+    files.put("labels.csv", "\n")
+    with pytest.warns(UserWarning, match=r"labels\.csv holds no labels"):
+        assert files.load().num_classes == 0
+
+
 def test_random_splits() -> None:
     nodes = np.arange(1003)
     first = random_split(nodes, RandomSplit(seed=1))
@@ -275,6 +281,7 @@ def test_random_splits() -> None:
         (("random", 0.6, 0.3, 0.2, 0), "add up to 1 or less"),
         (("random", 0.6, -0.1, 0.2, 0), "parts from 0 to 1"),
         (("random", 0.6, 0.2, 0.2, -1), "seed"),
+        (("random", 0.6, 0.2, 0.2, 2**64), "seed"),
         (("random", 0.6), "give \\('random'"),
         (0.6, "give a RandomSplit"),
         ({"train": np.zeros(4, bool)}, "bool mask"),

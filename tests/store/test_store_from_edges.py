@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, Store, StoreError
-from gnndrive.store.importers import edge_list
+from gnndrive.store.importers import edge_list, sql
 
 NODES, EDGES = 500, 6000
 
@@ -224,7 +224,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(StoreError, match=f"{name}"):
             gnndrive.from_edges(tmp_path / name, tmp_path / "g.gnn")
-    with pytest.raises(StoreError, match=r"none\.parquet"):
+    with pytest.raises(StoreError, match=r"none\.parquet is missing: give"):
         gnndrive.from_edges(tmp_path / "none.parquet", tmp_path / "g.gnn")
     (tmp_path / "e.csv").write_text("a,b\nb,c\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="or the columns' names"):
@@ -333,3 +333,15 @@ def test_a_thread_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ConfigError, match="ulimit -u"):
         gnndrive.from_edges(tmp_path / "edges.csv", tmp_path / "s")
     assert [path.name for path in tmp_path.iterdir()] == ["edges.csv"]
+
+
+def test_a_file_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match="is a device"):
+        gnndrive.from_edges("/dev/zero", tmp_path / "s")
+    with pytest.raises(StoreError, match="is a device"):
+        gnndrive.from_csv("/dev/zero", None, "/dev/zero", tmp_path / "s")
+    monkeypatch.setattr(sql, "LINE_BYTES_MAX", 100)
+    for content in ("0" * 101, "0,1\n\n" + "0" * 101):
+        (tmp_path / "e.csv").write_text(content)
+        with pytest.raises(StoreError, match="has a line of more than"):
+            edge_list.first_row(tmp_path / "e.csv")

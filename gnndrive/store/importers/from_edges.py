@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.format import AnyDType, Progress, dtype_name
 from gnndrive.store.if_exists import IfExists, with_if_exists
@@ -111,6 +111,9 @@ def _files(edges: File | Sequence[File]) -> list[Path]:
     files = [Path(each) for each in ([edges] if isinstance(edges, str | os.PathLike) else edges)]
     if not files:
         raise ConfigError("edges names no file: give at least one")
+    for file in files:
+        if not file.exists():
+            raise StoreError(f"{file} is missing: give a file that is there")
     return files
 
 

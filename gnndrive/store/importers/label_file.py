@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ def read_labels(path: Path, num_nodes: int | None) -> Labels:
     width = len(lines[0][1]) if lines else 2
     if lines and _is_header([fields for _, fields in lines[:2]]):
         lines = lines[1:]
+    if not lines:
+        warnings.warn(f"{path} holds no labels: check the file", stacklevel=2)
     if num_nodes is None:
         num_nodes = len(lines)
     nodes: list[int] = []

@@ -61,8 +61,8 @@ def random_split(nodes: Int64Array, split: RandomSplit) -> dict[str, Int64Array]
             f"a random split into {fractions} is not possible: give parts from 0 to 1 that add up "
             "to 1 or less"
         )
-    if split.seed < 0:
-        raise ConfigError(f"a random split's seed is {split.seed}: give one from 0 upwards")
+    if not 0 <= split.seed < 2**64:
+        raise ConfigError(f"a random split's seed is {split.seed}: give one from 0 to 2**64 - 1")
     # torch's permutation, as in PyG's split transforms, so that users can make the split themselves
     draw = torch.Generator().manual_seed(split.seed)
     order = nodes[torch.randperm(len(nodes), generator=draw).numpy()]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from gnndrive.common.errors import StoreError
+from gnndrive.store.importers.text import LINE_BYTES_MAX, long_line, refuse_device
 
 NUMBER = re.compile(r"[+\-.]?[0-9]")
 WHOLE = "[+-]?[0-9]{1,18}"
@@ -23,7 +26,9 @@ def first_row(file: Path) -> tuple[int, list[str], str, bool]:
         StoreError: the file cannot be read as text.
     """
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            refuse_device(stream, file)
+            lines = _lines(stream, file)
             for number, line in enumerate(lines):
                 text = line.strip("\r\n")
                 if text.strip() and not text.lstrip().startswith("#"):
@@ -33,6 +38,14 @@ def first_row(file: Path) -> tuple[int, list[str], str, bool]:
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"{file} cannot be read as edges: {error}; give a text file") from None
     return 0, [], ",", True
+
+
+def _lines(stream: IO[str], file: Path) -> Iterator[str]:
+    """Yield the lines of a file; StoreError for a long one, which is not of text."""
+    while line := stream.readline(LINE_BYTES_MAX):
+        if len(line) == LINE_BYTES_MAX:
+            raise long_line(file)
+        yield line
 
 
 def file_name(path: Path) -> str:

@@ -7,10 +7,13 @@ is read again line by line, to find the wrong line.
 from __future__ import annotations
 
 import io
+import os
 import re
+import stat
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,7 +22,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.store.format import Progress
 
 _BLOCK_BYTES = 16 << 20
-_LINE_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX = 1 << 20
 _SEPARATOR = re.compile(r"[ ]*[,;\t][ ]*|[ ]+")
 _NUMBER = re.compile(r"'?[+\-.]?[0-9]")  # or looks like one
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -62,11 +65,32 @@ def open_text(path: Path) -> io.FileIO:
         StoreError: the file cannot be opened.
     """
     try:
-        return io.FileIO(path, "r")
+        file = io.FileIO(path, "r")
     except OSError as error:
         raise StoreError(
             f"{path} cannot be opened ({error.strerror}): give a file that is there"
         ) from None
+    try:
+        refuse_device(file, path)
+    except StoreError:
+        file.close()
+        raise
+    return file
+
+
+def refuse_device(file: IO[Any] | io.FileIO, path: Path) -> None:
+    """Refuse /dev/zero and the like, which may never end; a pipe is taken.
+
+    Raises:
+        StoreError: the open file is a device.
+    """
+    if stat.S_ISCHR(os.fstat(file.fileno()).st_mode):
+        raise StoreError(f"{path} is a device: give a file")
+
+
+def long_line(path: Path) -> StoreError:
+    """The error for a file with a line of `LINE_BYTES_MAX` bytes."""
+    return StoreError(f"{path} has a line of more than {LINE_BYTES_MAX} bytes: give a text file")
 
 
 def split_line(line: str) -> list[str]:
@@ -119,10 +143,8 @@ def _blocks(file: io.FileIO, path: Path) -> Iterator[bytes]:
         if not block:
             break
         cut = block.rfind(b"\n") + 1
-        if cut == 0 and len(rest) + len(block) > _LINE_BYTES_MAX + _BLOCK_BYTES:
-            raise StoreError(
-                f"{path} has a line of more than {_LINE_BYTES_MAX} bytes: give a text file"
-            )
+        if cut == 0 and len(rest) + len(block) > LINE_BYTES_MAX + _BLOCK_BYTES:
+            raise long_line(path)
         if cut:
             yield rest + block[:cut]
             rest = b""
