@@ -190,6 +190,6 @@ def test_too_little_memory_for_reading_is_refused(make: Make) -> None:
     least = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
     plan = make(memory=least, **given).plan()
     assert set(plan.fetched) == EVERYTHING
-    assert [line.nbytes for line in plan.lines if line.what == "attributes"][0] > 1 << 24
+    assert next(line.nbytes for line in plan.lines if line.what == "attributes") > 1 << 24
     with pytest.raises(ConfigError, match="is too little"):
         make(memory=int(0.998 * least), **given).plan()
