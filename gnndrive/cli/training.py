@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -19,11 +18,10 @@ from typing import Any
 import torch
 from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 
-from gnndrive.common.atomic_files import replace_file
+from gnndrive.cli.checkpoints import check_target, read_checkpoint, write_checkpoint
 from gnndrive.common.errors import ConfigError
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN, "gat": GAT}
-CHECKPOINT_VERSION = 1
 NO_LABEL = -1
 
 Batches = Callable[[str, int], Iterable[Any]]
@@ -177,7 +175,7 @@ def train(
     """
     settings = settings or TrainSettings()
     if checkpoint is not None:
-        _check_target(Path(checkpoint))
+        check_target(Path(checkpoint))
     torch.manual_seed(settings.seed)
     history = History(model_settings.build())
     model = history.model
@@ -293,28 +291,6 @@ def _forward(model: torch.nn.Module, batch: Any, trim: bool) -> torch.Tensor:
 # ---- checkpoints
 
 
-def _check_target(path: Path) -> None:
-    """Check that a checkpoint can be written, before an epoch is spent on it.
-
-    Raises:
-        ConfigError: its folder is missing or not writable, or `path` is a folder or device.
-    """
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(
-            f"the checkpoint {path} cannot be written, because the folder {folder} is not there: "
-            f"make it first (mkdir -p {folder}), or give another file"
-        )
-    # What is there is replaced, which must not happen to a device or a folder.
-    other = path.exists() and not path.is_file()
-    if other or not os.access(folder, os.W_OK | os.X_OK):
-        why = "it is no plain file" if other else f"the folder {folder} is not writable"
-        raise ConfigError(
-            f"the checkpoint {path} cannot be written, because {why}: give a file in a writable "
-            "folder"
-        )
-
-
 def _save(
     path: Path,
     history: History,
@@ -323,7 +299,6 @@ def _save(
     settings: TrainSettings,
 ) -> None:
     content = {
-        "version": CHECKPOINT_VERSION,
         "model_settings": asdict(model_settings),
         "seed": settings.seed,
         "epochs": [asdict(result) for result in history.epochs],
@@ -331,13 +306,7 @@ def _save(
         "optimizer": optimizer.state_dict(),
         "random": torch.get_rng_state(),
     }
-    try:
-        replace_file(path, lambda file: torch.save(content, file))
-    except OSError as error:
-        raise ConfigError(
-            f"the checkpoint {path} cannot be written ({error.strerror}): give a file in a "
-            "writable folder, on a disk with free space"
-        ) from error
+    write_checkpoint(path, content)
 
 
 def _load(
@@ -347,7 +316,7 @@ def _load(
     model_settings: ModelSettings,
     settings: TrainSettings,
 ) -> None:
-    content = _read(path)
+    content = read_checkpoint(path)
     wanted, found = asdict(model_settings), content["model_settings"]
     differing = [
         f"{name} is {found.get(name)!r} there and {value!r} here"
@@ -374,30 +343,3 @@ def _load(
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = settings.lr, settings.weight_decay
     torch.set_rng_state(content["random"])
-
-
-_KEYS: Sequence[str] = ("model_settings", "epochs", "model", "optimizer", "random")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint; no code in it is executed."""
-    try:
-        content = torch.load(path, weights_only=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
-        ) from error
-    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise ConfigError(
-            f"{path} is no checkpoint of gnndrive: give a file that --checkpoint wrote"
-        ) from error
-    if (
-        not isinstance(content, dict)
-        or content.get("version") != CHECKPOINT_VERSION
-        or any(key not in content for key in _KEYS)
-    ):
-        raise ConfigError(
-            f"{path} is no checkpoint of this version of gnndrive: give a file that --checkpoint "
-            "wrote"
-        )
-    return content
