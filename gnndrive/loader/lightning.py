@@ -16,6 +16,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.loader.store_datamodule import STAGES, InTrainer, StoreDataModule
 from gnndrive.loader.store_loader import StoreLoader
+from gnndrive.store.link_split import LinkSplit, PartStore
 from gnndrive.store.reader import Store
 
 
@@ -93,7 +94,8 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
     """PyG's datamodule for training on edges, on a store.
 
     Args:
-        data: as for `LightningNodeData`.
+        data: as for `LightningNodeData`; or what `gnndrive.split_links` returns: then each stage
+            has its part's store and labels, unless inputs are given, and prediction the test part.
         input_train_edges, input_val_edges, input_test_edges, input_pred_edges: the seed edges of
             each stage, as `edge_label_index` of `LinkNeighborLoader`. None: all edges in training
             and prediction, no validation, no tests.
@@ -132,6 +134,13 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
     ) -> None:
         given = dict(locals())
         inputs = {name: given[name] for name in given if name.startswith("input_")}
+        if isinstance(data, LinkSplit):
+            self._parts = {**data._asdict(), "pred": data.test}
+            for stage, part in data._asdict().items():
+                if inputs[self._input(stage)] is None:
+                    inputs[self._input(stage)] = _labelled_edges(part, stage)
+                    inputs[self._input(stage, "labels")] = part.edge_label
+            data = data.train
         if not isinstance(data, Store):
             self._open_memory(
                 PyGLinkData, data, kwargs, "link_sampler", link_sampler=link_sampler, loader=loader,
@@ -145,8 +154,27 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
             getattr(self, self._input(stage, what)) for what in ("edges", "labels", "time")
         )
         return _LinkNeighborLoader(
-            self.data, edge_label_index=edges, edge_label=labels, edge_label_time=time, **arguments
+            self._store(stage),
+            edge_label_index=edges,
+            edge_label=labels,
+            edge_label_time=time,
+            **arguments,
         )
+
+
+def _labelled_edges(part: PartStore, stage: str) -> Any:
+    """The labelled edges of a part, as `edge_label_index` of a loader.
+
+    Raises:
+        ConfigError: several edge types have labels.
+    """
+    types = part.labelled_types
+    if len(types) > 1:
+        raise ConfigError(
+            f"the types {', '.join(map(str, types))} have labels: give input_{stage}_edges=(TYPE, "
+            "edges) and the labels"
+        )
+    return part.edge_label_index if types[0] is None else (types[0], part.edge_label_index)
 
 
 def _split(store: Store, stage: str) -> Any:

@@ -7,6 +7,8 @@ when their stage ends. When not to use it: `lightning.py` has the classes for us
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,6 +62,7 @@ class StoreDataModule:
     """
 
     _from_store = False
+    _parts: Mapping[str, Store] = MappingProxyType({})  # stores of stages that differ from `data`
     _kind: str  # "nodes" or "edges"
     data: Any
     trainer: Any
@@ -194,6 +197,11 @@ class StoreDataModule:
         """A loader around the inputs of a stage."""
         raise NotImplementedError
 
+    def _store(self, stage: str) -> Store:
+        """The store of a stage."""
+        store: Store = self._parts.get(stage, self.data)
+        return store
+
     def _validates(self) -> bool:
         """Whether loaders for training and validation live at once, as far as that is known."""
         if getattr(self, "val_dataloader", None) is None:
@@ -228,7 +236,8 @@ class StoreDataModule:
                 held = getattr(trainer, _HELD_BY_TRAINER[stage])
                 found += held if isinstance(held, list) else [held]
         for loader in found:
-            if isinstance(loader, StoreLoader) and loader.data is self.data:
+            stores = [self._store(stage) for stage in STAGES]
+            if isinstance(loader, StoreLoader) and any(loader.data is store for store in stores):
                 loader.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -165,6 +165,37 @@ def test_edges(store: Store, data: Data) -> None:
     assert torch.equal(batch.edge_label, labels[batch.input_id])
 
 
+def test_each_stage_has_its_part_of_split_links(store: Store, data: Data, tmp_path: Path) -> None:
+    parts = gnndrive.split_links(
+        store, tmp_path / "p", disjoint_train_ratio=0.5, add_negative_train_samples=False
+    )
+    datamodule = LightningLinkData(parts, num_neighbors=[3], batch_size=50)
+    model = Model(data.x)
+    run = trainer(num_sanity_val_steps=0)
+    run.fit(model, datamodule)
+    run.test(model, datamodule, verbose=False)
+    for name, part in parts._asdict().items():
+        assert sorted(model.seen[name]) == list(range(len(part.edge_label)))
+    assert [loader.data for loader in model.loaders] == list(parts)
+    assert all(loader._closed for loader in model.loaders)
+    batch = next(iter(datamodule.val_dataloader()))
+    assert torch.equal(batch.edge_label, parts.val.edge_label[batch.input_id])
+
+
+def test_a_split_of_several_types_needs_inputs(tmp_path: Path) -> None:
+    data = HeteroData()
+    data["a"].x = torch.zeros(30, 2)
+    for name in ("to", "by"):
+        data["a", name, "a"].edge_index = torch.arange(60).view(2, -1) % 30
+    store = gnndrive.from_data(data, tmp_path / "s")
+    one = gnndrive.split_links(store, tmp_path / "one", edge_types="to")
+    batch = next(iter(LightningLinkData(one, num_neighbors=[2]).test_dataloader()))
+    assert "edge_label_index" in batch["a", "to", "a"]
+    both = gnndrive.split_links(store, tmp_path / "both", edge_types=["to", "by"])
+    with pytest.raises(ConfigError, match=r"have labels: give input_train_edges=\(TYPE, edges\)"):
+        LightningLinkData(both, num_neighbors=[2])
+
+
 # ---- memory
 
 

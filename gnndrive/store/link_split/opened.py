@@ -68,6 +68,11 @@ class PartStore(Store):
         labels = self._labels.get(found.type)
         return found if labels is None else LabelledEdges(self, found.type, labels)
 
+    @property
+    def labelled_types(self) -> list[EdgeKey]:
+        """The edge types that have labels; [None] in a homogeneous part."""
+        return list(self._labels)
+
     def all_edges(self) -> list[StoredEdges]:
         """See `Store.all_edges`."""
         return [self.edges(type) for type in self.info.types.edges]
