@@ -136,9 +136,9 @@ class Run:
             else:
                 self._record.layers[layer][type] = Done(None, finished=True)
         self._entries_done = (layer + 1) * self._entries // len(self._layers)
-        self._tell()
         if later:
             return
+        self._tell()
         if not any(done.dtype is not None for done in self._record.layers[layer].values()):
             raise ConfigError(
                 f"layer {layer + 1} returned rows of none of the node types "
