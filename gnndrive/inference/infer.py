@@ -104,6 +104,7 @@ def _infer(
         store.identity, _checksums(store, settings.features), layers.identity, len(layers), name,
         settings.features, settings.values, settings.dtype, settings.batch_size, BATCH_ENTRIES,
     )  # fmt: skip
+    store.check_unchanged()
     outcome = Outcome(store, name, out, key)
     with locked(outcome.root):
         if not outcome.is_there(overwrite):

@@ -103,7 +103,8 @@ class Layers:
         """A text that stands for the layers: their form, and all weights."""
         digest = hashlib.sha256()
         for module in self.modules:
-            digest.update(repr(module).encode())
+            for name, part in module.named_modules():
+                digest.update(f"{name} {_form(part)} ".encode())
             for name, value in sorted(module.state_dict().items()):
                 digest.update(f"{name} ".encode())
                 if isinstance(value, torch.Tensor):
@@ -189,6 +190,16 @@ def _modules_of(function: Any) -> Iterable[torch.nn.Module]:
     for each in held:
         found += each if isinstance(each, list | tuple) else [each]
     return [each for each in found if isinstance(each, torch.nn.Module)]
+
+
+def _form(module: torch.nn.Module) -> str:
+    """A text for what a module is, without its weights: its class and its plain attributes."""
+    plain = {
+        name: value
+        for name, value in sorted(vars(module).items())
+        if isinstance(value, bool | int | float | str) and name != "training" and name[0] != "_"
+    }
+    return f"{type(module).__qualname__} {module.extra_repr()} {plain}"
 
 
 def _named(function: Callable[..., Any]) -> str:

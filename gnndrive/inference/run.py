@@ -109,7 +109,8 @@ class Run:
             self._thread = stack.enter_context(ThreadPoolExecutor(1, "gnndrive-blocks"))
             call = BatchCall(self._store, self._layers, values, normaliser, where)
             for layer in range(len(self._layers)):
-                self._run_layer(layer, call)
+                with self._store.unchanged():
+                    self._run_layer(layer, call)
         last, made = len(self._layers) - 1, self._record.layers[-1]
         types = [type for type, done in made.items() if done.dtype is not None]
         self._outcome.finish([(type, self._info(last, type)) for type in types])

@@ -101,6 +101,18 @@ def test_a_module_in_a_closure_is_put_in_eval_mode_and_is_part_of_the_identity(s
         infer(layers, store)
 
 
+@pytest.mark.parametrize("other", [{"act": "tanh"}, {"aggr": "max"}])
+def test_the_same_weights_in_another_model(store: Store, other: dict[str, Any]):
+    first, second = GraphSAGE(COLUMNS, 4, 2, 3), GraphSAGE(COLUMNS, 4, 2, 3, **other)
+    second.load_state_dict(first.state_dict())
+    infer(first, store)
+    with pytest.raises(ConfigError, match="another model"):
+        infer(second, store)
+    again = GraphSAGE(COLUMNS, 4, 2, 3)
+    again.load_state_dict(first.state_dict())
+    infer(again.eval(), store)
+
+
 def test_a_gcn_conv_that_is_given_other_edges(store: Store):
     conv = GCNConv(COLUMNS, 3)
     with pytest.raises(ConfigError, match="edge_index as it is"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCN, GraphSAGE, HeteroConv, SAGEConv
 
 import gnndrive
@@ -208,6 +208,23 @@ def test_a_full_disk(store: Store, monkeypatch: pytest.MonkeyPatch, call: str, t
     infer(layers, store, batch_size=16)
     assert torch.equal(store.tensor("h"), store.tensor("x") * 8)
     store.verify()
+
+
+def test_a_store_that_is_overwritten(store: Store, data: Data, tmp_path: Path):
+    replaced = Data(x=data.x + 1, edge_index=data.edge_index)
+
+    def overwrite(what: str, done: int, total: int) -> None:
+        if total // 2 < done < total // 2 + 200:
+            gnndrive.from_data(replaced, store.path, overwrite=True)
+
+    layers = [lambda x, edge_index: x + 1 for _ in range(3)]
+    with pytest.raises(StoreError, match="overwritten"):
+        infer(layers, store, batch_size=16, progress=overwrite)
+    assert "h" not in gnndrive.open(store.path).node_names
+    with pytest.raises(StoreError, match="overwritten"):
+        infer(layers, store, out=tmp_path / "out")
+    infer(layers, gnndrive.open(store.path))
+    assert torch.allclose(gnndrive.open(store.path).tensor("h"), data.x + 4)
 
 
 def test_two_at_once_are_refused(store: Store, tmp_path: Path):
