@@ -242,7 +242,7 @@ def _no_room(
     if buffer is not None:
         return (
             f"buffer={format_size(buffer)} holds no row: {row} {table.row_bytes:,} bytes, "
-            f"and a batch has up to {table.batch_rows_max:,}"
+            f"and a batch has up to {table.batch_rows_max:,}: give it room for one batch at least"
         )
     if requirements.device_memory is not None and not short:
         budget = format_size(requirements.device_memory)
