@@ -30,6 +30,7 @@ from gnndrive.common.file_lock import remove_if_free
 from gnndrive.store.format import STORE_JSON
 
 LOCK = "writing.lock"
+REPLACED = "replaced"  # in a folder that is being removed; it goes last
 _NAME = re.compile(r"\.(?P<name>.+)\.(?P<id>[0-9a-f]{8})\.(?P<kind>tmp|sort|old|new)", re.DOTALL)
 _OURS = {"graph", "nodes", "edges", "splits", STORE_JSON, LOCK}  # what a new store holds
 
@@ -74,7 +75,8 @@ class TemporaryFolder:
 
     def remove(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(self.path)
         self.release()
 
     def release(self) -> None:
@@ -121,13 +123,13 @@ class Leftover:
             remedy = self.remedy
             if remedy == "restore":
                 if self.target.is_dir():
-                    shutil.rmtree(self.target)
+                    remove(self.target)
                 os.rename(self.path, self.target)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(self.target / LOCK)
                 fsync_folder(self.target.parent)
             elif remedy == "remove":
-                shutil.rmtree(self.path)
+                remove(self.path)
             else:
                 return False
         except OSError:
@@ -165,6 +167,24 @@ def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
     return sorted(found, key=lambda each: ("old", "new", "sort", "tmp").index(each.kind))
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder of ours. If this is interrupted, a file REPLACED tells that the rest of it is
+    no folder of the user.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    (folder / REPLACED).touch()
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif entry.name != REPLACED:
+            os.unlink(entry.path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(folder / REPLACED)
+    os.rmdir(folder)
+
+
 def clear(target: Path) -> None:
     """Clean up what processes that were killed have left of a store at `target`."""
     with contextlib.suppress(OSError):
@@ -173,6 +193,8 @@ def clear(target: Path) -> None:
         remove_if_free(target.parent / f".{target.name}.lock")  # see if_exists.py
         if (target / LOCK).exists() and not _is_held(target):
             os.unlink(target / LOCK)  # of a writer that was killed after it had put it there
+        if _is_whole(target):
+            os.unlink(target / REPLACED)  # of one that was killed before it removed anything
 
 
 def _lock(folder: Path) -> int:
@@ -214,8 +236,8 @@ def _is_ours(folder: Path, kind: str) -> bool:
     except OSError:
         return False
     if kind == "sort":
-        return LOCK in names
-    return names <= _OURS or LOCK in names or STORE_JSON in names
+        return bool(names & {LOCK, REPLACED}) or not names
+    return names <= _OURS or bool(names & {LOCK, REPLACED, STORE_JSON})
 
 
 def _is_whole(folder: Path) -> bool:
@@ -223,13 +245,14 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _is_rest_of_store(folder: Path) -> bool:
-    """Whether nothing is there, or what a removal that began with store.json has left."""
+    """Whether nothing is there, or what `remove` has left."""
     if not os.path.lexists(folder):
         return True
     try:
-        return not folder.is_symlink() and set(os.listdir(folder)) <= _OURS - {STORE_JSON}
+        names = os.listdir(folder)
     except OSError:
         return False
+    return not folder.is_symlink() and (not names or REPLACED in names)
 
 
 def _size(folder: Path) -> int:

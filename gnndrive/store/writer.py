@@ -39,7 +39,7 @@ from gnndrive.store.format import (
     missing_arrays,
 )
 from gnndrive.store.parsing import parse
-from gnndrive.store.temporary_folders import TemporaryFolder, clear
+from gnndrive.store.temporary_folders import REPLACED, TemporaryFolder, clear, remove
 from gnndrive.store.types import NodeType, Types, array_name
 
 _MARGIN_BYTES = 1 << 20  # for folders, store.json and the file system's metadata
@@ -314,7 +314,8 @@ class StoreWriter:
         fsync_folder(self.path.parent)
         self._finish()
         if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                remove(old)
 
     def _replace_unmovable(self, folder: Path) -> None:
         """Replace an old store that cannot be renamed: remove it, then rename the folder.
@@ -328,10 +329,11 @@ class StoreWriter:
         assert self._temporary is not None
         self._temporary.path, temporary = whole, self._temporary
         try:
+            (self.path / REPLACED).touch()
             os.unlink(self.path / STORE_JSON)  # from here on, the new store is the one that counts
             self._temporary = None
             fsync_folder(self.path)
-            shutil.rmtree(self.path)
+            remove(self.path)
             os.rename(whole, self.path)
         except BaseException as error:
             if self._temporary is not None:
