@@ -119,10 +119,11 @@ def settle(
                 raise  # otherwise another process is replacing it: wait for that one
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {target.parent} is not there: make it, or choose another")
-    if before is None and os.path.lexists(target):
-        raise ConfigError(f"{target} is not a store and is left as it is: choose another path")
     with locked(target.parent / f".{target.name}.lock", lambda: _announce_wait(target)) as waited:
         now = _stamp(target)
+        # Only with the lock: without it, another process could be replacing the store just now.
+        if now is None and os.path.lexists(target):
+            raise ConfigError(f"{target} is not a store and is left as it is: choose another path")
         if now is not None and (if_exists == "open" or (waited and now != before)):
             return _opened(target, check)
         _held.paths.add(target)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store import Store, write_store
+from gnndrive.store import Store, if_exists, write_store
 from gnndrive.store import open as open_store
 from gnndrive.store.if_exists import settle
 from gnndrive.store.importers import from_csv, from_data, from_edges, open_or_make
@@ -166,6 +167,22 @@ def test_undirected_is_pygs(tmp_path: Path) -> None:
     assert from_data(data, tmp_path / "s", undirected=True, if_exists="open").num_edges == 4
     both = from_data(types(), tmp_path / "t", undirected=True)
     assert both.edge_types[1] == ("paper", "rev_writes", "author")
+
+
+def test_a_store_that_is_being_replaced_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_data(graph(), tmp_path / "new")
+    (tmp_path / "s").mkdir()  # seen between the two renames of a replacement
+
+    @contextlib.contextmanager
+    def wait(*_: object) -> Iterator[bool]:
+        (tmp_path / "s").rmdir()
+        (tmp_path / "new").rename(tmp_path / "s")
+        yield True
+
+    monkeypatch.setattr(if_exists, "locked", wait)
+    assert from_data(graph(), tmp_path / "s", if_exists="open").num_nodes == 20
 
 
 # ---- open_or_make
