@@ -22,6 +22,7 @@ from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.store.format import STORE_JSON
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.temporary_folders import clear
 
 IfExists = Literal["error", "open", "replace"]
 _CHOICES: tuple[IfExists, ...] = ("error", "open", "replace")
@@ -120,6 +121,7 @@ def settle(
     if not target.parent.is_dir():
         raise ConfigError(f"the folder {target.parent} is not there: make it, or choose another")
     with locked(target.parent / f".{target.name}.lock", lambda: _announce_wait(target)) as waited:
+        clear(target)  # puts a store back if the process that was replacing it was killed
         now = _stamp(target)
         # Only with the lock: without it, another process could be replacing the store just now.
         if now is None and os.path.lexists(target):

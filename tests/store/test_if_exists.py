@@ -47,6 +47,14 @@ def left(folder: Path) -> list[str]:
 # ---- one process
 
 
+def test_open_finds_a_store_whose_replacement_was_killed(tmp_path: Path) -> None:
+    made = from_data(graph(value=1), tmp_path / "s")
+    os.rename(tmp_path / "s", tmp_path / ".s.01234567.old")  # what a replacement begins with
+    kept = from_data(graph(value=2), tmp_path / "s", if_exists="open")
+    assert kept.identity == made.identity
+    assert left(tmp_path) == ["s"]
+
+
 def test_error_is_the_default(tmp_path: Path) -> None:
     from_data(graph(), tmp_path / "s")
     with pytest.raises(ConfigError, match='if_exists="open"'):
