@@ -125,6 +125,22 @@ def test_a_symmetric_graph_without_loops_is_seen(tmp_path: Path) -> None:
     assert not data.is_undirected()
 
 
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_node_with_a_self_loop_alone_is_isolated(tmp_path: Path, loop: bool) -> None:
+    ends = torch.tensor([[0, 1, 2], [1, 0, 2 if loop else 1]])
+    data = Data(edge_index=ends, num_nodes=3)
+    hetero = HeteroData()
+    hetero["a"].num_nodes = hetero["b"].num_nodes = 3
+    hetero["a", "to", "a"].edge_index, hetero["a", "to", "b"].edge_index = ends, ends[:, :2]
+    stores = [gnndrive.from_data(data, tmp_path / "one.gnn")]
+    stores.append(gnndrive.from_data(hetero, tmp_path / "two.gnn"))
+    for ours, theirs in zip(stores, (data, hetero), strict=True):
+        assert ours.has_isolated_nodes() == theirs.has_isolated_nodes()
+        assert ours.has_self_loops() == theirs.has_self_loops() == loop
+    for type in hetero.edge_types:
+        assert stores[1][type].has_isolated_nodes() == hetero[type].has_isolated_nodes()
+
+
 def test_every_type_answers_as_pygs_storages(types: Store, hetero: HeteroData) -> None:
     assert types.metadata() == hetero.metadata()
     assert [type for type, _ in types.node_items()] == hetero.node_types
