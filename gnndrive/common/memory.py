@@ -12,6 +12,8 @@ _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", 1)}
 _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGT", 1)}
 
+_FLOAT_LEAST = 1024  # a smaller number with a decimal point is not meant as bytes
+
 
 def parse_size(size: str | int | float, name: str) -> int:
     """Bytes in `size`, a number of bytes or a text such as "288MB", "1.5 GiB".
@@ -26,6 +28,8 @@ def parse_size(size: str | int | float, name: str) -> int:
     if isinstance(size, bool) or not isinstance(size, str | int | float):
         raise ConfigError(f'{name}={size!r} is no size: give bytes or a text such as "8GB"')
     count: float | Decimal
+    if isinstance(size, float) and size < _FLOAT_LEAST:
+        raise ConfigError(f'{name}={size!r} is a number of bytes: write "{size:g}GB" for gigabytes')
     if not isinstance(size, str):
         count = float(size)
     else:

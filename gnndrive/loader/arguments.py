@@ -275,6 +275,9 @@ OWN_ARGUMENTS = {
 """gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
 attribute of the same name for each."""
 
+IO_DEPTH_MAX = 4096
+"""The most reads in flight: a ring's limit in the C core (native/ring.c)."""
+
 STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 """Those of them that are whole numbers, or "auto": the plan's choice."""
 
@@ -313,6 +316,11 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     counts = ["io_depth", "extractors"]
     counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
     checked = given | {name: positive(**{name: given[name]}) for name in counts}
+    if checked["io_depth"] > IO_DEPTH_MAX:
+        raise ConfigError(
+            f"io_depth={given['io_depth']!r}: give at most {IO_DEPTH_MAX:,} reads in flight; disks "
+            "need 64 to 256"
+        )
     for kind, name in (("policies", "policy"), ("topologies", "topology"), ("engines", "engine")):
         if given[name] != "auto":
             find(kind, given[name])

@@ -30,6 +30,7 @@ from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
+from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import (
@@ -183,13 +184,17 @@ class Assembly:
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
         asked = own["topology"] != "auto"
-        bounds = self.sampler().bounds(self._seeds_max, counts, types.edges)
+        # Without a budget nothing is refused, and counting degrees reads the index pointers.
+        degrees = None if own["memory"] is None else degrees_of(self.store)
+        sampler = self.sampler()
+        bounds = sampler.bounds(self._seeds_max, counts, types.edges, degrees)
         counts_of = {name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS}
         request = PlanRequest(
             store=self.store,
             tables=tuple(self.collate.tables),
             converted_bytes=tuple(map(self.collate.converted_bytes, self.collate.tables)),
             bounds=bounds,
+            seed_bounds=sampler.bounds(1, counts, types.edges, degrees),
             planned=bounds,
             drawn=None,
             seed_bytes=self.inputs.nbytes + self.schedule(0).order_bytes,

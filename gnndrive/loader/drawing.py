@@ -15,7 +15,7 @@ import numpy as np
 from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.memory import available_memory
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
-from gnndrive.plan.choice import holds_everything
+from gnndrive.plan.choice import holds_everything, with_drawn
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.graph import mapped
@@ -66,7 +66,7 @@ class Drawing:
             if drawn is None:
                 return request
             save_entry(self.store, key, drawn.to_json(self.settings))
-        return request.with_drawn(drawn)
+        return with_drawn(request, drawn)
 
     def keep_larger(self, request: PlanRequest, size: Bounds) -> PlanRequest:
         """The request with the size of a batch that was larger than planned, which is kept."""
@@ -74,7 +74,7 @@ class Drawing:
         drawn = request.drawn.with_larger(size)
         key = entry_key(self.store, self.settings)
         save_entry(self.store, key, drawn.to_json(self.settings))
-        return request.with_drawn(drawn)
+        return with_drawn(request, drawn)
 
     def _draw(self, request: PlanRequest, memory: int) -> DrawnBatches | None:
         # Drawing takes no more memory than the loader will, nor more than a part of what is free.

@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from operator import mul
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.drawn import DrawnBatches, joined
+from gnndrive.plan.items import rest_bytes, slot_bytes
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import batch_seconds
@@ -32,6 +35,8 @@ QUEUES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2), (2, 1), (1, 1)
 """Numbers of samplers, and bounds of the extracting and the training queue, that are considered."""
 ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost about the same
 ROOM_BATCHES = 1.0  # largest batches beside which the adjacency in memory is considered
+# A planned size is raised if the least memory grows by no more than the larger of these two.
+HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 MEMORY_MAX = 1 << 50
 
 
@@ -81,6 +86,34 @@ def holds_everything(request: PlanRequest) -> bool:
         return _with_chosen_topology(request, default_stages(request)).plan().holds_everything
     except ConfigError:
         return False
+
+
+def with_drawn(request: PlanRequest, drawn: DrawnBatches) -> PlanRequest:
+    """The request whose plan counts batches as large as those that were drawn.
+
+    It counts larger ones where that takes hardly more memory in all: the most that the fanout
+    allows, or the largest that was drawn and the worst neighbourhood of a seed. Small batches vary
+    more than large ones, and planning again costs more than what they take.
+    """
+    expected = drawn.planned(request.bounds)
+    worst = joined(expected, request.seed_bounds, request.bounds)
+    known = replace(request, drawn=drawn, planned=expected)
+    least = _least_bytes(known)
+    affordable = least + max(HARDLY_MORE * least, HARDLY_MORE_BYTES)
+    for size in (request.bounds, worst):
+        larger = replace(known, planned=size)
+        if _least_bytes(larger) <= affordable:
+            return larger
+    return known
+
+
+def _least_bytes(request: PlanRequest) -> int:
+    """Bytes that the leanest stages take with a feature buffer of one largest batch, without the
+    adjacency."""
+    requirements, _ = requirements_of(request, stage_options(request)[-1])
+    slots = [min(each.batch_rows_max, each.rows) for each in requirements.tables]
+    buffer_bytes: int = sum(map(mul, slots, slot_bytes(requirements)))
+    return rest_bytes(requirements) + buffer_bytes
 
 
 def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:

@@ -176,6 +176,21 @@ def _largest(one: Bounds, other: Bounds) -> Bounds:
     )
 
 
+def joined(one: Bounds, other: Bounds, most: Bounds) -> Bounds:
+    """The size of two neighbourhoods together, but no more than `most` unless `one` is."""
+
+    def both(a: Mapping[Key, int], b: Mapping[Key, int], c: Mapping[Key, int]) -> dict[Key, int]:
+        return {type: max(min(count + b[type], c[type]), count) for type, count in a.items()}
+
+    more = sum(other.entries.values())
+    return Bounds(
+        both(one.nodes, other.nodes, most.nodes),
+        both(one.edges, other.edges, most.edges),
+        both(one.entries, other.entries, most.entries),
+        None if one.expanded is None else one.expanded + more,
+    )
+
+
 def doubled(size: Bounds, bounds: Bounds) -> Bounds:
     """Twice as many nodes and edges, and at least a few, but no more than `bounds`."""
 

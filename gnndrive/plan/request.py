@@ -59,9 +59,10 @@ class PlanRequest:
         converted_bytes: for each table, bytes of a row as it is delivered; 0: rows are delivered as
             stored.
         bounds: the most nodes and edges that a sample can have.
+        seed_bounds: the most nodes and edges around a single seed.
         planned: the size that the plan counts for the largest batch: `bounds`, or less if batches
             were drawn.
-        drawn: what is known of batches that were drawn, or None; see `with_drawn`.
+        drawn: what is known of batches that were drawn, or None.
         seed_bytes: bytes of the input nodes or edges and their order.
         subgraphs: whether samples are in PyG's own form.
         disjoint: whether each seed has a tree of its own.
@@ -88,6 +89,7 @@ class PlanRequest:
     tables: tuple[FeatureTable, ...]
     converted_bytes: tuple[int, ...]
     bounds: Bounds
+    seed_bounds: Bounds
     planned: Bounds
     drawn: DrawnBatches | None
     seed_bytes: int
@@ -112,10 +114,6 @@ class PlanRequest:
     sweep: int | None
     staging_bytes: int
     disk: Disk
-
-    def with_drawn(self, drawn: DrawnBatches) -> PlanRequest:
-        """The same request, whose plan counts batches as large as those that were drawn."""
-        return replace(self, drawn=drawn, planned=drawn.planned(self.bounds))
 
 
 def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:

@@ -49,7 +49,6 @@ from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 from gnndrive.store.types import folder
 
-BIDIRECTIONAL_BYTES = 200  # an edge's share of the copies that PyG makes to add the reverse edges
 CANDIDATE_BYTES = 24  # native/sampler.h: its rank and order, and a sum of weights
 
 
@@ -203,11 +202,6 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         """Bytes of a sampling thread's scratch for the longest list of neighbours in a store."""
         degree = 0 if self._graph is None else self._graph.degree_max
         return CANDIDATE_BYTES << degree.bit_length() if degree else 0
-
-    @property
-    def edge_temporaries(self) -> int:
-        """Bytes for each edge that making a sample of a store takes beside it, in PyG's code."""
-        return BIDIRECTIONAL_BYTES if self.subgraph_type == SubgraphType.bidirectional else 0
 
     @property
     def is_temporal(self) -> bool:

@@ -30,9 +30,12 @@ from torch_geometric.sampler.base import SubgraphType
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds, Subgraph, ends_of
 from gnndrive.pyg.sampler import NeighborSampler
+from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, most
 from gnndrive.sampling.schedules.base import digest
 from gnndrive.sampling.topologies.base import Topology
+
+BIDIRECTIONAL_BYTES = 136  # the copies that PyG makes of an edge to add the reverse ones (measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,8 @@ class SubgraphSampling:
     @property
     def edge_temporaries(self) -> int:
         """Bytes for each edge of a sample that PyG's code takes while it samples."""
-        sampler = self.gnndrive_sampler
-        return 0 if sampler is None else sampler.edge_temporaries
+        kind = None if self.gnndrive_sampler is None else self.gnndrive_sampler.subgraph_type
+        return BIDIRECTIONAL_BYTES if kind == SubgraphType.bidirectional else 0
 
     def seed_nodes(self, edges: int, type: EdgeKey) -> dict[NodeKey, int]:
         """The number of seed nodes, by node type, of `edges` seed edges of an edge type: the ends
@@ -185,8 +188,9 @@ class SubgraphSampler(Sampler):
             self._gnndrive_sampler.stop()
 
     def bounds(
-        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
-    ) -> Bounds:
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
+        degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
         """See `Sampler.bounds`; the bounds of a user's sampler are the whole graph."""
         sampler = self._gnndrive_sampler
         if sampler is None:
@@ -195,12 +199,12 @@ class SubgraphSampler(Sampler):
         if self._of_edges:
             seeds = self._subgraphs.seed_nodes(batch_size, self._type)  # type: ignore[arg-type]
         fanouts = sampler.fanouts
-        found = most(seeds, fanouts, nodes, edges, sampler.replace)
+        found = most(seeds, fanouts, nodes, edges, sampler.replace, degrees)
         sampled, entries = dict(found.edges), found.nodes
         if sampler.disjoint:  # each tree has edges of its own, and a node may be in every tree
             entries, sampled = dict.fromkeys(nodes, 0), dict.fromkeys(edges, 0)
             for type, count in seeds.items():
-                tree = most({type: 1}, fanouts, nodes, edges, sampler.replace)
+                tree = most({type: 1}, fanouts, nodes, edges, sampler.replace, degrees)
                 for name, each in tree.nodes.items():
                     entries[name] += count * each
                 for edge_type, each in tree.edges.items():

@@ -47,6 +47,7 @@ from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.pipeline.workers import Workers
+from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
@@ -127,8 +128,9 @@ class RandomSampler(Sampler):
         return Sample(node, none, np.zeros(len(seeds) + 1, np.int32), none, per_hop, (0,))
 
     def bounds(
-        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
-    ) -> Bounds:
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
+        degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
         """See `Sampler.bounds`."""
         most = {type: min(batch_size + self._extra_max, count) for type, count in nodes.items()}
         return Bounds(most, dict.fromkeys(edges, 0), most)

@@ -362,3 +362,10 @@ def test_the_gap_follows_the_calibration(data, tmp_path):
     assert gap_of(gap="4KiB") == 4096
     save_calibration(store, DiskCost(1.0, 1e-9, 128, "uring", "2026-01-01", disk, ()))
     assert gap_of() == 24576
+
+
+@pytest.mark.parametrize("depth", [4_097, 2**31, 10**30])
+def test_more_reads_in_flight_than_a_ring_has_are_refused(make: Make, depth: int) -> None:
+    with pytest.raises(ConfigError, match=r"io_depth=\d+: give at most 4,096 reads in flight"):
+        make(io_depth=depth)
+    assert make(io_depth=4_096).plan().total_bytes > 4_096 * 65_536

@@ -17,7 +17,7 @@ import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.memory import parse_size
 from gnndrive.loader import drawing
-from gnndrive.plan import drawn
+from gnndrive.plan import choice, drawn
 from gnndrive.store import batch_sizes
 
 NODES, WIDTH, HUBS = 6_000, 16, 4
@@ -50,6 +50,8 @@ def make(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(drawing, "SPREAD_MAX", 8)
     monkeypatch.setattr(batch_sizes, "_of_process", {})
     monkeypatch.setattr(drawn, "SMALL_SHARE", 10**9)
+    monkeypatch.setattr(choice, "HARDLY_MORE", 0)
+    monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", 0)
     (store.path / batch_sizes.BATCHES_JSON).unlink(missing_ok=True)
     with ExitStack() as opened:
 
@@ -227,3 +229,18 @@ def test_a_damaged_batches_json_is_drawn_again(make: Make, store: Store) -> None
         batch_sizes._of_process.clear()
         assert str(make(memory="6MB").plan()) == plan
         assert json.loads(file.read_bytes()).keys() == json.loads(good).keys()
+
+
+def test_what_takes_hardly_more_memory_is_counted_at_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = sizes(make(buffer="10MB"))
+    least_of_drawn = least(make)
+    monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", 32 << 20)
+    memory = least(make)
+    assert memory > least_of_drawn + 1_000_000
+    loader = make(memory=memory)
+    first = loader.plan()
+    assert sizes(loader) == expected
+    assert loader.plan() == first
+    assert max(expected) <= first.batch_rows_max

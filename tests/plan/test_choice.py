@@ -113,7 +113,8 @@ def request_for(make: Make) -> Any:
             return request
         size = Bounds({None: 20}, {None: 20}, {None: 20})
         tables = {"nodes/x": (20, 38, 55, 70)}
-        return request.with_drawn(DrawnBatches((size,) * 4, tables, 5.0, 1e-4))
+        drawn = DrawnBatches((size,) * 4, tables, 5.0, 1e-4)
+        return replace(request, drawn=drawn, planned=drawn.planned(request.bounds))
 
     return made
 

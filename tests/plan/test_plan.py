@@ -208,6 +208,14 @@ def test_sizes(text: str | float, count: int) -> None:
     assert parse_size(text, "memory") == count
 
 
+@pytest.mark.parametrize("size", [1.5, 0.5, 1023.0])
+def test_a_small_number_with_a_point_is_not_taken_for_bytes(size: float) -> None:
+    with pytest.raises(ConfigError, match=rf'number of bytes: write "{size:g}GB"'):
+        parse_size(size, "memory")
+    with pytest.raises(ConfigError, match="memory="):
+        parse_size(float("nan"), "memory")
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1_280_000_000, "1.28 GB"), (1_000, "1 KB"), (5e15, "5e+03 TB")],

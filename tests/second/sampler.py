@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds
+from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers.base import (
     Bounds,
     Sampler,
@@ -75,9 +76,10 @@ class Runs(Sampler):
         self._stopped.set()
 
     def bounds(
-        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
-    ) -> Bounds:
-        return most({None: batch_size}, {None: self._fanout}, nodes, edges, self._replace)
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
+        degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
+        return most({None: batch_size}, {None: self._fanout}, nodes, edges, self._replace, degrees)
 
     def _refuse_stopped(self) -> None:
         if self._stopped.is_set():

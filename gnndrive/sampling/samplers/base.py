@@ -16,6 +16,7 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
+from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
@@ -103,13 +104,15 @@ class Sampler(ABC):
 
     @abstractmethod
     def bounds(
-        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
-    ) -> Bounds:
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
+        degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
         """Return the most that a sample can hold.
 
         Args:
             batch_size: the number of distinct seeds.
             nodes, edges: the numbers of the graph's nodes and edges, by type.
+            degrees: the in-degrees of the graph, by edge type; None: unknown.
         """
 
 
@@ -137,6 +140,7 @@ def most(
     nodes: Mapping[NodeKey, int],
     edges: Mapping[EdgeKey, int],
     replace: bool = False,
+    degrees: Mapping[EdgeKey, Degrees] | None = None,
 ) -> Bounds:
     """Return the most that one sample of distinct seeds can hold.
 
@@ -148,6 +152,7 @@ def most(
         fanouts: neighbours for each hop, by edge type; -1: all.
         nodes, edges: the numbers of the graph's nodes and edges, by type.
         replace: whether the sampler draws with replacement.
+        degrees: the in-degrees of the graph, by edge type; None: unknown.
     """
     total = {type: min(seeds.get(type, 0), count) for type, count in nodes.items()}
     frontier = dict(total)
@@ -156,7 +161,11 @@ def most(
         found = dict.fromkeys(nodes, 0)
         for type, fanout in fanouts.items():
             source, target = ends_of(type)
-            if fanout[hop] < 0 and frontier[target]:
+            if degrees is not None:
+                found_edges = degrees[type].edges_most(frontier[target], fanout[hop], replace)
+                drawn[type] += found_edges
+                found[source] += found_edges
+            elif fanout[hop] < 0 and frontier[target]:
                 every[type], found[source] = True, nodes[source]
             elif frontier[target]:
                 drawn[type] += frontier[target] * fanout[hop]
@@ -167,7 +176,9 @@ def most(
         if replace:
             drawn[type] += count * every[type]
         else:
-            drawn[type] = count if every[type] else min(drawn[type], count)
+            drawn[type] = count if every[type] else drawn[type]
+        if not replace or all(fanout < 0 for fanout in fanouts[type]):
+            drawn[type] = min(drawn[type], count)
     return Bounds(total, drawn, total)
 
 

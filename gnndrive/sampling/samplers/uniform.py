@@ -12,6 +12,7 @@ import numpy as np
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds
+from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
 from gnndrive.sampling.samplers.base import (
     Bounds,
@@ -92,10 +93,12 @@ class Uniform(Sampler):
             return Sample(node, row, colptr, edge, nodes_per_hop, edges_per_hop)
 
     def bounds(
-        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int]
-    ) -> Bounds:
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
+        degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
         """See `Sampler.bounds`."""
-        return most({None: batch_size}, {None: self._fanout.tolist()}, nodes, edges, self._replace)
+        fanouts: dict[EdgeKey, list[int]] = {None: self._fanout.tolist()}
+        return most({None: batch_size}, fanouts, nodes, edges, self._replace, degrees)
 
     def stop(self) -> None:
         """Make running and later calls of `sample` end at once with ClosedError."""

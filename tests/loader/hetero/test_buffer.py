@@ -52,11 +52,13 @@ def test_a_budget_for_everything(make: Make) -> None:
     everything = make(buffer=None, memory="40MB").plan()
     assert everything.holds_everything
     assert "because all tables fit" in str(everything)
-    given: dict[str, Any] = {"samplers": 4, "extracting_queue": 6, "training_queue": 4}
-    rest = everything.total_bytes - everything.buffer_bytes
-    tight = make(buffer=None, memory=rest - 60_000, topology="resident", **given).plan()
-    assert not tight.holds_everything
-    assert tight.total_bytes <= rest - 60_000
+    with pytest.raises(ConfigError, match="is too little") as caught:
+        make(buffer=None, memory=1, topology="resident").plan()
+    least = str(caught.value).split('memory="')[1].split('"')[0]
+    tight = make(buffer=None, memory=least, topology="resident")
+    assert not tight.plan().holds_everything
+    assert tight.plan().total_bytes < everything.total_bytes
+    assert len(list(tight)) == len(tight)
 
 
 def test_two_iterators_at_once(make: Make, data: HeteroData) -> None:

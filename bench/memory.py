@@ -1,0 +1,182 @@
+"""`memory=` beside arguments set by hand, each in a cgroup of that much and 0.45 GB.
+
+usage: python bench/memory.py STORE [--memory 3GB,4GB,6GB] [--grid] [--batches 40] [--warm-up 8]
+           [--rounds 3] [--batch-size 1000] [--fanout 10,10,10] [--json FILE]
+
+Without --grid only `memory=` is run. With it, it competes with topology="resident" and "direct",
+each with samplers 1, 2 and 4, the default queues, and the largest `buffer=` that is not killed:
+from 0.7 of the memory down, in steps of a twentieth of it. The best four of these by a first look
+at a few batches run in turn with `memory=`, round after round, and medians of the rounds are
+compared.
+
+A batch's x is touched and dropped; seconds a batch leave out the first --warm-up batches. "in use"
+is the peak of the process's own memory during the epoch beyond what it was before the loader was
+made, seen after each batch; it is what `memory=` promises. Python, torch and their page cache have
+the 0.45 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import _script
+from _limits import Cgroup, drop_caches, may_limit
+from _loaders import SEED, private_bytes, touch
+
+import gnndrive
+from gnndrive.common.memory import format_size, parse_size
+
+BESIDE = 450_000_000  # for Python, torch and their libraries
+TOPOLOGIES, SAMPLERS = ("resident", "direct"), (1, 2, 4)
+BUFFERS = [0.7 - 0.05 * step for step in range(12)]  # of the memory
+PROBE_BATCHES, PROBE_WARM_UP, BEST = 14, 6, 4
+
+
+def work(options: argparse.Namespace) -> dict[str, Any]:
+    """In a process of its own: load batches with the given arguments."""
+    given, fanout = json.loads(options.worker), options.fanout
+    store, before, peak = gnndrive.open(options.store), private_bytes(), 0
+    loader = gnndrive.NeighborLoader(
+        store, fanout, batch_size=options.batch_size, shuffle=True, seed=SEED, **given
+    )
+    started, count = time.perf_counter(), 0
+    with loader:
+        for batch in loader:
+            touch(batch.x)
+            count += 1
+            peak = max(peak, private_bytes())
+            if count == options.warm_up:
+                started = time.perf_counter()
+            if count == options.batches:
+                break
+        seconds = (time.perf_counter() - started) / max(count - options.warm_up, 1)
+        plan, stats = loader.plan(), loader.stats()
+    return {
+        "given": given, "s": seconds, "batches": count, "in_use": peak - before,
+        "planned": plan.total_bytes, "slots": plan.slots, "topology": stats["topology"],
+        "read": stats["bytes_read"] / max(count, 1),
+    }  # fmt: skip
+
+
+def spawn(
+    given: dict[str, Any], options: argparse.Namespace, group: Cgroup, batches: int, warm_up: int
+) -> dict[str, Any] | None:
+    """Run one loader with cold caches; None: it was killed."""
+    drop_caches(Path(options.store), everything=True)
+    command = [
+        sys.executable, __file__, options.store, "--worker", json.dumps(given),
+        "--batches", str(batches), "--warm-up", str(warm_up),
+        "--batch-size", str(options.batch_size), "--fanout", ",".join(map(str, options.fanout)),
+    ]  # fmt: skip
+    child = subprocess.run(
+        command, preexec_fn=group.enter, stdout=subprocess.PIPE, check=False, text=True
+    )
+    peak = group.peak()
+    if child.returncode == -9:
+        return None
+    if child.returncode:
+        sys.exit(f"{given} ended with {child.returncode}")
+    result: dict[str, Any] = json.loads(child.stdout)
+    return result | {"peak": peak}
+
+
+def by_hand(memory: int, options: argparse.Namespace, group: Cgroup) -> list[dict[str, Any]]:
+    """The best arguments of the grid, by a few batches."""
+    probed: list[tuple[float, dict[str, Any]]] = []
+    for topology, samplers in product(TOPOLOGIES, SAMPLERS):
+        for share in BUFFERS:
+            given = {"topology": topology, "samplers": samplers, "buffer": int(share * memory)}
+            result = spawn(given, options, group, PROBE_BATCHES, PROBE_WARM_UP)
+            seconds = "killed" if result is None else f"{result['s']:.2f} s"
+            print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
+            if result is not None:
+                probed.append((result["s"], given))
+                break
+    return [given for _, given in sorted(probed, key=lambda each: each[0])[:BEST]]
+
+
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run all, and return a record for each memory and each set of arguments."""
+    found: list[dict[str, Any]] = []
+    for memory in options.memory:
+        group = Cgroup(memory + BESIDE)
+        try:
+            competitors = [{"memory": memory}]
+            if options.grid:
+                competitors += by_hand(memory, options, group)
+            for _ in range(options.rounds):
+                for given in competitors:
+                    result = spawn(given, options, group, options.batches, options.warm_up)
+                    record = {"limit": memory, "given": given, "killed": result is None}
+                    found.append(record | (result or {}))
+                    seconds = "killed" if result is None else f"{result['s']:.2f} s"
+                    print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
+        finally:
+            group.close()
+    return found
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Format the medians of each set of arguments, the fastest first."""
+    lines = []
+    for memory in dict.fromkeys(each["limit"] for each in found):
+        of_memory = [each for each in found if each["limit"] == memory]
+        rounds: dict[str, list[dict[str, Any]]] = {}
+        for each in of_memory:
+            rounds.setdefault(json.dumps(each["given"]), []).append(each)
+        alive = {name: of for name, of in rounds.items() if not any(e["killed"] for e in of)}
+        seconds = {name: median(each["s"] for each in of) for name, of in alive.items()}
+        own = json.dumps({"memory": memory})
+        others = [value for name, value in seconds.items() if name != own]
+        lines.append(f"{format_size(memory)} and {format_size(BESIDE)}")
+        for name, of in sorted(rounds.items(), key=lambda item: seconds.get(item[0], 1e9)):
+            if name not in seconds:
+                lines.append(f"  killed      {name}")
+                continue
+            spread = f"{min(e['s'] for e in of):.2f} to {max(e['s'] for e in of):.2f}"
+            in_use = format_size(max(each["in_use"] for each in of))
+            lines.append(
+                f"  {seconds[name]:.2f} s ({spread}), {in_use} in use, {of[0]['topology']}, "
+                f"{of[0]['slots']:,} slots  {name}"
+            )
+        if own in seconds and others:
+            lines.append(f"  memory= takes {seconds[own] / min(others):.2f} of the best by hand")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("store")
+    parser.add_argument(
+        "--memory", type=lambda text: [parse_size(each, "--memory") for each in text.split(",")],
+        default="3GB,4GB,6GB",
+    )  # fmt: skip
+    parser.add_argument("--grid", action="store_true", help="compare with arguments set by hand")
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--warm-up", type=int, default=8, help="batches that are not timed")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
+                        default=[10, 10, 10])  # fmt: skip
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        json.dump(work(options), sys.stdout)
+        return
+    if not may_limit():
+        sys.exit("this needs root and cgroup v1, to limit the memory of the loaders' processes")
+    found = measure(options)
+    _script.show(table(found), {"results": found}, options.json)
+
+
+if __name__ == "__main__":
+    _script.run(main)
