@@ -22,6 +22,10 @@ from gnndrive.inference.row_cache import RowCache, RowReads
 from gnndrive.inference.subgraphs import OneHop, SubgraphMaker
 from gnndrive.inference.targets import TargetBatch, Targets
 
+PLANNED_AT = 3
+"""A block is planned in the last quarter of the computation of the block two before it. Earlier,
+its plan would keep the thread that copies rows from the disk off the processor."""
+
 Compute = Callable[[OneHop], "torch.Tensor | None"]
 """compute(batch): the targets' new rows, [targets, *row] on the host; None: there are none."""
 Deliver = Callable[[TargetBatch, torch.Tensor], None]
@@ -83,10 +87,11 @@ class LayerPass:
                 cache.settle()
             following = ahead.result()
             if following is not None:
-                ahead = self.thread.submit(planner.next_block)
                 for type, cache in caches.items():
                     cache.expect(following.changes[type])
             for number, (batch, indices) in enumerate(block.batches):
+                if following is not None and number == len(block.batches) * PLANNED_AT // 4:
+                    ahead = self.thread.submit(planner.next_block)
                 made = self.compute(maker.make(batch, indices))
                 if made is None:
                     return
