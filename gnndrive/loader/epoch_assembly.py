@@ -88,18 +88,16 @@ class EpochAssembly:
     def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds:
         """Sample a batch in the memory that the feature buffer has left, and return its size."""
         key = batch_key(self._seed, self._number, seeds.index)
-        limits, bounds = before.request.planned, before.request.bounds
-        while limits != bounds:
-            limits = doubled(limits, bounds)
-            if scratch_bytes(limits) > before.plan.between_epochs_bytes:
-                break
+        limits = doubled(before.request.planned)
+        while scratch_bytes(limits) <= before.plan.between_epochs_bytes:
             try:
                 sampler = self._assembly.sampler(limits=limits)
                 sample = sampler.sample(seeds, key, self._runtime.topologies)
             except BatchTooLarge:
+                limits = doubled(limits)
                 continue
             return size_of(sample, limits)
-        return bounds
+        return limits  # it is too large for `memory=`, by its scratch alone
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
         """Gather a batch's rows and join them with its sample; see `BatchAssembly.make`."""

@@ -100,7 +100,7 @@ def with_drawn(request: PlanRequest, drawn: DrawnBatches) -> PlanRequest:
     known = replace(request, drawn=drawn, planned=expected)
     least = _least_bytes(known)
     affordable = least + max(HARDLY_MORE * least, HARDLY_MORE_BYTES)
-    for size in (request.bounds, worst):
+    for size in (joined(expected, request.bounds, request.bounds), worst):
         larger = replace(known, planned=size)
         if _least_bytes(larger) <= affordable:
             return larger

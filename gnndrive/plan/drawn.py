@@ -191,18 +191,14 @@ def joined(one: Bounds, other: Bounds, most: Bounds) -> Bounds:
     )
 
 
-def doubled(size: Bounds, bounds: Bounds) -> Bounds:
-    """Twice as many nodes and edges, and at least a few, but no more than `bounds`."""
+def doubled(size: Bounds) -> Bounds:
+    """Twice as many nodes and edges, and at least a few. Not only up to the bounds: seeds that are
+    given twice may make a batch larger."""
 
-    def twice(part: Mapping[Key, int], most: Mapping[Key, int]) -> dict[Key, int]:
-        return {type: min(max(2 * count, 1024), most[type]) for type, count in part.items()}
+    def twice(part: Mapping[Key, int]) -> dict[Key, int]:
+        return {type: max(2 * count, 1024) for type, count in part.items()}
 
-    return Bounds(
-        twice(size.nodes, bounds.nodes),
-        twice(size.edges, bounds.edges),
-        twice(size.entries, bounds.entries),
-        bounds.expanded,
-    )
+    return Bounds(twice(size.nodes), twice(size.edges), twice(size.entries))
 
 
 def size_of(sample: Sample | Subgraph, bounds: Bounds) -> Bounds:

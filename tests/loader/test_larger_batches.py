@@ -244,3 +244,16 @@ def test_what_takes_hardly_more_memory_is_counted_at_once(
     assert sizes(loader) == expected
     assert loader.plan() == first
     assert max(expected) <= first.batch_rows_max
+
+
+@pytest.mark.parametrize("more", [0, 32 << 20])
+def test_seeds_given_twice_may_make_a_batch_larger_than_the_bounds(
+    make: Make, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    """Each of them is expanded, so that a hub's edges are there twice."""
+    monkeypatch.setattr(choice, "HARDLY_MORE_BYTES", more)
+    hub = torch.full((10,), NODES - 1)
+    seeds = torch.cat([torch.arange(390), hub])
+    expected = sizes(make(buffer="10MB", input_nodes=seeds))
+    loader = make(memory="60MB", input_nodes=seeds, buffer="300KB")
+    assert sizes(loader) == expected
