@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from gnndrive.common.memory import parse_size
 from gnndrive.loader import drawing
 from gnndrive.plan import choice, drawn
 from gnndrive.store import batch_sizes
+from gnndrive.strategies import strategy as find_strategy
+from tests.second import Runs
 
 NODES, WIDTH, HUBS = 6_000, 16, 4
 # Of the 40 batches, taken in order, the last four have a hub each, a larger one every time. The
@@ -257,3 +260,13 @@ def test_seeds_given_twice_may_make_a_batch_larger_than_the_bounds(
     expected = sizes(make(buffer="10MB", input_nodes=seeds))
     loader = make(memory="60MB", input_nodes=seeds, buffer="300KB")
     assert sizes(loader) == expected
+
+
+def test_a_sampler_without_limits_is_checked_after_its_samples(make: Make) -> None:
+    strategy = replace(find_strategy("gnndrive"), sampler=Runs)
+    given: dict[str, Any] = {"strategy": strategy, "topology": "mmap"}
+    expected = sizes(make(buffer="10MB", **given))
+    loader = make(memory=least(make, **given) + ROOM, **given)
+    first = loader.plan().batch_rows_max
+    assert sizes(loader) == expected
+    assert first < max(expected) <= loader.plan().batch_rows_max
