@@ -99,6 +99,7 @@ def available_memory() -> int:
 
 
 def _cgroup_limit() -> int:
+    """Bytes that this process's memory cgroup has left, page cache not counted."""
     limit = 2**63 - 1
     try:
         with open("/proc/self/cgroup", encoding="ascii") as lines:
@@ -107,14 +108,32 @@ def _cgroup_limit() -> int:
         return limit
     for _, controllers, path in groups:
         if controllers == "":
-            file = f"/sys/fs/cgroup{path}/memory.max"
+            folder, names = f"/sys/fs/cgroup{path}", ("memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
-            file = f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"
+            folder = f"/sys/fs/cgroup/memory{path}"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
         else:
             continue
         try:
-            with open(file, encoding="ascii") as text:
-                limit = min(limit, int(text.read()))
+            limit = min(limit, _left_in_group(folder, *names))
         except (OSError, ValueError):
             continue  # no such file at the root, or "max"
     return limit
+
+
+def _left_in_group(folder: str, limit_file: str, usage_file: str, prefix: str) -> int:
+    """Bytes that a memory cgroup has left; the kernel drops its page cache where it must.
+
+    Raises:
+        OSError, ValueError: the group has no limit.
+    """
+
+    def number(name: str) -> int:
+        with open(f"{folder}/{name}", encoding="ascii") as text:
+            return int(text.read())
+
+    limit, used = number(limit_file), number(usage_file)
+    with open(f"{folder}/memory.stat", encoding="ascii") as lines:
+        stat = dict(line.split() for line in lines if line.strip())
+    cache = sum(int(stat.get(f"{prefix}{name}_file", 0)) for name in ("active", "inactive"))
+    return max(limit - max(used - cache, 0), 0)

@@ -20,6 +20,7 @@ from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
+from gnndrive.common.host_memory import claim, release
 from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread, close_from_finalizer
 from gnndrive.common.plugins import find
 from gnndrive.disk.engines import choose
@@ -83,6 +84,8 @@ class Runtime:
                 settings, store, self._layouts, self.engine, self.device, self.array_pool.empty
             )
             undo.pop_all()
+        # Until it is closed, other loaders of this process count what this one will use.
+        self._claim = claim(settings.plan.total_bytes)
 
     def _open_files(
         self, store: Store, settings: RuntimeSettings, undo: contextlib.ExitStack
@@ -352,6 +355,7 @@ class Runtime:
             self._stop(run, ClosedError("the loader was closed in the middle of this epoch"))
         while self._tasks:
             await asyncio.wait(self._tasks.values())
+        release(self._claim)
         try:
             await self._buffers.drain()
             await self.engine.aclose()

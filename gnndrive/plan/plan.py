@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import available_memory, format_size
+from gnndrive.common.host_memory import left_memory
+from gnndrive.common.memory import format_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.items import (
     LIVE,
@@ -148,7 +149,7 @@ def make_plan(
         requirements: the sizes that the plan depends on.
         memory: the budget for everything in bytes, or None.
         buffer: bytes for the feature buffer's slots; None: all that `memory` leaves, or without a
-            budget a quarter of the available memory. The buffer never has more slots than rows.
+            budget a quarter of the memory that is left. The buffer never has more slots than rows.
         topology: where the adjacency lives and the bytes it takes beside the index pointers; None:
             no bytes.
 
@@ -216,10 +217,10 @@ def _choose_slots(
         slots = split_slots(memory - needed, tables, per_slot)
         why = "because the other items leave that much of memory="
     else:
-        slots = split_slots(int(DEFAULT_SHARE * available_memory()), tables, per_slot)
+        slots = split_slots(int(DEFAULT_SHARE * left_memory()), tables, per_slot)
         why = (
-            "because the default is a quarter of the available memory; set memory= or buffer= to "
-            "change it"
+            "because the default is a quarter of the memory that is left; set memory= or buffer= "
+            "to change it"
         )
     whole = requirements.whole_batches and buffer is None
     for table, count in zip(tables, slots, strict=True):
@@ -265,6 +266,6 @@ def _no_room(
             )
         )
     return (
-        f"a quarter of the available memory, {format_size(DEFAULT_SHARE * available_memory())}, "
+        f"a quarter of the memory that is left, {format_size(DEFAULT_SHARE * left_memory())}, "
         f"holds no row of {table.row_bytes:,} bytes: set memory= or buffer="
     )

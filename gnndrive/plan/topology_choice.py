@@ -14,7 +14,8 @@ from operator import mul
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.memory import available_memory, size_or_none
+from gnndrive.common.host_memory import left_memory
+from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.items import MAPPING_BYTES, rest_bytes, slot_bytes
@@ -76,7 +77,7 @@ def make_question(
     asked: bool = False,
 ) -> TopologyQuestion:
     """Make the question that topologies answer; for the arguments see `choose_topology`."""
-    given = memory if memory is not None else int(DEFAULT_SHARE * available_memory())
+    given = memory if memory is not None else int(DEFAULT_SHARE * left_memory())
     return TopologyQuestion(
         sizes,
         requirements.samplers,
@@ -114,7 +115,7 @@ def _room(
     """Bytes that the adjacency may take beside a feature buffer of `batches` largest batches and
     everything else; see `TopologyQuestion.room`."""
     if memory is None:
-        return int(DEFAULT_SHARE * available_memory())
+        return int(DEFAULT_SHARE * left_memory())
     slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
     if buffer is not None:
         row_bytes = [table.row_bytes for table in requirements.tables]

@@ -43,7 +43,7 @@ PREFERRED = ("resident", "direct", "mmap")
 @pytest.fixture(autouse=True)
 def _eight_gigabytes_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("topology_choice", "plan"):
-        monkeypatch.setattr(f"gnndrive.plan.{module}.available_memory", lambda: 8 * 10**9)
+        monkeypatch.setattr(f"gnndrive.plan.{module}.left_memory", lambda: 8 * 10**9)
 
 
 def choose(

@@ -1,0 +1,75 @@
+"""The host memory that is left for a loader without a budget.
+
+`plan/` asks `left_memory` for the default's share; a loader's runtime claims what its plan counts
+from its start until it is closed (`claim`). A feature buffer fills within the first batches, so
+what is available now says nothing about what a loader that was just started will use.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+
+import torch
+
+from gnndrive.common.memory import available_memory
+
+_lock = threading.Lock()
+_claims: dict[int, int] = {}  # bytes by number
+_numbers = itertools.count()
+_before = 0  # this process's own memory when the first of the claims was made
+
+
+def claim(nbytes: int) -> int:
+    """Claim memory for a loader that starts; returns the claim's number, for `release`."""
+    global _before
+    with _lock:
+        if not _claims:
+            _before = _own_bytes()
+        number = next(_numbers)
+        _claims[number] = nbytes
+        return number
+
+
+def release(number: int) -> None:
+    """Give back a claim; idempotent."""
+    with _lock:
+        _claims.pop(number, None)
+
+
+def left_memory() -> int:
+    """Bytes of host memory that are left for another loader of this process.
+
+    Memory that live loaders claim and have not used yet is not left, and each of the ranks on this
+    host has an equal part.
+    """
+    with _lock:
+        unused = max(sum(_claims.values()) - max(_own_bytes() - _before, 0), 0) if _claims else 0
+    return max(available_memory() - unused, 0) // local_ranks()
+
+
+def local_ranks() -> int:
+    """The number of ranks of this process's group on this host; 1 if there is no group.
+
+    torchrun says it in LOCAL_WORLD_SIZE. Else all ranks of a group whose master is this host are
+    taken for ranks on it.
+    """
+    said = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    distributed = torch.distributed
+    on_host = os.environ.get("MASTER_ADDR", "localhost") in ("localhost", "127.0.0.1", "::1")
+    if on_host and distributed.is_available() and distributed.is_initialized():
+        return max(int(distributed.get_world_size()), 1)
+    return 1
+
+
+def _own_bytes() -> int:
+    """Bytes of this process's memory without mapped files."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+            found = next(line for line in lines if line.startswith("RssAnon:"))
+        return int(found.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError):
+        return 0

@@ -1,0 +1,63 @@
+"""What is left of the host's memory for a loader without a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnndrive.common import host_memory, memory
+from gnndrive.common.host_memory import claim, left_memory, local_ranks, release
+from tests.loader.conftest import Make, data, make, store
+
+__all__ = ["data", "make", "store"]
+
+
+@pytest.fixture(autouse=True)
+def _one_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 10**9)
+    monkeypatch.setattr(host_memory, "_own_bytes", lambda: 5_000_000)
+    monkeypatch.setattr(host_memory, "_claims", {})
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+
+
+def test_what_live_loaders_have_not_used_yet_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert left_memory() == 10**9
+    first, second = claim(100_000_000), claim(200_000_000)
+    assert left_memory() == 700_000_000
+    monkeypatch.setattr(host_memory, "_own_bytes", lambda: 255_000_000)
+    assert left_memory() == 950_000_000, "they have grown by 250 MB"
+    release(first)
+    release(first)
+    assert left_memory() == 10**9
+    release(second)
+
+
+def test_each_rank_of_the_host_has_an_equal_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, ranks in (("4", 4), ("", 1), ("0", 1), ("x", 1)):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
+        assert local_ranks() == ranks
+        assert left_memory() == 10**9 // ranks
+
+
+def test_a_loader_claims_its_plan_until_it_is_closed(make: Make) -> None:
+    loader = make()
+    planned = loader.plan().total_bytes
+    assert left_memory() == 10**9, "it is not started"
+    next(iter(loader))
+    assert left_memory() == 10**9 - planned
+    loader.close()
+    assert left_memory() == 10**9
+
+
+def test_a_group_has_left_what_it_does_not_use_without_the_page_cache(tmp_path: Path) -> None:
+    for name, text in (
+        ("limit", "1000"), ("usage", "700"),
+        ("memory.stat", "cache 9\ntotal_active_file 100\ntotal_inactive_file 50\nactive_file 1\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text + "\n")
+    assert memory._left_in_group(str(tmp_path), "limit", "usage", "total_") == 450
+    assert memory._left_in_group(str(tmp_path), "limit", "usage", "") == 301
+    (tmp_path / "limit").write_text("max\n")
+    with pytest.raises(ValueError, match="max"):
+        memory._left_in_group(str(tmp_path), "limit", "usage", "")
