@@ -195,10 +195,11 @@ def pool_of(simulation: Simulation) -> BufferPool:
     table, scenario = simulation.table, simulation.scenario
     held = TablePlan("x", table.rows, table.slots, table.row_bytes, table.slots)
     disk = Strategy("disk", "", "", "", (), "table", "lru", ("disk",))
+    request: Any = None  # nothing is planned again
     settings = RuntimeSettings(
         strategy=disk, tables=(), plan=Plan((), (held,), None), policy="lru",
         stages=scenario.stages, engine="simulated", engine_settings=EngineSettings(),
-        device=(scenario.device, None), gap_bytes_max=0,
+        device=(scenario.device, None), gap_bytes_max=0, request=request,
     )  # fmt: skip
     store: Any = None  # the policy does not use it
     layouts = {"x": simulation.layout}
