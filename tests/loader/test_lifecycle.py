@@ -192,7 +192,10 @@ def test_an_iterator_keeps_its_loader(store: Store) -> None:
     assert number == NODES // 50
 
 
-def test_an_engine_that_cannot_start_leaves_nothing(make: Make, nothing_is_left: None) -> None:
+def test_an_engine_that_cannot_start_leaves_nothing(
+    make: Make, nothing_is_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnndrive.loader.arguments.IO_DEPTH_MAX", 1 << 30)
     for _ in range(3):
         with pytest.raises(ConfigError):
             iter(make(engine="uring", io_depth=1_000_000))

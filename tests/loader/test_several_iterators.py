@@ -107,7 +107,9 @@ def test_a_second_iterator_that_does_not_fit_is_refused(make: Make) -> None:
 
 def test_as_many_iterators_as_memory_holds(make: Make) -> None:
     """Each further one is counted; closing one makes room for another."""
-    alone = tight(make)
+    stages = {"samplers": 4, "extracting_queue": 6, "training_queue": 4}
+    least = make(buffer="40KB", **stages).plan().total_bytes
+    alone = make(buffer="40KB", memory=least + 10_000, **stages)
     first = iter(alone)
     with pytest.raises(ConfigError) as refused:
         iter(alone)
@@ -115,7 +117,7 @@ def test_as_many_iterators_as_memory_holds(make: Make) -> None:
     assert words is not None
     more = parse_size(words[1], "more")
     first.close()
-    loader = make(buffer="40KB", memory=alone.plan().total_bytes + 2 * more + 1000)
+    loader = make(buffer="40KB", memory=alone.plan().total_bytes + 2 * more + 1000, **stages)
     live = [iter(loader) for _ in range(3)]
     with pytest.raises(ConfigError, match="a second live iterator"):
         iter(loader)
