@@ -155,3 +155,24 @@ def test_a_handler_of_python_is_called(tmp_path: Path) -> None:
             step(mapped)
 
     assert in_child(work, tmp_path / "stderr") == (0, "minemine")
+
+
+def test_a_child_forked_while_threads_read(tmp_path: Path) -> None:
+    """A lock that a thread held at the fork would stay locked in the child."""
+    file, mapped = table(tmp_path, "int64")
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            pick(file, mapped, [5])
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            assert in_child(lambda: pick(file, mapped, [5]), tmp_path / "stderr") == (0, "")
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
