@@ -36,8 +36,9 @@ class LightningNodeData(StoreDataModule, PyGNodeData):  # type: ignore[misc]
             gnndrive's sampler.
         input_train_nodes, input_val_nodes, input_test_nodes, input_pred_nodes: the seeds of each
             stage, as `input_nodes` of `NeighborLoader`. None: the split train, val (or valid), test
-            or pred of the store. If there is no such split, training and prediction take all
-            nodes, and validation and tests are left out.
+            or pred of the store; a mask that was set on it counts instead of its split. If there is
+            no such split, training and prediction take all nodes, and validation and tests are left
+            out.
         input_train_time, …: the times of the seeds.
         loader: "neighbor"; the others of PyG's need data in memory.
         node_sampler: a PyG `BaseSampler` to use instead of gnndrive's.

@@ -20,7 +20,7 @@ from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, 
 from gnndrive.store.coo import MappedCSC, edge_index, has_isolated_nodes, has_self_loops
 from gnndrive.store.data_view import DataView
 from gnndrive.store.mapped_arrays import MappedArrays
-from gnndrive.store.masks import mask_names, split_mask
+from gnndrive.store.masks import ids_set, mask_names, split_mask, splits_set
 from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.types import array_name
 
@@ -151,17 +151,23 @@ class StoredNodes(_View):
 
     @property
     def split_names(self) -> tuple[str, ...]:
-        """Names of their splits."""
-        return self._names("splits")
+        """Names of their splits, those whose masks this process has set included."""
+        return tuple(dict.fromkeys((*self._names("splits"), *splits_set(self.attached("nodes")))))
 
     def split(self, name: str) -> torch.Tensor:
-        """The node ids of a split, int64 [n], in memory.
+        """The node ids of a split, int64 [n], in memory. If this process has set the split's mask,
+        `store.train_mask = …`, these are the nodes of the mask.
 
         Raises:
-            ConfigError: there is no such split.
+            ConfigError: there is no such split, or the mask is not one truth value for each node.
             StoreError: an id is out of range.
         """
-        if name not in self.split_names:
+        found = ids_set(name, self._names("splits"), self.attached("nodes"))
+        return self.stored_split(name) if found is None else found
+
+    def stored_split(self, name: str) -> torch.Tensor:
+        """`split` without what this process has set."""
+        if name not in self._names("splits"):
             known = ", ".join(self.split_names) or (
                 "none; import it with splits=, or masks such as train_mask, or give node ids"
             )
@@ -172,7 +178,7 @@ class StoredNodes(_View):
     def _makers(self) -> Mapping[str, Callable[[], Any]]:
         of_arrays = self._arrays.kept_tensor
         made = {name: partial(of_arrays, self.name_of(name)) for name in self._names(self.group)}
-        for name, split in mask_names(self.split_names).items():
+        for name, split in mask_names(self._names("splits")).items():
             if name not in made:
                 make = partial(split_mask, self, split)
                 made[name] = partial(self._arrays.kept, self.name_of(name), make)

@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.lightning import datamodule as pyg
 from torch_geometric.sampler import BaseSampler
+from torch_geometric.transforms import RandomNodeSplit
 
 import gnndrive
 from gnndrive import ConfigError, LightningLinkData, LightningNodeData, Store
@@ -109,6 +110,17 @@ def test_all_stages_have_their_splits(store: Store, data: Data) -> None:
     assert all(loader._closed for loader in model.loaders)
     assert run.predict_dataloaders._closed
     assert repr(model.loaders[0]) == "NeighborLoader()"
+
+
+def test_masks_that_were_set_come_before_splits(store: Store, data: Data) -> None:
+    torch.manual_seed(1)
+    masked = RandomNodeSplit(num_val=5, num_test=6)(store)
+    datamodule = nodes(masked)
+    for stage, count in (("train", 49), ("val", 5), ("test", 6)):
+        found = getattr(datamodule, f"input_{stage}_nodes")
+        assert len(found) == count
+        assert torch.equal(found, torch.nonzero(masked[f"{stage}_mask"]).view(-1))
+    assert nodes(store).input_val_nodes.tolist() == split(1)
 
 
 def test_seeds_of_the_user_come_before_splits(store: Store) -> None:
