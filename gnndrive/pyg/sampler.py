@@ -211,8 +211,11 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
     # ---- in gnndrive's pipeline ----
 
     def for_an_epoch(self, *most: Sequence[int]) -> NeighborSampler:
-        """A copy for one epoch; its `stop` does not stop this sampler. `most`: see `Native`."""
+        """A copy for one epoch, with the times and weights of this moment; its `stop` does not stop
+        this sampler. `most`: see `Native`."""
         other = copy.copy(self)
+        if self._graph is not None:
+            other._graph = self._graph.for_an_epoch()
         other._native = Native(*most)
         return other
 

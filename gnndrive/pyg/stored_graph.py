@@ -6,7 +6,9 @@ memory-mapped ones from here.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.forks import ForkLock
-from gnndrive.common.records import IndexPointers, Int64Array
+from gnndrive.common.records import EdgeKey, IndexPointers, Int64Array, NodeKey
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.pyg.conversions import as_times, as_weights, select
 from gnndrive.sampling.graph import mapped
@@ -28,8 +30,30 @@ from gnndrive.store.views import StoredEdges, StoredNodes
 _STEP = 1 << 20  # numbers that are converted at once
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Times or weights in memory.
+
+    Attributes:
+        types: the types of nodes or edges that have them.
+        set_here: what this process had set for each type, or None.
+        value: what `StoredGraph.times` or `weights` returns.
+    """
+
+    types: list[NodeKey | EdgeKey]
+    set_here: list[Any]
+    value: Any
+
+    def fits(self, types: list[NodeKey | EdgeKey], set_here: list[Any]) -> bool:
+        """Whether they were made of the same attributes."""
+        return self.types == types and all(
+            one is other for one, other in zip(self.set_here, set_here, strict=True)
+        )
+
+
 class StoredGraph:
-    """The graph of a store. It reads times and weights into memory at their first use.
+    """The graph of a store. It reads times and weights into memory at their first use, and again
+    when this process has set others.
 
     Args:
         store: the store.
@@ -45,7 +69,8 @@ class StoredGraph:
 
     def __init__(self, store: Store, time_attr: str | None, weight_attr: str | None) -> None:
         self.store, self._time, self._weight = store, time_attr, weight_attr
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[str, _Loaded] = {}  # shared with `for_an_epoch`
+        self._own = self._loaded
         self._lock = ForkLock()
         self._nodes = store.all_nodes()
         self._edges = store.all_edges()
@@ -90,6 +115,16 @@ class StoredGraph:
             edges.num_edges for edges in self._weighted
         )
 
+    def for_an_epoch(self) -> StoredGraph:
+        """A graph with the times and weights of this moment, whatever is set on the store later.
+
+        Raises:
+            ConfigError: they were deleted.
+        """
+        other = StoredGraph(copy.copy(self.store), self._time, self._weight)
+        other._loaded, other._own, other._lock = self._loaded, {}, self._lock
+        return other
+
     def topologies(self) -> list[Topology]:
         """Topologies with memory-mapped indices, one for each edge type, for a sampler that is used
         outside a pipeline."""
@@ -132,14 +167,26 @@ class StoredGraph:
         convert: Callable[[Tensor], npt.NDArray[Any]],
     ) -> Any:  # fmt: skip
         """The attribute `name` of the types in `given`, read at the first call; `what` keys it."""
+        if name is None:
+            return None
+        types: list[NodeKey | EdgeKey] = [each.type for each in given]
+        set_here = [self.store.overlay.values(type).get(name) for type in types]
         with self._lock:
-            if name is not None and what not in self._loaded:
+            for kept in (self._own, self._loaded):
+                found = kept.get(what)
+                if found is not None and found.fits(types, set_here):
+                    break
+            else:
+                if not given:
+                    raise ConfigError(f"{name!r} was deleted: set it again, or make a new loader")
                 attributes = Attributes(self.store)
-                loaded = {
+                value = {
                     folder(each.type): _load(attributes, each, name, convert) for each in given
                 }
-                self._loaded[what] = loaded if self.store.is_hetero else loaded[""]
-            return self._loaded.get(what)
+                found = _Loaded(types, set_here, value if self.store.is_hetero else value[""])
+                self._loaded[what] = found
+            self._own[what] = found
+            return found.value
 
     def edge_ids(self) -> Any:
         """The original number of the edge at each CSC position, memory-mapped; None: the number is
@@ -148,11 +195,12 @@ class StoredGraph:
         return numbers if self.store.is_hetero else numbers[None]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_lock": None, "_loaded": {}}
+        return self.__dict__ | {"_lock": None, "_loaded": None, "_own": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = ForkLock()
+        self._lock, self._loaded = ForkLock(), {}
+        self._own = self._loaded
 
 
 def _degree_max(pointers: IndexPointers) -> int:

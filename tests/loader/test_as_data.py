@@ -112,6 +112,45 @@ def test_times_may_be_set(store: Store, data: Data, make: Make) -> None:
         assert torch.equal(batch.when, batch.e_id)
 
 
+def test_times_set_between_epochs_count_from_the_next_one(store: Store, make: Make) -> None:
+    mine = copy.copy(store)
+    early, late = torch.arange(NODES), torch.arange(NODES).flip(0)
+    mine.when = early
+    loader = make(
+        data=mine, num_neighbors=[-1], time_attr="when", input_nodes=torch.arange(NODES),
+        input_time=torch.full((NODES,), 20), batch_size=10,
+    )  # fmt: skip
+    epoch = iter(loader)
+    found = [next(epoch)]
+    mine.when = late
+    found += list(epoch)
+    sources = torch.cat([batch.n_id[batch.edge_index[0]] for batch in found])
+    assert len(sources)
+    assert (early[sources] <= 20).all()
+    sources = torch.cat([batch.n_id[batch.edge_index[0]] for batch in loader])
+    assert len(sources)
+    assert (late[sources] <= 20).all()
+    del mine.when
+    with pytest.raises(ConfigError, match=r"time_attr='when'.*has no such attribute"):
+        list(loader)
+
+
+def test_weights_set_between_epochs_count_from_the_next_one(store: Store, make: Make) -> None:
+    mine = copy.copy(store)
+    mine.w = weight = (torch.arange(store.num_edges) % 2).double()
+    loader = make([1], data=mine, weight_attr="w")
+    for other in (weight, 1 - weight):
+        mine.w = other
+        heavy = torch.zeros(NODES, dtype=torch.bool)
+        heavy[store.edge_index[1, other > 0]] = True  # nodes that have an edge to be drawn
+        for batches in (list(loader), [loader(torch.arange(NODES))]):
+            drawn = torch.cat(
+                [other[each.e_id][heavy[each.n_id[each.edge_index[1]]]] for each in batches]
+            )
+            assert len(drawn)
+            assert drawn.all()
+
+
 def test_one_batch_and_a_copy_have_them_too(store: Store, make: Make) -> None:
     loader = make(data=copy.copy(store))
     loader.data.mark = torch.arange(NODES)
