@@ -8,7 +8,7 @@ locked while its process lives, so the folders that no process holds can be foun
 A name is `.NAME.8 HEX DIGITS.KIND`, beside NAME. The kinds:
 
 - tmp: a store that is being written. Once store.json is in it, it is whole.
-- sort: edges that are being sorted.
+- sort: what is of use only to its process: edges being sorted, rows of an evaluation.
 - old: a store that another one is replacing. If nothing is at NAME, it is put back.
 - new: a whole store that is to replace one that cannot be renamed (`StoreWriter`), which has been
   removed in part if it has no store.json; then the replacement is finished.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch_geometric.nn import GraphSAGE
 
 import gnndrive as gd
+from gnndrive.cli.commands import evaluate as evaluate_module
 from gnndrive.cli.commands import train as train_module
 from gnndrive.cli.commands.evaluate import accuracies, is_cheaper
 from gnndrive.store.generate import planted_communities
@@ -46,7 +49,7 @@ def test_the_accuracies_are_those_of_the_whole_graph(own: gd.Store):
     assert found == {
         name: pytest.approx(float(right[ids].float().mean())) for name, ids in splits.items()
     }
-    assert not (own.path / "derived" / "evaluation").exists()
+    assert os.listdir(own.path.parent) == ["own.gnn"]
     assert own.node_names[-1] == "h"
 
 
@@ -69,3 +72,42 @@ def test_train_uses_it_where_it_is_cheaper(
     assert np.isfinite(done.json["epochs"][-1]["loss"])
     assert gnndrive(*words, "--buffer", "300KB").code == 0  # its parts are set by hand
     assert len(asked) == 1
+
+
+def test_an_attribute_of_any_name_survives_it(own: gd.Store):
+    model = GraphSAGE(DIM, 8, 2, CLASSES)
+    gd.infer(model, own, name="evaluation")
+    accuracies(model, own, {"val": own.split("val")}, "100MB")
+    assert "evaluation" in gd.open(own.path).node_names
+
+
+def test_two_evaluations_at_once(own: gd.Store, monkeypatch: pytest.MonkeyPatch):
+    model, whole = GraphSAGE(DIM, 8, 2, CLASSES), evaluate_module.infer
+    splits, other = {"val": own.split("val")}, []
+
+    def within(*given: Any, **named: Any) -> None:
+        whole(*given, **named)
+        monkeypatch.setattr(evaluate_module, "infer", whole)
+        other.append(accuracies(GraphSAGE(DIM, 8, 2, CLASSES), own, splits, "100MB"))
+
+    wanted = accuracies(model, own, splits, "100MB")
+    monkeypatch.setattr(evaluate_module, "infer", within)
+    assert accuracies(model, own, splits, "100MB") == wanted
+    assert len(other) == 1
+
+
+def test_a_folder_that_cannot_be_written(
+    gnndrive: Command, own: gd.Store, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(*given: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(train_module, "is_cheaper", lambda *given: True)
+    monkeypatch.setattr(evaluate_module, "TemporaryFolder", refused)
+    words = ("train", own.path, "--epochs", "1", "--hidden", "8", "--batch-size", "200", "--json")
+    done = gnndrive(*words, "--memory", "150MB")
+    assert done.code == 0, done.err
+    assert "evaluated with batches" in done.err
+    assert set(done.json["epochs"][-1]["accuracy"]) == {"val", "test"}
+    with pytest.raises(gd.StoreError, match=r"Read-only.*writable.*--buffer"):
+        accuracies(GraphSAGE(DIM, 8, 2, CLASSES), own, {}, "100MB")

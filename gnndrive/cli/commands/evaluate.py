@@ -8,7 +8,6 @@ both. The accuracies differ a little, because inference takes all neighbours and
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,16 +17,16 @@ from torch_geometric.data import Data
 
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.training import NO_LABEL, seed_labels
+from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.memory import available_memory
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.inference import infer
 from gnndrive.plan.plan import DEFAULT_SHARE
-from gnndrive.store.added import DERIVED
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.reader import Store
+from gnndrive.store.temporary_folders import TemporaryFolder
 
 AT_ONCE = 1 << 16  # nodes whose classes are compared at once
-FOLDER = "evaluation"
 
 
 def is_cheaper(
@@ -63,10 +62,21 @@ def is_cheaper(
     return whole < batches * (1 - kept) * sampled
 
 
+def can_write_beside(store: Store) -> bool:
+    """Whether files can be made beside the store, which evaluation by inference needs."""
+    try:
+        TemporaryFolder(store.path, "sort").remove()
+    except OSError:
+        return False
+    return True
+
+
 def accuracies(
     model: torch.nn.Module, store: Store, splits: Mapping[str, Any], memory: str | int | None
 ) -> dict[str, float]:
     """The share of each split's labelled nodes that a model classifies correctly.
+
+    The rows that are computed lie in a folder of this call's own, beside the store.
 
     Args:
         model: one that `gnndrive.infer` takes, with a column for each class.
@@ -78,25 +88,34 @@ def accuracies(
         Shares from 0 to 1; a split without labelled nodes is left out.
 
     Raises:
-        ConfigError, StoreError, ReadError: see `gnndrive.infer`.
+        ConfigError, StoreError, ReadError: see `gnndrive.infer`; or no folder can be made.
     """
-    out = store.path / DERIVED / FOLDER
-    shutil.rmtree(out, ignore_errors=True)  # of an earlier epoch that was interrupted
     try:
-        with Bars() as bars:
-            infer(model, store, out=out, memory=memory, progress=bars)
-        rows, y, found = np.load(out / "h.npy", mmap_mode="r"), store.tensor("y"), {}
-        for split, ids in splits.items():
-            right = labelled = 0
-            for start in range(0, len(ids), AT_ONCE):
-                part = torch.as_tensor(ids[start : start + AT_ONCE])
-                labels = seed_labels(Data(y=y[part], batch_size=len(part)))
-                known = labels != NO_LABEL
-                answer = torch.from_numpy(rows[part[known].numpy()]).argmax(dim=-1)
-                right += int((answer == labels[known]).sum())
-                labelled += int(known.sum())
-            if labelled:
-                found[split] = right / labelled
-        return found
-    finally:
-        shutil.rmtree(out, ignore_errors=True)
+        with TemporaryFolder(store.path, "sort") as out:
+            with Bars() as bars:
+                infer(model, store, out=out, memory=memory, progress=bars)
+            return _shares(np.load(out / "h.npy", mmap_mode="r"), store, splits)
+    except ReadError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"the model cannot be evaluated beside {store.path} ({error.strerror or error}): make "
+            "that folder writable and free some space, or give --buffer to evaluate with batches"
+        ) from error
+
+
+def _shares(rows: Any, store: Store, splits: Mapping[str, Any]) -> dict[str, float]:
+    """See `accuracies`; `rows` is [nodes, classes]."""
+    y, found = store.tensor("y"), {}
+    for split, ids in splits.items():
+        right = labelled = 0
+        for start in range(0, len(ids), AT_ONCE):
+            part = torch.as_tensor(ids[start : start + AT_ONCE])
+            labels = seed_labels(Data(y=y[part], batch_size=len(part)))
+            known = labels != NO_LABEL
+            answer = torch.from_numpy(rows[part[known].numpy()]).argmax(dim=-1)
+            right += int((answer == labels[known]).sum())
+            labelled += int(known.sum())
+        if labelled:
+            found[split] = right / labelled
+    return found

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gnndrive.cli.commands.evaluate import accuracies, is_cheaper
+from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_cheaper
 from gnndrive.cli.report import LiveLine, final_report, say
 from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
@@ -261,6 +261,10 @@ def _evaluation(
     if not is_cheaper(store, count, options.fanout, options.batch_size, memory):
         return None
     splits = " and ".join(settings.evaluate)
+    if not can_write_beside(store):
+        say(console, f"{splits}: evaluated with batches; inference over all nodes reads less, but "
+            f"needs to write to {store.path.parent}")  # fmt: skip
+        return None
     say(console, f"{splits}: evaluated by inference over all nodes, which reads less than batches")
 
     def measured(model: torch.nn.Module) -> dict[str, float]:
