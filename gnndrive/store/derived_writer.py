@@ -39,7 +39,8 @@ class DerivedWriter(StoreWriter):
 
         Raises:
             ConfigError: the store that is written cannot have an array of this name.
-            StoreError: the file cannot be linked or copied.
+            StoreError: the file cannot be linked or copied, or the store was overwritten since it
+                was opened.
         """
         folder = self._assert_open()
         place = self.types.place(name)
@@ -50,7 +51,9 @@ class DerivedWriter(StoreWriter):
             file.parent.mkdir(parents=True, exist_ok=True)
             _link_or_copy(store.path / source.file, file)
         except OSError as error:
+            store.check_unchanged()
             raise self._failure(error, str(self.path / info.file)) from error
+        store.check_unchanged()  # the file at that path may be another store's
         taken = _TakenArray(info)
         if (place.group, place.leaf) == ("nodes", "y"):
             type = next(key for key in self.types.nodes if _is_of(name, key))

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import NeighborLoader, Store, StoreError
 from gnndrive.disk.row_reader import RowReader
-from gnndrive.store import reader
+from gnndrive.store import derived_writer, reader
 
 NODES = 60
 
@@ -139,3 +139,33 @@ def overwriting(function: Callable[..., Any], path: Path) -> Callable[..., Any]:
         return function(*arguments)
 
     return wrapped
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_split_never_mixes_two_stores(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = write(0, tmp_path / "s.gnn")
+    assert store.indptr[-1] == len(store.indices) == len(store.edge_id)  # mapped from here on
+    link = derived_writer._link_or_copy
+
+    def late(source: Path, file: Path) -> None:
+        link(source, file)
+        if source.name == "x.npy":
+            write(1, store.path)
+
+    if when == "before":
+        write(1, store.path)
+    else:
+        monkeypatch.setattr(derived_writer, "_link_or_copy", late)
+    with pytest.raises(StoreError, match="overwritten"):
+        gnndrive.split_links(store, tmp_path / "links.gnn")
+    assert [each.name for each in tmp_path.iterdir()] == ["s.gnn"]
+
+
+def test_a_split_of_a_store_that_was_removed_says_so(tmp_path: Path) -> None:
+    store = write(0, tmp_path / "s.gnn")
+    assert store.indptr[-1] == len(store.indices) == len(store.edge_id)
+    shutil.rmtree(store.path)
+    with pytest.raises(StoreError, match="overwritten or removed"):
+        gnndrive.split_links(store, tmp_path / "links.gnn")
