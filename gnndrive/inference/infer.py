@@ -16,6 +16,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.progress import locked, run_key
@@ -69,7 +70,8 @@ def infer(
         `store`, which has the attribute now.
 
     Raises:
-        ConfigError: an argument cannot work, or another process computes the same attribute.
+        ConfigError: an argument cannot work, another process computes the same attribute, or this
+            process has set or deleted an attribute that layers get: they are read from disk.
         StoreError, ReadError: the store is damaged, the disk is full or fails.
     """
     values = {"edge_weight": edge_weight, "edge_attr": edge_attr}
@@ -100,6 +102,7 @@ def _infer(
 ) -> Store:
     if len(layers) < 1:
         raise ConfigError("the model has no layers: give one at least")
+    _check_not_set(store, settings)
     key = run_key(
         store.identity, _checksums(store, settings.features), layers.identity, len(layers), name,
         settings.features, settings.values, settings.dtype, settings.batch_size, BATCH_ENTRIES,
@@ -112,6 +115,27 @@ def _infer(
     if out is None:
         store.find_added()
     return store
+
+
+def _check_not_set(store: Store, settings: RunSettings) -> None:
+    """Refuse attributes that this process has set or deleted on the store (overlay.py).
+
+    Raises:
+        ConfigError: layers would get one of them.
+    """
+    used: list[tuple[NodeKey | EdgeKey, str]] = []
+    for nodes in store.all_nodes():
+        used += [(nodes.type, settings.features), (nodes.type, f"{settings.features}_scale")]
+    for edges in store.all_edges():
+        used += [(edges.type, name) for name in settings.values.values()]
+    for type, name in used:
+        if name in store.overlay.hidden(type):
+            of_type = "" if type is None else f" of {type!r}"
+            raise ConfigError(
+                f"{name!r}{of_type} was set or deleted on this store, and infer reads what is on "
+                f"disk: give gnndrive.open({str(store.path)!r}) to use that, or write a store with "
+                "the new values (gnndrive.from_data) and infer on it"
+            )
 
 
 def _checked_device(device: str | torch.device | None) -> torch.device | None:

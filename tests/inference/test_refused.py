@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,22 @@ def test_loaders_serve_the_rows(data: Data, store: Store, tmp_path: Path):
         ".lock", "h.npy", "made-by.txt",
     ]  # fmt: skip
     assert data.num_nodes == store.num_nodes
+
+
+def test_what_is_set_on_the_store_is_not_passed_over(store: Store, hetero_store: Store):
+    model = GCN(COLUMNS, 8, 2, 3)
+    store.other = store.tensor("x")[:, 0]
+    infer(model, store, edge_weight="weight")
+    for change in (
+        lambda of: setattr(of, "x", of.x * 2),
+        lambda of: delattr(of, "x"),
+        lambda of: setattr(of, "weight", of.weight * 2),
+    ):
+        changed = copy.copy(store)
+        change(changed)
+        with pytest.raises(ConfigError, match=r"was set or deleted.*gnndrive\.open\(.*from_data"):
+            infer(model, changed, edge_weight="weight", name="g")
+    assert store.node_names[-1] == "h"
+    hetero_store["paper"].x = hetero_store["paper"].x * 2
+    with pytest.raises(ConfigError, match="'x' of 'paper' was set"):
+        infer([lambda x, edge_index: x], hetero_store)
