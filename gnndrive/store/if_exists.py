@@ -29,6 +29,9 @@ _CHOICES: tuple[IfExists, ...] = ("error", "open", "replace")
 Counts = tuple[Mapping[NodeKey, int], Mapping[EdgeKey, int] | None]
 """Numbers of nodes by type, and of edges by type or None if only the import would tell them."""
 
+Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
+"""(dtype, shape of a row) of attributes, by their names in the store."""
+
 P = ParamSpec("P")
 
 
@@ -44,6 +47,7 @@ _held = _Held()
 
 def with_if_exists(
     counts: Callable[[Mapping[str, Any]], Counts] | None = None,
+    kinds: Callable[[Mapping[str, Any]], Kinds] | None = None,
 ) -> Callable[[Callable[P, Store]], Callable[P, Store]]:
     """A decorator that carries out the `if_exists=` of an importer.
 
@@ -54,6 +58,8 @@ def with_if_exists(
         counts: takes the importer's arguments by name and returns what the store's numbers of nodes
             and edges would be; None: the importer reads them from files, so a store that is opened
             is not compared with them.
+        kinds: takes the same and returns what the store's attributes would be; edges' are left out
+            if only the import would tell them. None: they are not compared. Values never are.
     """
 
     def decorate(function: Callable[P, Store]) -> Callable[P, Store]:
@@ -77,6 +83,8 @@ def with_if_exists(
             def check(store: Store) -> None:
                 if counts is not None:
                     _compare(store, *counts(given))
+                if kinds is not None:
+                    _compare_kinds(store, kinds(given), all_edges=not given["undirected"])
 
             return settle(path, mode, write, check)
 
@@ -188,6 +196,32 @@ def _compare(
                 f"has {_said(given, key)}: choose another path, or replace it with "
                 'if_exists="replace"'
             )
+
+
+def _compare_kinds(store: Store, given: Kinds, all_edges: bool) -> None:
+    """Check that a store that is opened has the attributes of the data that it stands for.
+
+    Raises:
+        ConfigError: a name, a dtype or the shape of a row differs.
+    """
+    groups = ("nodes/", "edges/") if all_edges else ("nodes/",)
+    arrays = store.info.own.arrays.items()
+    there = {name: (info.dtype, info.shape[1:]) for name, info in arrays if name.startswith(groups)}
+    for name in sorted(there.keys() | given.keys(), key=lambda name: (name[0] == "e", name)):
+        if there.get(name) != given.get(name):
+            raise ConfigError(
+                f"{store.path} was made of another graph: it has {_described(there, name)}, and "
+                f"the data has {_described(given, name)}: choose another path, open it as it is "
+                'with gnndrive.open, or replace it with if_exists="replace"'
+            )
+
+
+def _described(kinds: Kinds, name: str) -> str:
+    """An attribute in words."""
+    if name not in kinds:
+        return f"no {name}"
+    dtype, row = kinds[name]
+    return f"{name} {dtype} [{', '.join(['n', *map(str, row)])}]"
 
 
 def _nodes_first(key: Any) -> tuple[bool, str]:

@@ -100,6 +100,45 @@ def test_another_graph_is_not_opened(tmp_path: Path, other: Any, words: str) -> 
             call()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("x", torch.zeros(20, 3), r"it has nodes/x int64 \[n, 2\], and the data has .*\[n, 3\]"),
+        ("x", torch.zeros(20, 2).half(), "nodes/x int64 .*nodes/x float16"),
+        ("x", None, "has nodes/x .*has no nodes/x"),
+        ("y", torch.zeros(20), "it has no nodes/y, and the data has nodes/y float32"),
+        ("edge_attr", torch.zeros(60), "it has no edges/edge_attr"),
+    ],
+)
+def test_other_attributes_are_not_opened(tmp_path: Path, name: str, value: Any, words: str) -> None:
+    path, other = tmp_path / "s", graph()
+    from_data(graph(), path)
+    other[name] = value
+    other.num_nodes = 20
+    with pytest.raises(ConfigError, match=f'{words}.*if_exists="replace"'):
+        open_or_make(path, other)
+    if name == "edge_attr":  # what it becomes is known only when it has been made undirected
+        del other.edge_attr
+        from_data(other, tmp_path / "u", undirected=True)
+        open_or_make(tmp_path / "u", other, undirected=True)
+
+
+def test_every_kind_of_attribute_is_opened_again(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    data = graph()
+    data.half, data.wide = torch.zeros(20).bfloat16(), torch.zeros(20, 1, 3, dtype=torch.uint8)
+    data.train_mask, data.numbers = torch.ones(20).bool(), np.zeros((20, 2), np.uint16)
+    data.edge_attr, data.name, data.list = torch.zeros(60, 1), "left out", [1] * 20
+    made = open_or_make(tmp_path / "s", data)
+    assert any("left out" in str(each.message) for each in recwarn)
+    recwarn.clear()
+    assert open_or_make(tmp_path / "s", data).identity == made.identity
+    assert not recwarn
+    open_or_make(tmp_path / "t", types())
+    assert open_or_make(tmp_path / "t", types()).is_hetero
+
+
 def test_another_graph_with_types_is_not_opened(tmp_path: Path) -> None:
     from_data(types(), tmp_path / "s")
     from_data(types(), tmp_path / "s", if_exists="open")

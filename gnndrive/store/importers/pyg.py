@@ -16,9 +16,9 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey
-from gnndrive.store.convert import ArrayLike, as_rows, is_sparse, sparse_error
-from gnndrive.store.format import Progress
-from gnndrive.store.if_exists import Counts, IfExists, settle, with_if_exists
+from gnndrive.store.convert import ArrayLike, as_rows, dtype_of, is_sparse, sparse_error
+from gnndrive.store.format import Progress, dtype_name
+from gnndrive.store.if_exists import Counts, IfExists, Kinds, settle, with_if_exists
 from gnndrive.store.importers.csc import write_csc
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -40,7 +40,18 @@ def _counts(given: Mapping[str, Any]) -> Counts:
     return num_nodes, {key: _edge_index(key, each).shape[1] for key, each in edges.items()}
 
 
-@with_if_exists(_counts)
+def _kinds(given: Mapping[str, Any]) -> Kinds:
+    """Attributes of `from_data`'s data; those of edges only without `undirected`."""
+    nodes, edges = _types(given["data"])
+    arrays, _ = _arrays(given["data"], nodes, edges)
+    return {
+        name: (dtype_name(dtype_of(rows)), tuple(rows.shape[1:]))
+        for name, rows in arrays.items()
+        if name.startswith("nodes/") or not given["undirected"]
+    }
+
+
+@with_if_exists(_counts, _kinds)
 def from_data(
     data: Data | HeteroData,
     path: str | os.PathLike[str],
@@ -69,7 +80,8 @@ def from_data(
         made_by: a text that says how the store was made.
         if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
             processes with "open" or "replace" one writes; the others wait and open what it wrote.
-            A store of another number of nodes or edges is not opened.
+            A store with other numbers of nodes or edges, or other names, dtypes or row shapes of
+            attributes, is not opened; values are not compared.
         overwrite: True is the same as if_exists="replace".
         progress: called as progress(array, bytes done, bytes in all).
 
@@ -96,7 +108,7 @@ def from_data(
     num_edges: Any = {key: each.shape[1] for key, each in edge_index.items()}
     if not hetero:
         num_nodes, num_edges = num_nodes[None], num_edges[None]
-    arrays = _arrays(data, nodes, edges)
+    arrays = _warn_left_out(*_arrays(data, nodes, edges))
     found = _mask_splits(nodes, arrays) if splits is None else _by_type(splits, hetero)
     with StoreWriter(
         path, num_nodes, num_edges, made_by=made_by, overwrite=overwrite, progress=progress
@@ -182,8 +194,8 @@ def _types(data: object) -> tuple[dict[NodeKey, Any], dict[EdgeKey, Any]]:
 
 def _arrays(
     data: Data | HeteroData, nodes: Mapping[NodeKey, Any], edges: Mapping[EdgeKey, Any]
-) -> dict[str, Any]:
-    """Attributes of nodes and edges by their names in the store; warn of the others."""
+) -> tuple[dict[str, Any], set[str]]:
+    """Attributes of nodes and edges by their names in the store, and the names of the others."""
     arrays: dict[str, Any] = {}
     left_out: set[str] = set()
     for group, stores in (("nodes", nodes), ("edges", edges)):
@@ -212,6 +224,11 @@ def _arrays(
         left_out -= {name.rpartition("/")[2] for name in arrays}
     else:
         left_out.update(data._global_store.keys())
+    return arrays, left_out
+
+
+def _warn_left_out(arrays: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
+    """Warn of what `_arrays` has left out; returns the arrays."""
     if left_out:
         warnings.warn(
             f"a store holds attributes of nodes and edges; left out: {', '.join(sorted(left_out))}",
