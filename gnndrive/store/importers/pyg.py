@@ -80,8 +80,7 @@ def from_data(
         made_by: a text that says how the store was made.
         if_exists: if `path` exists, "error", "open" the store, or "replace" it. Of several
             processes with "open" or "replace" one writes; the others wait and open what it wrote.
-            A store with other numbers of nodes or edges, or other names, dtypes or row shapes of
-            attributes, is not opened; values are not compared.
+            A store of other numbers, or other names, dtypes or row shapes, is not opened.
         overwrite: True is the same as if_exists="replace".
         progress: called as progress(array, bytes done, bytes in all).
 
