@@ -16,6 +16,7 @@ import torch
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array
+from gnndrive.store.files import open_plain
 
 EDGES, LABELS = "edges.npy", "labels.npy"
 _HEADER_BYTES = 128
@@ -90,8 +91,12 @@ class LabelWriter:
         )
 
 
-def read_labels(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+def read_labels(root: Path, folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     """Map the labelled edges of a part.
+
+    Args:
+        root: the split.
+        folder: where they lie, relative to `root`.
 
     Returns:
         (edge_label_index int64 [2, n], edge_label [n]).
@@ -102,22 +107,35 @@ def read_labels(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     found = []
     for name in (EDGES, LABELS):
         try:
-            # "c": torch wants to be able to write; that changes this process's memory alone.
-            array = np.load(folder / name, mmap_mode="c", allow_pickle=False)
-            tensor = torch.from_numpy(array)
-        except (OSError, ValueError, TypeError, EOFError, AttributeError) as error:
+            with os.fdopen(open_plain(root, str(folder / name)), "rb") as file:
+                tensor = torch.from_numpy(_mapped(file))
+        except (OSError, StoreError, ValueError, TypeError, EOFError, OverflowError) as error:
             raise StoreError(
-                f"{folder / name} cannot be read ({error}): split the links again, with "
+                f"{root / folder / name} cannot be read ({error}): split the links again, with "
                 'if_exists="replace"'
             ) from None
         found.append(tensor)
     edges, labels = found
     if edges.dtype != torch.int64 or edges.shape != (len(labels), 2) or labels.dim() != 1:
         raise StoreError(
-            f"{folder} does not hold labelled edges: split the links again, with "
+            f"{root / folder} does not hold labelled edges: split the links again, with "
             'if_exists="replace"'
         )
     return edges.t(), labels
+
+
+def _mapped(file: BinaryIO) -> Any:
+    """Map the array of an open .npy file.
+
+    Raises:
+        OSError, ValueError, TypeError, EOFError, OverflowError: it is damaged.
+    """
+    np.lib.format.read_magic(file)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if fortran or dtype.hasobject:
+        raise ValueError("no array of rows")
+    # "c": torch wants to be able to write; that changes this process's memory alone.
+    return np.memmap(file, dtype, "c", file.tell(), shape)
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

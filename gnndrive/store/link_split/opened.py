@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.records import EdgeKey
+from gnndrive.common.records import EdgeKey, NodeKey
+from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.link_split.labels import read_labels
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-from gnndrive.store.types import folder
+from gnndrive.store.types import Types, folder
 from gnndrive.store.views import StoredEdges
 
 LINKS, LINKS_JSON, PARTS = "links", "links.json", ("train", "val", "test")
@@ -131,15 +133,17 @@ def open_links(path: str | os.PathLike[str]) -> LinkSplit:
     """
     root = Path(os.path.abspath(path))
     types = [tuple(type) if type else None for type in read_settings(root)["edge_types"]]
-    known = open_store(root).info.types.edges
-    if not types or not set(types) <= set(known):
+    known = open_store(root).info.types
+    if not types or len(set(types)) < len(types) or not set(types) <= set(known.edges):
         raise not_a_split(root)
     parts = []
     for part in PARTS:
         at = root / part if (root / part).is_dir() else root
         store = object.__new__(PartStore)
         store.__dict__.update(open_store(at).__dict__)
-        labels = {type: read_labels(labels_folder(root, part, type)) for type in types}
+        if not _same_types(store.info.types, known):
+            raise not_a_split(root)
+        labels = {type: read_labels(root, labels_folder(part, type)) for type in types}
         store.__dict__.update(_labels=labels, _root=root, _part=part)
         parts.append(store)
     return LinkSplit(*parts)
@@ -150,9 +154,18 @@ def not_a_split(root: Path) -> StoreError:
     return StoreError(f"{root} is not a split of links: make one with gnndrive.split_links")
 
 
-def labels_folder(root: Path, part: str, type: Any) -> Path:
-    """The folder of the labelled edges of a type in a part."""
-    return root / LINKS / part / folder(type)
+def _same_types(one: Types, other: Types) -> bool:
+    """Whether two stores have the same nodes, and edges of the same types."""
+
+    def counts(types: Types) -> dict[NodeKey, int]:
+        return {type: each.num_nodes for type, each in types.nodes.items()}
+
+    return counts(one) == counts(other) and one.edges.keys() == other.edges.keys()
+
+
+def labels_folder(part: str, type: Any) -> Path:
+    """The folder of the labelled edges of a type in a part, relative to the split's."""
+    return Path(LINKS, part, folder(type))
 
 
 def read_settings(root: Path) -> dict[str, Any]:
@@ -162,14 +175,24 @@ def read_settings(root: Path) -> dict[str, Any]:
         StoreError: the folder is no split.
     """
     try:
-        content = json.loads((root / LINKS / LINKS_JSON).read_text(encoding="utf-8"))
+        with os.fdopen(open_plain(root, f"{LINKS}/{LINKS_JSON}"), "rb") as file:
+            content = json.loads(read_at_most(file.fileno(), JSON_BYTES_MAX))
         types = content["edge_types"]
-        if not all(isinstance(type, list) and len(type) in (0, 3) for type in types):
+        if not isinstance(types, list) or not all(map(_is_edge_type, types)):
             raise ValueError("edge types")
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, StoreError, ValueError, TypeError, KeyError, RecursionError):
         raise not_a_split(root) from None
     found: dict[str, Any] = content
     return found
+
+
+def _is_edge_type(value: Any) -> bool:
+    """Whether links.json may have this as an edge type; [] is that of a homogeneous store."""
+    return (
+        isinstance(value, list)
+        and len(value) in (0, 3)
+        and all(isinstance(name, str) for name in value)
+    )
 
 
 def _same_part(root: str, part: str, identity: str, overlay: Any) -> PartStore:

@@ -206,7 +206,7 @@ def _write_labels(
     if not options.add_negative_train_samples:
         wanted["train"] = 0
     writers = {
-        part: LabelWriter(labels_folder(root, part, split.type), labels is not None)
+        part: LabelWriter(root / labels_folder(part, split.type), labels is not None)
         for part in PARTS
     }
     with writers["train"], writers["val"], writers["test"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import tracemalloc
@@ -16,6 +17,8 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import ConfigError, Store, StoreError, open_links, split_links
 from tests.store.link_split.graphs import (
+    EDGES,
+    NODES,
     distinct,
     halves_count,
     of,
@@ -76,6 +79,61 @@ def test_a_damaged_split_is_refused(store: Store, tmp_path: Path) -> None:
         (path / file).write_bytes(content)
     (path / "links/links.json").write_text('{"edge_types": [["a", "..", "b"]]}')
     with pytest.raises(StoreError, match="is not a split"):
+        open_links(path)
+
+
+@pytest.mark.parametrize(
+    "types",
+    [[["a", ["b"], "c"]], [[1, 2, 3]], [], [[]] * 2, {}, {"": 1}, "x", None, [[None] * 3], [{}]],
+)
+def test_edge_types_of_a_stranger_are_checked(store: Store, tmp_path: Path, types: Any) -> None:
+    path = split_links(store, tmp_path / "p").train.path
+    settings = json.loads((path / "links/links.json").read_text())
+    (path / "links/links.json").write_text(json.dumps(settings | {"edge_types": types}))
+    with pytest.raises(StoreError, match="is not a split"):
+        open_links(path)
+
+
+def test_nested_json_is_refused(store: Store, tmp_path: Path) -> None:
+    path = split_links(store, tmp_path / "p").train.path
+    (path / "links/links.json").write_text("[" * 10**6)
+    with pytest.raises(StoreError, match="is not a split"):
+        open_links(path)
+
+
+@pytest.mark.parametrize("part", ["val", "test"])
+def test_a_part_of_another_graph_is_refused(store: Store, tmp_path: Path, part: str) -> None:
+    split = split_links(store, tmp_path / "p", disjoint_train_ratio=0.3)
+    other = Data(edge_index=distinct(NODES, EDGES), num_nodes=NODES + 1)
+    gnndrive.from_data(other, split.train.path / part, overwrite=True)
+    with pytest.raises(StoreError, match="is not a split"):
+        open_links(split.train.path)
+
+
+@pytest.mark.parametrize("how", ["link", "pipe", "folder link", "rows", "huge"])
+@pytest.mark.parametrize("name", ["edges.npy", "labels.npy"])
+def test_labels_of_a_stranger_are_plain_files(
+    store: Store, tmp_path: Path, how: str, name: str
+) -> None:
+    path = split_links(store, tmp_path / "p", num_val=0).train.path
+    assert open_links(path).val.edge_label.shape == (0,)
+    folder = path / "links/train"
+    file, outside = folder / name, tmp_path / "outside"
+    if how == "folder link":
+        folder.rename(outside)
+        folder.symlink_to(outside)
+    else:
+        file.rename(outside)
+        if how == "link":
+            file.symlink_to(outside)
+        elif how == "pipe":
+            os.mkfifo(file)
+        elif how == "huge":
+            whole = outside.read_bytes()
+            file.write_bytes(whole.replace(b"'shape': (", b"'shape': (" + b"9" * 30))
+        else:
+            np.save(file, np.zeros((3, 3, 3)))
+    with pytest.raises(StoreError, match="split the links again"):
         open_links(path)
 
 
