@@ -12,7 +12,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ class HiddenWriter:
         self._path, self._rows = folder / info.file, done
         self._digest = hashlib.sha256() if checksum else None
         self._pieces = [private_map(PIECE_BYTES, huge=True) for _ in range(2)]
-        self._fill, self._at = 0, 0  # bytes in the first piece, which begins at byte _at
+        self._start = self._end = 0  # bytes of the file: pieces begin at _start, filled up to _end
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gnndrive-write")
-        self._writing: Future[None] | None = None
+        self._failed: OSError | None = None  # the first failure: nothing is durable after it
         self._fd, self._direct = -1, True
         try:
             self._open(new=done == 0)
@@ -75,9 +75,12 @@ class HiddenWriter:
         Raises:
             StoreError: the disk is full, or fails.
         """
-        self._rows += len(rows)
         if rows.numel():
-            self._put(rows.contiguous().view(torch.uint8).reshape(-1).numpy().data)
+            try:
+                self._put(rows.contiguous().view(torch.uint8).reshape(-1).numpy().data)
+            except OSError as error:
+                raise self._failure(error) from error
+        self._rows += len(rows)
 
     def sync(self) -> None:
         """Make all rows that were written durable.
@@ -87,7 +90,8 @@ class HiddenWriter:
         """
         try:
             self._wait()
-            self._write(self._pieces[0], self._at, whole_pages(self._fill))
+            piece, at, fill = self._piece()
+            self._write(piece, at, whole_pages(fill))
             os.fdatasync(self._fd)
             if not self._direct:
                 os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -104,7 +108,8 @@ class HiddenWriter:
         assert self._rows == self.info.shape[0]
         self.sync()
         if self._digest is not None:
-            self._digest.update(memoryview(self._pieces[0])[: self._fill])
+            piece, _, fill = self._piece()
+            self._digest.update(memoryview(piece)[:fill])
         try:
             os.ftruncate(self._fd, self.info.nbytes)
             os.fsync(self._fd)
@@ -142,40 +147,50 @@ class HiddenWriter:
                 self._digest.update(memoryview(self._pieces[0])[:length])
         if whole < end:
             self._read(whole, PAGE_BYTES)
-        self._fill, self._at = end - whole, whole
+        self._start, self._end = whole, end
 
     def _read(self, start: int, length: int) -> None:
         with memoryview(self._pieces[0]) as piece:
             if os.preadv(self._fd, [piece[:length]], start) < length:
                 raise OSError(errno.EIO, "the file became shorter")
 
+    def _piece(self) -> tuple[Any, int, int]:
+        """The piece that is being filled, the byte at which it begins, and how full it is."""
+        number, fill = divmod(self._end - self._start, PIECE_BYTES)
+        return self._pieces[number % 2], self._end - fill, fill
+
     def _put(self, view: memoryview) -> None:
+        """Add bytes to the piece, and have the thread write it when it is full.
+
+        What was put ends at `_end`, which one assignment moves, behind all else: so an interruption
+        at any place leaves the writer as it was, or as it is afterwards.
+        """
         done = 0
         while done < len(view):
-            step = min(len(view) - done, PIECE_BYTES - self._fill)
-            self._pieces[0][self._fill : self._fill + step] = view[done : done + step]
-            self._fill += step
+            piece, at, fill = self._piece()
+            step = min(len(view) - done, PIECE_BYTES - fill)
+            piece[fill : fill + step] = view[done : done + step]
+            if fill + step == PIECE_BYTES:
+                self._wait()
+                self._thread.submit(self._write_full, piece, at)
+            self._end += step
             done += step
-            if self._fill == PIECE_BYTES:
-                self._flush()
-
-    def _flush(self) -> None:
-        """Have the thread write the first piece, which is full, and go on with the other one."""
-        try:
-            self._wait()
-        except OSError as error:
-            raise self._failure(error) from error
-        self._writing = self._thread.submit(self._write_full, self._pieces[0], self._at)
-        self._pieces.reverse()
-        self._fill, self._at = 0, self._at + PIECE_BYTES
 
     def _wait(self) -> None:
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        """Wait for the piece that is being written, if any.
+
+        Raises:
+            OSError: the first failure of this writer, every time.
+        """
+        self._thread.submit(int).result()  # the thread does one thing after the other
+        if self._failed is not None:
+            raise self._failed
 
     def _write_full(self, piece: Any, at: int) -> None:
-        self._write(piece, at, PIECE_BYTES)
+        try:
+            self._write(piece, at, PIECE_BYTES)
+        except OSError as error:
+            self._failed = self._failed or error
         if self._digest is not None:
             self._digest.update(piece)
 
@@ -198,6 +213,7 @@ class HiddenWriter:
         self._fd, self._direct = buffered, False
 
     def _failure(self, error: OSError) -> StoreError:
+        self._failed = self._failed or error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return StoreError(
                 f"the disk is too full for {self._path}, which needs "

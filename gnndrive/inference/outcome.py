@@ -123,7 +123,9 @@ class Outcome:
     def _add(self, infos: Sequence[ArrayInfo]) -> None:
         own = self._store.info.own
         old = self._made_by()
-        fsync_folder(self.folder)
+        arrays = {(self.base / info.file).parent for info in infos}
+        for each in (*arrays, self.folder, self.root, self._store.path):
+            fsync_folder(each)
         write_added(self._store.path, own, self.name, self._key, infos)
         if old is not None and old != self._key:
             shutil.rmtree(self.root / old, ignore_errors=True)

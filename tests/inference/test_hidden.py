@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,67 @@ def test_a_file_that_became_shorter(tmp_path: Path):
         with pytest.raises(StoreError, match="became shorter"):
             HiddenWriter(tmp_path, info, 30, True)
     assert os.posix_fallocate is whole
+
+
+@pytest.mark.parametrize("failing", ["pwrite", "fdatasync"])
+def test_after_a_failure_nothing_counts_as_durable(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    info = ArrayInfo("nodes/h", "float32", (100, 1024), "", "")
+    writer = HiddenWriter(tmp_path, info, 0, True)
+    writer.write(torch.zeros(1, 1024))
+    writer.sync()
+    whole, left = getattr(os, failing), [1]
+
+    def once(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(*given)
+
+    monkeypatch.setattr(os, failing, once)
+
+    def write_on() -> None:
+        writer.write(torch.zeros(20, 1024))
+        writer.sync()
+
+    for again in (write_on, writer.sync, write_on, writer.sync):
+        with pytest.raises(StoreError, match="Input/output error"):
+            again()
+    assert writer.done == 1
+    writer.close()
+
+
+def test_interrupted_anywhere_what_was_put_is_durable(tmp_path: Path):
+    """Ctrl-C in any line of a write: `sync` still makes the rows before it durable."""
+    rows = torch.randn(16, 1024)
+    info = ArrayInfo("nodes/h", "float32", (16, 1024), "", "")
+    stops = 0
+    while True:
+        left = [stops]
+        writer = HiddenWriter(tmp_path, info, 0, False)
+        writer.write(rows[:6])
+
+        def trace(frame: Any, event: str, arg: Any, left: list[int] = left) -> Any:
+            if frame.f_code.co_filename != hidden.__file__:
+                return None
+            if event == "line":
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            writer.write(rows[6:])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        writer.sync()
+        writer.close()
+        assert np.array_equal(np.load(tmp_path / info.file)[:6], rows[:6].numpy())
+        if left[0] >= 0:
+            break
+        stops += 1
+    assert stops > 30

@@ -237,3 +237,22 @@ def test_two_at_once_are_refused(store: Store, tmp_path: Path):
             infer(GraphSAGE(COLUMNS, 8, 1, 3), store, **given)
         os.close(fd)
         infer(GraphSAGE(COLUMNS, 8, 1, 3), store, **given)
+
+
+def test_a_write_that_failed_once(store: Store, monkeypatch: pytest.MonkeyPatch):
+    layers = [lambda x, edge_index: x * 2]
+    whole, left = os.pwrite, [2]
+
+    def once(*given: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(*given)
+
+    monkeypatch.setattr(run_module, "SYNC_BYTES", 1 << 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", once)
+        with pytest.raises(StoreError, match="Input/output error"):
+            infer(layers, store, batch_size=16)
+    infer(layers, store, batch_size=16)
+    assert torch.equal(store.tensor("h"), store.tensor("x") * 2)
