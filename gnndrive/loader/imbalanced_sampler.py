@@ -77,11 +77,11 @@ def _labels(store: Store, input_nodes: Any) -> torch.Tensor:
     """
     inputs = checked_input_nodes(store, input_nodes)
     nodes = store.nodes(inputs.type)
-    if "y" not in nodes:
+    if "y" not in nodes.row_names:
         raise ConfigError(
             f"{store.path} has no labels y: give the labels of the input nodes instead of the store"
         )
-    y = nodes.tensor("y")
+    y = nodes.attribute("y")
     if inputs.nbytes:  # not all nodes
         y = y[torch.from_numpy(inputs.seeds(0, np.arange(len(inputs))).node)]
     if y.is_floating_point() or y.numel() != len(inputs):

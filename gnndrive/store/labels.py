@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from gnndrive.store.convert import Rows, dtype_of, to_storage
 
@@ -75,3 +76,14 @@ class ClassCount:
             "(torch.unique(y, return_inverse=True)[1]; in CSV, labels may be names), else give it "
             "another name or floats that are not whole"
         )
+
+
+def count_classes(y: torch.Tensor) -> int:
+    """The number of classes of labels in memory; 0 if y does not hold classes.
+
+    Args:
+        y: the labels [nodes] or [nodes, columns], in any dtype.
+    """
+    found = ClassCount()
+    found.feed(y.detach().cpu())
+    return found.result()

@@ -51,8 +51,8 @@ class MappedArrays:
         self.path, self.info, self.overlay = path, info, Overlay()
         self._status = status
         self._index_pointers = index_pointers
-        self._maps: dict[str, np.memmap[Any, Any]] = {}
-        self._kept: dict[str, torch.Tensor] = {}
+        self._maps: dict[str, np.memmap[Any, Any]] = {}  # by file
+        self._kept: dict[str, torch.Tensor] = {}  # by file, or by what was made
 
     def check_unchanged(self) -> None:
         """Check that the folder still holds the store that was opened.
@@ -129,11 +129,11 @@ class MappedArrays:
                 since the store was opened.
         """
         info = self._find(name)
-        if info.name not in self._maps:
+        if info.file not in self._maps:
             with self.unchanged(), os.fdopen(open_checked(self.path, info), "rb") as file:
                 mapped = np.memmap(file, info.storage, "r", DATA_OFFSET, info.shape)
-            self._maps[info.name] = mapped
-        return self._maps[info.name]
+            self._maps[info.file] = mapped
+        return self._maps[info.file]
 
     def tensor(self, name: str, random: bool = False) -> torch.Tensor:
         """An array as a tensor in its own dtype, bfloat16 too, mapped and not read.
@@ -168,9 +168,10 @@ class MappedArrays:
 
     def kept_tensor(self, name: str) -> torch.Tensor:
         """`tensor`, mapped once, so that what this process writes into it stays there."""
-        if name not in self._kept:
-            self._kept.setdefault(name, self.tensor(name))
-        return self._kept[name]
+        file = self._find(name).file  # of an added array, another one for each computation
+        if file not in self._kept:
+            self._kept.setdefault(file, self.tensor(name))
+        return self._kept[file]
 
     def kept(self, name: str, make: Callable[[], torch.Tensor]) -> torch.Tensor:
         """A tensor that is made of the store, and kept if it is small.

@@ -19,7 +19,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey
-from gnndrive.store.added import with_added
+from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.format import STORE_JSON, Progress, dump
 from gnndrive.store.loading import FileStatus, info_status, load_checked, open_checked, read_info
 from gnndrive.store.overlay import Overlay
@@ -188,10 +188,12 @@ class Store(StoreView):
         for array in info.arrays.values():
             if array.folder:
                 os.close(open_checked(self.path, array))
-        changed = {name for name, array in self.info.arrays.items() if array.folder}
         self.info = info
-        for name in changed:
-            self._maps.pop(name, None)
+        files = {array.file for array in info.arrays.values()}
+        for kept in (self._maps, self._kept):
+            for file in list(kept):
+                if file.startswith(f"{DERIVED}/") and file not in files:
+                    kept.pop(file, None)
 
     def verify(self, progress: Progress | None = None) -> None:
         """Read every file and check its checksum; check that indices are within bounds and that

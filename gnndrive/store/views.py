@@ -19,6 +19,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey, TableFile, ends_of
 from gnndrive.store.coo import MappedCSC, edge_index, has_isolated_nodes, has_self_loops
 from gnndrive.store.data_view import DataView
+from gnndrive.store.labels import count_classes
 from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.masks import ids_set, mask_names, split_mask, splits_set
 from gnndrive.store.overlay import Key, Overlay
@@ -141,7 +142,10 @@ class StoredNodes(_View):
 
     @property
     def num_classes(self) -> int:
-        """Classes of their y; 0 if there are none."""
+        """Classes of their y, also of one that this process has set; 0 if there are none."""
+        if "y" in self._overlay.hidden(self._key):
+            y = self.attached(self.group).get("y")
+            return 0 if y is None else count_classes(y[0])
         return self._arrays.info.types.nodes[self._type].num_classes
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_types(tmp_path: Path) -> None:
     assert set(ImbalancedSampler(store, ("paper", [3, 2]))) <= {0, 1}
     with pytest.raises(ConfigError, match="has no labels y"):
         ImbalancedSampler(store, "author")
+
+
+def test_labels_that_were_set_are_those_that_count(store: Store) -> None:
+    mine = copy.copy(store)
+    mine.y = torch.where(torch.arange(NODES) < 5, 0, 1)
+    drawn = torch.tensor(list(ImbalancedSampler(mine)))
+    assert 300 < int((drawn < 5).sum()) < 700
+    for change in (lambda: setattr(mine, "y", [1, 2]), lambda: delattr(mine, "y")):
+        change()
+        with pytest.raises(ConfigError, match="has no labels y"):
+            ImbalancedSampler(mine)
 
 
 @pytest.mark.parametrize(

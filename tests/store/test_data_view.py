@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch_geometric.transforms as T
@@ -219,28 +218,6 @@ def test_masks_are_made_of_splits(tmp_path: Path) -> None:
     assert store.is_node_attr("train_mask")
     assert not hasattr(store, "test_mask")
     assert not hasattr(store, "train_idx")
-
-
-def test_a_mask_that_was_set_is_the_split(store: Store, data: Data, tmp_path: Path) -> None:
-    mine = copy.copy(store)
-    mine.train_mask = torch.arange(NODES) < 7
-    assert mine.split("train").tolist() == list(range(7))
-    mine.pred_mask = torch.arange(NODES) == 9
-    assert mine.split("pred").tolist() == [9]
-    assert mine.split_names == ("train", "val", "pred")
-    assert torch.equal(mine.split("val"), torch.nonzero(data.val_mask).view(-1))
-    assert torch.equal(store.split("train"), torch.nonzero(data.train_mask).view(-1))
-    mine.train_mask = torch.ones(NODES, 2, dtype=torch.bool)
-    with pytest.raises(ConfigError, match=r"train_mask was set to torch.bool \[60, 2\].*one truth"):
-        mine.split("train")
-    with gnndrive.StoreWriter(tmp_path / "valid", num_nodes=2, num_edges=0) as writer:
-        writer.write("graph/indptr", np.zeros(3, np.int64))
-        writer.write("graph/indices", np.zeros(0, np.int32))
-        writer.split("valid", np.array([1]))
-    named = gnndrive.open(tmp_path / "valid")
-    named.val_mask = torch.tensor([True, False])
-    assert named.split("valid").tolist() == named.split("val").tolist() == [0]
-    assert named.valid_mask.tolist() == [False, True]
 
 
 def test_what_does_not_fit_is_refused_with_its_size(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -94,11 +95,18 @@ def test_another_run_replaces_it_and_an_older_object_finds_no_other_rows(
     old = gnndrive.open(store.path)
     add(store, rows + 1, OTHER_RUN)
     assert torch.equal(old.tensor("h"), rows)
+    assert torch.equal(old.h, rows)
+    assert np.array_equal(old.array("h"), rows)
+    older = copy.copy(old)
     shutil.rmtree(store.path / "derived" / "h" / RUN)
     with pytest.raises(StoreError, match=RUN):
         old.tensor("h")
     old.find_added()
     assert torch.equal(old.tensor("h"), rows + 1)
+    assert torch.equal(old.h, rows + 1)
+    assert np.array_equal(old.array("h"), rows + 1)
+    with pytest.raises(StoreError, match=RUN):
+        _ = older.h
 
 
 def test_a_changed_file_is_found(store: Store, rows: torch.Tensor):
