@@ -26,6 +26,7 @@ from gnndrive.store.types import Types, folder
 from gnndrive.store.views import StoredEdges
 
 LINKS, LINKS_JSON, PARTS = "links", "links.json", ("train", "val", "test")
+_LABELLED = ("edge_label_index", "edge_label")
 Labels = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -51,6 +52,17 @@ class LabelledEdges(StoredEdges):
     def edge_label(self) -> torch.Tensor:
         """Their labels [n], mapped: 1 for an edge, 0 for a pair of nodes without one."""
         return self._labels[1]
+
+    def _makers(self) -> Mapping[str, Callable[[], Any]]:
+        index, labels = self._labels
+        return {
+            **super()._makers(),
+            "edge_label_index": lambda: index,
+            "edge_label": lambda: labels,
+        }
+
+    def _stored_group(self, name: str) -> str:
+        return "" if name in _LABELLED else super()._stored_group(name)
 
 
 class PartStore(Store):

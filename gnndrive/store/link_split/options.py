@@ -95,6 +95,29 @@ def checked_types(store: Store, edge_types: Any, rev_edge_types: Any, undirected
     return found
 
 
+def check_not_set(store: Store, key: str) -> None:
+    """Check that this process has set no attribute of edges; the parts have those on disk.
+
+    Args:
+        store: the store.
+        key: the attribute with labels, which may not be deleted either.
+
+    Raises:
+        ConfigError: it has.
+    """
+    labels = {key, "edge_label", "edge_label_index"}
+    for edges in store.all_edges():
+        overlay = store.overlay
+        found = {*edges.attached("edges"), *(labels & overlay.hidden(edges.type))}
+        if found:
+            of_type = "" if edges.type is None else f" of {edges.type}"
+            raise ConfigError(
+                f"{', '.join(sorted(found))}{of_type} was set or deleted on this store, and "
+                "split_links takes attributes of edges from the disk: write a store that has it "
+                f"with gnndrive.from_data, or split gnndrive.open({str(store.path)!r})"
+            )
+
+
 def check_memory(
     store: Store, types: dict[EdgeKey, EdgeKey], options: Options, memory: int
 ) -> None:

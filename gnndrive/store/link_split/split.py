@@ -14,7 +14,12 @@ from gnndrive.common.records import EdgeKey
 from gnndrive.store.format import Progress
 from gnndrive.store.if_exists import IfExists, settle
 from gnndrive.store.link_split.opened import LinkSplit, open_links, read_settings
-from gnndrive.store.link_split.options import Options, check_memory, checked_types
+from gnndrive.store.link_split.options import (
+    Options,
+    check_memory,
+    check_not_set,
+    checked_types,
+)
 from gnndrive.store.link_split.parts import split_type, write_parts
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
@@ -45,7 +50,8 @@ def split_links(
                                     train_data.edge_label, batch_size=1024, shuffle=True)
 
     Args:
-        store: the store; it stays as it is. The parts share its files of nodes by hard links.
+        store: the store; it stays as it is. The parts share its files of nodes by hard links. What
+            this process has set on it for nodes is set on the parts that are returned, too.
         path: the folder to make. None: `store`'s name with "-links" in it, beside it.
         num_val, num_test: edges for validation and tests, a number or a share. All copies of an
             edge are in one part, so there may be a few fewer.
@@ -67,23 +73,40 @@ def split_links(
         first, in the order of their targets, then pairs without an edge) and edge_label [n].
 
     Raises:
-        ConfigError: arguments do not fit together, or `path` exists.
+        ConfigError: arguments do not fit together, an attribute of edges was set on the store, or
+            `path` exists.
         StoreError: the disk is full, or writing failed.
     """
-    if not isinstance(store, Store):
-        raise ConfigError(
-            f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "
-            "torch_geometric.transforms.RandomLinkSplit"
-        )
+    _check_store(store)
     options = Options(
         num_val, num_test, is_undirected, key, add_negative_train_samples, neg_sampling_ratio,
         disjoint_train_ratio, seed,
     )  # fmt: skip
     types = checked_types(store, edge_types, rev_edge_types, is_undirected)
+    check_not_set(store, key)
     check_memory(store, types, options, parse_size(memory, "memory"))
     target = Path(os.path.realpath(_beside(store.path) if path is None else path))
     _split(store, target, types, options, if_exists, progress)
-    return open_links(target)
+    parts = open_links(target)
+    for part in parts:
+        part.__dict__["overlay"] = store.overlay.copy()
+    return parts
+
+
+def _check_store(store: Any) -> None:
+    """Refuse what is no store.
+
+    Raises:
+        ConfigError: it is a path, or data in memory.
+    """
+    if isinstance(store, str | os.PathLike):
+        path = os.fspath(store)
+        raise ConfigError(f"split_links takes an open store: give gnndrive.open({path!r})")
+    if not isinstance(store, Store):
+        raise ConfigError(
+            f"split_links takes a store, not a {type(store).__name__}; for data in memory there is "
+            "torch_geometric.transforms.RandomLinkSplit"
+        )
 
 
 def _split(

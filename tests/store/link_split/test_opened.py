@@ -194,3 +194,54 @@ def test_edges_larger_than_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert peak < limit
     assert parts.test.num_edges == store.num_edges - halves_count(parts.test)
+
+
+# ---- parts as data, and what was set on the store
+
+
+def test_labels_are_attributes_of_a_part(store: Store) -> None:
+    part = split_links(store).train
+    for each in (part, part.edges()):
+        for name in ("edge_label_index", "edge_label"):
+            assert name in each
+            assert name in each.keys()  # noqa: SIM118
+            assert each.get(name) is each[name] is each.to_dict()[name] is getattr(each, name)
+            assert not each.is_edge_attr(name)
+            assert not each.is_node_attr(name)
+        assert each.is_edge_attr("weight")
+    assert "edge_label" not in store
+
+
+def test_attributes_of_nodes_that_were_set_are_on_the_parts(store: Store, tmp_path: Path) -> None:
+    store.y, store.mark = torch.zeros(NODES), torch.arange(NODES)
+    del store.x
+    for if_exists in ("error", "open"):
+        parts = split_links(store, tmp_path / "p", if_exists=if_exists)  # type: ignore[arg-type]
+        for part in (*parts, pickle.loads(pickle.dumps(parts.val))):
+            assert torch.equal(part.y, torch.zeros(NODES))
+            assert torch.equal(part.mark, torch.arange(NODES))
+            assert "x" not in part
+        parts.train.mark = torch.zeros(NODES)
+        assert torch.equal(store.mark, parts.val.mark)
+    assert "x" in open_links(tmp_path / "p").train
+
+
+@pytest.mark.parametrize("name", ["late", "weight", "edge_label"])
+def test_attributes_of_edges_that_were_set_are_refused(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    store[name] = torch.arange(store.num_edges)
+    with pytest.raises(ConfigError, match=rf"^{name} was set .*gnndrive\.open"):
+        split_links(store, tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+
+
+def test_labels_that_were_deleted_are_refused(store: Store, tmp_path: Path) -> None:
+    del store.weight
+    with pytest.raises(ConfigError, match=r"^weight was set or deleted"):
+        split_links(store, tmp_path / "p", key="weight")
+
+
+def test_a_path_is_no_store(store: Store) -> None:
+    with pytest.raises(ConfigError, match=r"an open store: give gnndrive\.open\('.*s\.gnn'\)"):
+        split_links(store.path)  # type: ignore[arg-type]
