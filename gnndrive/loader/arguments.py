@@ -6,6 +6,7 @@ ConfigError with what to give instead. A new argument of gnndrive's goes into `O
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from operator import index
 from typing import Any
@@ -283,15 +284,20 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
-    """Refuse gnndrive's own arguments for data in memory.
+    """Refuse gnndrive's own arguments for data in memory, and a path in the place of data.
 
     Args:
         data: the user's data, which is not a store.
         given: the values of `OWN_ARGUMENTS`.
 
     Raises:
-        ConfigError: one of them is not at its default.
+        ConfigError: one of them is not at its default, or `data` is a path.
     """
+    if isinstance(data, str | os.PathLike):
+        raise ConfigError(
+            f"data={os.fspath(data)!r}: a loader takes an open store: give "
+            f"gnndrive.open({os.fspath(data)!r})"
+        )
     for name, default in OWN_ARGUMENTS.items():
         if given[name] != default and str(given[name]) != default:
             raise ConfigError(

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler.base import SubgraphType
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.records import DiskCost
 from gnndrive.store.calibration import disk_identity, save_calibration
 from tests.loader.batches import assert_same, check
@@ -369,3 +369,10 @@ def test_more_reads_in_flight_than_a_ring_has_are_refused(make: Make, depth: int
     with pytest.raises(ConfigError, match=r"io_depth=\d+: give at most 4,096 reads in flight"):
         make(io_depth=depth)
     assert make(io_depth=4_096).plan().total_bytes > 4_096 * 65_536
+
+
+def test_a_path_is_no_store(store: Store) -> None:
+    for loader in (NeighborLoader, LinkNeighborLoader):
+        for path in (store.path, "data.gnn"):
+            with pytest.raises(ConfigError, match=r"open store: give gnndrive\.open\('.*\.gnn'\)"):
+                loader(path, [2])
