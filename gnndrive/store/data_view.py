@@ -176,10 +176,7 @@ class DataView:
         elif name in GRAPH:
             raise ReadOnlyError(f"{name} cannot be set: {READ_ONLY}")
         elif hasattr(type(self), name):
-            raise ConfigError(
-                f"{name!r} cannot be set, because it is a method or property of a "
-                f"{type(self).__name__}: choose another name"
-            )
+            raise own_name_error(name, self)
         elif is_sparse(value) and getattr(value, "layout", None) != torch.sparse_coo:
             raise sparse_error(name)  # no batch can have rows of it
         else:
@@ -254,6 +251,14 @@ class DataView:
         if not isinstance(value, torch.Tensor | np.ndarray):
             return 0
         return 1 if value.ndim == 1 else int(value.shape[-1])
+
+
+def own_name_error(name: str, view: DataView) -> ConfigError:
+    """The error for setting a method or property of a view."""
+    return ConfigError(
+        f"{name!r} cannot be set, because it is a method or property of a {type(view).__name__}: "
+        "choose another name"
+    )
 
 
 def refuse(what: str) -> NoReturn:

@@ -41,6 +41,10 @@ class MappedArrays:
         overlay: attributes that this process has set or deleted.
     """
 
+    path: Path
+    info: StoreInfo
+    overlay: Overlay
+
     def __init__(
         self,
         path: Path,
@@ -48,7 +52,8 @@ class MappedArrays:
         index_pointers: dict[EdgeKey, IndexPointers],
         status: FileStatus,
     ) -> None:
-        self.path, self.info, self.overlay = path, info, Overlay()
+        # `Store` refuses to set these by assignment, because attributes of a graph are set so.
+        self.__dict__.update(path=path, info=info, overlay=Overlay())
         self._status = status
         self._index_pointers = index_pointers
         self._maps: dict[str, np.memmap[Any, Any]] = {}  # by file

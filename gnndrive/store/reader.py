@@ -188,7 +188,7 @@ class Store(StoreView):
         for array in info.arrays.values():
             if array.folder:
                 os.close(open_checked(self.path, array))
-        self.info = info
+        self.__dict__["info"] = info
         files = {array.file for array in info.arrays.values()}
         for kept in (self._maps, self._kept):
             for file in list(kept):
@@ -267,7 +267,7 @@ def _open_same(path: str, identity: str, overlay: Overlay) -> Store:
         raise StoreError(
             f"{path} was overwritten since it was pickled: open it again with gnndrive.open"
         )
-    store.overlay = overlay
+    store.__dict__["overlay"] = overlay
     return store
 
 

@@ -17,7 +17,7 @@ import torch
 
 from gnndrive.common.records import EdgeType
 from gnndrive.store.coo import check_room, has_isolated_nodes, has_self_loops
-from gnndrive.store.data_view import DataView, refuse
+from gnndrive.store.data_view import DataView, own_name_error, refuse
 from gnndrive.store.mapped_arrays import MappedArrays
 from gnndrive.store.overlay import Key, Overlay
 from gnndrive.store.views import StoredEdges, StoredNodes
@@ -26,7 +26,7 @@ from gnndrive.store.views import StoredEdges, StoredNodes
 _NONE_IF_ABSENT = (
     "x", "y", "edge_attr", "edge_weight", "pos", "batch", "time", "face",
 )  # fmt: skip
-_OWN = ("path", "info", "overlay")  # attributes of a `MappedArrays`
+OWN = ("path", "info", "overlay")  # attributes of a `MappedArrays`
 _UNDIRECTED_BYTES = 96  # an edge, while PyG sorts both directions
 
 
@@ -326,11 +326,10 @@ class StoreView(DataView, MappedArrays):
             refuse(f"store[{name!r}] cannot be deleted")
         super().__delitem__(name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OWN:
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+    def _set(self, name: str, value: Any) -> None:
+        if name in OWN:
+            raise own_name_error(name, self)
+        super()._set(name, value)
 
 
 def _called_by(transform: str) -> bool:

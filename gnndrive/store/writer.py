@@ -38,6 +38,7 @@ from gnndrive.store.format import (
     is_plain_text,
     missing_arrays,
 )
+from gnndrive.store.own_names import warn_own_names
 from gnndrive.store.parsing import parse
 from gnndrive.store.temporary_folders import REPLACED, TemporaryFolder, clear, remove
 from gnndrive.store.types import NodeType, Types, array_name
@@ -266,6 +267,7 @@ class StoreWriter:
             arrays[name] = writer.finished
         for name in missing_arrays(arrays, self.types):
             raise ConfigError(f"{name} is not written: write it, because every store has a graph")
+        warn_own_names(arrays, self.types)
         nodes = {type: self._with_classes(type, nodes) for type, nodes in self.types.nodes.items()}
         info = StoreInfo(Types(nodes, self.types.edges), self._made_by, arrays)
         content = dump(info)

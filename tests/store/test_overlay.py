@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +76,32 @@ def test_classes_are_those_of_the_y_that_was_set(store: Store, tmp_path: Path) -
     assert paper.num_classes == 2
     paper.y = torch.arange(paper.num_nodes)
     assert paper.num_classes == paper.num_nodes
+
+
+@pytest.mark.parametrize("name", ["path", "info", "overlay", "table", "split"])
+def test_a_stores_own_names_are_not_set(store: Store, name: str) -> None:
+    for change in (lambda: setattr(store, name, 3), lambda: store.__setitem__(name, 3)):
+        with pytest.raises(ConfigError, match=rf"{name}' cannot be set.*choose another name"):
+            change()
+    assert pickle.loads(pickle.dumps(store)).keys() == store.keys()
+    assert store.path.name == "data.gnn"
+
+
+def test_an_import_warns_of_a_stores_own_names(data: Data, tmp_path: Path) -> None:
+    data.table, data.path = torch.arange(NODES), torch.arange(EDGES)
+    with pytest.warns(UserWarning, match=r"of these names: path, table\. "):
+        store = gnndrive.from_data(data, tmp_path / "named.gnn")
+    assert torch.equal(store["table"], data.table)
+    assert torch.equal(store["path"], data.path)
+    types = HeteroData()
+    types["paper"].num_nodes, types["paper"].names, types["paper"].path = 5, *torch.ones(2, 5)
+    with pytest.warns(UserWarning, match=r"of these names: names\. "):
+        store = gnndrive.from_data(types, tmp_path / "types.gnn")
+    assert torch.equal(store["paper"].path, torch.ones(5))
+
+
+def test_an_import_of_other_names_does_not_warn(data: Data, tmp_path: Path) -> None:
+    data.paths = torch.arange(NODES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gnndrive.from_data(data, tmp_path / "named.gnn")
