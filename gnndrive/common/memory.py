@@ -37,6 +37,10 @@ def parse_size(size: str | int | float, name: str) -> int:
         if not match or match[2].upper() not in _UNITS:
             raise ConfigError(f'{name}={size!r} is no size: write it as "8GB", "512MiB" or bytes')
         count = Decimal(match[1]) * _UNITS[match[2].upper()]  # "1.001KB" is 1,001 bytes
+        if not match[2] and "." in match[1] and count < _FLOAT_LEAST:
+            raise ConfigError(
+                f'{name}={size!r} is a number of bytes: write "{match[1]}GB" for gigabytes'
+            )
     if not 1 <= count < 2**63:
         raise ConfigError(f"{name}={size!r} is not a positive number of bytes")
     return int(count)

@@ -113,9 +113,14 @@ def settle(
         The open store.
 
     Raises:
-        ConfigError: `path` exists and is no store, or its folder does not exist.
+        ConfigError: `path` is no path, exists and is no store, or its folder does not exist.
         StoreError: the store is damaged, or the lock file cannot be made.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(
+            f"path= is a {type(path).__name__}, not a path: the order is from_data(data, path) and "
+            "open_or_make(path, data)"
+        )
     target = Path(os.path.realpath(path))
     if if_exists == "error" or target in _held.paths:
         return write(if_exists == "replace")
@@ -166,7 +171,9 @@ def _stamp(target: Path) -> tuple[int, int, int] | None:
 
 
 def _announce_wait(target: Path) -> None:
-    warnings.warn(f"another process is making {target}: waiting until it ends", stacklevel=6)
+    warnings.warn(
+        f"another process or thread is making {target}: waiting until it ends", stacklevel=6
+    )
 
 
 def _opened(target: Path, check: Callable[[Store], None]) -> Store:

@@ -210,8 +210,9 @@ def test_sizes(text: str | float, count: int) -> None:
 
 @pytest.mark.parametrize("size", [1.5, 0.5, 1023.0])
 def test_a_small_number_with_a_point_is_not_taken_for_bytes(size: float) -> None:
-    with pytest.raises(ConfigError, match=rf'number of bytes: write "{size:g}GB"'):
-        parse_size(size, "memory")
+    for given in (size, str(size), f" {size} "):
+        with pytest.raises(ConfigError, match=rf'number of bytes: write "{size:g}(\.0)?GB"'):
+            parse_size(given, "memory")
     with pytest.raises(ConfigError, match="memory="):
         parse_size(float("nan"), "memory")
 

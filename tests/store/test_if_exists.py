@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +206,41 @@ def test_a_damaged_store_is_not_opened(tmp_path: Path) -> None:
 def test_a_wrong_call_names_the_function() -> None:
     with pytest.raises(TypeError, match=r"from_data\(\) missing 1 required positional argument"):
         from_data(graph())  # type: ignore[call-arg]
+
+
+def test_swapped_arguments_are_named(tmp_path: Path) -> None:
+    for call in (
+        lambda: from_data(str(tmp_path / "s"), graph()),  # type: ignore[arg-type]
+        lambda: from_data(tmp_path / "s", graph(), if_exists="open"),  # type: ignore[arg-type]
+        lambda: open_or_make(graph(), tmp_path / "s"),  # type: ignore[arg-type]
+        lambda: open_or_make(graph(), lambda: graph()),  # type: ignore[arg-type]
+        lambda: from_data(graph(), None),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match=r"not a path.*from_data\(data, path\)"):
+            call()
+
+
+def test_a_wait_may_be_for_a_thread(tmp_path: Path) -> None:
+    inside, waits = threading.Event(), threading.Event()
+
+    def make() -> Data:
+        inside.set()
+        assert waits.wait(60)
+        return graph()
+
+    def show(message: object, *_: object) -> None:
+        assert "another process or thread is making" in str(message)
+        waits.set()
+
+    thread = threading.Thread(target=lambda: open_or_make(tmp_path / "s", make))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show  # type: ignore[assignment]
+        thread.start()
+        assert inside.wait(60)
+        assert open_or_make(tmp_path / "s", graph).num_nodes == 20
+    thread.join()
+    assert waits.is_set()
 
 
 def test_undirected_is_pygs(tmp_path: Path) -> None:
