@@ -8,12 +8,14 @@ an object, a `threading.Lock` is enough.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gnndrive.common.errors import StoreError
+from gnndrive.common.limits import refusal
 
 
 @contextlib.contextmanager
@@ -32,10 +34,13 @@ def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
 
     Raises:
         StoreError: the file cannot be made, or its file system has no locks.
+        ConfigError: too many files are open.
     """
     try:
         fd, waited = _acquire(path, on_wait)
     except OSError as error:
+        if (refused := refusal(error.errno or 0)) is not None:
+            raise refused from None
         raise StoreError(
             f"no lock file can be made in {path.parent} ({error.strerror}): choose a folder that "
             "you may write to, on a file system with locks"
@@ -48,6 +53,37 @@ def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
             os.unlink(path)
         fcntl.flock(fd, fcntl.LOCK_UN)
         os.close(fd)
+
+
+def has_no_locks(error: OSError) -> bool:
+    """Whether a lock failed because the file system has none, as some network file systems."""
+    return error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def try_lock(path: Path, mode: int = 0o666) -> int:
+    """Lock a file, made if it is not there, without waiting; the file stays.
+
+    Args:
+        path: the file; its folder must exist.
+        mode: the permissions of a new file.
+
+    Returns:
+        A descriptor, which holds the lock until it is closed.
+
+    Raises:
+        BlockingIOError: another process or thread holds it.
+        FileNotFoundError: the folder is gone, or the last holder has just removed the file.
+        OSError: the file cannot be made, or its file system has no locks (`has_no_locks`).
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(fd, path):
+            raise FileNotFoundError(path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def remove_if_free(path: Path) -> None:

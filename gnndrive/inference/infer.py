@@ -19,7 +19,7 @@ from gnndrive.common.memory import parse_size
 from gnndrive.common.records import EdgeKey, NodeKey
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.outcome import Outcome
-from gnndrive.inference.progress import locked, run_key
+from gnndrive.inference.progress import run_key, sole_use
 from gnndrive.inference.run import Run, RunSettings
 from gnndrive.inference.targets import BATCH_ENTRIES, BATCH_TARGETS
 from gnndrive.loader.arguments import checked_device
@@ -109,7 +109,7 @@ def _infer(
     )  # fmt: skip
     store.check_unchanged()
     outcome = Outcome(store, name, out, key)
-    with locked(outcome.root):
+    with sole_use(outcome.root):
         if not outcome.is_there(overwrite):
             Run(store, layers, settings, outcome, progress).run()
     if out is None:

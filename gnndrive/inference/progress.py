@@ -8,7 +8,7 @@ same computation. A lock keeps a second process out.
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import os
@@ -20,6 +20,8 @@ from typing import Any
 
 from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.file_lock import has_no_locks, try_lock
+from gnndrive.common.limits import refusal
 from gnndrive.common.records import NodeKey
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.types import array_name
@@ -109,29 +111,41 @@ def run_key(*parts: Any) -> str:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make a folder and keep other processes out of it.
+def sole_use(folder: Path) -> Iterator[None]:
+    """Make a folder and keep other processes and threads out of it; the lock's file stays.
 
     Raises:
-        ConfigError: another process is in it, or it cannot be made or written to.
+        ConfigError: another process or thread is in it, it cannot be made or written to, its file
+            system has no locks, or too many files are open.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = _lock(folder)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"another process or thread computes in {folder} now: wait until it ends, or give "
+            "another name= or out="
+        ) from error
     except OSError as error:
+        if (refused := refusal(error.errno or 0)) is not None:
+            raise refused from None
+        if has_no_locks(error):
+            raise ConfigError(
+                f"the file system of {folder} has no locks: give a folder on a local disk with out="
+            ) from error
         raise ConfigError(
             f"{folder} cannot be written to ({error.strerror}): make it writable, or give another "
             "folder with out="
         ) from error
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"another process computes in {folder} now: wait until it ends, or give another "
-                "name= or out="
-            ) from error
         yield
     finally:
-        with contextlib.suppress(OSError):
-            os.close(fd)
+        os.close(fd)
+
+
+def _lock(folder: Path) -> int:
+    """See `try_lock`. `gnndrive clean` may remove the folder while it is free."""
+    for _ in range(100):
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return try_lock(folder / ".lock", 0o644)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))

@@ -17,16 +17,17 @@ A name is `.NAME.8 HEX DIGITS.KIND`, beside NAME. The kinds:
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from gnndrive.common.atomic_files import fsync_folder
-from gnndrive.common.file_lock import remove_if_free
+from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
+from gnndrive.common.limits import refusal
 from gnndrive.store.format import STORE_JSON
 
 LOCK = "writing.lock"
@@ -46,7 +47,8 @@ class TemporaryFolder:
         path: the folder.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder, or the lock in it, cannot be made.
+        ConfigError: too many files are open.
     """
 
     def __init__(self, target: Path, kind: str = "tmp") -> None:
@@ -57,7 +59,9 @@ class TemporaryFolder:
                 self._lock: int | None = _lock(self.path)
             except (BlockingIOError, FileNotFoundError):  # `leftovers` was faster
                 continue
-            except OSError:  # a file system without locks, on which nothing is ever removed
+            except OSError as error:
+                if not has_no_locks(error):  # else nothing is ever removed there
+                    self._give_up(error)
                 self._lock = None
             return
 
@@ -66,6 +70,13 @@ class TemporaryFolder:
 
     def __exit__(self, *raised: object) -> None:
         self.remove()
+
+    def _give_up(self, error: OSError) -> NoReturn:
+        """Remove the folder, which is not locked, so that another process could remove it later."""
+        with contextlib.suppress(OSError):
+            (self.path / LOCK).unlink(missing_ok=True)
+            self.path.rmdir()
+        raise refusal(error.errno or 0) or error
 
     def moved(self, path: Path) -> None:
         """Forget the folder, which is at `path` now, finished: remove its lock."""
@@ -204,16 +215,7 @@ def _lock(folder: Path) -> int:
         BlockingIOError: a process holds it.
         OSError: it is gone, is another user's, or the file system has no locks.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(folder / LOCK, flags, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(fd), os.stat(folder / LOCK)):
-            raise FileNotFoundError(folder)  # its last holder has removed it
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return try_lock(folder / LOCK, 0o600)
 
 
 def _is_held(folder: Path) -> bool:

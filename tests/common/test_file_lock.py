@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gnndrive.common.errors import StoreError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import locked
 
 FORK = multiprocessing.get_context("fork")
@@ -105,4 +106,13 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         pytest.raises(StoreError, match=r"gone.*choose a folder"),
         locked(tmp_path / "gone/l", never),
     ):
+        pass
+
+
+def test_a_limit_on_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(ConfigError, match="ulimit -n"), locked(tmp_path / "lock", never):
         pass

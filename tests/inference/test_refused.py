@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -187,3 +189,24 @@ def test_what_is_set_on_the_store_is_not_passed_over(store: Store, hetero_store:
     hetero_store["paper"].x = hetero_store["paper"].x * 2
     with pytest.raises(ConfigError, match="'x' of 'paper' was set"):
         infer([lambda x, edge_index: x], hetero_store)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.EAGAIN, "another process or thread computes"),
+        (errno.ENOLCK, "has no locks.*out="),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EIO, "cannot be written to"),
+    ],
+)
+def test_a_lock_that_fails_says_why(
+    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+):
+    def refused(*given: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refused)
+        with pytest.raises(ConfigError, match=words):
+            infer(SAGE, store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -271,3 +272,25 @@ def test_an_old_store_of_a_living_writer_stays(tmp_path: Path) -> None:
         os.rename(tmp_path / "s", folder.with_suffix(".old"))
         assert leftovers(tmp_path) == []
     assert [(each.kind, each.remedy) for each in leftovers(tmp_path)] == [("old", "restore")]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(errno.EMFILE, ConfigError), (errno.EACCES, StoreError), (errno.ENOLCK, None)],
+)
+def test_a_folder_without_a_lock_is_written_only_where_there_are_no_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: Any
+) -> None:
+    """Elsewhere another process would take it for a killed one's and remove it."""
+
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    if error is None:
+        write_store(tmp_path / "s", **GRAPH, nodes={})
+        assert os.listdir(tmp_path) == ["s"]
+    else:
+        with pytest.raises(error):
+            write_store(tmp_path / "s", **GRAPH, nodes={})
+        assert os.listdir(tmp_path) == []
