@@ -265,7 +265,6 @@ static int induce_turn(gd_sampler *s) {
         if (p % STOP_EVERY == 0 && stopped(&s->job)) return -ECANCELED;
         int64_t begin, end;
         int rc = in_edges(s, to->node[p], &begin, &end);
-        if (rc == 0) rc = gd_reserve_edges(d, end - begin);
         if (rc) return rc;
         for (int64_t e = begin; e < end; e++) {
             int64_t source;
@@ -273,6 +272,7 @@ static int induce_turn(gd_sampler *s) {
             const uint64_t *const slot = gd_places_find(&from->places, from->node, source,
                                                         gd_places_home(&from->places, source));
             if (*slot == 0) continue;
+            if ((rc = gd_reserve_edges(d, 1))) return rc; /* of a hub's edges few may be kept */
             d->edge[d->edges] = e;
             d->row[d->edges++] = gd_places_position(*slot);
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gnndrive.common.errors import BatchTooLarge
+from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.runtime import Runtime
@@ -18,7 +18,7 @@ from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import References
-from gnndrive.plan.drawn import check_size, doubled, size_of
+from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, batch_key
 from gnndrive.sampling.schedules.base import Window
@@ -77,13 +77,19 @@ class EpochAssembly:
             size: its size; None: unknown, because sampling it was given up.
 
         Raises:
-            ConfigError: the batch does not fit into `memory=`, or another iterator is running.
+            ConfigError: the batch does not fit into `memory=`, another iterator is running, or the
+                sampler gave the batch up although it is no larger than planned.
             StoreError, ReadError: sampling it failed.
         """
         before = self._runtime.settings
         self._runtime.free_buffer()
         size = size or self._measure(seeds, before)
-        self._runtime.use(self._assembly.settings_for_larger(before, size))
+        settings = self._assembly.settings_for_larger(before, size)
+        if not exceeds(settings.limits, before.limits):
+            raise ConfigError(
+                "the sampler refused a batch that is no larger than its limits: correct the sampler"
+            )
+        self._runtime.use(settings)
 
     def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds:
         """Sample a batch in the memory that the feature buffer has left, and return its size."""
@@ -96,7 +102,10 @@ class EpochAssembly:
             except BatchTooLarge:
                 limits = doubled(limits)
                 continue
-            return size_of(sample, limits)
+            size = size_of(sample, limits)
+            # Edges that are drawn twice, or first drawn and then replaced by induced ones, take
+            # scratch memory that the sample does not show. These limits are enough for them.
+            return size if exceeds(size, before.limits) else limits
         return limits  # it is too large for `memory=`, by its scratch alone
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:

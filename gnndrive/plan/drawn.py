@@ -201,6 +201,19 @@ def doubled(size: Bounds) -> Bounds:
     return Bounds(twice(size.nodes), twice(size.edges), twice(size.entries))
 
 
+def exceeds(one: Bounds | None, other: Bounds | None) -> bool:
+    """Whether `one` is larger than `other` for at least one type; None: without limit."""
+    if one is None or other is None:
+        return one is None and other is not None
+    if None not in (one.expanded, other.expanded) and (one.expanded or 0) > (other.expanded or 0):
+        return True
+    return (
+        any(count > other.nodes[type] for type, count in one.nodes.items())
+        or any(count > other.edges[type] for type, count in one.edges.items())
+        or any(count > other.entries[type] for type, count in one.entries.items())
+    )
+
+
 def size_of(sample: Sample | Subgraph, bounds: Bounds) -> Bounds:
     """The size of a sample, with all types of `bounds`."""
     if isinstance(sample, Sample):

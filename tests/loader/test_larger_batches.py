@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.memory import parse_size
 from gnndrive.loader import drawing
 from gnndrive.plan import choice, drawn
@@ -270,3 +272,55 @@ def test_a_sampler_without_limits_is_checked_after_its_samples(make: Make) -> No
     first = loader.plan().batch_rows_max
     assert sizes(loader) == expected
     assert first < max(expected) <= loader.plan().batch_rows_max
+
+
+def test_of_a_hubs_edges_only_those_within_an_induced_sample_are_counted(
+    make: Make, tmp_path: Path
+) -> None:
+    """The hub is a neighbour of every seed, and has far more edges than the plan counts."""
+    random = np.random.default_rng(0)
+    ends = torch.from_numpy(random.integers(0, NODES - 1, (2, 3 * NODES)))
+    ends[0, ::3] = NODES - 1
+    hub = torch.stack([torch.arange(NODES - 1), torch.full((NODES - 1,), NODES - 1)])
+    data = Data(x=torch.randn(NODES, WIDTH), edge_index=torch.cat([ends, hub], dim=1))
+    store = gnndrive.from_data(data, tmp_path / "induced.gnn")
+    given: dict[str, Any] = {"num_neighbors": [3], "subgraph_type": "induced", "data": store}
+    expected = list(make(buffer="10MB", **given))
+    loader = make(memory=least(make, **given) + ROOM, **given)
+    first = loader.plan()
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert same(ours, theirs)
+    assert loader.plan() == first, "no batch was larger than planned"
+    assert max(batch.num_edges for batch in expected) < NODES - 1
+
+
+def test_edges_drawn_twice_of_which_an_induced_sample_keeps_one(make: Make) -> None:
+    """Drawing takes more memory than the plan, which counts the induced edges, has for it."""
+    given: dict[str, Any] = {"num_neighbors": [300], "replace": True, "subgraph_type": "induced"}
+    expected = list(make(buffer="10MB", **given))
+    loader = make(memory=least(make, **given) + 4 * ROOM, **given)
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert same(ours, theirs)
+
+
+class Refuses(Runs):
+    """Gives each batch up, and says that it is small."""
+
+    def sample(self, seeds: Any, key: Any, topologies: Any) -> Any:
+        sample = super().sample(seeds, key, topologies)
+        if seeds.index > 20:
+            raise BatchTooLarge("too large", drawn.size_of(sample, self.limits))
+        return sample
+
+    @classmethod
+    def make(cls, context: Any) -> Any:
+        sampler = super().make(context)
+        sampler.limits = context.limits
+        return sampler
+
+
+def test_a_sampler_that_refuses_what_its_limits_allow_is_an_error(make: Make) -> None:
+    strategy = replace(find_strategy("gnndrive"), sampler=Refuses)
+    given: dict[str, Any] = {"strategy": strategy, "topology": "mmap"}
+    with pytest.raises(ConfigError, match="no larger than its limits"):
+        list(make(memory=least(make, **given) + ROOM, **given))
