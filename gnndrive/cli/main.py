@@ -199,7 +199,7 @@ def clean(
         bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove the hidden folders that imports left behind when they were killed."""
+    """Remove what imports and inferences left behind when they were killed."""
     clean_command.run(folder, dry_run)
 
 

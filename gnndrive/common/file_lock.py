@@ -86,6 +86,18 @@ def try_lock(path: Path, mode: int = 0o666) -> int:
     return fd
 
 
+def is_free(path: Path) -> bool:
+    """Whether the file of a lock is there and no process holds it."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return _is_at(fd, path)
+        finally:
+            os.close(fd)
+    return False
+
+
 def remove_if_free(path: Path) -> None:
     """Remove the file of a lock that no process holds, which a killed process has left behind."""
     with contextlib.suppress(OSError):

@@ -172,7 +172,7 @@ def leftovers(folder: Path, name: str | None = None) -> list[Leftover]:
         path, kind = Path(entry.path), match["kind"]
         writer = path.with_suffix(".tmp")
         if _is_ours(path, kind) and not _is_held(writer if kind == "old" else path):
-            found.append(Leftover(path, folder / match["name"], kind, _size(path)))
+            found.append(Leftover(path, folder / match["name"], kind, size_of(path)))
     found = [each for each in found if each.remedy != "keep"]
     # A store that was replaced is put back before the one that should have replaced it is removed.
     return sorted(found, key=lambda each: ("old", "new", "sort", "tmp").index(each.kind))
@@ -257,7 +257,8 @@ def _is_rest_of_store(folder: Path) -> bool:
     return not folder.is_symlink() and (not names or REPLACED in names)
 
 
-def _size(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """The bytes of the files in a folder."""
     total = 0
     for root, _, files in os.walk(folder):
         for file in files:

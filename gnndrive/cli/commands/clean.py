@@ -1,33 +1,42 @@
-"""`gnndrive clean`: what imports that were killed have left behind."""
+"""`gnndrive clean`: what imports and inferences that were killed have left behind."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.file_lock import is_free, remove_if_free
 from gnndrive.common.memory import format_size
-from gnndrive.store.temporary_folders import leftovers
+from gnndrive.inference.unfinished import Unfinished, unfinished
+from gnndrive.store.format import STORE_JSON
+from gnndrive.store.temporary_folders import Leftover, leftovers
 
 
 def run(folder: Path, dry_run: bool = False) -> None:
-    """Remove the temporary folders in `folder` that no process holds, and print each with its size.
+    """Remove what killed processes have left in `folder`, and print each with its size.
 
-    A store that was being replaced, of which nothing else is left, is put back.
+    That are temporary folders and lock files that no process holds, and unfinished inferences in
+    stores. A store that was being replaced, of which nothing else is left, is put back.
 
     Raises:
         ConfigError: there is no such folder.
         StoreError: a temporary folder cannot be removed.
     """
     try:
-        found = leftovers(folder)
+        folders = leftovers(folder)
+        locks = _free_locks(folder, {each.target for each in folders})
+        runs = unfinished(folder)
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be read ({error.strerror}): give the folder in which the stores lie"
         ) from None
     removed = 0
-    for each in found:
-        restored = each.remedy == "restore"
-        text = f"restore {each.target} from {each.path}" if restored else f"remove {each.path}"
+    both: list[Leftover | Unfinished] = [*folders, *runs]
+    for each in both:
+        restored = isinstance(each, Leftover) and each.remedy == "restore"
+        text = f"remove {each.path}"
+        if isinstance(each, Leftover) and restored:
+            text = f"restore {each.target} from {each.path}"
         print(f"{format_size(each.nbytes):>8}  {text}")
         if not (dry_run or each.clean()):
             raise StoreError(
@@ -35,5 +44,20 @@ def run(folder: Path, dry_run: bool = False) -> None:
                 "gnndrive clean again"
             )
         removed += 0 if restored else each.nbytes
+    for lock in locks:
+        print(f"{format_size(0):>8}  remove {lock}")
+        if not dry_run:
+            remove_if_free(lock)
+    found = folders or runs or locks
     would = " would be" if dry_run else ""
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
+
+
+def _free_locks(folder: Path, targets: set[Path]) -> list[Path]:
+    """Lock files of `if_exists` that no process holds, of stores in `folder` and of `targets`.
+
+    Other programs' files may have such names, so no others are listed.
+    """
+    stores = {each.parent for each in folder.glob(f"*/{STORE_JSON}")}
+    names = sorted(each.name for each in targets | stores)
+    return [lock for name in names if is_free(lock := folder / f".{name}.lock")]
