@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -17,13 +18,14 @@ from pathlib import Path
 from gnndrive.common.atomic_files import fsync_folder, replace_file
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import NodeKey
-from gnndrive.inference.progress import RECORD
+from gnndrive.inference.progress import RECORD, Record
 from gnndrive.store.added import DERIVED, read_added, write_added
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.reader import Store
 from gnndrive.store.types import array_name, folder
 
-KEY = "made-by.txt"  # in `out`: the key of the computation whose result is there
+KEY = "made-by.txt"  # `out/h.made-by.txt`: what made `out/h.npy`, and which files it made
+_KEY_FORM = "[0-9a-f]{16}"
 OF_BATCHES = (
     "edge_index", "n_id", "e_id", "batch_size", "input_id", "num_nodes", "num_sampled_nodes",
     "num_sampled_edges", "batch", "ptr",
@@ -63,7 +65,7 @@ class Outcome:
                 )
         self.root = store.path / DERIVED / name if out is None else out
         self.base = store.path if out is None else out
-        self.working = f"{DERIVED}/{name}/{key}" if out is None else f".{key}"
+        self.working = f"{DERIVED}/{name}/{key}" if out is None else f".{name}-{key}"
 
     @property
     def in_store(self) -> bool:
@@ -76,19 +78,20 @@ class Outcome:
         return self.base / self.working
 
     def is_there(self, overwrite: bool) -> bool:
-        """Whether this computation has finished before. Otherwise remove what others left.
+        """Whether its result is there. Otherwise remove what others left unfinished.
 
         Raises:
-            ConfigError: another computation's result is there, and `overwrite` is False.
+            ConfigError: another result is there, or a file of the user's, and `overwrite` is False.
         """
-        made = self._made_by()
+        made, files = self._made_by()
         if made == self._key:
-            return True
-        if made is not None and not overwrite:
+            if all(each.is_file() for each in files):
+                return True
+        elif not overwrite and (made is not None or self._has_other_files()):
             where = self._out or self._store.path
             raise ConfigError(
-                f"{where} has {self.name!r} of another model, or made with other arguments: give "
-                "overwrite=True (--overwrite) to replace it, or another name"
+                f"{where} has {self.name!r} of another model or program, or made with other "
+                "arguments: give overwrite=True (--overwrite) to replace it, or another name"
             )
         for other in self._others(made):
             warnings.warn(
@@ -122,7 +125,7 @@ class Outcome:
 
     def _add(self, infos: Sequence[ArrayInfo]) -> None:
         own = self._store.info.own
-        old = self._made_by()
+        old, _ = self._made_by()
         arrays = {(self.base / info.file).parent for info in infos}
         for each in (*arrays, self.folder, self.root, self._store.path):
             fsync_folder(each)
@@ -136,32 +139,48 @@ class Outcome:
 
     def _move(self, out: Path, arrays: Sequence[tuple[NodeKey, ArrayInfo]]) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(out / KEY)
+            os.unlink(self._key_file(out))
+        made = [self._key]
         for type, info in arrays:
             place = out / folder(type) / f"{self.name}.npy"
             place.parent.mkdir(exist_ok=True)
             if (out / info.file).exists():  # else it was moved before a kill
                 os.replace(out / info.file, place)
             fsync_folder(place.parent)
-        replace_file(out / KEY, lambda file: file.write(self._key.encode()))
+            made.append(str(place.relative_to(out)))
+        replace_file(self._key_file(out), lambda file: file.write("\n".join(made).encode()))
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _made_by(self) -> str | None:
-        """The key of the computation whose result is there."""
+    def _key_file(self, out: Path) -> Path:
+        return out / f"{self.name}.{KEY}"
+
+    def _made_by(self) -> tuple[str | None, list[Path]]:
+        """The key of the computation whose result is there, None if there is none; its files."""
         if self._out is not None:
             with contextlib.suppress(OSError):
-                return (self._out / KEY).read_text("ascii", "replace")
-            return None
+                content = self._key_file(self._out).read_text("utf-8", "replace")
+                key, *files = content.split("\n")
+                return key, [self._out / each for each in files]
+            return None, []
         if not os.path.lexists(self.root.with_name(f"{self.name}.json")):
-            return None
-        arrays = read_added(self._store.path, self._store.info.own, self.name)
-        return next((Path(each.folder).name for each in arrays.values()), "")
+            return None, []
+        arrays = read_added(self._store.path, self._store.info.own, self.name).values()
+        key = next((Path(each.folder).name for each in arrays), "")
+        return key, [self._store.path / each.file for each in arrays]
+
+    def _has_other_files(self) -> bool:
+        """Whether `out` has files that the result would replace and no computation of ours made."""
+        if self._out is None or (self.folder / RECORD).exists():  # killed while it moved its files
+            return False
+        folders = [folder(nodes.type) for nodes in self._store.all_nodes()]
+        return any((self._out / each / f"{self.name}.npy").exists() for each in folders)
 
     def _others(self, made: str | None) -> list[Path]:
-        """Working folders of other computations than this one and `made`."""
+        """Working folders of this attribute's other computations than this one and `made`."""
         mine = {self.folder.name, made}
+        form = _KEY_FORM if self._out is None else rf"\.{re.escape(self.name)}-{_KEY_FORM}"
         return [
             each
             for each in sorted(self.root.iterdir())
-            if each.name not in mine and (each / RECORD).exists()
+            if each.name not in mine and re.fullmatch(form, each.name) and Record.load(each).layers
         ]

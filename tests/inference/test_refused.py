@@ -167,7 +167,7 @@ def test_loaders_serve_the_rows(data: Data, store: Store, tmp_path: Path):
                 assert torch.equal(batch.h, store.tensor("h")[batch.n_id])
     infer(model, store, out=tmp_path / "out")
     assert sorted(each.name for each in (tmp_path / "out").iterdir()) == [
-        ".lock", "h.npy", "made-by.txt",
+        ".lock", "h.made-by.txt", "h.npy",
     ]  # fmt: skip
     assert data.num_nodes == store.num_nodes
 
