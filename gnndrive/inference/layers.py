@@ -11,9 +11,8 @@ computes of a whole graph, such as GraphNorm, it would compute of a batch.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +20,7 @@ import torch
 from torch_geometric.nn import HeteroConv
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.inference.identity import Identity
 
 OF_WHOLE_GRAPHS = (
     "GraphNorm", "InstanceNorm", "PairNorm", "MeanSubtractionNorm", "GraphSizeNorm",
@@ -40,7 +40,7 @@ class Layers:
         layers: the layers of `model`, if it does not say itself; None: it does.
 
     Attributes:
-        modules: the model, or the modules among the layers.
+        modules: the model, or the modules among the layers and all that they use.
 
     Raises:
         ConfigError: it cannot be run layer by layer; the message says what to give.
@@ -56,9 +56,8 @@ class Layers:
         elif not self._functions or not all(map(callable, self._functions)):
             raise ConfigError("layers= is no list of functions: " + REMEDY)
         named = [] if self._functions is None else self._functions
-        self.modules: list[torch.nn.Module] = list(
-            dict.fromkeys(found for each in (model, *named) for found in _modules_of(each))
-        )
+        self._identity = Identity([model, *named])
+        self.modules = self._identity.modules
         self._check_norms()
 
     def __len__(self) -> int:
@@ -100,22 +99,16 @@ class Layers:
 
     @property
     def identity(self) -> str:
-        """A text that stands for the layers: their form, and all weights."""
-        digest = hashlib.sha256()
-        for module in self.modules:
-            for name, part in module.named_modules():
-                digest.update(f"{name} {_form(part)} ".encode())
-            for name, value in sorted(module.state_dict().items()):
-                digest.update(f"{name} ".encode())
-                if isinstance(value, torch.Tensor):
-                    digest.update(f"{value.dtype} {list(value.shape)} ".encode())
-                    flat = value.detach().cpu().contiguous().reshape(-1)
-                    digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-                else:
-                    digest.update(repr(value).encode())
-        for function in self._functions or []:
-            digest.update(_named(function).encode())
-        return digest.hexdigest()
+        """A text that stands for the layers: their code, and all values that they use."""
+        if self._identity.unnamed:
+            warnings.warn(
+                f"the layers use a {self._identity.unnamed[0]}, which cannot be compared with that "
+                "of an earlier call: what is computed now does not go on after a kill, and to "
+                "compute it again takes overwrite=True",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return self._identity.text
 
     @property
     def parameters(self) -> Iterator[torch.Tensor]:
@@ -174,36 +167,3 @@ class Layers:
                         f"{name} averages over all nodes of a graph, and inference sees one batch "
                         "at a time: train with BatchNorm, or LayerNorm(mode='node')"
                     )
-
-
-def _modules_of(function: Any) -> Iterable[torch.nn.Module]:
-    """The modules that a function is or uses: bound, in its closure, by global names."""
-    if isinstance(function, torch.nn.Module):
-        return [function]
-    held: list[Any] = [getattr(function, "__self__", None)]
-    if isinstance(function, functools.partial):
-        held += [function.func, *function.args, *function.keywords.values()]
-    held += [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    held += [function.__globals__[name] for name in names if name in function.__globals__]
-    found: list[torch.nn.Module] = []
-    for each in held:
-        found += each if isinstance(each, list | tuple) else [each]
-    return [each for each in found if isinstance(each, torch.nn.Module)]
-
-
-def _form(module: torch.nn.Module) -> str:
-    """A text for what a module is, without its weights: its class and its plain attributes."""
-    plain = {
-        name: value
-        for name, value in sorted(vars(module).items())
-        if isinstance(value, bool | int | float | str) and name != "training" and name[0] != "_"
-    }
-    return f"{type(module).__qualname__} {module.extra_repr()} {plain}"
-
-
-def _named(function: Callable[..., Any]) -> str:
-    """A text for a function in `Layers.identity`: its name and its code."""
-    code = getattr(function, "__code__", None)
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{name} {'' if code is None else code.co_code.hex()} "
