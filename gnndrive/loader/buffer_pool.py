@@ -84,6 +84,7 @@ class BufferPool:
         """After a warm-up, replace the kept buffer by one that uses all memory of the device that
         training leaves, if that one is larger. Does nothing while a buffer is lent."""
         settings, old = self.settings, self.settings.plan
+        await self.drain()
         if settings.after_warm_up is None or self._lent or self._kept is None:
             return
         self.settings = replace(settings, after_warm_up=None)
@@ -127,6 +128,7 @@ class BufferPool:
     async def close(self) -> None:
         """Close the kept buffer, which must not be lent."""
         await self.drain()
+        assert self._kept not in self._lent, "its memory is in use"
         if self._kept is not None:
             self._kept.verify()
             buffer, self._kept = self._kept, None

@@ -81,15 +81,18 @@ class EpochAssembly:
                 sampler gave the batch up although it is no larger than planned.
             StoreError, ReadError: sampling it failed.
         """
-        before = self._runtime.settings
-        self._runtime.free_buffer()
-        size = size or self._measure(seeds, before)
-        settings = self._assembly.settings_for_larger(before, size)
-        if not exceeds(settings.limits, before.limits):
-            raise ConfigError(
-                "the sampler refused a batch that is no larger than its limits: correct the sampler"
-            )
-        self._runtime.use(settings)
+        with self._runtime.changing_plan():
+            before = self._runtime.settings
+            if before.limits is not self._limits:
+                return  # another iterator has changed the plan meanwhile, so it is tried first
+            size = size or self._measure(seeds, before)
+            settings = self._assembly.settings_for_larger(before, size)
+            if not exceeds(settings.limits, before.limits):
+                raise ConfigError(
+                    "the sampler refused a batch that is no larger than its limits: correct the "
+                    "sampler"
+                )
+            self._runtime.use(settings)
 
     def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds:
         """Sample a batch in the memory that the feature buffer has left, and return its size."""

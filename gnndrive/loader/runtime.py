@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -27,6 +27,7 @@ from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.plan_change import PlanChange
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
@@ -83,6 +84,7 @@ class Runtime:
             self._buffers = BufferPool(
                 settings, store, self._layouts, self.engine, self.device, self.array_pool.empty
             )
+            self._change = PlanChange(self.loop_thread, self._buffers)
             undo.pop_all()
         # Until it is closed, other loaders of this process count what this one will use.
         self._claim = claim(settings.plan.total_bytes)
@@ -137,10 +139,11 @@ class Runtime:
         """Refuse a caller that would wait for a thread that waits for it, or does not exist.
 
         Raises:
-            ConfigError: this is a forked child, or one of this runtime's own threads.
+            ConfigError: this is a forked child, one of this runtime's own threads, or one that is
+                changing the plan.
         """
         self.loop_thread.guard.check()
-        if self.loop_thread.inside or self._workers.inside:
+        if self.loop_thread.inside or self._workers.inside or self._change.inside:
             raise ConfigError(INSIDE)
 
     # ---- epochs ----
@@ -155,7 +158,7 @@ class Runtime:
         self.check_caller()
 
         async def start() -> EpochRun:
-            await self._wait_for_abandoned_epochs()
+            await self._idle()
             epoch = Epoch(
                 inputs,
                 self._adjacency.topologies,
@@ -184,6 +187,18 @@ class Runtime:
                 await asyncio.wait([task])
         if self._freeing is not None:
             raise ClosedError(CLOSED)
+
+    async def _idle(self) -> bool:
+        """Wait until the plan does not change, and as `_wait_for_abandoned_epochs` does.
+
+        Returns:
+            Whether no epoch is running.
+        """
+        await self._wait_for_abandoned_epochs()
+        while self._change.under_way:
+            await self._change.settled()
+            await self._wait_for_abandoned_epochs()
+        return not self._tasks
 
     def _stop(self, run: EpochRun, error: Exception | None = None) -> None:
         """In the loop thread: have an epoch end soon; its iterator then raises `error`, if any."""
@@ -242,24 +257,17 @@ class Runtime:
         """
         self.loop_thread.call(self._buffers.grow())
 
-    def free_buffer(self) -> None:
-        """Free the feature buffer and spare memory, because the plan is to change.
-
-        Raises:
-            ConfigError: another epoch is running, which uses memory by the present plan.
-            ClosedError: the runtime was closed.
-        """
-        if self._tasks:
-            raise ConfigError(
-                "a batch is larger than the plan counts, and another iterator of this loader is "
-                "running, so the plan cannot change: close the other iterator, or begin the epoch "
-                "again, which counts batches of this size from its start"
-            )
-        self.loop_thread.call(self._buffers.close())
-        self.array_pool.trim()
+    @contextlib.contextmanager
+    def changing_plan(self) -> Iterator[None]:
+        """Free the feature buffer and spare memory, because the plan is to change; no epoch begins
+        within the `with` block. See `PlanChange.changing`."""
+        self.check_caller()
+        with self._change.changing(self._idle):
+            self.array_pool.trim()
+            yield
 
     def use(self, settings: RuntimeSettings) -> None:
-        """Run the next epochs by other settings; call `free_buffer` before.
+        """Run the next epochs by other settings; call it within `changing_plan`.
 
         Raises:
             ClosedError: the runtime was closed.

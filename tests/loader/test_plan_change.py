@@ -1,0 +1,69 @@
+"""Iterators that begin or run while another one has the plan changed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from gnndrive import ConfigError
+from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.epoch_assembly import EpochAssembly
+from gnndrive.loader.plan_change import PlanChange
+from tests.loader.test_larger_batches import ROOM, Make, least, make, sizes, store
+
+__all__ = ["make", "store"]
+
+
+def test_an_iterator_that_begins_while_the_plan_changes_waits(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its buffer would be freed while it is lent."""
+    expected = sizes(make(buffer="10MB"))
+    loader = make(memory=2 * (least(make) + ROOM))
+    begun: list[Any] = []
+    waits, threads = threading.Event(), []
+    settled, measure, close = PlanChange.settled, EpochAssembly._measure, BufferPool._close_buffer
+
+    def begin() -> None:
+        begun.append(iter(loader))
+        waits.set()
+
+    async def noted(self: PlanChange) -> None:
+        waits.set()
+        await settled(self)
+
+    def measured(self: EpochAssembly, *given: Any) -> Any:
+        if not threads:
+            threads.append(threading.Thread(target=begin))
+            threads[0].start()
+            waits.wait()
+        return measure(self, *given)
+
+    def closed(self: BufferPool, buffer: Any) -> None:
+        assert buffer not in self._lent
+        close(self, buffer)
+
+    monkeypatch.setattr(PlanChange, "settled", noted)
+    monkeypatch.setattr(EpochAssembly, "_measure", measured)
+    monkeypatch.setattr(BufferPool, "_close_buffer", closed)
+    batches = iter(loader)
+    found = [next(batches).num_nodes for _ in range(36)]
+    try:
+        found.append(next(batches).num_nodes)
+    finally:
+        threads[0].join()
+    assert found == expected[:37]
+    batches.close()
+    assert [batch.num_nodes for batch in begun[0]] == expected
+
+
+def test_what_changes_the_plan_begins_no_epoch(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that is asked for a batch's size may do this, and would wait for itself."""
+    loader = make(memory=least(make) + ROOM)
+    with monkeypatch.context() as patched:
+        patched.setattr(EpochAssembly, "_measure", lambda *given: iter(loader))
+        with pytest.raises(ConfigError, match="own threads"):
+            list(loader)
+    assert sum(batch.batch_size for batch in loader) == 400
