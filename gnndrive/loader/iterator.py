@@ -218,11 +218,15 @@ class BatchIterator(Iterator[Any]):
                     self._in_a_thread(partial(self._plan_again, error))
         except TimeoutError:
             if not waiting.expired():  # making the batch raised it
+                self.close()
                 raise
             raise LateError(LATE.format(self._timeout)) from None
         except OutputEnded:
             self._finish()
             raise StopAsyncIteration from None
+        except Exception:  # not CancelledError: the task may ask again
+            self.close()
+            raise
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
 

@@ -122,6 +122,22 @@ def test_the_iterator_of_an_event_loop_plans_again(make: Make) -> None:
     assert asyncio.run(run()) == sizes(make(buffer="10MB"))
 
 
+def test_a_refused_plan_does_not_finish_the_epoch_of_an_event_loop(make: Make) -> None:
+    async def run() -> None:
+        batches = aiter(loader)
+        with pytest.raises(ConfigError, match="give at least memory="):
+            while True:
+                await anext(batches)
+        with pytest.raises(StopAsyncIteration):
+            await anext(batches)
+
+    loader = make(memory=least(make) + 60_000)
+    asyncio.run(run())
+    state = loader.state_dict()
+    assert state["batches"] in (36, 37, 38)
+    assert not state["finished"]
+
+
 def test_later_epochs_run_by_the_new_plan(make: Make) -> None:
     loader = make(memory=least(make) + ROOM)
     rows = []
