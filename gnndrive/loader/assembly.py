@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
@@ -24,6 +25,7 @@ from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.choice import make_planner, plan_again
+from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Disk
@@ -141,17 +143,34 @@ class Assembly:
 
         return replace(first, after_warm_up=after_warm_up)
 
-    def settings_for_larger(self, before: RuntimeSettings, size: Bounds) -> RuntimeSettings:
+    def settings_for_larger(self, before: RuntimeSettings, size: Bounds | None) -> RuntimeSettings:
         """Decide the settings that follow, in the same runtime, after a batch that was larger than
         planned.
+
+        Args:
+            before: the settings in use.
+            size: the batch's size; None: unknown. Then the plan counts the most that the fanout
+                allows, and nothing is kept for later loaders.
 
         Raises:
             ConfigError: a batch of that size does not fit into `memory=`.
         """
         drawing = self._drawing()
         assert drawing is not None, "the plan before counts batches that were drawn"
-        request = drawing.keep_larger(before.request, size)
-        planner = plan_again(before.plan, before.stages.samplers, request)
+        if size is None:
+            most = largest(before.request.bounds, doubled(before.request.planned))
+            request = replace(before.request, planned=most)
+        else:
+            request = drawing.keep_larger(before.request, size)
+        try:
+            planner = plan_again(before.plan, before.stages.samplers, request)
+        except ConfigError as error:
+            if size is not None:
+                raise
+            raise ConfigError(
+                f"{error}\nThis counts the most that num_neighbors allows, because the next batch "
+                "is too large to be sampled within memory=; somewhat less may be enough"
+            ) from None
         plan = replace(planner.plan(), fetched=before.plan.fetched)
         settings = replace(before, policy=self._policy, request=request)
         return _with_plan(*self._if_whole, settings, planner, plan)

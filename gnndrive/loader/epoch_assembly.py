@@ -94,8 +94,9 @@ class EpochAssembly:
                 )
             self._runtime.use(settings)
 
-    def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds:
-        """Sample a batch in the memory that the feature buffer has left, and return its size."""
+    def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds | None:
+        """Sample a batch in the memory that the feature buffer has left, and return its size; None:
+        it is too large for that, by its scratch alone."""
         key = batch_key(self._seed, self._number, seeds.index)
         limits = doubled(before.request.planned)
         while scratch_bytes(limits) <= before.plan.between_epochs_bytes:
@@ -109,7 +110,7 @@ class EpochAssembly:
             # Edges that are drawn twice, or first drawn and then replaced by induced ones, take
             # scratch memory that the sample does not show. These limits are enough for them.
             return size if exceeds(size, before.limits) else limits
-        return limits  # it is too large for `memory=`, by its scratch alone
+        return None
 
     def make(self, item: Extracted, gathered: Callable[[], object]) -> tuple[Any, References]:
         """Gather a batch's rows and join them with its sample; see `BatchAssembly.make`."""

@@ -108,7 +108,7 @@ class DrawnBatches:
 
     def with_larger(self, size: Bounds) -> DrawnBatches:
         """The same with the size of a batch that was larger than planned."""
-        return replace(self, larger=size if self.larger is None else _largest(self.larger, size))
+        return replace(self, larger=size if self.larger is None else largest(self.larger, size))
 
     # ---- kept in batches.json ----
 
@@ -167,7 +167,8 @@ def _count(value: Any) -> int:
     return value
 
 
-def _largest(one: Bounds, other: Bounds) -> Bounds:
+def largest(one: Bounds, other: Bounds) -> Bounds:
+    """The larger of two sizes, type by type."""
     return Bounds(
         {type: max(count, other.nodes[type]) for type, count in one.nodes.items()},
         {type: max(count, other.edges[type]) for type, count in one.edges.items()},

@@ -122,12 +122,16 @@ def test_the_iterator_of_an_event_loop_plans_again(make: Make) -> None:
     assert asyncio.run(run()) == sizes(make(buffer="10MB"))
 
 
+async def drain(batches: Any) -> None:
+    async for _ in batches:
+        pass
+
+
 def test_a_refused_plan_does_not_finish_the_epoch_of_an_event_loop(make: Make) -> None:
     async def run() -> None:
         batches = aiter(loader)
         with pytest.raises(ConfigError, match="give at least memory="):
-            while True:
-                await anext(batches)
+            await drain(batches)
         with pytest.raises(StopAsyncIteration):
             await anext(batches)
 
@@ -317,6 +321,22 @@ def test_edges_drawn_twice_of_which_an_induced_sample_keeps_one(make: Make) -> N
     loader = make(memory=least(make, **given) + 4 * ROOM, **given)
     for ours, theirs in zip(loader, expected, strict=True):
         assert same(ours, theirs)
+
+
+def test_the_size_of_a_batch_that_cannot_be_measured_is_not_kept(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names the least for the most that the fanout allows, which works."""
+    monkeypatch.setattr("gnndrive.loader.epoch_assembly.scratch_bytes", lambda size: 1 << 60)
+    memory = least(make) + 60_000
+    with pytest.raises(ConfigError, match="the most that num_neighbors allows") as caught:
+        list(make(memory=memory))
+    (entry,) = batch_sizes._of_process.values()
+    assert entry["larger"] is None
+    named = str(caught.value).split('memory="')[1].split('"')[0]
+    assert sizes(make(memory=named)) == sizes(make(buffer="10MB"))
+    (entry,) = batch_sizes._of_process.values()
+    assert entry["larger"] is None
 
 
 class Refuses(Runs):
