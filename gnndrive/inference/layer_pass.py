@@ -62,17 +62,18 @@ class LayerPass:
         """
         rows = {type: file.row_count for type, file in self.files.items()}
         planner = BlockPlanner(self.targets, first, rows, self.plan.slots, self.plan.edges_max)
+        caches: dict[NodeKey, RowCache] = {}
         try:
-            self._run(planner)
-            self.reads.close_files()
+            for type, count in self.plan.slots.items():
+                caches[type] = RowCache(self.reads, self.files[type], count)
+            self._run(planner, caches)
         finally:
+            for cache in caches.values():
+                cache.drain()
+            self.reads.close_files()
             self.thread.submit(planner.close).result()  # after what it still plans
 
-    def _run(self, planner: BlockPlanner) -> None:
-        caches = {
-            type: RowCache(self.reads, self.files[type], count)
-            for type, count in self.plan.slots.items()
-        }
+    def _run(self, planner: BlockPlanner, caches: Mapping[NodeKey, RowCache]) -> None:
         pointers: dict[EdgeKey, Any] = {
             key: view.index_pointers for key, view in self.targets.edges.items()
         }

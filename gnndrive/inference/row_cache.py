@@ -148,6 +148,12 @@ class RowCache:
             self._pending[0].result()
             self._pending.popleft()
 
+    def drain(self) -> None:
+        """Wait until no row is being read, whether or not reads succeeded."""
+        while self._pending:
+            self._pending[0].exception()
+            self._pending.popleft()
+
     def _load(self) -> None:
         """Read the next rows of the file for which there are slots, if they are a part or all."""
         count = min(self._free_count, len(self._coming) - self._done)
