@@ -28,6 +28,7 @@ from gnndrive.store.views import StoredEdges
 
 Indices = npt.NDArray[Any]
 BATCHES_MAX = 1 << 15  # of a block, so that a batch's place in it fits 16 bits
+PLACES_MAX = 2**31 - 1  # targets and in-edges of a block, so that a row's last use fits 32 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +91,16 @@ class BlockPlanner:
             ReadError, StoreError: the adjacency cannot be read, or names a node that is not there.
         """
         taken: list[tuple[TargetBatch, Mapping[EdgeKey, Indices]]] = []
-        edges = 0
+        edges = places = 0
         while len(taken) < BATCHES_MAX:
             each = self._waiting or next(self._batches, None)
             self._waiting = None
             if each is None:
                 break
             edges += sum(map(len, each[1].values()))
-            if not self._add(*each, taken_any=bool(taken), full=edges > self._edges_max):
+            places += each[0].entries
+            full = edges > self._edges_max or places > PLACES_MAX
+            if not self._add(*each, taken_any=bool(taken), full=full):
                 self._waiting = each
                 break
             taken.append(each)
@@ -164,6 +167,7 @@ class _Table:
     def add(self, parts: list[Indices]) -> bool:
         """Note the rows of a batch; returns whether the block's rows still fit."""
         before, at, used = [], self._count, self._used
+        assert at + sum(map(len, parts)) <= PLACES_MAX, "places would not fit 32 bits"
         for ids in parts:
             places = np.arange(at, at + len(ids), dtype=np.int32)
             earlier = self._last[ids]

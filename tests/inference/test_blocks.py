@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import Store, StoreError
+from gnndrive.inference import blocks as blocks_module
 from gnndrive.inference import targets as targets_module
 from gnndrive.inference.blocks import Block, BlockPlanner
 from gnndrive.inference.targets import Targets
@@ -116,3 +117,20 @@ def test_an_index_out_of_range_is_found(bad: int, tmp_path: Path):
     indices.flush()
     with pytest.raises(StoreError, match="names a node outside"):
         gnndrive.infer([lambda x, edge_index: x], store)
+
+
+def test_the_places_of_a_block_fit_their_numbers(
+    hetero_store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(targets_module, "BATCH_ENTRIES", 40)
+    monkeypatch.setattr(blocks_module, "PLACES_MAX", 90)
+    targets = Targets(hetero_store, "paper", hetero_store.all_edges(), 5)
+    counts = {each: hetero_store[each].num_nodes for each in targets.sources}
+    blocks = all_blocks(BlockPlanner(targets, 0, counts, counts, 10**6))
+    entries = [sum(batch.entries for batch, _ in block.batches) for block in blocks]
+    assert sum(entries) == targets.entries
+    assert max(entries) <= 90
+    assert sorted(entries)[len(entries) // 2] > 40
+    table = blocks_module._Table(200, 200)
+    with pytest.raises(AssertionError, match="32 bits"):
+        table.add([np.zeros(91, np.int32)])
