@@ -177,20 +177,26 @@ class Normaliser:
                     looped[target[own]] = 1 if weight is None else weight[own]
                     target = target[~own]
                     weight = None if weight is None else weight[~own]
-                if len(target):
-                    low, high = int(target[0]), int(target[-1])
-                    part = np.bincount(target - low, weight, high - low + 1)
-                    degree[low : high + 1] += part
+                if len(target):  # they ascend
+                    starts = np.flatnonzero(np.diff(target, prepend=-1))
+                    if weight is None:
+                        counts = np.diff(starts, append=len(target))
+                    else:
+                        counts = np.add.reduceat(weight.astype(np.float64), starts)
+                    degree[target[starts]] += counts
         if loops:
             degree += looped
+            del looped
         with np.errstate(divide="ignore", invalid="ignore"):
-            root = np.where(degree == 0, 0, degree**-0.5).astype(np.float32)
+            np.power(degree, -0.5, out=degree, where=degree != 0)
+        root = degree.astype(np.float32)
         return torch.from_numpy(root)
 
 
 def targets_of(pointers: Any, first: int, last: int) -> Int64Array:
     """The targets of the edges at the CSC positions [first, last), int64."""
-    low = int(np.searchsorted(pointers, first, "right")) - 1
-    high = int(np.searchsorted(pointers, last, "left"))
+    ends = np.array([first, last], pointers.dtype)  # of another dtype, all pointers were copied
+    low = int(np.searchsorted(pointers, ends[0], "right")) - 1
+    high = int(np.searchsorted(pointers, ends[1], "left"))
     bounds = np.clip(pointers[low : high + 1].astype(np.int64), first, last)
     return np.repeat(np.arange(low, high), np.diff(bounds))
