@@ -78,7 +78,7 @@ def test_the_least_memory_works_and_takes_many_blocks(
     model = MODELS[name](COLUMNS, 16, 2, 5)
     passes: list[int] = []
 
-    def counted(self: LayerPass, planner: Any) -> None:
+    def counted(self: LayerPass, planner: Any, caches: Any) -> None:
         planned = planner.next_block
 
         def count() -> Any:
@@ -86,7 +86,7 @@ def test_the_least_memory_works_and_takes_many_blocks(
             return planned()
 
         planner.next_block = count
-        whole(self, planner)
+        whole(self, planner, caches)
 
     whole = LayerPass._run
     monkeypatch.setattr(LayerPass, "_run", counted)
