@@ -18,7 +18,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch_geometric.nn import GCN2Conv, GCNConv, LGConv, MessagePassing
+from torch_geometric.nn import (
+    AntiSymmetricConv,
+    DirGNNConv,
+    GatedGraphConv,
+    GCN2Conv,
+    GCNConv,
+    GPSConv,
+    HypergraphConv,
+    LGConv,
+    MessagePassing,
+)
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, ends_of
@@ -29,6 +39,7 @@ from gnndrive.store.views import StoredEdges
 
 NODE_BYTES = 16  # for each node while degrees are counted; 4 of them stay
 NORMALISED = (GCNConv, GCN2Conv, LGConv)
+BEYOND = (GatedGraphConv, DirGNNConv, HypergraphConv, GPSConv)  # look further than one hop
 OF_DEGREES = ("gcn_norm", "get_laplacian")
 
 Form = tuple[EdgeKey, bool, bool]  # an edge type, whether self-loops are added, "improved"
@@ -42,8 +53,21 @@ def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
     """
     found = []
     for conv in (each for module in modules for each in module.modules()):
+        several = isinstance(conv, AntiSymmetricConv) and conv.num_iters > 1
+        if several or isinstance(conv, BEYOND):
+            raise ConfigError(
+                f"{type(conv).__name__} needs more than its targets' in-edges and the rows at "
+                "their ends, and inference gives a layer nothing else: use a conv of one hop, or a "
+                "loader's batches"
+            )
         if not isinstance(conv, MessagePassing):
             continue
+        if conv.flow != "source_to_target":
+            raise ConfigError(
+                f"{type(conv).__name__} has flow={conv.flow!r}, and inference gives a layer the "
+                "in-edges of its targets: reverse the edges when the store is made, and use "
+                "flow='source_to_target'"
+            )
         if isinstance(conv, NORMALISED):
             if conv.normalize:
                 found.append(conv)
