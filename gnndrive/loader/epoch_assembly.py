@@ -7,6 +7,7 @@ that is larger than the plan counts.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,6 +52,11 @@ class EpochAssembly:
             batches: the seeds of the batches from `first` on, each with its window.
             first: the index of the first batch; not 0 in a resumed epoch and after a warm-up.
         """
+        larger, self._limits = self._runtime.larger_batch, self._runtime.settings.limits
+        if larger is not None:
+            # If it does not fit, or another epoch is running, that is an error at such a batch.
+            with contextlib.suppress(ConfigError):
+                self._plan_for(*larger)
         self._limits = self._runtime.settings.limits
         sampler = self._assembly.sampler(self._pool.empty, self._limits)
         return EpochInputs(self._number, self._seed, batches, sampler, self, first)
@@ -81,11 +87,16 @@ class EpochAssembly:
                 sampler gave the batch up although it is no larger than planned.
             StoreError, ReadError: sampling it failed.
         """
+        self._plan_for(seeds, batch_key(self._seed, self._number, seeds.index), size)
+
+    def _plan_for(self, seeds: Seeds, key: int, size: Bounds | None) -> None:
+        # If this is refused because another epoch is running, a later one begins with it.
+        self._runtime.larger_batch = seeds, key, size
         with self._runtime.changing_plan():
-            before = self._runtime.settings
+            self._runtime.larger_batch, before = None, self._runtime.settings
             if before.limits is not self._limits:
                 return  # another iterator has changed the plan meanwhile, so it is tried first
-            size = size or self._measure(seeds, before)
+            size = size or self._measure(seeds, key, before)
             settings = self._assembly.settings_for_larger(before, size)
             if not exceeds(settings.limits, before.limits):
                 raise ConfigError(
@@ -94,10 +105,9 @@ class EpochAssembly:
                 )
             self._runtime.use(settings)
 
-    def _measure(self, seeds: Seeds, before: RuntimeSettings) -> Bounds | None:
+    def _measure(self, seeds: Seeds, key: int, before: RuntimeSettings) -> Bounds | None:
         """Sample a batch in the memory that the feature buffer has left, and return its size; None:
         it is too large for that, by its scratch alone."""
-        key = batch_key(self._seed, self._number, seeds.index)
         limits = doubled(before.request.planned)
         while scratch_bytes(limits) <= before.plan.between_epochs_bytes:
             try:

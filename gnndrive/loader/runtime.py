@@ -23,6 +23,7 @@ from gnndrive.common.ffi import ffi
 from gnndrive.common.host_memory import claim, release
 from gnndrive.common.loop_thread import CLOSED, INSIDE, LoopThread, close_from_finalizer
 from gnndrive.common.plugins import find
+from gnndrive.common.records import Seeds
 from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
@@ -35,6 +36,7 @@ from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
+from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
@@ -52,6 +54,8 @@ class Runtime:
         array_pool: memory of batches' arrays.
         attributes: reads the attributes that no table of the feature buffer holds.
         device: where the feature buffer and batches live.
+        larger_batch: the seeds, the sampler's key and the size (None: unknown) of a batch that is
+            larger than planned, for which the plan could not change yet; None: there is none.
         loop_thread: the thread in which epochs run.
         engine: reads the rows of the tables.
     """
@@ -62,6 +66,7 @@ class Runtime:
         self.counters = Counters()
         self.started = perf_counter()
         self.array_pool = ArrayPool()
+        self.larger_batch: tuple[Seeds, int, Bounds | None] | None = None
         self._layouts: dict[str, Layout] = {}
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}

@@ -11,6 +11,7 @@ from gnndrive import ConfigError
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.plan_change import PlanChange
+from gnndrive.loader.runtime import Runtime
 from tests.loader.test_larger_batches import ROOM, Make, least, make, sizes, store
 
 __all__ = ["make", "store"]
@@ -67,3 +68,36 @@ def test_what_changes_the_plan_begins_no_epoch(make: Make, monkeypatch: pytest.M
         with pytest.raises(ConfigError, match="own threads"):
             list(loader)
     assert sum(batch.batch_size for batch in loader) == 400
+
+
+def test_after_a_refusal_an_epoch_that_begins_alone_counts_the_larger_batch(make: Make) -> None:
+    expected = sizes(make(buffer="10MB"))
+    loader = make(memory="60MB", buffer="330KB")
+    running, refused = iter(loader), iter(loader)
+    with pytest.raises(ConfigError, match="close the other iterator"):
+        list(refused)
+    rows = loader.plan().batch_rows_max
+    del running
+    again, other = iter(loader), iter(loader)
+    assert loader.plan().batch_rows_max > rows
+    found = [next(other).num_nodes for _ in range(37)]
+    assert found == expected[:37], "the larger batch that was refused comes, beside another epoch"
+    again.close()
+    other.close()
+
+
+def test_an_epoch_whose_iterator_was_dropped_is_waited_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is ending, and uses its buffer no longer."""
+    expected = sizes(make(buffer="10MB"))
+    loader = make(memory="60MB", buffer="330KB")
+    iterators, change = [iter(loader), iter(loader)], Runtime.changing_plan
+    batches = iterators[1]
+
+    def changing(self: Runtime) -> Any:
+        del iterators[:]
+        return change(self)
+
+    monkeypatch.setattr(Runtime, "changing_plan", changing)
+    assert sizes(batches) == expected
