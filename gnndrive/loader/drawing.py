@@ -56,7 +56,8 @@ class Drawing:
         """
         if request.memory is None or holds_everything(request):
             return request
-        key, tables = entry_key(self.store, self.settings), [each.name for each in request.tables]
+        key = entry_key(self.store, self.settings)
+        tables = {table.name: table.file.row_count for table in request.tables}
         drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, tables)
         if drawn is None:
             try:

@@ -123,22 +123,28 @@ class DrawnBatches:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, entry: Any, bounds: Bounds, tables: Iterable[str]) -> DrawnBatches | None:
+    def from_json(
+        cls, entry: Any, bounds: Bounds, tables: Mapping[str, int]
+    ) -> DrawnBatches | None:
         """What `to_json` made of a loader's batches; None: it is damaged.
 
         Args:
             entry: what was kept.
             bounds: has the store's types.
-            tables: the names of the loader's tables.
+            tables: the loader's tables by name, each with its number of rows.
         """
         try:
             if entry["version"] != _VERSION or not entry["sizes"]:
                 return None
+            sizes = tuple(_size_from_json(each, bounds) for each in entry["sizes"])
             return cls(
-                tuple(_size_from_json(each, bounds) for each in entry["sizes"]),
-                {name: tuple(map(_count, entry["together"][name])) for name in tables},
-                float(entry["expanded"]),
-                float(entry["sample_s"]),
+                sizes,
+                {
+                    name: _together(entry["together"][name], len(sizes), rows)
+                    for name, rows in tables.items()
+                },
+                _number(entry["expanded"]),
+                _number(entry["sample_s"]),
                 None if entry["larger"] is None else _size_from_json(entry["larger"], bounds),
             )
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
@@ -165,6 +171,20 @@ def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 62:
         raise ValueError(f"{value!r} is no number of nodes or edges")
     return value
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < float("inf"):
+        raise ValueError(f"{value!r} is no number of nodes or seconds")
+    return number
+
+
+def _together(stored: Any, batches: int, rows: int) -> tuple[int, ...]:
+    counts = tuple(map(_count, stored))
+    if len(counts) != batches or list(counts) != sorted(counts) or max(counts) > rows:
+        raise ValueError(f"{stored!r} are no numbers of rows that {batches} batches need together")
+    return counts
 
 
 def largest(one: Bounds, other: Bounds) -> Bounds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import stdev
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from gnndrive.plan.drawn import (
 )
 from gnndrive.sampling.samplers.base import Bounds
 
+ROWS = 10_000
 MOST = Bounds({None: 10_000}, {None: 50_000}, {None: 10_000})
 
 
@@ -81,15 +83,18 @@ def test_a_larger_batch_raises_the_planned_size_for_good() -> None:
 def test_what_json_held_is_the_same() -> None:
     known = drawn(1_000, 1_010).with_larger(bounds(2_000, 3_000, 700))
     stored = known.to_json("settings")
-    assert DrawnBatches.from_json(stored, MOST, ["nodes/x"]) == known
+    assert DrawnBatches.from_json(stored, MOST, {"nodes/x": ROWS}) == known
     for name, bad in (
         ("version", 0), ("sizes", []), ("sizes", [[[1], [2], [-3], 4]]), ("expanded", "x"),
         ("sizes", [[[1, 2], [2], [3], 4]]), ("larger", 3), ("together", {}),
-        ("together", {"nodes/x": [1.5]}), ("sizes", [[[True], [2], [3], 4]]),
+        ("together", {"nodes/x": [1.5]}), ("together", {"nodes/x": []}),
+        ("together", {"nodes/x": [5]}), ("together", {"nodes/x": [6, 5]}),
+        ("together", {"nodes/x": [5, ROWS + 1]}), ("sample_s", math.nan), ("sample_s", -1),
+        ("expanded", math.inf), ("sizes", [[[True], [2], [3], 4]]),
     ):  # fmt: skip
-        assert DrawnBatches.from_json(stored | {name: bad}, MOST, ["nodes/x"]) is None
-    assert DrawnBatches.from_json(None, MOST, []) is None
-    assert DrawnBatches.from_json([], MOST, []) is None
+        assert DrawnBatches.from_json(stored | {name: bad}, MOST, {"nodes/x": ROWS}) is None
+    assert DrawnBatches.from_json(None, MOST, {}) is None
+    assert DrawnBatches.from_json([], MOST, {}) is None
 
 
 def test_a_sample_within_the_limits_passes_and_a_larger_one_does_not() -> None:
