@@ -104,6 +104,17 @@ def test_larger_batches_come_as_they_are_and_within_the_budget(make: Make, store
     assert "later" in str(loader.plan())
 
 
+def test_batches_are_drawn_in_free_memory_if_the_budget_is_too_small_for_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the error names what batches need, not the most that the fanout allows."""
+    named = least(make)
+    batch_sizes._of_process.clear()
+    (make(buffer="1MB").data.path / batch_sizes.BATCHES_JSON).unlink()
+    monkeypatch.setattr(drawing, "available_memory", lambda: 0)
+    assert least(make) > named + 1_000_000
+
+
 def test_sizes_of_larger_batches_are_kept_for_the_next_loader(make: Make) -> None:
     memory = least(make) + ROOM
     first = make(memory=memory)
