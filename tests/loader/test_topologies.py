@@ -129,7 +129,7 @@ def test_closing_in_the_middle(make: Make, monkeypatch: pytest.MonkeyPatch, engi
         loader.close()
         with pytest.raises(ClosedError):
             list(other)
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # an earlier loader may end meanwhile
 
 
 def test_dropping_an_iterator_of_async_for(make: Make) -> None:

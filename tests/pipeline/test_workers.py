@@ -164,7 +164,7 @@ def test_close_waits_for_running_functions_and_ends_the_threads() -> None:
 
     asyncio.run(main())
     workers.close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # an earlier loader may end meanwhile
 
 
 # ---- the loop thread
