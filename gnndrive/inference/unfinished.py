@@ -17,7 +17,7 @@ from pathlib import Path
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.added import DERIVED
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX, STORE_JSON
 from gnndrive.store.temporary_folders import size_of
 
@@ -90,8 +90,8 @@ def _unnamed(name: Path) -> list[Path]:
     record = name.with_name(f"{name.name}.json")
     if os.path.lexists(record):
         try:
-            with os.fdopen(open_plain(record.parent, record.name), "rb") as file:
-                named = str(json.loads(read_at_most(file.fileno(), JSON_BYTES_MAX))["run"])
+            content = read_plain(record.parent, record.name, JSON_BYTES_MAX)
+            named = str(json.loads(content)["run"])
         except (
             OSError,
             GNNDriveError,

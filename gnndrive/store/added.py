@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import read_plain
 from gnndrive.store.format import ADDED_FORMAT, JSON_BYTES_MAX, ArrayInfo, StoreInfo, dump
 from gnndrive.store.parsing import parse_added
 
@@ -60,15 +60,12 @@ def read_added(folder: Path, own: StoreInfo, name: str) -> dict[str, ArrayInfo]:
         StoreError: the record cannot be read, is damaged, or belongs to another store.
     """
     file = f"{DERIVED}/{name}.json"
-    fd = open_plain(folder, file)
     try:
-        content = read_at_most(fd, JSON_BYTES_MAX)
+        content = read_plain(folder, file, JSON_BYTES_MAX)
     except OSError as error:
         raise StoreError(
             f"reading {folder / file} failed ({error.strerror}): check the disk"
         ) from error
-    finally:
-        os.close(fd)
     return parse_added(content, str(folder / file), own, f"{DERIVED}/{name}")
 
 

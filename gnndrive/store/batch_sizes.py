@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import read_plain
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -65,11 +65,7 @@ def _read(store: Store) -> dict[str, Any]:
     if not os.path.lexists(store.path / BATCHES_JSON):
         return {}
     try:
-        fd = open_plain(store.path, BATCHES_JSON)
-        try:
-            content = read_at_most(fd, _JSON_BYTES_MAX + 1)
-        finally:
-            os.close(fd)
+        content = read_plain(store.path, BATCHES_JSON, _JSON_BYTES_MAX + 1)
         stored = json.loads(content) if len(content) <= _JSON_BYTES_MAX else {}
         if stored["format"] != _VERSION:
             return {}

@@ -18,7 +18,7 @@ from gnndrive.common.atomic_files import replace_file
 from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.records import DiskCost, DiskIdentity
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import read_plain
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store
@@ -84,12 +84,7 @@ def load_calibration(store: Store) -> DiskCost | None:
     if not os.path.lexists(store.path / DISK_JSON):
         return None
     try:
-        fd = open_plain(store.path, DISK_JSON)
-        try:
-            content = read_at_most(fd, _JSON_BYTES_MAX + 1)
-        finally:
-            os.close(fd)
-        cost = _parse(content)
+        cost = _parse(read_plain(store.path, DISK_JSON, _JSON_BYTES_MAX + 1))
     except (OSError, StoreError, *_MALFORMED) as error:
         warnings.warn(
             f"{store.path / DISK_JSON} cannot be used ({type(error).__name__}: {error}): run "

@@ -49,6 +49,21 @@ def open_plain(store: Path, file: str) -> int:
     return fd
 
 
+def read_plain(store: Path, file: str, nbytes: int) -> bytes:
+    """Read at most the first `nbytes` of `store/file`; see `open_plain`.
+
+    Raises:
+        OSError: the file cannot be read.
+        StoreError: it is missing or not a plain file.
+        ConfigError: too many files are open.
+    """
+    fd = open_plain(store, file)
+    try:
+        return read_at_most(fd, nbytes)
+    finally:
+        os.close(fd)
+
+
 def read_at_most(fd: int, nbytes: int) -> bytes:
     """Read the next `nbytes` of a file; returns fewer only at its end.
 

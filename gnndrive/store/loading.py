@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
 from gnndrive.store.checks import check_for
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import open_plain, read_at_most, read_plain
 from gnndrive.store.format import (
     DATA_OFFSET,
     JSON_BYTES_MAX,
@@ -59,13 +59,10 @@ def read_info(folder: Path) -> StoreInfo:
             f"{folder / STORE_JSON} is not there: {folder} is not a store; make one with gnndrive "
             "import"
         )
-    fd = open_plain(folder, STORE_JSON)
     try:
-        content = read_at_most(fd, JSON_BYTES_MAX + 1)
+        content = read_plain(folder, STORE_JSON, JSON_BYTES_MAX + 1)
     except OSError as error:
         raise _unreadable(folder / STORE_JSON, error) from error
-    finally:
-        os.close(fd)
     if len(content) > JSON_BYTES_MAX:
         raise StoreError(
             f"{folder / STORE_JSON} is larger than {JSON_BYTES_MAX:,} bytes: import the store again"

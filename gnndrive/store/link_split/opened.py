@@ -17,7 +17,7 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, NodeKey
-from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.link_split.labels import read_labels
 from gnndrive.store.reader import Store
@@ -187,8 +187,7 @@ def read_settings(root: Path) -> dict[str, Any]:
         StoreError: the folder is no split.
     """
     try:
-        with os.fdopen(open_plain(root, f"{LINKS}/{LINKS_JSON}"), "rb") as file:
-            content = json.loads(read_at_most(file.fileno(), JSON_BYTES_MAX))
+        content = json.loads(read_plain(root, f"{LINKS}/{LINKS_JSON}", JSON_BYTES_MAX))
         types = content["edge_types"]
         if not isinstance(types, list) or not all(map(_is_edge_type, types)):
             raise ValueError("edge types")
