@@ -75,7 +75,12 @@ def try_lock(path: Path, mode: int = 0o666) -> int:
         FileNotFoundError: the folder is gone, or the last holder has just removed the file.
         OSError: the file cannot be made, or its file system has no locks (`has_no_locks`).
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    return _lock_now(path, os.O_RDWR | os.O_CREAT, mode)
+
+
+def _lock_now(path: Path, flags: int, mode: int = 0) -> int:
+    """Open a file with `flags` and lock it; for the rest see `try_lock`."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_at(fd, path):
@@ -88,24 +93,19 @@ def try_lock(path: Path, mode: int = 0o666) -> int:
 
 def is_free(path: Path) -> bool:
     """Whether the file of a lock is there and no process holds it."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return _is_at(fd, path)
-        finally:
-            os.close(fd)
-    return False
+    try:
+        os.close(_lock_now(path, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 def remove_if_free(path: Path) -> None:
     """Remove the file of a lock that no process holds, which a killed process has left behind."""
     with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = _lock_now(path, os.O_RDONLY)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(fd, path):
-                os.unlink(path)
+            os.unlink(path)
         finally:
             os.close(fd)
 
