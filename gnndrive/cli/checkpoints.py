@@ -66,16 +66,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be read, or is no checkpoint of this version.
     """
-    try:
-        content = torch.load(path, weights_only=True)
-    except OSError as error:
-        raise ConfigError(
-            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
-        ) from error
-    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise ConfigError(
-            f"{path} is no checkpoint of gnndrive: give a file that --checkpoint wrote"
-        ) from error
+    content = read_tensors(path, "checkpoint of gnndrive: give a file that --checkpoint wrote")
     if (
         not isinstance(content, dict)
         or content.get("version") != VERSION
@@ -86,3 +77,24 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             "wrote"
         )
     return content
+
+
+def read_tensors(path: Path, wanted: str, device: str | None = None) -> Any:
+    """Read a file of `torch.save`; no code in it is executed.
+
+    Args:
+        path: the file.
+        wanted: what it should be and what to give instead, for the error "PATH is no WANTED".
+        device: where tensors go; None: where they were.
+
+    Raises:
+        ConfigError: it cannot be read, or is no such file.
+    """
+    try:
+        return torch.load(path, weights_only=True, map_location=device)
+    except OSError as error:
+        raise ConfigError(
+            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
+        ) from error
+    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise ConfigError(f"{path} is no {wanted}") from error

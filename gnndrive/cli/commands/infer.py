@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from gnndrive.cli.checkpoints import read_tensors
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.report import say
 from gnndrive.cli.training import ModelSettings
@@ -26,6 +26,10 @@ from gnndrive.inference import infer
 from gnndrive.store.reader import open as open_store
 
 STATES = ("model", "state_dict", "model_state_dict")  # names of the weights in a checkpoint
+WEIGHTS = (
+    "checkpoint: give a file that gnndrive train --checkpoint or torch.save(model.state_dict()) "
+    "wrote"
+)
 
 
 def run(
@@ -80,7 +84,7 @@ def load_model(model: str | None, checkpoint: Path | None) -> Any:
             "there is no model: give --checkpoint of gnndrive train, or --model MODULE:FUNCTION, "
             "or both"
         )
-    content = None if checkpoint is None else _read(checkpoint)
+    content = None if checkpoint is None else read_tensors(checkpoint, WEIGHTS, "cpu")
     if model is not None:
         made = _call(model)
     else:
@@ -118,21 +122,6 @@ def _call(name: str) -> Any:
     except TypeError as error:
         raise ConfigError(
             f"--model {name}: {error}; give a function without arguments that returns the model"
-        ) from error
-
-
-def _read(path: Path) -> Any:
-    """Read a checkpoint; no code in it is executed."""
-    try:
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except OSError as error:
-        raise ConfigError(
-            f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"
-        ) from error
-    except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise ConfigError(
-            f"{path} is no checkpoint: give a file that gnndrive train --checkpoint or torch.save("
-            "model.state_dict()) wrote"
         ) from error
 
 
