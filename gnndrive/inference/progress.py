@@ -106,7 +106,7 @@ class Record:
 
 
 def run_key(*parts: Any) -> str:
-    """16 hexadecimal digits that stand for all that a result depends on."""
+    """A checksum of all that a result depends on, as 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -203,7 +203,7 @@ class StoreDataModule:
         return store
 
     def _validates(self) -> bool:
-        """Whether loaders for training and validation live at once, as far as that is known."""
+        """Whether training and validation have loaders at once; True before a trainer says."""
         if getattr(self, "val_dataloader", None) is None:
             return False
         trainer = getattr(self, "trainer", None)

@@ -14,7 +14,7 @@ from tests.inference.conftest import least_memory
 
 
 class Waited:
-    """A future that knows whether somebody has waited for it."""
+    """A future that records whether its result or exception was taken."""
 
     def __init__(self, future: Any) -> None:
         self._future, self.waited = future, False
