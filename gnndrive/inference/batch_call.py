@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
 from gnndrive.inference.degrees import Normaliser
 from gnndrive.inference.edge_values import EdgeValues
 from gnndrive.inference.layer_pass import target_rows
 from gnndrive.inference.layers import Layers
+from gnndrive.inference.self_check import Given, is_close, reaches_out, uses_more, widened
 from gnndrive.inference.subgraphs import OneHop
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
@@ -46,6 +48,9 @@ class BatchCall:
         self._scales: dict[NodeKey, torch.Tensor] = {}
         floats = (each.dtype for each in layers.parameters if each.is_floating_point())
         self._dtype = next(floats, None)
+        # Where a layer leaves out nodes that are no targets, edges into them are an IndexError on
+        # the CPU, but on a GPU end the process's use of it.
+        self._can_check = where.type == "cpu" or not layers.may_leave_out
         self.edge_bytes = sum(2 * each.row_bytes + 8 for each in values.values())
 
     def of_layer(
@@ -59,25 +64,53 @@ class BatchCall:
             files: the rows that the layer reads, by node type.
         """
 
+        checked = not self._can_check
+
         def compute(batch: OneHop) -> torch.Tensor | None:
-            count = batch.batch.last - batch.batch.first
-            x = {each: self._rows(layer, each, batch, files[each]) for each in files}
-            edge_index = {key: ends.to(self._where) for key, ends in batch.edge_index.items()}
-            values = {
-                argument: {
-                    key: found.read(key, *batch.batch.edges[key]).to(self._where)
-                    for key in edge_index
-                }
-                for argument, found in self._values.items()
-            }
-            if type is not None:
-                self._fill(x, edge_index, values)
-            self._normaliser.show(batch, edge_index, values.get("edge_weight", {}))
-            made = self._call(layer, x, edge_index, count, values)
-            rows = target_rows(made, type, count, layer)
+            nonlocal checked
+            given = self._given(layer, type, batch, files)
+            rows = self._target_rows(layer, type, given)
+            if rows is not None and not checked and reaches_out(batch, type):
+                checked = True
+                self._check(layer, type, given, rows)
             return None if rows is None else rows.detach().to("cpu")
 
         return compute
+
+    def _given(
+        self, layer: int, type: NodeKey, batch: OneHop, files: Mapping[NodeKey, TableFile]
+    ) -> Given:
+        """The tensors of a batch, where the layer is."""
+        x = {each: self._rows(layer, each, batch, files[each]) for each in files}
+        edge_index = {key: ends.to(self._where) for key, ends in batch.edge_index.items()}
+        values = {
+            argument: {
+                key: found.read(key, *batch.batch.edges[key]).to(self._where) for key in edge_index
+            }
+            for argument, found in self._values.items()
+        }
+        if type is not None:
+            self._fill(x, edge_index, values)
+        return Given(batch, x, edge_index, values)
+
+    def _target_rows(self, layer: int, type: NodeKey, given: Given) -> torch.Tensor | None:
+        """The rows that a layer computes for the targets; None: none of their type."""
+        count = given.batch.batch.last - given.batch.batch.first
+        self._normaliser.show(given.batch, given.edge_index, given.values.get("edge_weight", {}))
+        made = self._call(layer, given.x, given.edge_index, count, given.values)
+        return target_rows(made, type, count, layer)
+
+    def _check(self, layer: int, type: NodeKey, given: Given, rows: torch.Tensor) -> None:
+        """Refuse a layer that uses more of the graph than a batch has (self_check.py)."""
+        try:
+            wide = self._target_rows(layer, type, widened(given, type))
+            if wide is None or is_close(rows, wide):
+                return
+            again = self._target_rows(layer, type, given)
+        except Exception:  # of whatever the layer is made of
+            return  # a layer that cannot take edges into other nodes does not use them
+        if again is not None and is_close(rows, again):  # else it draws random numbers
+            raise ConfigError(uses_more(layer))
 
     def _call(self, layer: int, x: Any, edge_index: Any, count: int, values: dict[str, Any]) -> Any:
         """Call a layer with tensors, or with dicts if the store is heterogeneous."""

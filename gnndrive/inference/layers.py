@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch_geometric.nn import HeteroConv
+from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.inference.identity import Identity
@@ -96,6 +97,13 @@ class Layers:
                 + REMEDY
             )
         return convs[layer]
+
+    @property
+    def may_leave_out(self) -> bool:
+        """Whether a layer is told how many targets there are, and may leave out other nodes."""
+        if self._functions is not None:
+            return False
+        return type(self._model).inference_per_layer is not BasicGNN.inference_per_layer
 
     @property
     def identity(self) -> str:
