@@ -212,8 +212,15 @@ class SubgraphSampler(Sampler):
         if sampler.subgraph_type == SubgraphType.induced:
             sampled = dict(edges)
         if sampler.subgraph_type == SubgraphType.bidirectional:
-            sampled = {type: 2 * count for type, count in sampled.items()}
+            sampled = {type: count + _reversed(type, sampled) for type, count in sampled.items()}
         return Bounds(found.nodes, sampled, entries)
+
+
+def _reversed(type: EdgeKey, edges: Mapping[EdgeKey, int]) -> int:
+    """The most edges that a bidirectional sample adds to an edge type: those of a type between the
+    same ends, the other way round."""
+    source, target = ends_of(type)
+    return max((n for each, n in edges.items() if ends_of(each) == (target, source)), default=0)
 
 
 def _as_int64(node: Any) -> Int64Array:

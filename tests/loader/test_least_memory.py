@@ -60,7 +60,10 @@ def settings(draw: random.Random) -> dict[str, Any]:
     return given
 
 
-@pytest.fixture(params=range(20))
+REVERSED = 1016  # bidirectional: an edge type has no edges but those of its reverse
+
+
+@pytest.fixture(params=[*range(20), REVERSED])
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Store, type, dict[str, Any]]]:
