@@ -5,9 +5,9 @@ usage: python bench/memory.py STORE [--memory 3GB,4GB,6GB] [--grid] [--batches 4
 
 Without --grid only `memory=` is run. With it, it competes with topology="resident" and "direct",
 each with samplers 1, 2 and 4, the default queues, and the largest `buffer=` that is not killed:
-from 0.7 of the memory down, in steps of a twentieth of it. The best four of these by a first look
-at a few batches run in turn with `memory=`, round after round, and medians of the rounds are
-compared.
+from 0.75 of the memory down, in steps of a twentieth of it. The best four of these by a first look
+at a few batches, each with the largest buffer that lasts for all batches, run in turn with
+`memory=`, round after round, and medians of the rounds are compared.
 
 A batch's x is touched and dropped; seconds a batch leave out the first --warm-up batches. "in use"
 is the peak of the process's own memory during the epoch beyond what it was before the loader was
@@ -36,7 +36,7 @@ from gnndrive.common.memory import format_size, parse_size
 
 BESIDE = 450_000_000  # for Python, torch and their libraries
 TOPOLOGIES, SAMPLERS = ("resident", "direct"), (1, 2, 4)
-BUFFERS = [0.7 - 0.05 * step for step in range(12)]  # of the memory
+BUFFERS = [0.75 - 0.05 * step for step in range(13)]  # of the memory
 PROBE_BATCHES, PROBE_WARM_UP, BEST = 14, 6, 4
 
 
@@ -89,18 +89,42 @@ def spawn(
 
 
 def by_hand(memory: int, options: argparse.Namespace, group: Cgroup) -> list[dict[str, Any]]:
-    """The best arguments of the grid, by a few batches."""
+    """The best arguments of the grid by a few batches, each with a buffer that lasts."""
     probed: list[tuple[float, dict[str, Any]]] = []
     for topology, samplers in product(TOPOLOGIES, SAMPLERS):
-        for share in BUFFERS:
-            given = {"topology": topology, "samplers": samplers, "buffer": int(share * memory)}
-            result = spawn(given, options, group, PROBE_BATCHES, PROBE_WARM_UP)
-            seconds = "killed" if result is None else f"{result['s']:.2f} s"
-            print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
-            if result is not None:
-                probed.append((result["s"], given))
-                break
-    return [given for _, given in sorted(probed, key=lambda each: each[0])[:BEST]]
+        given = {"topology": topology, "samplers": samplers}
+        if found := largest_buffer(given, memory, BUFFERS, options, group, probe=True):
+            probed.append(found)
+    best = sorted(probed, key=lambda each: each[0])[:BEST]
+    lasting = [
+        largest_buffer(
+            given, memory, [each for each in BUFFERS if each * memory <= given["buffer"] + 1],
+            options, group, probe=False,
+        )
+        for _, given in best
+    ]  # fmt: skip
+    return [found[1] for found in lasting if found is not None]
+
+
+def largest_buffer(
+    given: dict[str, Any], memory: int, shares: list[float], options: argparse.Namespace,
+    group: Cgroup, *, probe: bool,
+) -> tuple[float, dict[str, Any]] | None:  # fmt: skip
+    """Seconds a batch, and the arguments, with the first buffer of `shares` that is not killed."""
+    batches = (PROBE_BATCHES, PROBE_WARM_UP) if probe else (options.batches, options.warm_up)
+    for share in shares:
+        tried = given | {"buffer": int(share * memory)}
+        result = spawn(tried, options, group, *batches)
+        say(memory, tried, result)
+        if result is not None:
+            return result["s"], tried
+    return None
+
+
+def say(memory: int, given: dict[str, Any], result: dict[str, Any] | None) -> None:
+    """Say how a run ended."""
+    seconds = "killed" if result is None else f"{result['s']:.2f} s"
+    print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -117,8 +141,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
                     result = spawn(given, options, group, options.batches, options.warm_up)
                     record = {"limit": memory, "given": given, "killed": result is None}
                     found.append(record | (result or {}))
-                    seconds = "killed" if result is None else f"{result['s']:.2f} s"
-                    print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
+                    say(memory, given, result)
         finally:
             group.close()
     return found
