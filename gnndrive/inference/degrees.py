@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,8 +26,10 @@ from torch_geometric.nn import (
     GCN2Conv,
     GCNConv,
     GPSConv,
+    GRUAggregation,
     HypergraphConv,
     LGConv,
+    LSTMAggregation,
     MessagePassing,
 )
 
@@ -40,6 +43,7 @@ from gnndrive.store.views import StoredEdges
 NODE_BYTES = 16  # for each node while degrees are counted; 4 of them stay
 NORMALISED = (GCNConv, GCN2Conv, LGConv)
 BEYOND = (GatedGraphConv, DirGNNConv, HypergraphConv, GPSConv)  # look further than one hop
+PADDED = (GRUAggregation, LSTMAggregation)
 OF_DEGREES = ("gcn_norm", "get_laplacian")
 
 Form = tuple[EdgeKey, bool, bool]  # an edge type, whether self-loops are added, "improved"
@@ -59,6 +63,13 @@ def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
                 f"{type(conv).__name__} needs more than its targets' in-edges and the rows at "
                 "their ends, and inference gives a layer nothing else: use a conv of one hop, or a "
                 "loader's batches"
+            )
+        if isinstance(conv, PADDED):
+            warnings.warn(
+                f"{type(conv).__name__} pads the neighbours of all targets to the most that one of "
+                "them has, and reads the padding too: its rows depend a little on which targets "
+                "are computed together, in PyG as well; mean, max, sum and softmax do not",
+                stacklevel=2,
             )
         if not isinstance(conv, MessagePassing):
             continue
