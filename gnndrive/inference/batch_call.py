@@ -9,11 +9,18 @@ import torch
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile, ends_of
-from gnndrive.inference.degrees import Normaliser
+from gnndrive.inference.degrees import Normaliser, pads
 from gnndrive.inference.edge_values import EdgeValues
 from gnndrive.inference.layer_pass import target_rows
 from gnndrive.inference.layers import Layers
-from gnndrive.inference.self_check import Given, is_close, reaches_out, uses_more, widened
+from gnndrive.inference.self_check import (
+    REFUSALS,
+    Given,
+    is_close,
+    is_telling,
+    uses_more,
+    widened,
+)
 from gnndrive.inference.subgraphs import OneHop
 from gnndrive.store.format import torch_dtype
 from gnndrive.store.reader import Store
@@ -51,6 +58,7 @@ class BatchCall:
         # Where a layer leaves out nodes that are no targets, edges into them are an IndexError on
         # the CPU, but on a GPU end the process's use of it.
         self._can_check = where.type == "cpu" or not layers.may_leave_out
+        self._can_check &= not any(map(pads, layers.modules))  # warned of by convs_of
         self.edge_bytes = sum(2 * each.row_bytes + 8 for each in values.values())
 
     def of_layer(
@@ -69,11 +77,16 @@ class BatchCall:
         def compute(batch: OneHop) -> torch.Tensor | None:
             nonlocal checked
             given = self._given(layer, type, batch, files)
-            rows = self._target_rows(layer, type, given)
-            if rows is not None and not checked and reaches_out(batch, type):
-                checked = True
-                self._check(layer, type, given, rows)
-            return None if rows is None else rows.detach().to("cpu")
+            if checked or not is_telling(batch, type, self._store.nodes(type).num_nodes):
+                rows = self._target_rows(layer, type, given)
+                return None if rows is None else rows.detach().to("cpu")
+            checked = True
+            rows = self._target_rows(layer, type, given.copy())  # a layer may change what it gets
+            if rows is None:
+                return None
+            rows = rows.detach().clone()  # and may return the same memory again
+            self._check(layer, type, given, rows)
+            return rows.to("cpu")
 
         return compute
 
@@ -103,12 +116,12 @@ class BatchCall:
     def _check(self, layer: int, type: NodeKey, given: Given, rows: torch.Tensor) -> None:
         """Refuse a layer that uses more of the graph than a batch has (self_check.py)."""
         try:
-            wide = self._target_rows(layer, type, widened(given, type))
+            wide = self._target_rows(layer, type, widened(given.copy(), type))
             if wide is None or is_close(rows, wide):
                 return
             again = self._target_rows(layer, type, given)
-        except Exception:  # of whatever the layer is made of
-            return  # a layer that cannot take edges into other nodes does not use them
+        except REFUSALS:
+            return  # it takes no further nodes or edges, so it cannot be tried
         if again is not None and is_close(rows, again):  # else it draws random numbers
             raise ConfigError(uses_more(layer))
 

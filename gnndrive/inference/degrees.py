@@ -28,9 +28,11 @@ from torch_geometric.nn import (
     GPSConv,
     GRUAggregation,
     HypergraphConv,
+    LCMAggregation,
     LGConv,
     LSTMAggregation,
     MessagePassing,
+    PatchTransformerAggregation,
 )
 
 from gnndrive.common.errors import ConfigError
@@ -43,7 +45,7 @@ from gnndrive.store.views import StoredEdges
 NODE_BYTES = 16  # for each node while degrees are counted; 4 of them stay
 NORMALISED = (GCNConv, GCN2Conv, LGConv)
 BEYOND = (GatedGraphConv, DirGNNConv, HypergraphConv, GPSConv)  # look further than one hop
-PADDED = (GRUAggregation, LSTMAggregation)
+PADDED = (GRUAggregation, LCMAggregation, LSTMAggregation, PatchTransformerAggregation)
 OF_DEGREES = ("gcn_norm", "get_laplacian")
 
 Form = tuple[EdgeKey, bool, bool]  # an edge type, whether self-loops are added, "improved"
@@ -67,8 +69,8 @@ def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
         if isinstance(conv, PADDED):
             warnings.warn(
                 f"{type(conv).__name__} pads the neighbours of all targets to the most that one of "
-                "them has, and reads the padding too: its rows depend a little on which targets "
-                "are computed together, in PyG as well; mean, max, sum and softmax do not",
+                "them has, and reads the padding too: its rows depend on which targets are "
+                "computed together, in PyG as well; mean, max, sum and softmax do not",
                 stacklevel=2,
             )
         if not isinstance(conv, MessagePassing):
@@ -91,6 +93,11 @@ def convs_of(modules: Iterable[torch.nn.Module]) -> list[Any]:
                 "or compute the weights before, and use a conv that takes them"
             )
     return found
+
+
+def pads(module: torch.nn.Module) -> bool:
+    """Whether a module has an aggregation that reads its padding."""
+    return any(isinstance(each, PADDED) for each in module.modules())
 
 
 class Normaliser:

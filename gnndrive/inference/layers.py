@@ -103,7 +103,8 @@ class Layers:
         """Whether a layer is told how many targets there are, and may leave out other nodes."""
         if self._functions is not None:
             return False
-        return type(self._model).inference_per_layer is not BasicGNN.inference_per_layer
+        method = getattr(self._model.inference_per_layer, "__func__", None)
+        return method is not BasicGNN.inference_per_layer
 
     @property
     def identity(self) -> str:

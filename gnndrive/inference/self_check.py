@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnndrive.common.records import EdgeKey, NodeKey, ends_of
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, ends_of
 from gnndrive.inference.subgraphs import OneHop
+from gnndrive.inference.targets import BATCH_ENTRIES
 
 FURTHER = 4096  # at most so many nodes are added, and so many edges of each kind below
 TOLERANCE = 1e-3
 HALF_TOLERANCE = 2e-2  # for rows of 16 bits
+REFUSALS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
+"""What layers raise that do not take further nodes or edges."""
 
 ByType = dict[Any, torch.Tensor]
 
@@ -40,17 +43,30 @@ class Given:
     edge_index: ByType
     values: dict[str, ByType]
 
+    def copy(self) -> Given:
+        """The same with tensors of its own."""
+        values = {name: _cloned(of_type) for name, of_type in self.values.items()}
+        return Given(self.batch, _cloned(self.x), _cloned(self.edge_index), values)
 
-def reaches_out(batch: OneHop, type: NodeKey) -> bool:
-    """Whether a batch has an in-edge from a node that is no target.
+
+def _cloned(tensors: ByType) -> ByType:
+    return {type: tensor.clone() for type, tensor in tensors.items()}
+
+
+def is_telling(batch: OneHop, type: NodeKey, nodes: int) -> bool:
+    """Whether a batch is not the whole graph, so that a layer may compute something else in it, and
+    is small enough to be computed again with more.
 
     Args:
         batch: the subgraph.
         type: the targets' type.
+        nodes: the number of nodes of that type.
     """
+    if batch.batch.entries > BATCH_ENTRIES:
+        return False
     count = batch.batch.last - batch.batch.first
-    return any(
-        bool(edge_index.size(1)) and (ends_of(key)[0] != type or int(edge_index[0].max()) >= count)
+    return count < nodes or any(
+        bool(edge_index.size(1)) and ends_of(key)[0] != type
         for key, edge_index in batch.edge_index.items()
     )
 
@@ -58,27 +74,35 @@ def reaches_out(batch: OneHop, type: NodeKey) -> bool:
 def widened(given: Given, type: NodeKey) -> Given:
     """Add what must not change the targets' rows.
 
-    That are copies of one node of the targets' type, in-edges of them from the sources of the
-    batch, and for each in-edge from a node of that type which is no target its reverse.
+    That are copies of one node of each type, in-edges of those of the targets' type from the
+    sources of the batch, and for each in-edge from a node which is no target its reverse.
 
     Args:
         given: what a layer was called with.
         type: the targets' type.
     """
     count = given.batch.batch.last - given.batch.batch.first
-    rows = given.x[type]
-    further = min(len(rows), FURTHER)
-    far = int(rows.float().abs().view(len(rows), -1).sum(1).argmax()) if rows.numel() else 0
-    x = given.x | {type: torch.cat([rows, rows[far : far + 1].expand(further, *rows.shape[1:])])}
-    ids = given.batch.nodes[type]
-    nodes = given.batch.nodes | {type: np.concatenate([ids, np.repeat(ids[far], further)])}
+    rows = len(given.x[type])
+    x, nodes = dict(given.x), dict(given.batch.nodes)
+    for each in nodes:
+        if each in x and len(x[each]):
+            x[each], nodes[each] = _with_copies(x[each], nodes[each])
     edge_index, values = dict(given.edge_index), {k: dict(v) for k, v in given.values.items()}
     for key in given.batch.edge_index:
-        edges, chosen = _more_edges(edge_index[key], key, type, count, len(rows), further)
+        further = len(x[type]) - rows
+        edges, chosen = _more_edges(edge_index[key], key, type, count, rows, further)
         edge_index[key] = torch.cat([edge_index[key], edges], dim=1)
         for of_type in values.values():
             of_type[key] = torch.cat([of_type[key], of_type[key][chosen]])
     return Given(replace(given.batch, nodes=nodes), x, edge_index, values)
+
+
+def _with_copies(rows: torch.Tensor, ids: Int64Array) -> tuple[torch.Tensor, Int64Array]:
+    """Rows and their ids, and copies of the one with the largest values among the first."""
+    first = rows[:FURTHER]
+    far = int(first.float().abs().view(len(first), -1).sum(1).argmax()) if rows.numel() else 0
+    copies = rows[far : far + 1].expand(len(first), *rows.shape[1:])
+    return torch.cat([rows, copies]), np.concatenate([ids, np.repeat(ids[far], len(first))])
 
 
 def _more_edges(

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import GATConv, GCNConv, HeteroConv, MessagePassing, SAGEConv
+from torch_geometric.nn import GATConv, GCNConv, GraphSAGE, HeteroConv, MessagePassing, SAGEConv
 from torch_geometric.utils import add_self_loops, degree, scatter, softmax
 
 import gnndrive
 from gnndrive import ConfigError, Store
 from gnndrive.inference import infer
-from tests.inference.conftest import COLUMNS
+from gnndrive.inference.layers import Layers
+from tests.inference.conftest import COLUMNS, NODES
 
 BATCH = 50
 Layer = Callable[[Any, Any], Any]
@@ -59,7 +60,23 @@ def two_hops(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
     return scatter(once[source], target, dim_size=len(x))
 
 
-@pytest.mark.parametrize("layer", [TutorialGCN(), AttentionOfSources(), centred, two_hops])
+class IntoOneBuffer(torch.nn.Module):
+    """Returns the same memory each time."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "out"):
+            self.out = torch.empty(NODES * 20, COLUMNS)
+        return self.out[: len(x)].copy_(x - x.mean(0))
+
+
+def halved_in_place(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return x.mul_(0.5) - x.mean(0)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [TutorialGCN(), AttentionOfSources(), centred, two_hops, IntoOneBuffer(), halved_in_place],
+)
 def test_it_is_refused(layer: Layer, store: Store):
     torch.manual_seed(0)
     with pytest.raises(ConfigError, match=r"layer 1 computes other rows.*edge_weight="):
@@ -84,19 +101,51 @@ def degrees_of_targets(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tenso
     return x * degree(edge_index[1], len(x)).view(-1, 1)
 
 
+def doubled_in_place(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    return x.mul_(2)
+
+
 @pytest.mark.parametrize(
     "layer",
-    [of_sources, degrees_of_targets, SAGEConv(COLUMNS, 4), GCNConv(COLUMNS, 4),
+    [of_sources, doubled_in_place, degrees_of_targets, SAGEConv(COLUMNS, 4), GCNConv(COLUMNS, 4),
      GATConv(COLUMNS, 4), SAGEConv(COLUMNS, 4, aggr="median")],
 )  # fmt: skip
 def test_what_inference_can_do_is_not_refused(layer: Layer, store: Store, data: Data):
     infer([layer], store, batch_size=BATCH)
     edges = data.edge_index[:, data.edge_index[1].argsort(stable=True)]
     with torch.inference_mode():
-        wanted = layer(data.x, edges)
+        wanted = layer(data.x.clone(), edges)
     assert torch.allclose(
         store.tensor("h"), wanted, atol=1e-3
     )  # test_equal.py compares more closely
+
+
+def test_batches_without_edges_to_others(tmp_path: Path):
+    ends = torch.arange(200)
+    graph = Data(x=torch.randn(200, 3), edge_index=torch.stack([ends, ends ^ 1]))
+    store = gnndrive.from_data(graph, tmp_path / "pairs.gnn")
+    with pytest.raises(ConfigError, match="layer 1 computes other rows"):
+        infer([centred], store, batch_size=BATCH)
+
+
+def test_a_hub_that_is_padded_for_is_not_refused(tmp_path: Path):
+    hub = torch.stack([torch.full((400,), 399), torch.arange(400)])
+    edges = torch.cat([torch.randint(0, 400, (2, 1200)), hub, hub.flip(0)], dim=1)
+    store = gnndrive.from_data(Data(x=torch.randn(400, 8), edge_index=edges), tmp_path / "hub.gnn")
+    with pytest.warns(UserWarning, match=r"LSTMAggregation pads"):
+        infer([SAGEConv(8, 4, aggr="lstm")], store, batch_size=BATCH)
+    assert "h" in store.node_names
+
+
+@pytest.mark.parametrize("wrap", ["compiled", "replaced", "plain"])
+def test_models_that_may_leave_out_nodes_are_known(wrap: str):
+    """On a GPU such a model is not tried."""
+    model: Any = GraphSAGE(8, 8, 2, 4)
+    if wrap == "compiled":
+        model = torch.compile(model)
+    elif wrap == "replaced":
+        model.inference_per_layer = LeavesOut().inference_per_layer
+    assert Layers(model, None).may_leave_out == (wrap == "replaced")
 
 
 def test_padding_that_is_read_is_said(store: Store):
@@ -148,7 +197,7 @@ def test_several_types(hetero_store: Store, hetero: HeteroData):
 
     def wrong(x: Any, edge_index: Any) -> Any:
         made = right(x, edge_index)
-        return {key: rows - x["author"].mean() for key, rows in made.items()}
+        return made | {"paper": made["paper"] - x["author"].mean()}
 
     infer([right], hetero_store, batch_size=BATCH)
     with pytest.raises(ConfigError, match="layer 1 computes other rows"):
