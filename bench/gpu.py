@@ -49,8 +49,9 @@ import torch
 from _gpu_loaders import RUNS
 from _limits import Cgroup, limited
 
+from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices._staged import PORTION_BYTES
-from gnndrive.buffer.devices.cuda import WAYS, TorchDriver
+from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gnndrive.buffer.devices import cuda
+from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.buffer.devices.cuda import Cuda, TorchDriver
 from tests.loader.conftest import data, make, store
 
@@ -21,7 +21,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"needs a CUDA GPU: torch {torch.__version__} sees none")
 
 
-@pytest.fixture(params=cuda.WAYS)
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     """How rows are moved; without CuPy there is only one way."""
     if request.param == "zero-copy":

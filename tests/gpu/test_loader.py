@@ -32,8 +32,8 @@ BAD_NODE, BAD_BATCH = 100, 6  # in batches of 16 seeds each
 @pytest.fixture(autouse=True)
 def the_way(request: pytest.FixtureRequest, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let loaders move rows in one of the two ways."""
-    find = cuda._cupy
-    monkeypatch.setattr(cuda, "_cupy", lambda asked: find(way))
+    find = cuda.find_cupy
+    monkeypatch.setattr(cuda, "find_cupy", lambda asked: find(way))
 
 
 def on_gpu(batch: Data) -> Data:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices._events import Waiter
+from gnndrive.buffer.devices._kernels import MoveKernel, find_cupy
 from gnndrive.buffer.devices._staged import Driver, Staged
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.array_pool import keep_from_children, private_map
@@ -26,30 +27,11 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import Int32Array
 
-WAYS = ("zero-copy", "staged")
 MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
-_UNITS = ((16, "uint4"), (8, "uint2"), (4, "unsigned int"), (2, "unsigned short"))
 _cuda: Any = torch.cuda  # much of it has no types
 Event: TypeAlias = tuple[torch.cuda.Stream, Any]
 """A stream, and torch's event on it."""
-_THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16
 _HOST_REGISTER_PORTABLE_MAPPED = 3
-# One warp for each row of `units` units: in a row of 512 bytes each lane makes one access.
-_MOVE_ROWS = """
-extern "C" __global__ void move_rows(
-    UNIT *into, const int *into_row, const UNIT *from, const int *from_row,
-    const long long rows, const long long units)
-{
-    const long long warps = (long long)gridDim.x * blockDim.x / 32;
-    long long row = ((long long)blockIdx.x * blockDim.x + threadIdx.x) / 32;
-    for (; row < rows; row += warps) {
-        const UNIT *source = from + (long long)from_row[row] * units;
-        UNIT *target = into + (into_row ? (long long)into_row[row] : row) * units;
-        for (long long unit = threadIdx.x % 32; unit < units; unit += 32)
-            target[unit] = source[unit];
-    }
-}
-"""
 
 
 class TorchDriver(Driver):
@@ -68,16 +50,16 @@ class TorchDriver(Driver):
         Cuda.check(device)
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
-        self._cupy = _cupy(way)
-        self._kernels: dict[str, Any] = {}
+        cupy = find_cupy(way)
         self._registered: dict[int, npt.NDArray[np.uint8]] = {}
         with torch.cuda.device(self.device):
             self._compute = torch.cuda.current_stream()
             self._side = _cuda.Stream()
             self._copies = _cuda.Stream()  # or labels would wait for the next batches' rows
-        if self._cupy is not None:
+        self._kernel = None if cupy is None else MoveKernel(cupy, self.device)
+        if self._kernel is not None:
             self._try_kernel(way)
-        self.way = "staged" if self._cupy is None else "zero-copy"
+        self.way = "staged" if self._kernel is None else "zero-copy"
         # One for each stream: gathers wait for the user's own work, and scatters must not.
         streams = {self._side, self._compute}
         self._waiters = {stream: Waiter(self.device) for stream in streams}
@@ -110,7 +92,7 @@ class TorchDriver(Driver):
             "install the cupy package of your CUDA version, with its compiler",
             stacklevel=2,
         )
-        self._cupy = None
+        self._kernel = None
 
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """See `Driver.pinned`: a private mapping, because O_DIRECT needs aligned memory."""
@@ -157,9 +139,9 @@ class TorchDriver(Driver):
         """See `Driver.scatter`."""
         places, slots = torch.from_numpy(moves[0]), torch.from_numpy(moves[1])
         with torch.cuda.device(self.device), torch.cuda.stream(self._side):
-            if self._cupy is not None:
+            if self._kernel is not None:
                 source = torch.from_numpy(staging)
-                self._move(self._side, into, slots, source, places, len(places))
+                self._kernel.move(self._side, into, slots, source, places, len(places))
             else:
                 low, high = int(moves[0].min()), int(moves[0].max()) + 1
                 copied = torch.from_numpy(staging[low:high]).to(self.device, non_blocking=True)
@@ -173,10 +155,10 @@ class TorchDriver(Driver):
         index = torch.from_numpy(alias).pin_memory()
         with torch.cuda.device(self.device), torch.cuda.stream(self._compute):
             there = index.to(self.device, non_blocking=True)
-            if self._cupy is not None:
+            if self._kernel is not None:
                 shape = len(alias), rows.shape[1]
                 out = torch.empty(shape, dtype=torch.uint8, device=self.device)
-                self._move(self._compute, out, None, rows, there, len(alias))
+                self._kernel.move(self._compute, out, None, rows, there, len(alias))
             else:
                 out = _wide(rows).index_select(0, there).view(torch.uint8)
             return out, self._record(self._compute)
@@ -232,63 +214,12 @@ class TorchDriver(Driver):
         event.record(stream)
         return stream, event
 
-    def _move(
-        self,
-        stream: torch.cuda.Stream,
-        into: torch.Tensor,
-        into_row: torch.Tensor | None,
-        source: torch.Tensor,
-        source_row: torch.Tensor,
-        rows: int,
-    ) -> None:
-        """Copy row `source_row[i]` of `source` to row `into_row[i]` (None: `i`) of `into`."""
-        if not rows:
-            return
-        width = int(into.shape[1])
-        unit, name = _unit(width)
-        if name not in self._kernels:
-            self._kernels[name] = self._cupy.RawKernel(_code(name), "move_rows")
-        blocks = min(-(-rows * _WARP // _THREADS), _BLOCKS_MAX)
-        arguments = (
-            into.data_ptr(), 0 if into_row is None else into_row.data_ptr(),
-            source.data_ptr(), source_row.data_ptr(), rows, width // unit,
-        )  # fmt: skip
-        with self._cupy.cuda.ExternalStream(stream.cuda_stream, self.device.index):
-            self._kernels[name]((blocks,), (_THREADS,), tuple(map(np.int64, arguments)))
-
 
 def _forget_error(device: torch.device) -> None:
     """Clear CUDA's error of a call that has failed: the thread's next launch would raise it, so
     launch a kernel and ignore its error."""
     with contextlib.suppress(RuntimeError):
         torch.ones(1, device=device)
-
-
-def _cupy(way: str | None) -> Any:
-    """The CuPy module for the zero-copy way, or None for the staged way."""
-    if way not in (None, *WAYS):
-        raise ConfigError(f"way={way!r}: choose one of {', '.join(WAYS)}")
-    if way == "staged":
-        return None
-    try:
-        import cupy
-    except ImportError:
-        if way is None:
-            return None
-        raise ConfigError(
-            "way='zero-copy' needs CuPy: install the cupy package of your CUDA version"
-        ) from None
-    return cupy
-
-
-def _code(unit: str) -> str:
-    """The kernel's source for rows made of the C type `unit`."""
-    return _MOVE_ROWS.replace("UNIT", unit)
-
-
-def _unit(width: int) -> tuple[int, str]:
-    """The widest unit, as (bytes, C type), of which `width` bytes are a multiple."""
-    return next(((unit, name) for unit, name in _UNITS if width % unit == 0), (1, "unsigned char"))
 
 
 def _wide(rows: torch.Tensor) -> torch.Tensor:
