@@ -1,0 +1,150 @@
+"""The part of CuPy that gnndrive uses, on the fake GPUs: streams and gnndrive's own kernels.
+
+A kernel is not compiled. Its parameters are read from its source by their names, and its work is
+done with numpy: row `from_row[i]` of `from` goes to row `into_row[i]` of `into`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.testing.fake_cuda.memory import Block
+from gnndrive.testing.fake_cuda.streams import FakeStream, cuda_error
+from gnndrive.testing.fake_cuda.tensors import DEVICE_BYTES_PER_S, HOST_BYTES_PER_S, LAUNCH_S
+
+VERSION = "14.2.0"
+UNIT_BYTES = {"uint4": 16, "uint2": 8, "unsigned int": 4, "unsigned short": 2, "unsigned char": 1}
+_PARAMETER = re.compile(r"(?:const\s+)?([\w ]+?)\s*\*?\s*(?:__restrict__\s+)?(\w+)\s*$")
+
+
+def fake_cupy(machine: Any) -> ModuleType:
+    """A module to stand for CuPy."""
+    module: Any = ModuleType("cupy")
+    module.__spec__ = ModuleSpec("cupy", None)
+    module.__version__ = VERSION
+    state = threading.local()
+
+    class Stream:
+        """A stream of another library; a context in which kernels are launched on it."""
+
+        def __init__(self, pointer: int, device_id: int = -1) -> None:
+            device = machine.current_device() if device_id < 0 else device_id
+            self.ptr, self.device_id = pointer, device
+            self.fake = _stream(machine, pointer, device)
+
+        @classmethod
+        def from_external(cls, stream: Any) -> Stream:
+            """The stream of an object with `__cuda_stream__`."""
+            return cls(stream.__cuda_stream__()[1])
+
+        def __enter__(self) -> Stream:
+            state.streams = [*getattr(state, "streams", []), self.fake]
+            return self
+
+        def __exit__(self, *raised: object) -> None:
+            state.streams = state.streams[:-1]
+
+    class RawKernel:
+        """One of gnndrive's kernels."""
+
+        def __init__(self, code: str, name: str, options: Any = (), **given: Any) -> None:
+            self._name = name
+            signature = re.search(rf"\b{name}\s*\((.*?)\)", code, re.DOTALL)
+            assert signature is not None, "no such kernel in the source"
+            found = [_PARAMETER.search(part) for part in signature[1].split(",")]
+            self._parameters = [(each[1].strip(), each[2]) for each in found if each is not None]
+
+        def compile(self, *given: Any, **named: Any) -> None:
+            """Nothing to do."""
+
+        def __call__(self, grid: Any, block: Any, args: Any, **given: Any) -> None:
+            assert len(args) == len(self._parameters), "another number of arguments"
+            assert grid[0] > 0, "an empty grid"
+            streams = getattr(state, "streams", None) or [machine.default_stream()]
+            values = {
+                name: int(value) for (_, name), value in zip(self._parameters, args, strict=True)
+            }
+            kinds = {name: kind for kind, name in self._parameters}
+            _move(machine, streams[-1], self._name, values, UNIT_BYTES[kinds["into"]])
+
+    class Device:
+        """A device; a context in which it is current."""
+
+        def __init__(self, device: int) -> None:
+            self._index = machine.check_device(device)
+
+        def __enter__(self) -> None:
+            thread = machine.timeline.thread
+            self._before, thread.device = thread.device, self._index
+
+        def __exit__(self, *raised: object) -> None:
+            machine.timeline.thread.device = self._before
+
+    runtime = SimpleNamespace(
+        deviceGetAttribute=lambda attribute, device: 1,
+        getDevice=machine.current_device,
+        runtimeGetVersion=lambda: 13000,
+    )
+    module.RawKernel = RawKernel
+    module.cuda = SimpleNamespace(
+        Stream=Stream, ExternalStream=Stream, Device=Device, runtime=runtime
+    )
+    return module  # type: ignore[no-any-return]
+
+
+def _stream(machine: Any, pointer: int, device: int) -> FakeStream:
+    for stream in machine.all_streams():
+        if stream.cuda_stream == pointer and stream.device.index == device:
+            found: FakeStream = stream
+            return found
+    raise cuda_error(400)
+
+
+def _bytes_at(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    whole = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
+    return np.frombuffer(whole, np.uint8)[:nbytes]
+
+
+def _block(machine: Any, address: int) -> Block | None:
+    """The device's block at an address; None: it is pinned host memory.
+
+    Raises:
+        RuntimeError: the device can read neither.
+    """
+    block: Block | None = machine.memory.find(address)
+    if block is None and not machine.host.is_pinned(address):
+        raise cuda_error(700)
+    return block
+
+
+def _move(machine: Any, stream: FakeStream, name: str, values: dict[str, int], unit: int) -> None:
+    if machine.current_device() != stream.device.index:
+        raise cuda_error(400)
+    rows, row_bytes = values["rows"], values["units"] * unit
+    sides: dict[str, Any] = {}
+    used: dict[str, list[tuple[Block, Any]]] = {"from": [], "into": []}
+    for side in ("from", "into"):
+        places = np.arange(rows, dtype=np.int64)
+        if address := values.get(f"{side}_row", 0):
+            places = _bytes_at(address, 4 * rows).view(np.int32).astype(np.int64)
+            if (block := _block(machine, address)) is not None:
+                used["from"].append((block, None))
+        memory = values[side]
+        if (block := _block(machine, memory)) is not None:
+            used[side].append((block, memory - block.address + places * row_bytes))
+        count = int(places.max()) + 1
+        sides[side] = _bytes_at(memory, count * row_bytes).reshape(count, row_bytes), places
+    (source, source_rows), (into, into_rows) = sides["from"], sides["into"]
+    into[into_rows] = source[source_rows]
+    on_host = len(used["from"]) < 1 + bool(values.get("from_row")) + bool(values.get("into_row"))
+    rate = HOST_BYTES_PER_S if on_host else DEVICE_BYTES_PER_S
+    nbytes = rows * row_bytes
+    machine.launch(name, stream, used["from"], used["into"], LAUNCH_S + nbytes / rate, nbytes)

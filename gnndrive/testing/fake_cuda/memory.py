@@ -1,0 +1,327 @@
+"""Memory of the fake GPUs: torch's caching allocator, pinned memory, registered memory.
+
+A GPU's memory is host memory. A block that is freed is kept for its stream and is given out again
+as torch does it: at once to the stream that it was allocated on, after the streams of
+`record_stream` have ended. What each stream did to a block is kept, so that two streams which use
+the same bytes without an order between them are found (`problems`), whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.testing.fake_cuda.streams import Clock, FakeStream, Timeline
+
+ROUND_BYTES = 512  # as torch's allocator rounds
+ALIGNED_BYTES = 4096
+POISON, POISONED_BYTES_MAX = 0xEE, 16 << 20
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a stream did to a block.
+
+    Attributes:
+        stream: which.
+        count: how many pieces of work the stream had then.
+        writes: whether it wrote.
+        rows: offsets of the rows that it used, in bytes; None: all bytes.
+    """
+
+    stream: FakeStream
+    count: int
+    writes: bool
+    rows: npt.NDArray[np.int64] | None = None
+
+    def meets(self, other: Access) -> bool:
+        """Whether both use the same bytes and one writes."""
+        if not (self.writes or other.writes):
+            return False
+        if self.rows is None or other.rows is None:
+            return True
+        return bool(np.isin(self.rows, other.rows).any())
+
+
+@dataclass(eq=False)
+class Block:
+    """Memory of a device.
+
+    Attributes:
+        memory: uint8 [bytes].
+        device: which.
+        stream: on which it was allocated.
+        recorded: the streams of `record_stream`.
+        accesses: what was done to it and is not known to have ended.
+        ready_at: virtual time at which it may be given out again.
+    """
+
+    memory: Bytes
+    device: int
+    stream: FakeStream
+    recorded: set[FakeStream] = field(default_factory=set)
+    accesses: list[Access] = field(default_factory=list)
+    ready_at: float = 0.0
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self.memory.ctypes.data)
+
+
+@dataclass
+class Counters:
+    """Bytes of one device, as `torch.cuda.memory_…` names them."""
+
+    allocated: int = 0
+    reserved: int = 0
+    peak_allocated: int = 0
+    peak_reserved: int = 0
+    fraction: float = 1.0
+
+
+class OutOfMemory(Exception):
+    """The device has no memory for an allocation, nor after its cached blocks were freed."""
+
+
+class DeviceMemory:
+    """The memory of all devices.
+
+    Args:
+        timeline: the virtual time.
+        devices: how many there are.
+        nbytes: of each.
+        races: whether to look for accesses without an order.
+
+    Attributes:
+        counters: of each device.
+        taken: bytes of each device that other processes use.
+        problems: what was found.
+        trims_itself: whether a failed allocation is tried again without cached blocks, as torch's
+            default allocator does it.
+    """
+
+    def __init__(self, timeline: Timeline, devices: int, nbytes: int, races: bool) -> None:
+        self.nbytes, self._timeline, self._races = nbytes, timeline, races
+        self.counters = [Counters() for _ in range(devices)]
+        self.taken = [0] * devices
+        self.problems: list[str] = []
+        self.trims_itself = True
+        self._blocks: dict[int, Block] = {}  # in use, by address
+        self._cached: list[Block] = []
+        self._freed: deque[tuple[Block, Clock, Clock]] = deque()
+
+    def free_bytes(self, device: int) -> int:
+        """What cudaMemGetInfo calls free."""
+        self.collect()
+        return self.nbytes - self.taken[device] - self.counters[device].reserved
+
+    def allocate(self, nbytes: int, stream: FakeStream) -> tuple[Block, Bytes]:
+        """A block and an array over it; the block is freed when the array is gone.
+
+        Raises:
+            OutOfMemory: there is no memory.
+        """
+        self.collect()
+        device = stream.device.index
+        size = max(-(-nbytes // ROUND_BYTES), 1) * ROUND_BYTES
+        block = self._cached_block(size, stream)
+        if block is None:
+            block = Block(self._new(size, device), device, stream)
+        counters = self.counters[device]
+        counters.allocated += len(block.memory)
+        counters.peak_allocated = max(counters.peak_allocated, counters.allocated)
+        if len(block.memory) <= POISONED_BYTES_MAX:
+            block.memory[:] = POISON
+        self._blocks[block.address] = block
+        array = block.memory[:size]
+        weakref.finalize(array, self._let_go, block)
+        return block, array
+
+    def _cached_block(self, size: int, stream: FakeStream) -> Block | None:
+        for block in self._cached:
+            fits = size <= len(block.memory) <= 2 * size
+            if fits and block.stream is stream and block.ready_at <= self._timeline.now:
+                self._cached.remove(block)
+                block.recorded.clear()
+                block.accesses = [each for each in block.accesses if each.stream is stream]
+                return block
+        return None
+
+    def _new(self, size: int, device: int) -> Bytes:
+        self._timeline.check_capture("cudaMalloc")
+        counters = self.counters[device]
+        for attempt in range(2):
+            within = counters.reserved + size <= counters.fraction * self.nbytes
+            if within and size <= self.free_bytes(device):
+                break
+            if attempt or not self.trims_itself:
+                raise OutOfMemory
+            self.empty_cache()
+        counters.reserved += size
+        counters.peak_reserved = max(counters.peak_reserved, counters.reserved)
+        return aligned(size)
+
+    def _let_go(self, block: Block) -> None:
+        """Called by a finalizer in any thread: only notes what is known now."""
+        self._freed.append((block, dict(block.stream.clock), dict(self._timeline.host)))
+
+    def collect(self) -> None:
+        """Put blocks that were freed into the cache."""
+        with self._timeline.lock:
+            while self._freed:
+                block, clock, host = self._freed.popleft()
+                del self._blocks[block.address]
+                self.counters[block.device].allocated -= len(block.memory)
+                for each in block.accesses:
+                    known = max(clock.get(each.stream.number, 0), host.get(each.stream.number, 0))
+                    own = each.stream is block.stream or each.stream in block.recorded
+                    if self._races and not own and known < each.count:
+                        self.problems.append(
+                            f"{len(block.memory)} bytes of {block.stream} were freed while "
+                            f"{each.stream} may use them: record_stream is missing"
+                        )
+                block.ready_at = max((each.time for each in block.recorded), default=0.0)
+                self._cached.append(block)
+
+    def empty_cache(self) -> None:
+        """Give cached blocks back, after the streams of their `record_stream`."""
+        self.collect()
+        for block in self._cached:
+            self._timeline.check_capture("cudaFree")
+            self._timeline.reached({}, block.ready_at)
+            self.counters[block.device].reserved -= len(block.memory)
+        self._cached.clear()
+
+    def find(self, address: int) -> Block | None:
+        """The block in use that has this address, or None."""
+        self.collect()
+        block = self._blocks.get(address)
+        if block is not None or not self._blocks:
+            return block
+        before = max((each for each in self._blocks if each <= address), default=None)
+        if before is None or address >= before + len(self._blocks[before].memory):
+            return None
+        return self._blocks[before]
+
+    def use(
+        self, block: Block, stream: FakeStream, writes: bool,
+        rows: npt.NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
+        """Note that the stream's latest work uses the block.
+
+        Raises:
+            AssertionError: another stream uses the same bytes, and neither waits for the other.
+        """
+        if not self._races:
+            return
+        access = Access(stream, stream.clock[stream.number], writes, rows)
+        host, kept = self._timeline.host, []
+        for each in block.accesses:
+            if host.get(each.stream.number, 0) >= each.count:
+                continue
+            ordered = each.stream is stream or (
+                stream.clock.get(each.stream.number, 0) >= each.count
+            )
+            if not ordered and access.meets(each):
+                problem = (
+                    f"{stream} {'writes' if writes else 'reads'} {len(block.memory)} bytes that "
+                    f"{each.stream} {'writes' if each.writes else 'reads'}: neither waits for the "
+                    "other"
+                )
+                self.problems.append(problem)
+                raise AssertionError(problem)
+            if not (each.stream is stream and rows is None and writes >= each.writes):
+                kept.append(each)
+        block.accesses = [*kept, access]
+
+
+class HostMemory:
+    """Pinned host memory of torch's allocator, and memory registered with cudaHostRegister.
+
+    Attributes:
+        pinned_bytes: of torch's allocator, in use and cached: it rounds up to powers of two.
+        registered: bytes by address.
+        registered_bytes_max: how much can be registered.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        self.pinned_bytes = 0
+        self.registered: dict[int, int] = {}
+        self.registered_bytes_max = 1 << 40
+        self._problems = problems
+        self._cached: dict[int, list[Bytes]] = {}
+        self._pinned: dict[int, int] = {}
+
+    def pin(self, tensor: torch.Tensor, made: Any) -> torch.Tensor:
+        """A copy of a host tensor in pinned memory; `made()` is called if the cache has none."""
+        nbytes = tensor.numel() * tensor.itemsize
+        size = 1 << max(nbytes - 1, 1).bit_length()
+        cached = self._cached.setdefault(size, [])
+        if cached:
+            memory = cached.pop()
+        else:
+            made()
+            memory = aligned(size)
+            self.pinned_bytes += size
+        array = memory[:]
+        address = int(array.ctypes.data)
+        self._pinned[address] = size
+        weakref.finalize(array, self._unpin, memory, address)
+        out = torch.from_numpy(array)[:nbytes].view(tensor.dtype).view(tensor.shape)
+        return out.copy_(tensor.detach())
+
+    def _unpin(self, memory: Bytes, address: int) -> None:
+        self._pinned.pop(address, None)
+        self._cached[len(memory)].append(memory)
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether CUDA can copy from there asynchronously."""
+        whole = [*list(self._pinned.items()), *list(self.registered.items())]
+        return any(start <= address < start + size for start, size in whole)
+
+    def register(self, address: int, nbytes: int) -> int:
+        """See cudaHostRegister; a code."""
+        if nbytes <= 0 or not is_mapped(address, nbytes):
+            return 1
+        for start, size in self.registered.items():
+            if start < address + nbytes and address < start + size:
+                return 712
+        if sum(self.registered.values()) + nbytes > self.registered_bytes_max:
+            return 2
+        self.registered[address] = nbytes
+        return 0
+
+    def unregister(self, address: int) -> int:
+        """See cudaHostUnregister; a code."""
+        nbytes = self.registered.pop(address, None)
+        if nbytes is None:
+            return 713
+        if not is_mapped(address, nbytes):
+            self._problems.append(f"{nbytes} registered bytes were unmapped before unregistered")
+        return 0
+
+
+def aligned(nbytes: int) -> Bytes:
+    """Host memory that begins at a page."""
+    whole = np.empty(nbytes + ALIGNED_BYTES, np.uint8)
+    start = -int(whole.ctypes.data) % ALIGNED_BYTES
+    return whole[start : start + nbytes]
+
+
+def is_mapped(address: int, nbytes: int) -> bool:
+    """Whether the whole range is mapped memory of this process."""
+    end = address + nbytes
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        low, high = (int(part, 16) for part in line.split()[0].split("-"))
+        if low <= address < high:
+            address = high
+    return address >= end

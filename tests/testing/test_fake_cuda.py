@@ -1,0 +1,305 @@
+"""The fake GPUs: what they count, and that they fail where a real one would, or might."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
+
+
+@pytest.fixture
+def gpus() -> Iterator[FakeCuda]:
+    with fake_cuda() as made:
+        yield made
+
+
+def in_thread(function: object) -> BaseException | None:
+    """Call a function in another thread; what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()  # type: ignore[operator]
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return raised[0] if raised else None
+
+
+def found(problem: str) -> pytest.RaisesExc:
+    return pytest.raises(AssertionError, match=problem)
+
+
+# ---- tensors
+
+
+def test_nothing_is_left_of_it() -> None:
+    before = torch.cuda.Stream, torch.empty, torch.Tensor.to
+    with fake_cuda():
+        assert torch.cuda.is_available()
+        assert torch.cuda.device_count() == 2
+    assert (torch.cuda.Stream, torch.empty, torch.Tensor.to) == before
+    assert not torch.cuda.is_available()
+    assert "to" not in vars(torch.Tensor)
+
+
+def test_tensors_know_their_device(gpus: FakeCuda) -> None:
+    host = torch.arange(12).view(3, 4).t()
+    tensor = host.to("cuda:1")
+    assert (tensor.device, tensor.is_cuda, tensor.get_device()) == (torch.device("cuda:1"), True, 1)
+    assert tensor.stride() == host.stride()
+    for made in (tensor + 1, tensor[1:], tensor.float(), tensor.t(),
+                 torch.zeros(2, device=tensor.device), torch.zeros_like(tensor)):  # fmt: skip
+        assert made.device == tensor.device
+    assert torch.equal(tensor.cpu(), host)
+    assert tensor.cpu().device.type == "cpu"
+    assert torch.empty(3, device="cuda").device == torch.device("cuda:0")
+    with torch.cuda.device(1):
+        assert torch.empty(3, device="cuda").device == torch.device("cuda:1")
+        assert torch.empty(0, 3, device="cuda").shape == (0, 3)
+    with pytest.raises(TypeError, match="can't convert cuda:1"):
+        np.asarray(tensor)
+
+
+def test_a_model_trains(gpus: FakeCuda) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1).to("cuda")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    x = torch.randn(64, 4)
+    y, x = x.sum(1, keepdim=True).to("cuda"), x.to("cuda")
+    losses = []
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        assert model.weight.grad.device == torch.device("cuda:0")
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 10
+
+
+def test_devices_do_not_mix(gpus: FakeCuda) -> None:
+    one, other = torch.ones(3, device="cuda:0"), torch.ones(3, device="cuda:1")
+    with pytest.raises(RuntimeError, match="two devices, cuda:0 and cuda:1"):
+        one + other
+    with pytest.raises(RuntimeError, match="cuda:0 and cpu"):
+        one + torch.ones(3)
+    assert (one + torch.tensor(1.0) + 1).tolist() == [3, 3, 3]
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.ones(1).to("cuda:2")
+
+
+def test_calls_are_logged_with_stream_device_and_thread(gpus: FakeCuda) -> None:
+    stream = torch.cuda.Stream(device=1)
+    with torch.cuda.stream(stream):
+        torch.ones(8, dtype=torch.uint8).to("cuda:1", non_blocking=True).add(1)
+    copied, added = gpus.entries("copy")[-1], gpus.entries("launch", "add")[-1]
+    assert (copied.what, copied.nbytes, copied.stream) == ("HtoD pageable", 8, stream)
+    assert (added.device, added.current, added.thread) == (1, 1, threading.current_thread().name)
+    assert gpus.contexts == {1}
+    pinned = torch.ones(8).pin_memory()
+    assert pinned.is_pinned()
+    assert not torch.ones(8).is_pinned()
+    pinned.to("cuda:1", non_blocking=True)
+    assert gpus.entries("copy")[-1].what == "HtoD"
+
+
+# ---- order
+
+
+def test_work_takes_virtual_time(gpus: FakeCuda) -> None:
+    busy = torch.cuda.Stream()
+    with torch.cuda.stream(busy):
+        torch.cuda._sleep(1_000_000_000)
+    event, idle = busy.record_event(), torch.cuda.Event()
+    idle.record()
+    assert not event.query()
+    assert idle.query()
+    event.synchronize()
+    assert event.query()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record(busy)
+    with torch.cuda.stream(busy):
+        torch.cuda._sleep(1_000_000_000)
+    end.record(busy)
+    assert start.elapsed_time(end) == pytest.approx(500, rel=0.01)
+
+
+@pytest.mark.parametrize("how", ["nothing", "event", "stream", "host", "query"])
+def test_two_streams_on_the_same_bytes_need_an_order(how: str) -> None:
+    with fake_cuda() as gpus:
+        other = torch.cuda.Stream()
+        tensor = torch.zeros(8, device="cuda")
+        if how == "event":
+            other.wait_event(torch.cuda.current_stream().record_event())
+        elif how == "stream":
+            other.wait_stream(torch.cuda.current_stream())
+        elif how == "host":
+            torch.cuda.current_stream().synchronize()
+        elif how == "query":
+            event = torch.cuda.current_stream().record_event()
+            while not event.query():
+                pass
+        with torch.cuda.stream(other):
+            if how != "nothing":
+                tensor.add_(1)
+            else:
+                with found("neither waits for the other"):
+                    tensor.add_(1)
+        torch.cuda.current_stream().wait_stream(other)
+        assert len(gpus.problems) == (how == "nothing")
+        gpus.problems.clear()
+
+
+def test_rows_of_one_tensor_may_be_used_at_once() -> None:
+    with fake_cuda() as gpus:
+        slots, other = torch.zeros(6, 4, device="cuda"), torch.cuda.Stream()
+        torch.cuda.synchronize()
+        rows, low = torch.ones(3, 4).to("cuda"), torch.arange(3).to("cuda")
+        high = (torch.arange(3) + 2).to("cuda")
+        slots.index_copy_(0, low, rows)
+        with torch.cuda.stream(other):
+            assert slots.index_select(0, (torch.arange(3) + 3).to("cuda")).sum() == 0
+            other.wait_event(torch.cuda.default_stream().record_event())
+            slots.index_select(0, high)
+        with found("neither waits"):
+            slots.index_copy_(0, high, rows)
+        gpus.problems.clear()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_memory_of_another_stream_needs_record_stream(recorded: bool) -> None:
+    with fake_cuda() as gpus:
+        other = torch.cuda.Stream()
+        tensor = torch.ones(1000, device="cuda")
+        other.wait_stream(torch.cuda.current_stream())
+        address = tensor.data_ptr()
+        with torch.cuda.stream(other):
+            torch.cuda._sleep(1_000_000)
+            tensor.sum()
+        if recorded:
+            tensor.record_stream(other)
+        del tensor
+        again = torch.ones(1000, device="cuda")
+        assert (again.data_ptr() != address) == recorded
+        other.synchronize()
+        del again
+        assert bool(gpus.problems) != recorded
+        gpus.problems.clear()
+
+
+def test_problems_are_raised_at_the_end() -> None:
+    with found("a b c"), fake_cuda() as gpus:
+        gpus.problems.append("a b c")
+    with fake_cuda():  # and the next fake is not affected
+        pass
+
+
+# ---- memory
+
+
+def test_the_allocator_caches(gpus: FakeCuda) -> None:
+    free, total = torch.cuda.mem_get_info()
+    assert free == total == 1 << 30
+    tensor = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    assert torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 1 << 20
+    del tensor
+    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (0, 1 << 20)
+    assert torch.cuda.max_memory_allocated() == 1 << 20
+    assert torch.cuda.mem_get_info()[0] == total - (1 << 20)
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.empty_cache()
+    assert torch.cuda.mem_get_info() == (total, total)
+    assert torch.cuda.max_memory_allocated() == 0
+
+
+def test_too_much_is_refused(gpus: FakeCuda) -> None:
+    kept = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
+    del kept  # cached, and freed when another size needs it
+    large = torch.empty((1 << 30) - 512, dtype=torch.uint8, device="cuda")
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="512 bytes is free"):
+        torch.empty(1024, dtype=torch.uint8, device="cuda")
+    assert torch.empty(1024, device="cuda:1").sum() != 1
+    del large
+    torch.cuda.set_per_process_memory_fraction(1e-9)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(1024, dtype=torch.uint8, device="cuda")
+
+
+def test_registering_host_memory(gpus: FakeCuda) -> None:
+    cudart, block = torch.cuda.cudart(), np.frombuffer(mmap.mmap(-1, 8192), np.uint8)
+    address = block.ctypes.data
+    assert int(cudart.cudaHostRegister(address, 8192, 3)) == 0
+    assert torch.from_numpy(block[4096:]).is_pinned()
+    code = cudart.cudaHostRegister(address + 4096, 4096, 3)
+    assert "already mapped" in cudart.cudaGetErrorString(code)
+    with pytest.raises(RuntimeError, match="already mapped"):  # the next launch tells it
+        torch.ones(1, device="cuda")
+    assert torch.ones(1, device="cuda").item() == 1
+    assert int(cudart.cudaHostUnregister(address)) == 0
+    assert int(cudart.cudaHostUnregister(address)) == 713
+
+
+def test_memory_unmapped_while_it_is_registered_is_found() -> None:
+    with found("unmapped before"), fake_cuda():
+        cudart, block = torch.cuda.cudart(), mmap.mmap(-1, 64 << 20)
+        address = np.frombuffer(block, np.uint8).ctypes.data
+        cudart.cudaHostRegister(address, len(block), 3)
+        block.close()
+        cudart.cudaHostUnregister(address)
+
+
+def test_pinned_copies_are_powers_of_two(gpus: FakeCuda) -> None:
+    tensor = torch.ones(1000, dtype=torch.uint8).pin_memory()
+    assert gpus.host.pinned_bytes == 1024
+    del tensor
+    torch.ones(600, dtype=torch.uint8).pin_memory()  # from the cache
+    assert gpus.host.pinned_bytes == 1024
+
+
+# ---- captures
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_capture_forbids_other_threads_unsafe_calls(gpus: FakeCuda, mode: str) -> None:
+    event = torch.cuda.current_stream().record_event()
+    graph = torch.cuda.CUDAGraph()
+    refused: list[BaseException | None] = []
+
+    def capture() -> None:
+        with torch.cuda.graph(graph, capture_error_mode=mode):
+            refused.append(in_thread(event.query))
+
+    if mode == "global":
+        with pytest.raises(RuntimeError, match="previous error during capture"):
+            capture()
+        assert "not permitted when stream is capturing" in str(refused[0])
+    else:
+        capture()
+        assert refused == [None]
+
+
+def test_a_capture_waits_for_nothing_outside(gpus: FakeCuda) -> None:
+    def capture() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+
+    with pytest.raises(RuntimeError, match="previous error"):
+        capture()
+
+
+def test_sync_debug_mode(gpus: FakeCuda) -> None:
+    tensor = torch.ones(3, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    with pytest.raises(RuntimeError, match="synchronizing CUDA operation"):
+        tensor.sum().item()
+    torch.cuda.set_sync_debug_mode("default")
