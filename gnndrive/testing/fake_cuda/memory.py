@@ -102,6 +102,7 @@ class DeviceMemory:
         races: whether to look for accesses without an order.
 
     Attributes:
+        races: whether to look for accesses without an order.
         counters: of each device.
         taken: bytes of each device that other processes use.
         problems: what was found.
@@ -110,7 +111,7 @@ class DeviceMemory:
     """
 
     def __init__(self, timeline: Timeline, devices: int, nbytes: int, races: bool) -> None:
-        self.nbytes, self._timeline, self._races = nbytes, timeline, races
+        self.nbytes, self._timeline, self.races = nbytes, timeline, races
         self.counters = [Counters() for _ in range(devices)]
         self.taken = [0] * devices
         self.problems: list[str] = []
@@ -135,7 +136,7 @@ class DeviceMemory:
         size = max(-(-nbytes // ROUND_BYTES), 1) * ROUND_BYTES
         block = self._cached_block(size, stream)
         if block is None:
-            block = Block(self._new(size, device), device, stream)
+            block = Block(self._new(size, stream), device, stream)
         counters = self.counters[device]
         counters.allocated += len(block.memory)
         counters.peak_allocated = max(counters.peak_allocated, counters.allocated)
@@ -156,8 +157,10 @@ class DeviceMemory:
                 return block
         return None
 
-    def _new(self, size: int, device: int) -> Bytes:
-        self._timeline.check_capture("cudaMalloc")
+    def _new(self, size: int, stream: FakeStream) -> Bytes:
+        if stream.graph is None:  # in a capture of this stream, torch relaxes the mode itself
+            self._timeline.check_capture("cudaMalloc")
+        device = stream.device.index
         counters = self.counters[device]
         for attempt in range(2):
             within = counters.reserved + size <= counters.fraction * self.nbytes
@@ -184,7 +187,7 @@ class DeviceMemory:
                 for each in block.accesses:
                     known = max(clock.get(each.stream.number, 0), host.get(each.stream.number, 0))
                     own = each.stream is block.stream or each.stream in block.recorded
-                    if self._races and not own and known < each.count:
+                    if self.races and not own and known < each.count:
                         self.problems.append(
                             f"{len(block.memory)} bytes of {block.stream} were freed while "
                             f"{each.stream} may use them: record_stream is missing"
@@ -221,7 +224,7 @@ class DeviceMemory:
         Raises:
             AssertionError: another stream uses the same bytes, and neither waits for the other.
         """
-        if not self._races:
+        if not self.races:
             return
         access = Access(stream, stream.clock[stream.number], writes, rows)
         host, kept = self._timeline.host, []

@@ -39,10 +39,10 @@ ERRORS = {
 }
 
 
-def cuda_error(code: int) -> RuntimeError:
+def cuda_error(code: int, detail: str = "") -> RuntimeError:
     """The exception that torch raises for one of CUDA's error codes."""
     kind: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
-    error = kind(f"CUDA error: {ERRORS[code]}")
+    error = kind(f"CUDA error: {ERRORS[code]}{detail and f' ({detail})'}")
     error.code = code  # type: ignore[attr-defined]
     return error
 
@@ -295,7 +295,7 @@ class FakeGraph:
                 stream.graph = None
         self._machine.timeline.graphs.remove(self)
         if self.broken is not None:
-            raise cuda_error(INVALIDATED)
+            raise cuda_error(INVALIDATED, self.broken)
 
     def replay(self) -> None:
         """Do nothing."""
