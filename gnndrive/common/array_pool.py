@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import threading
 import weakref
 from collections import deque
@@ -23,10 +24,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnndrive.common.forks import keep_until_exit
+
 SMALL_BYTES = 1 << 18  # smaller arrays use numpy's own memory
 _PAGE_BYTES = 4096
 _HUGE_BYTES = 2 << 20
-_MADV_WIPEONFORK = 18  # Linux; Python's mmap does not name it
+# Linux; Python's mmap does not name them.
+_MADV_WIPEONFORK = 18
+_MAP_HUGETLB, _MAP_HUGE_2MB = 0x40000, 21 << 26
 
 _NUMPY_DTYPES = {
     torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
@@ -65,14 +70,45 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
     return block
 
 
+def huge_map(nbytes: int) -> mmap.mmap:
+    """Map private memory of huge pages: of those that the administrator has reserved, else of those
+    that the kernel makes when they are first used, else of small ones.
+
+    Raises:
+        MemoryError: the system has no memory for it.
+    """
+    rounded = -(-max(nbytes, 1) // _HUGE_BYTES) * _HUGE_BYTES
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        return mmap.mmap(-1, rounded, flags=flags | _MAP_HUGETLB | _MAP_HUGE_2MB)
+    except (OSError, ValueError, OverflowError):  # none are reserved, or fewer
+        return private_map(rounded, huge=True)
+
+
 def keep_from_children(block: mmap.mmap) -> None:
     """Have forked children find zeros in `block`, into which the disk reads.
 
     They would share its pages copy-on-write, and what the disk then reads into them could land in
     the child's copy. The addresses stay taken in the child (MADV_DONTFORK would free them), because
-    a child that frees `block` would otherwise free whatever was mapped there since.
+    a child that frees `block` would otherwise free whatever was mapped there since. Reserved huge
+    pages cannot be wiped: a child gets copies of those that are pinned, and none of the others.
     """
-    block.madvise(_MADV_WIPEONFORK)
+    try:
+        block.madvise(_MADV_WIPEONFORK)
+    except OSError:
+        block.madvise(mmap.MADV_DONTFORK)
+        _unwiped.add(block)  # its addresses are free in a child, which must not unmap them
+
+
+_unwiped: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+
+
+def _keep_unwiped() -> None:
+    for block in list(_unwiped):
+        keep_until_exit(block)
+
+
+os.register_at_fork(after_in_child=_keep_unwiped)
 
 
 class _Loan(weakref.ref[Any]):

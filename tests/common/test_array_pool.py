@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import mmap
 import os
 import threading
 import weakref
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices.host import HostMemory
+from gnndrive.common import array_pool
 from gnndrive.common.array_pool import SMALL_BYTES, ArrayPool, empty_tensor
 from tests.interrupted import drop_and_interrupt
 
@@ -187,3 +190,41 @@ def test_a_forked_child_keeps_the_addresses_of_slots_and_not_their_content() -> 
         os._exit(0 if mapped and not memory.any() else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert memory.all()
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_huge_pages_are_reserved_ones_or_those_that_the_kernel_makes(
+    monkeypatch: pytest.MonkeyPatch, reserved: bool
+) -> None:
+    """Reserved ones cannot be wiped in a forked child, so the child never unmaps their addresses,
+    which are free there."""
+    advice: list[int] = []
+
+    class Block(mmap.mmap):
+        huge = False
+
+        def __new__(cls, file: int, nbytes: int, flags: int = 0) -> Block:
+            huge = bool(flags & array_pool._MAP_HUGETLB)
+            if huge and not reserved:
+                raise OSError(errno.ENOMEM, "none are reserved")
+            made = super().__new__(cls, file, nbytes, flags=flags & 0xFF)
+            made.huge = huge
+            return made
+
+        def madvise(self, option: int, *given: int) -> None:
+            if self.huge and option == array_pool._MADV_WIPEONFORK:
+                raise OSError(errno.EINVAL, "not of reserved pages")
+            advice.append(option)
+
+    monkeypatch.setattr(mmap, "mmap", Block)
+    block = array_pool.huge_map(3 << 20)
+    array_pool.keep_from_children(block)
+    assert len(block) == 4 << 20
+    if reserved:
+        assert advice == [mmap.MADV_DONTFORK]
+    else:
+        assert advice == [mmap.MADV_HUGEPAGE, array_pool._MADV_WIPEONFORK]
+    kept: list[mmap.mmap] = []
+    monkeypatch.setattr(array_pool, "keep_until_exit", kept.append)
+    array_pool._keep_unwiped()
+    assert kept == ([block] if reserved else [])
