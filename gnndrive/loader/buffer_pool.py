@@ -99,7 +99,7 @@ class BufferPool:
                 self._kept = self._make(larger.plan.tables)
                 return
             except ConfigError:  # the memory is fragmented, or another process has taken it
-                free_bytes //= 2
+                free_bytes = free_bytes * 9 // 10
         self.settings = replace(settings, after_warm_up=None)
 
     async def replace_plan(self, settings: RuntimeSettings) -> None:

@@ -28,6 +28,7 @@ PER_EPOCH = (  # the items that each live iterator has for itself
     "live batches",
     "look-ahead",
     "pinned staging",
+    "pinned copies",
     "attributes",
 )
 LIVE = "one in use, one ready"
@@ -49,7 +50,8 @@ class PlanItem:
     why: str
 
 
-def _item_if_any(what: str, nbytes: int, why: str) -> list[PlanItem]:
+def item_if_any(what: str, nbytes: int, why: str) -> list[PlanItem]:
+    """One item, or none of no bytes."""
     return [PlanItem(what, nbytes, why)] if nbytes else []
 
 
@@ -72,9 +74,8 @@ def other_items(
     on_device = requirements.device_memory is not None
     live = requirements.batch_bytes - (requirements.features_bytes if on_device else 0)
     scratch = requirements.scratch_bytes + requirements.candidate_bytes
-    entries = (max(table.batch_entries_max, table.batch_rows_max) for table in requirements.tables)
     lease_bytes = LEASE_BYTES_STAGED if on_device else LEASE_BYTES
-    leases = lease_bytes * sum(entries) * requirements.batches_extracted
+    leases = lease_bytes * requirements.entries_max * requirements.batches_extracted
     look_ahead = requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows
     pinned_bytes = requirements.pinned_bytes
     pinned = PlanItem("pinned staging", pinned_bytes, "for rows on their way to the device")
@@ -88,16 +89,21 @@ def other_items(
             f"an entry for each of {requirements.table_rows:,} rows",
         ),
         PlanItem("index pointers", requirements.index_pointer_bytes, "the graph's, in memory"),
-        *_item_if_any("times, weights", requirements.graph_bytes, "the graph's, in memory"),
+        *item_if_any("times, weights", requirements.graph_bytes, "the graph's, in memory"),
         *([] if topology is None else [PlanItem("topology", topology.nbytes, topology.why)]),
-        *_item_if_any(
+        *item_if_any(
             "attributes", requirements.fetch_bytes, "to read rows of files too large for memory"
         ),
-        *_item_if_any("mapped files", requirements.mapped_bytes, "attributes with small files"),
+        *item_if_any("mapped files", requirements.mapped_bytes, "attributes with small files"),
         PlanItem("input nodes", requirements.seed_bytes, "their ids and order"),
         PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype"),
         PlanItem("staging", requirements.staging_bytes, "for reads in flight"),
         *([pinned] if on_device else []),
+        *item_if_any(
+            "pinned copies",
+            requirements.pinned_per_byte * requirements.copied_bytes,
+            "of two batches without features, rounded up by torch",
+        ),
         PlanItem(
             "queued samples",
             requirements.sample_bytes * requirements.batches_queued,

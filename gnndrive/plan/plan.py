@@ -21,6 +21,7 @@ from gnndrive.plan.items import (
     PER_EPOCH,
     SLOT_TABLE_BYTES,
     PlanItem,
+    item_if_any,
     other_items,
     slot_bytes,
 )
@@ -111,8 +112,9 @@ class Plan:
     @property
     def between_epochs_bytes(self) -> int:
         """Bytes of host memory that are free while no epoch runs and the feature buffer is closed;
-        the user may still have two live batches."""
-        freed = {"feature buffer", "slot tables", *PER_EPOCH} - {"live batches"}
+        the user may still have two live batches, and torch keeps its pinned memory."""
+        kept = {"live batches", "pinned copies"}
+        freed = {"feature buffer", "slot tables", *PER_EPOCH} - kept
         return sum(line.nbytes for line in self.lines if line.what in freed)
 
     @property
@@ -159,6 +161,7 @@ def make_plan(
     """
     others = other_items(requirements, topology)
     live = PlanItem("live batches", 2 * requirements.batch_bytes, LIVE)
+    scratch = item_if_any("scratch", requirements.device_scratch_bytes, "to put rows in order")
     slots, why = _choose_slots(requirements, memory, buffer, others, live.nbytes)
     tables = tuple(
         TablePlan(table.name, table.rows, count, table.row_bytes, table.batch_rows_max)
@@ -177,7 +180,7 @@ def make_plan(
     plan = Plan(
         (slot_tables, *others) if on_device else (slot_memory, slot_tables, *others),
         tables, memory, topology,
-        (slot_memory, live) if on_device else (),
+        (slot_memory, live, *scratch) if on_device else (),
         requirements.device_memory if requirements.device_given else None,
     )  # fmt: skip
     device_memory = requirements.device_memory
@@ -208,7 +211,8 @@ def _choose_slots(
     if buffer is not None:
         slots, why = split_slots(buffer, tables, row_bytes), "because buffer= has room for them"
     elif requirements.device_memory is not None:
-        slots = split_slots(requirements.device_memory - live_bytes, tables, row_bytes)
+        room = requirements.device_memory - live_bytes - requirements.device_scratch_bytes
+        slots = split_slots(room, tables, row_bytes)
         why = requirements.device_why
         if memory is not None and memory - needed < SLOT_TABLE_BYTES * sum(slots):
             slots = split_slots(memory - needed, tables, [SLOT_TABLE_BYTES] * len(tables))

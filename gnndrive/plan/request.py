@@ -147,6 +147,10 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         label_bytes=sum(map(kept_bytes, store.all_nodes())),
         looks_ahead=policy.looks_ahead,
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
+        pinned_per_byte=device.pinned_per_byte,
+        device_scratch_bytes=sum(
+            device.scratch_bytes(each.row_bytes, each.rows) for each in tables
+        ),
         subgraphs=request.subgraphs,
         graph_bytes=request.graph_bytes,
         candidate_bytes=request.candidate_bytes,
@@ -244,8 +248,12 @@ def _device_memory(request: PlanRequest, requirements: Requirements) -> tuple[in
     # come in any order, their number does not tell which ones these are.
     if not request.in_order:
         return free // 2, False
-    small = 2 * requirements.batch_bytes + sum(
-        ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes
-        for table in requirements.tables
+    small = (
+        2 * requirements.batch_bytes
+        + requirements.device_scratch_bytes
+        + sum(
+            ceil(WARM_UP_BATCHES * table.batch_rows_max) * table.row_bytes
+            for table in requirements.tables
+        )
     )
     return min(free // 2, small), True

@@ -12,6 +12,7 @@ SAMPLE_NODE_BYTES = 8  # a node of a queued sample: its id
 SAMPLE_EXPANDED_BYTES = 4  # and, if its neighbours were sampled, where its edges start
 SUBGRAPH_NODE_BYTES = 16  # a node of a queued sample in PyG's form: its id, its tree's number
 SUBGRAPH_EDGE_BYTES = 24  # an edge of a queued sample in PyG's form: source, target, position
+ALIAS_BYTES = 4  # a row of a batch: its slot
 NODE_ID_BYTES = 8  # a node's n_id in a batch
 BATCH_EDGE_BYTES = 24  # edge_index, e_id
 MAKING_EDGE_BYTES = 20  # while a batch is made: col, positions, original numbers
@@ -70,6 +71,8 @@ class Requirements:
             device.
         device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
         pinned_bytes: bytes of pinned staging, through which rows reach the device.
+        pinned_per_byte: bytes of pinned copies for each byte that is copied to the device.
+        device_scratch_bytes: bytes of the device that moving rows into their slots takes.
         attribute_bytes: bytes of the largest batch's attributes that no table holds.
         edge_number_bytes: bytes of an edge's number in a queued sample; 0 unless edges have a
             table.
@@ -102,6 +105,8 @@ class Requirements:
     device_given: bool = False
     device_why: str = ""
     pinned_bytes: int = 0
+    pinned_per_byte: int = 0
+    device_scratch_bytes: int = 0
     attribute_bytes: int = 0
     edge_number_bytes: int = 0
     subgraphs: bool = False
@@ -134,6 +139,16 @@ class Requirements:
     def features_bytes(self) -> int:
         """Bytes of all tables' rows in the largest batch."""
         return sum(table.batch_bytes for table in self.tables)
+
+    @property
+    def entries_max(self) -> int:
+        """Number of rows of the largest batch, over all tables."""
+        return sum(max(table.batch_entries_max, table.batch_rows_max) for table in self.tables)
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of the largest batch that are copied to the device beside its rows."""
+        return self.batch_bytes - self.features_bytes + ALIAS_BYTES * self.entries_max
 
     @property
     def making_bytes(self) -> int:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gnndrive.buffer.devices._kernels import WAYS
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import Cuda, TorchDriver
 from tests.loader.conftest import data, make, store
 
@@ -43,7 +44,7 @@ def driver(way: str) -> Iterator[TorchDriver]:
 @pytest.fixture
 def device(way: str) -> Iterator[Cuda]:
     """The current GPU, with little staging, so that it is used many times over."""
-    made = Cuda(way=way)
-    made.portions, made.portion_bytes = 3, 1 << 14
+    made = Cuda(way=way, options=MoveOptions(portions=3))
+    made.portion_bytes = 1 << 14
     yield made
     made.close()

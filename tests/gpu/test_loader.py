@@ -16,6 +16,7 @@ from torch_geometric.nn.models import GraphSAGE
 
 from gnndrive import ClosedError, ConfigError, ReadError
 from gnndrive.buffer.devices import cuda
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import NOISE, Faults
@@ -63,8 +64,8 @@ def test_batches_are_those_of_the_cpu(
 ) -> None:
     simulate(monkeypatch, seed=5, faults=NOISE)
     if staging is not None:
-        for name, value in zip(("portions", "portion_bytes"), staging, strict=True):
-            monkeypatch.setattr(Cuda, name, value)
+        monkeypatch.setattr(Cuda, "options", MoveOptions(portions=staging[0]))
+        monkeypatch.setattr(Cuda, "portion_bytes", staging[1])
     expected = epochs(make)
     got = epochs(make, device=DEVICE, engine=engine)
     for left, right in zip(expected, got, strict=True):

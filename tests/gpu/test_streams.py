@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices import cuda
+from gnndrive.buffer.devices import _pinned
 from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.common.errors import ConfigError
 from tests.buffer.devices.moving import shuffled, some_rows
@@ -195,7 +195,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
     driver: TorchDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = mmap.mmap(-1, 4096)
-    monkeypatch.setattr(cuda, "private_map", lambda nbytes: block)
+    monkeypatch.setattr(_pinned, "private_map", lambda nbytes: block)
     kept = driver.pinned(4096)
     with pytest.raises(MemoryError, match="cudaHostRegister of 4,096 bytes: "):
         driver.pinned(4096)  # it is registered already
@@ -205,7 +205,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_behind(
 
 def test_pinned_memory_is_let_go(driver: TorchDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     block = mmap.mmap(-1, 4096)
-    monkeypatch.setattr(cuda, "private_map", lambda nbytes: block)
+    monkeypatch.setattr(_pinned, "private_map", lambda nbytes: block)
     for _ in range(3):  # a second registration of the same pages would fail
         driver.unpin(driver.pinned(4096))
 

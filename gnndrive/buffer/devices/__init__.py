@@ -27,7 +27,8 @@ def choose(device: Any) -> tuple[Any, torch.device | None]:
             as a class.
 
     Returns:
-        The plug-in (name or class), and which device of its kind; None if there is only one.
+        The plug-in (name or class), and which device of its kind, with its number; None if there is
+        only one.
 
     Raises:
         ConfigError: it is not a device, or this machine does not have it.
@@ -44,5 +45,5 @@ def choose(device: Any) -> tuple[Any, torch.device | None]:
             f"device={str(device)!r} is not supported; use 'cpu' or 'cuda' and move batches"
         )
     plugin = _OF_TORCH[where.type]
-    find("devices", plugin).check(where)
-    return plugin, None if where.type == "cpu" else where
+    checked = find("devices", plugin).check(where)
+    return plugin, None if where.type == "cpu" else checked

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gnndrive.buffer.devices._capture import CaptureMode
 from gnndrive.common.limits import named_limit
 
 
@@ -21,14 +22,16 @@ class Waiter:
     """A thread that waits for one stream's events, in their order, without the GIL.
 
     The GPU is made current before every call of CUDA, because a thread begins with GPU 0, and a
-    call could create a context there, which takes some hundred megabytes.
+    call could create a context there, which takes some hundred megabytes. A user's capture of a
+    graph would forbid queries of events, unless the thread's capture mode is relaxed.
 
     Args:
         device: the events' GPU.
+        capture: the threads' capture mode.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, capture: CaptureMode) -> None:
+        self._device, self._capture = device, capture
         self._events: SimpleQueue[tuple[Any, Callable[[BaseException | None], None]] | None]
         self._events = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="gnndrive-events", daemon=True)
@@ -41,7 +44,7 @@ class Waiter:
         Raises:
             RuntimeError: CUDA's error.
         """
-        with torch.cuda.device(self._device):
+        with self._capture.relaxed(), torch.cuda.device(self._device):
             if event.query():
                 return
         loop = asyncio.get_running_loop()
@@ -55,7 +58,7 @@ class Waiter:
         await waiter
 
     def _run(self) -> None:
-        with torch.cuda.device(self._device):
+        with self._capture.relaxed(), torch.cuda.device(self._device):
             while (item := self._events.get()) is not None:
                 event, report = item
                 try:

@@ -34,13 +34,15 @@ import numpy.typing as npt
 import torch
 from torch_geometric.data.data import BaseData
 
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import Device, Fence, SlotMemory, no_callback
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi
 from gnndrive.common.records import FAILURE, Int32Array, Landing, Stretch
 
-PORTIONS = 4  # as many as the paper has extractors
 PORTION_BYTES = 32 << 20
+COPIED_BATCHES = 2  # whose pinned copies exist at once: one on its way, and the next
+PINNED_ROUNDING = 2  # torch rounds pinned memory up to a power of two
 
 
 class Driver(ABC):
@@ -111,6 +113,9 @@ class Driver(ABC):
     def synchronize(self) -> None:
         """Wait until no work is under way on any stream; called before `close`."""
 
+    def give_back(self) -> None:  # noqa: B027  # a driver may have no cache
+        """Give memory of `allocate` that is not used any more back to the device."""
+
     def close(self) -> None:
         """Free everything, after all work that was begun."""
         self.synchronize()
@@ -135,7 +140,8 @@ class StagedMemory(SlotMemory):
         self._driver, self._row_bytes = driver, row_bytes
         self.landing_rows_max = self._portion_rows = portion_rows
         self._places = np.arange(portion_rows, dtype=np.int32)
-        portion_bytes = -(-portion_rows * row_bytes // _PAGE_BYTES) * _PAGE_BYTES
+        sizes = _pinned_sizes(portions, portion_rows, row_bytes)
+        portion_bytes = sizes[0] // portions
         try:
             self._slots = driver.allocate(slots * row_bytes).view(slots, row_bytes)
         except MemoryError as error:
@@ -145,7 +151,7 @@ class StagedMemory(SlotMemory):
             ) from error
         self._pinned: list[npt.NDArray[np.uint8]] = []
         try:
-            for nbytes in (portions * portion_bytes, portions * 2 * portion_rows * 4):
+            for nbytes in sizes:
                 self._pinned.append(driver.pinned(nbytes))
         except MemoryError as error:
             self.close()
@@ -206,9 +212,10 @@ class StagedMemory(SlotMemory):
         self._free = deque()
         while self._pinned:
             self._driver.unpin(self._pinned.pop())
+        self._driver.give_back()
 
 
-_PAGE_BYTES = 4096
+_PAGE_BYTES, _HUGE_BYTES = 4096, 2 << 20
 
 
 @dataclass(eq=False)
@@ -233,24 +240,32 @@ class Staged(Device):
 
     Attributes:
         driver: moves bytes.
-        portions: how many portions of staging.
-        portion_bytes: about how many bytes one has; it holds at least one row.
+        options: how; the plan counts with those of the class.
+        portion_bytes: about how many bytes a portion has; it holds at least one row.
     """
 
     driver: Driver
-    portions = PORTIONS
+    options = MoveOptions()
     portion_bytes = PORTION_BYTES
+    pinned_per_byte = COPIED_BATCHES * PINNED_ROUNDING
+
+    @property
+    def portions(self) -> int:
+        """How many portions of staging."""
+        return self.options.portions
 
     def allocate(self, slots: int, row_bytes: int) -> StagedMemory:
         """Slots in device memory; see `StagedMemory`."""
-        rows = _portion_rows(self.portion_bytes, row_bytes, slots)
+        rows = portion_rows(self.portion_bytes, row_bytes, slots)
         return StagedMemory(self.driver, slots, row_bytes, self.portions, rows)
 
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         """See `Device.pinned_bytes`; the places and slots of scatters are pinned too."""
-        portion = _portion_rows(cls.portion_bytes, row_bytes, rows)
-        return cls.portions * (portion * (row_bytes + 8) + _PAGE_BYTES)
+        portion, options = portion_rows(cls.portion_bytes, row_bytes, rows), cls.options
+        page_bytes = _HUGE_BYTES if options.huge_pages else _PAGE_BYTES
+        sizes = _pinned_sizes(options.portions, portion, row_bytes)
+        return sum(_rounded_up(nbytes, page_bytes) for nbytes in sizes)
 
     def deliver(
         self,
@@ -281,7 +296,17 @@ class Staged(Device):
         self.driver.close()
 
 
-def _portion_rows(portion_bytes: int, row_bytes: int, slots: int) -> int:
+def _rounded_up(nbytes: int, to: int) -> int:
+    return -(-nbytes // to) * to
+
+
+def _pinned_sizes(portions: int, rows: int, row_bytes: int) -> tuple[int, int]:
+    """Bytes of the pinned memory for rows, and of that for their places and slots."""
+    staging = portions * _rounded_up(max(rows * row_bytes, 1), _PAGE_BYTES)
+    return staging, portions * 2 * rows * 4
+
+
+def portion_rows(portion_bytes: int, row_bytes: int, slots: int) -> int:
     """Rows of a portion of about `portion_bytes` bytes, at least one and at most `slots`."""
     return max(1, min(portion_bytes // max(row_bytes, 1), slots))
 

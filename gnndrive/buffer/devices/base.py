@@ -101,9 +101,12 @@ class Device(ABC):
 
     Attributes:
         name: the name of the device's file.
+        pinned_per_byte: bytes of pinned host memory that copies of live batches take for each byte
+            of a batch's tensors other than features.
     """
 
     name: str
+    pinned_per_byte = 0
 
     @classmethod
     @abstractmethod
@@ -122,13 +125,17 @@ class Device(ABC):
             ConfigError: there is not that much memory.
         """
 
-    @classmethod  # noqa: B027  # the host is always there
-    def check(cls, where: torch.device | None) -> None:
-        """Check that this machine has such a device.
+    @classmethod
+    def check(cls, where: torch.device | None) -> torch.device | None:
+        """Check in the user's thread that this machine has such a device.
+
+        Returns:
+            Which device of its kind, whichever is current later or in another thread.
 
         Raises:
             ConfigError: it has none.
         """
+        return where
 
     @classmethod
     def free_bytes(cls, where: torch.device | None) -> int | None:
@@ -147,6 +154,11 @@ class Device(ABC):
     @classmethod
     def pinned_bytes(cls, row_bytes: int, rows: int) -> int:
         """Bytes of pinned host memory for the staging of a buffer of up to `rows` rows."""
+        return 0
+
+    @classmethod
+    def scratch_bytes(cls, row_bytes: int, rows: int) -> int:
+        """Bytes of the device's own memory that moving rows into such a buffer takes."""
         return 0
 
     def deliver(

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import Driver, Staged
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.array_pool import private_map
@@ -246,4 +247,5 @@ class SimulatedCuda(Staged):
 
     def __init__(self, seed: int = 0) -> None:
         self.driver = SimulatedDriver(seed)
-        self.portions, self.portion_bytes = ((4, 32 << 20), (2, 1024), (3, 256))[seed % 3]
+        portions, self.portion_bytes = ((4, 32 << 20), (2, 1024), (3, 256))[seed % 3]
+        self.options = MoveOptions(portions=portions)

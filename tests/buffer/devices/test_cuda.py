@@ -1,0 +1,404 @@
+"""The CUDA device on fake GPUs: which stream, which GPU, what memory; and a user's captures."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import mmap
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.buffer.devices import _pinned, choose
+from gnndrive.buffer.devices._options import MoveOptions
+from gnndrive.buffer.devices._pinned import PinnedMemory
+from gnndrive.buffer.devices.cuda import MARGIN, Cuda, TorchDriver
+from gnndrive.common import array_pool
+from gnndrive.common.errors import ConfigError
+from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
+from tests.buffer.devices.moving import some_rows
+from tests.buffer.devices.test_drivers import pinned_moves, staged
+
+SLOTS, ROW_BYTES = 64, 512
+EVERY = np.arange(SLOTS, dtype=np.int32)
+GB = 1 << 30
+
+
+@pytest.fixture(params=[False, True], ids=["staged", "zero-copy"])
+def gpus(request: pytest.FixtureRequest) -> Iterator[FakeCuda]:
+    """Two fake GPUs, without and with CuPy."""
+    with fake_cuda(cupy=request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def driver(gpus: FakeCuda) -> Iterator[TorchDriver]:
+    made = TorchDriver(torch.device("cuda", 1))
+    yield made
+    made.close()
+
+
+def in_thread(function: Callable[[], object]) -> None:
+    """Call a function in another thread, and raise what it raised."""
+    asyncio.run(asyncio.to_thread(function))
+
+
+def fill(driver: TorchDriver) -> tuple[torch.Tensor, np.ndarray]:
+    """Slots with rows in them, and the rows."""
+    rows = some_rows(SLOTS, ROW_BYTES)
+    into = driver.allocate(rows.size).view(SLOTS, ROW_BYTES)
+    staging, moves = staged(driver, rows), pinned_moves(driver, EVERY, EVERY)
+    asyncio.run(driver.wait(driver.scatter(into, staging, moves)))
+    return into, rows
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_alias_is_copied_beside_training(gpus: FakeCuda, own: bool) -> None:
+    driver = TorchDriver(torch.device("cuda", 1), None, MoveOptions(gather_stream=own))
+    into, rows = fill(driver)
+    gpus.log.clear()
+    out, event = driver.gather(into, EVERY)
+    (copied,) = gpus.entries("copy")
+    (gathered,) = gpus.entries("launch")
+    assert (copied.what, copied.nbytes) == ("HtoD", 4 * SLOTS)
+    assert copied.stream is driver._copies
+    assert gathered.stream is driver._gathers
+    assert (driver._gathers is driver._compute) != own
+    assert "wait" in {each.kind for each in gpus.log if each.stream is driver._gathers}
+    asyncio.run(driver.wait(event))
+    driver.hand_over([out])
+    assert np.array_equal(out.cpu().numpy(), rows)
+    del out
+    driver.close()
+
+
+def test_a_gather_does_not_copy_behind_training(driver: TorchDriver) -> None:
+    """What is queued on the copies stream, such as the next labels, is not delayed either."""
+    into, _ = fill(driver)
+    with driver.computing():
+        torch.cuda._sleep(1 << 30)
+    _, gathered = driver.gather(into, EVERY)
+    driver._copies.synchronize()
+    assert not gathered[1].query()
+    driver.synchronize()
+
+
+def test_a_gather_of_its_own_stream_does_not_wait_for_training(gpus: FakeCuda) -> None:
+    driver = TorchDriver(torch.device("cuda", 1), None, MoveOptions(gather_stream=True))
+    into, rows = fill(driver)
+    with driver.computing():
+        torch.cuda._sleep(1 << 30)
+    out, gathered = driver.gather(into, EVERY)
+    asyncio.run(driver.wait(gathered))
+    busy = driver._compute.record_event()
+    assert not busy.query()
+    other = torch.cuda.Stream(1)
+    with torch.cuda.stream(other):
+        driver.hand_over([out])
+        assert np.array_equal(out.cpu().numpy(), rows)
+    assert busy.query()
+    del out
+    driver.close()
+
+
+# ---- several GPUs
+
+
+def test_every_call_names_its_gpu(gpus: FakeCuda, driver: TorchDriver) -> None:
+    """The user's GPU is 1, that of a new thread is 0."""
+
+    def work() -> None:
+        assert torch.cuda.current_device() == 0
+        into, rows = fill(driver)
+        out, event = driver.gather(into, EVERY)
+        (copied,) = driver.copy([torch.arange(5)])
+        with driver.computing():
+            more = copied + 1
+        asyncio.run(driver.wait(event))
+        driver.hand_over([out, more])
+        driver.synchronize()
+        driver.give_back()
+        assert {each.current for each in gpus.log} == {1}
+        assert np.array_equal(out.cpu().numpy(), rows)
+
+    torch.cuda.set_device(1)
+    in_thread(work)
+    driver.close()
+    assert gpus.contexts == {1}
+    assert {each.device for each in gpus.log} == {1}
+
+
+def test_a_gpu_without_a_number_is_the_users(gpus: FakeCuda) -> None:
+    torch.cuda.set_device(1)
+    chosen = choose("cuda")
+    assert chosen == ("cuda", torch.device("cuda", 1))
+    in_thread(lambda: Cuda.check(chosen[1]))
+    assert choose("cuda:0")[1] == torch.device("cuda", 0)
+    with pytest.raises(ConfigError, match="there are 2 GPUs; use 'cuda:0' to 'cuda:1'"):
+        choose("cuda:2")
+
+
+# ---- captures
+
+
+@pytest.fixture
+def capturing(gpus: FakeCuda, driver: TorchDriver) -> Iterator[None]:
+    """The user captures a graph in the default mode, on a stream of its own. At the end it must be
+    valid."""
+    with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        yield
+
+
+def test_a_loader_works_while_the_user_captures(
+    gpus: FakeCuda, driver: TorchDriver, capturing: None
+) -> None:
+    def work() -> None:
+        into, rows = fill(driver)  # allocates, registers, queries and waits
+        out, event = driver.gather(into, EVERY)
+        driver.copy([torch.arange(5)])
+        asyncio.run(driver.wait(event))
+        Cuda.free_bytes(driver.device)
+        driver.unpin(staged(driver, rows))
+        assert gpus.timeline.thread.mode == 0
+        del out
+
+    in_thread(work)
+    assert gpus.timeline.thread.mode == 0
+
+
+def test_a_loader_closes_while_the_user_captures(gpus: FakeCuda, driver: TorchDriver) -> None:
+    fill(driver)
+    with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        in_thread(driver.close)
+
+
+def test_a_waiting_thread_may_end_its_wait_during_a_capture(driver: TorchDriver) -> None:
+    with driver.computing():
+        torch.cuda._sleep(1 << 30)
+        event = driver._record(driver._gathers)
+    with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        in_thread(lambda: asyncio.run(driver.wait(event)))
+
+
+def test_a_batch_within_a_capture_is_refused_and_the_capture_goes_on(driver: TorchDriver) -> None:
+    into, _ = fill(driver)
+    out, event = driver.gather(into, EVERY)
+    asyncio.run(driver.wait(event))
+    refused = pytest.raises(ConfigError, match="take it before the capture")
+    with torch.cuda.device(1), torch.cuda.graph(torch.cuda.CUDAGraph()), refused:
+        driver.hand_over([out])
+    del out
+
+
+def test_without_the_drivers_library_nothing_is_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gnndrive.buffer.devices import _capture
+
+    monkeypatch.setattr(_capture, "_DRIVER", "libno-such-driver.so")
+    with _capture.CaptureMode().relaxed():
+        pass
+
+
+# ---- memory
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_what_torch_has_cached_will_be_used_again(reset: bool) -> None:
+    with fake_cuda(memory_bytes=GB) as gpus:
+        device = Cuda(torch.device("cuda", 1))
+        spare = device.watch()
+        kept = torch.empty(GB // 8, dtype=torch.uint8, device="cuda:1")
+        step = torch.empty(GB // 4, dtype=torch.uint8, device="cuda:1")
+        del step
+        if reset:  # by the user
+            torch.cuda.reset_peak_memory_stats(1)
+        expected = GB - GB // 8 - GB // 4 - int(MARGIN * GB)
+        assert expected - 4096 <= spare() <= expected
+        free = Cuda.free_bytes(device.driver.device)
+        assert GB - GB // 8 - GB // 4 - 4096 <= free <= GB - GB // 8 - GB // 4
+        torch.cuda.empty_cache()  # by the user: the next step takes it again
+        if not reset:
+            assert expected - 4096 <= spare() <= expected
+        del kept
+        device.close()
+        assert gpus.contexts == {1}
+
+
+def test_an_allocation_is_tried_again_without_cached_memory(
+    gpus: FakeCuda, driver: TorchDriver
+) -> None:
+    gpus.memory.trims_itself = False
+    torch.empty(3 * GB // 4, dtype=torch.uint8, device="cuda:1")
+    assert driver.allocate(GB // 2).numel() == GB // 2
+    with pytest.raises(MemoryError, match=r"2,147,483,648 bytes asked for, [\d,]+ of 1,073"):
+        driver.allocate(2 * GB)
+
+
+def test_a_closed_buffer_leaves_no_cached_memory(gpus: FakeCuda) -> None:
+    device = Cuda(torch.device("cuda", 1))
+    before = torch.cuda.mem_get_info(1)[0]
+    memory = device.allocate(1000, 512)
+    assert torch.cuda.mem_get_info(1)[0] <= before - 512_000
+    memory.close()
+    assert torch.cuda.mem_get_info(1)[0] >= before
+    device.close()
+
+
+def test_a_device_without_a_buffer_leaves_the_users_cache_alone(gpus: FakeCuda) -> None:
+    device = Cuda(torch.device("cuda", 1))
+    torch.cuda.empty_cache()
+    torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
+    device.driver._allocated = False  # the trial of a kernel may have allocated
+    device.close()
+    assert torch.cuda.memory_reserved(1) >= 1 << 20
+
+
+@pytest.mark.parametrize("huge", [False, True])
+@pytest.mark.parametrize("portions", [1, 4, 8])
+@pytest.mark.parametrize(("row_bytes", "slots"), [(512, 10), (513, 9_000), (3, 7), (4100, 2_000)])
+def test_the_plan_counts_the_pinned_memory_that_is_registered(
+    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch, row_bytes: int, slots: int, portions: int,
+    huge: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Cuda, "options", MoveOptions(portions=portions, huge_pages=huge))
+    monkeypatch.setattr(Cuda, "portion_bytes", 1 << 18)
+    device = Cuda(torch.device("cuda", 1))
+    memory = device.allocate(slots, row_bytes)
+    assert memory.landing_rows_max == min(slots, (1 << 18) // row_bytes)
+    registered, page = sum(gpus.host.registered.values()), (2 << 20) if huge else 4096
+    counted = Cuda.pinned_bytes(row_bytes, slots)
+    assert counted - 2 * page < registered <= counted
+    memory.close()
+    assert not gpus.host.registered
+    device.close()
+
+
+def test_scratch_is_what_a_scatter_takes(gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cuda, "portion_bytes", 1 << 18)
+    device = Cuda(torch.device("cuda", 1))
+    memory = device.allocate(1000, 512)
+    count, driver = memory.landing_rows_max, device.driver
+    assert count == 512
+    into, every = memory._slots, np.arange(count, dtype=np.int32)
+    staging, moves = staged(driver, some_rows(count, 512)), pinned_moves(driver, every, every)
+    torch.cuda.reset_peak_memory_stats(1)
+    before = torch.cuda.memory_allocated(1)
+    for _ in range(3):
+        driver.scatter(into, staging, moves)
+    taken = torch.cuda.max_memory_allocated(1) - before
+    assert Cuda.scratch_bytes(512, 1000) * 0.9 <= taken <= Cuda.scratch_bytes(512, 1000)
+    del into
+    memory.close()
+    device.close()
+
+
+# ---- pinned memory
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch, gpus: FakeCuda) -> list[str]:
+    """In which order pinned memory is unregistered and unmapped."""
+    events: list[str] = []
+    unregister = gpus.host.unregister
+
+    class Block(mmap.mmap):
+        def close(self) -> None:
+            super().close()
+            events.append("unmapped")
+
+        def __del__(self) -> None:
+            if not self.closed:
+                events.append("unmapped")
+
+    def mapped(nbytes: int) -> mmap.mmap:
+        return Block(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def unregistered(address: int) -> int:
+        events.append("unregistered")
+        return unregister(address)
+
+    monkeypatch.setattr(_pinned, "private_map", mapped)
+    monkeypatch.setattr(gpus.host, "unregister", unregistered)
+    return events
+
+
+def pinned_memory() -> PinnedMemory:
+    """What a driver has."""
+    driver = TorchDriver(torch.device("cuda", 1), "staged")
+    driver.close()
+    return PinnedMemory(driver.device, driver._side, driver._capture)
+
+
+@pytest.mark.parametrize("how", ["give", "close", "collected"])
+def test_memory_is_unregistered_before_it_is_unmapped(order: list[str], how: str) -> None:
+    pinned = pinned_memory()
+    memory = pinned.take(4096)
+    if how == "give":
+        pinned.give(memory)
+    elif how == "close":
+        del memory
+        pinned.close()
+    else:
+        del memory, pinned
+        gc.collect()
+    memory = None
+    assert order == ["unregistered", "unmapped"]
+
+
+def test_closing_a_driver_unregisters_what_is_left(order: list[str]) -> None:
+    driver = TorchDriver(torch.device("cuda", 1), "staged")
+    driver.pinned(100)
+    driver.pinned(5000)
+    driver.close()
+    driver.close()
+    assert order == ["unregistered", "unmapped"] * 2
+
+
+def test_memory_that_cannot_be_registered_is_unmapped(gpus: FakeCuda, order: list[str]) -> None:
+    pinned = pinned_memory()
+    gpus.host.registered_bytes_max = 100
+    with pytest.raises(MemoryError, match="Register of 4,096 bytes: out of memory") as caught:
+        pinned.take(4096)
+    assert order == ["unmapped"]
+    assert caught.value.__traceback__ is not None  # it does not keep the memory
+    assert torch.ones(1, device="cuda:1").item() == 1  # nor does CUDA's error stay
+
+
+def test_a_failed_unregistration_leaves_no_error_behind(gpus: FakeCuda) -> None:
+    pinned = pinned_memory()
+    memory = pinned.take(4096)
+    gpus.host.registered.clear()
+    pinned.give(memory)
+    assert torch.ones(1, device="cuda:1").item() == 1
+
+
+def test_a_forked_child_leaves_the_memory_alone(
+    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned = pinned_memory()
+    pinned.take(4096)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    del pinned
+    gc.collect()
+    assert len(gpus.host.registered) == 1
+
+
+def test_staging_may_have_huge_pages(gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    make = array_pool.huge_map
+
+    def mapped(nbytes: int) -> mmap.mmap:
+        asked.append(nbytes)
+        return make(nbytes)
+
+    monkeypatch.setattr(_pinned, "huge_map", mapped)
+    device = Cuda(torch.device("cuda", 1), "staged", MoveOptions(huge_pages=True))
+    memory = device.allocate(10, 512)
+    assert len(asked) == 2
+    assert sorted(gpus.host.registered.values()) == [2 << 20, 2 << 20]
+    memory.close()
+    device.close()
