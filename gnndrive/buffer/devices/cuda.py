@@ -66,7 +66,7 @@ class TorchDriver(Driver):
             self._copies = _cuda.Stream()  # or labels would wait for the next batches' rows
             self._gathers = _cuda.Stream() if options.gather_stream else self._compute
             self._pinned = PinnedMemory(self.device, self._side, self._capture, options.huge_pages)
-            self._kernel = None if cupy is None else MoveKernel(cupy, self.device)
+            self._kernel = None if cupy is None else MoveKernel(cupy, self.device, options)
             if self._kernel is not None:
                 self._try_kernel(way)
         self.way = "staged" if self._kernel is None else "zero-copy"

@@ -1,0 +1,183 @@
+"""The kernel that moves rows: each of its variants, run by the host, moves what numpy moves."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.buffer.devices._kernels import (
+    UNITS,
+    MoveKernel,
+    UnreachableHostMemory,
+    code,
+    find_cupy,
+    unit_of,
+)
+from gnndrive.buffer.devices._options import LOADS, MoveOptions
+from gnndrive.common.errors import ConfigError
+from tests.buffer.devices.host_cupy import HostCupy, TorchStream
+from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
+
+GPU = torch.device("cuda", 1)
+STREAM: Any = TorchStream(5)
+GUARD = 3  # rows before and behind those that may be written
+VARIANTS = [
+    MoveOptions(loads=loads, restrict=restrict, blocks=blocks)
+    for loads, restrict, blocks in itertools.product(LOADS, (False, True), (0, 1, 2))
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def cupy(folder: Path) -> HostCupy:
+    return HostCupy(folder)
+
+
+def on_gpu(tensor: torch.Tensor) -> Any:
+    """A tensor that says it is in the GPU's memory."""
+    return SimpleNamespace(data_ptr=tensor.data_ptr, shape=tensor.shape, is_cuda=True)
+
+
+def check_move(
+    cupy: HostCupy, options: MoveOptions, row_bytes: int, count: int, by: str, seed: int = 0
+) -> None:
+    """Move `count` rows by lists of rows or in order, and compare with numpy."""
+    draw = np.random.default_rng([seed, count, row_bytes])
+    source, into = some_rows(count + 5, row_bytes), some_rows(count + 2 * GUARD, row_bytes, 1)
+    source_row = draw.integers(0, len(source), count).astype(np.int32)  # some of them repeated
+    into_row = shuffled(count, seed=seed)
+    listed = "source" in by, "into" in by
+    expected = into.copy()
+    inside = expected[GUARD : GUARD + count]
+    inside[into_row if listed[1] else slice(None)] = source[
+        source_row if listed[0] else slice(count)
+    ]
+    rows = [
+        torch.from_numpy(row) if wanted else None
+        for wanted, row in zip(listed, (source_row, into_row), strict=True)
+    ]
+    target = torch.from_numpy(into)[GUARD : GUARD + count]
+    MoveKernel(cupy, GPU, options).move(
+        STREAM, target, rows[1], torch.from_numpy(source), rows[0], count
+    )
+    assert np.array_equal(into, expected), (row_bytes, count, by)
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_every_variant_moves_its_rows_and_nothing_else(cupy: HostCupy, options: MoveOptions):
+    cupy.backwards = options.restrict
+    for row_bytes in (1, 6, 33, 132, 400, 512, 520, 1032):
+        for count, by in itertools.product(
+            (0, 1, 7, 8, 9, 64, 65, 131), ("", "source", "source into")
+        ):
+            check_move(cupy, options, row_bytes, count, by)
+
+
+@pytest.mark.parametrize("row_bytes", ROW_BYTES)
+def test_rows_of_all_sizes(cupy: HostCupy, row_bytes: int):
+    for options in (MoveOptions(), MoveOptions(loads=4, restrict=True, blocks=1)):
+        check_move(cupy, options, row_bytes, 50, "source into", seed=1)
+
+
+def test_all_units_are_used(cupy: HostCupy):
+    assert {unit_of(width) for width in ROW_BYTES} == set(UNITS)
+    assert unit_of(512, 4096, 4104) == 8
+    assert unit_of(512, 4097) == 1
+    for unit in UNITS:
+        assert code(unit, MoveOptions()).startswith(f"#define UNIT {UNITS[unit]}\n")
+
+
+def test_a_base_that_is_less_aligned_takes_a_narrower_unit(cupy: HostCupy):
+    memory = torch.zeros(4 * 64 + 16, dtype=torch.uint8)
+    shift = (-memory.data_ptr()) % 16 + 4
+    source = memory[shift : shift + 4 * 64].view(4, 64)
+    source[:] = torch.arange(256, dtype=torch.uint8).view(4, 64)
+    into = torch.zeros(4, 64, dtype=torch.uint8)
+    MoveKernel(cupy, GPU, MoveOptions()).move(STREAM, into, None, source, None, 4)
+    assert torch.equal(into, source)
+    assert cupy.launches[0].args[-1] == 16, "64 bytes in units of 4"
+
+
+def test_a_source_may_begin_at_a_later_row(cupy: HostCupy):
+    source, into = torch.from_numpy(some_rows(9, 48)), torch.zeros(3, 48, dtype=torch.uint8)
+    rows = torch.tensor([8, 4, 6], dtype=torch.int32)
+    kernel = MoveKernel(cupy, GPU, MoveOptions())
+    kernel.move(STREAM, into, None, source[4:].clone(), rows, 3, first=4)
+    assert torch.equal(into, source[rows.long()])
+
+
+def test_only_launches_that_read_host_memory_are_capped(cupy: HostCupy):
+    source, into = torch.from_numpy(some_rows(100, 16)), torch.zeros(100, 16, dtype=torch.uint8)
+    for options, on_host, on_device in (
+        (MoveOptions(), 13, 13),
+        (MoveOptions(blocks=2), 2, 13),
+        (MoveOptions(blocks=200), 13, 13),
+        (MoveOptions(blocks=3, loads=4), 3, 4),
+    ):
+        kernel = MoveKernel(cupy, GPU, options)
+        for given, blocks in ((source, on_host), (on_gpu(source), on_device)):
+            into.zero_()
+            kernel.move(STREAM, into, None, given, None, 100)
+            assert torch.equal(into, source)
+            assert cupy.launches[-1].blocks == blocks, options
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("version", [13, 14])
+def test_a_stream_is_wrapped_once_and_without_a_warning(folder: Path, version: int):
+    cupy = HostCupy(folder, version)
+    source, into = torch.from_numpy(some_rows(4, 16)), torch.zeros(4, 16, dtype=torch.uint8)
+    kernel = MoveKernel(cupy, GPU, MoveOptions())
+    streams: list[Any] = [STREAM, TorchStream(7), TorchStream(5)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            for one in streams:
+                kernel.move(one, into, None, source, None, 4)
+    assert [launch.stream for launch in cupy.launches] == [5, 7, 5] * 3
+    assert cupy.made == 2
+
+
+# ---- where the GPU finds host memory
+
+
+def test_host_memory_is_found_at_its_own_address_or_at_the_gpus(cupy: HostCupy):
+    source, into = torch.from_numpy(some_rows(4, 16)), torch.zeros(4, 16, dtype=torch.uint8)
+    elsewhere = source.clone()
+    cupy.translate = {
+        source.data_ptr(): elsewhere.data_ptr(), into.data_ptr(): into.data_ptr(),
+    }.__getitem__  # fmt: skip
+    for same, expected in ((1, source), (0, elsewhere)):
+        cupy.attributes[91] = same
+        elsewhere.add_(1)
+        MoveKernel(cupy, GPU, MoveOptions()).move(STREAM, into, None, source, None, 4)
+        assert torch.equal(into, expected)
+    cupy.translate = lambda address: 0
+    with pytest.raises(UnreachableHostMemory, match="no address on the GPU"):
+        MoveKernel(cupy, GPU, MoveOptions()).move(STREAM, into, None, source, None, 4)
+
+
+@pytest.mark.parametrize("attribute", [19, 99])
+def test_a_gpu_that_reads_no_host_memory_is_not_tried(cupy: HostCupy, attribute: int):
+    cupy.attributes[attribute] = 0
+    with pytest.raises(UnreachableHostMemory, match="is 0"):
+        MoveKernel(cupy, GPU, MoveOptions())
+
+
+def test_an_unknown_way_names_the_known_ones():
+    with pytest.raises(ConfigError, match="zero-copy, staged"):
+        find_cupy("fast")
+    assert find_cupy("staged") is None
