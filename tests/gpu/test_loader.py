@@ -15,8 +15,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
 from gnndrive import ClosedError, ConfigError, ReadError
-from gnndrive.buffer.devices import cuda
 from gnndrive.buffer.devices._options import MoveOptions
+from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.testing.faults import NOISE, Faults
@@ -31,10 +31,13 @@ BAD_NODE, BAD_BATCH = 100, 6  # in batches of 16 seeds each
 
 
 @pytest.fixture(autouse=True)
-def the_way(request: pytest.FixtureRequest, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let loaders move rows in one of the two ways."""
-    find = cuda.find_cupy
-    monkeypatch.setattr(cuda, "find_cupy", lambda asked: find(way))
+def the_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loaders move rows in one of the ways."""
+
+    def make(context: DeviceContext) -> Cuda:
+        return Cuda(context.where, way)
+
+    monkeypatch.setattr(Cuda, "make", make)
 
 
 def on_gpu(batch: Data) -> Data:

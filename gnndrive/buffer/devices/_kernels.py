@@ -1,6 +1,6 @@
 """The kernel that moves rows, compiled and launched by CuPy; without CuPy there is none.
 
-`TorchDriver` (cuda.py) uses it in the zero-copy way.
+The ways of `_movers.py` that need CuPy use it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.common.errors import ConfigError
 
-WAYS = ("zero-copy", "staged")
+WAYS = ("zero-copy", "copy+kernel", "staged")
 NAME = "move_rows"
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned int", 2: "unsigned short", 1: "unsigned char"}
 _THREADS, _WARP, _BLOCKS_MAX = 256, 32, 1 << 16

@@ -2,16 +2,15 @@
 
 Found as "cuda" by `device="cuda"`. Streams and events are torch's. This file is imported when the
 device is named, and CuPy when it is made, so a machine without a GPU needs neither. Rows are moved
-in one of two ways: with CuPy one kernel reads pinned staging and writes slots ("zero-copy");
-without CuPy, or if asked for, torch copies the stretch of staging that has landed and scatters it
-on the device ("staged"). Use `host` if the CPU trains.
+in one of three ways, which `_movers.py` has: with CuPy one kernel reads pinned staging and writes
+slots ("zero-copy"); without CuPy torch copies the stretch of staging that has landed and scatters
+it on the device ("staged"). Use `host` if the CPU trains.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -21,7 +20,7 @@ import torch
 
 from gnndrive.buffer.devices._capture import CaptureMode
 from gnndrive.buffer.devices._events import Waiter
-from gnndrive.buffer.devices._kernels import MoveKernel, find_cupy
+from gnndrive.buffer.devices._movers import choose_mover
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._pinned import PinnedMemory
 from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows
@@ -46,7 +45,7 @@ class TorchDriver(Driver):
     Args:
         device: which GPU.
         way: one of `WAYS`; None: zero-copy where CuPy can do it.
-        options: how rows are moved.
+        options: see `MoveOptions`.
 
     Raises:
         ConfigError: there is no such GPU, or the requested way does not work here.
@@ -57,7 +56,6 @@ class TorchDriver(Driver):
     ) -> None:
         self.device = Cuda.check(device)
         options = MoveOptions() if options is None else options
-        cupy = find_cupy(way)
         self._capture = CaptureMode()
         self._allocated = False
         with self._on():
@@ -66,10 +64,9 @@ class TorchDriver(Driver):
             self._copies = _cuda.Stream()  # or labels would wait for the next batches' rows
             self._gathers = _cuda.Stream() if options.gather_stream else self._compute
             self._pinned = PinnedMemory(self.device, self._side, self._capture, options.huge_pages)
-            self._kernel = None if cupy is None else MoveKernel(cupy, self.device, options)
-            if self._kernel is not None:
-                self._try_kernel(way)
-        self.way = "staged" if self._kernel is None else "zero-copy"
+        with self._on(self._side):
+            self._mover = choose_mover(self, self._side, self.device, way, options)
+        self.way = self._mover.way
         # One for each stream: gathers wait for the user's own work, and scatters must not.
         streams = {self._side, self._gathers}
         self._waiters = {stream: Waiter(self.device, self._capture) for stream in streams}
@@ -79,36 +76,6 @@ class TorchDriver(Driver):
         """Work on this GPU, on `stream` if one is given."""
         with self._capture.relaxed(), torch.cuda.device(self.device), _cuda.stream(stream):
             yield
-
-    def _try_kernel(self, way: str | None) -> None:
-        """Move one row out of pinned memory, because CuPy may be installed without a compiler."""
-        problem: object = "it moved wrong bytes"
-        taken: list[npt.NDArray[np.uint8]] = []
-        try:
-            for nbytes in (16, 8):
-                taken.append(self.pinned(nbytes))
-            row, moves = taken[0], taken[1].view(np.int32)
-            row[:], moves[:] = np.arange(16), 0
-            into = self.allocate(16).view(1, 16)
-            self.scatter(into, row.reshape(1, 16), moves.reshape(2, 1))[1].synchronize()
-            if np.array_equal(into[0].cpu().numpy(), row):
-                return
-        except Exception as error:  # a compiler or a driver may raise anything
-            problem = error
-        finally:
-            for memory in taken:
-                self.unpin(memory)
-        if way is not None:
-            raise ConfigError(
-                f"way={way!r}: CuPy's kernel does not work here ({problem}): install the cupy "
-                "package of your CUDA version, with its compiler"
-            )
-        warnings.warn(
-            f"CuPy's kernel does not work here ({problem}), so torch copies and scatters rows: "
-            "install the cupy package of your CUDA version, with its compiler",
-            stacklevel=2,
-        )
-        self._kernel = None
 
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """See `Driver.pinned`."""
@@ -154,17 +121,8 @@ class TorchDriver(Driver):
         self, into: torch.Tensor, staging: npt.NDArray[np.uint8], moves: Int32Array
     ) -> Event:
         """See `Driver.scatter`."""
-        places, slots = torch.from_numpy(moves[0]), torch.from_numpy(moves[1])
         with self._on(self._side):
-            if self._kernel is not None:
-                source = torch.from_numpy(staging)
-                self._kernel.move(self._side, into, slots, source, places, len(places))
-            else:
-                low, high = int(moves[0].min()), int(moves[0].max()) + 1
-                copied = torch.from_numpy(staging[low:high]).to(self.device, non_blocking=True)
-                index = (places.to(self.device, non_blocking=True) - low).long()
-                rows = _wide(copied).index_select(0, index)
-                _wide(into).index_copy_(0, slots.to(self.device, non_blocking=True).long(), rows)
+            self._mover.scatter(self._side, into, staging, moves)
             return self._record(self._side)
 
     def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
@@ -177,11 +135,7 @@ class TorchDriver(Driver):
         with self._on(self._gathers):
             self._gathers.wait_event(arrived)
             there.record_stream(self._gathers)
-            if self._kernel is not None:
-                out = self._empty(len(alias), rows.shape[1])
-                self._kernel.move(self._gathers, out, None, rows, there, len(alias))
-            else:
-                out = _wide(rows).index_select(0, there).view(torch.uint8)
+            out = self._mover.gather(self._gathers, rows, there)
             gathered = self._record(self._gathers)
             if self._gathers != self._compute:
                 self._compute.wait_event(gathered[1])
@@ -251,12 +205,6 @@ class TorchDriver(Driver):
         return stream, event
 
 
-def _wide(rows: torch.Tensor) -> torch.Tensor:
-    """View uint8 rows as rows of the widest integers that fit."""
-    for dtype in (torch.int64, torch.int32, torch.int16):
-        if rows.shape[1] % dtype.itemsize == 0:
-            return rows.view(dtype)
-    return rows
 
 
 class Cuda(Staged):

@@ -1,0 +1,272 @@
+"""The ways in which rows are moved on a GPU; `choose_mover` finds one that works.
+
+zero-copy    a kernel reads the rows in pinned staging and writes them into their slots
+copy+kernel  one copy of the stretch of staging that has landed, and a kernel behind it
+staged       one such copy, and torch's own kernels behind it: the only way without CuPy
+
+Rows are gathered by the kernel in the first two ways, by torch in the third.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.buffer.devices._kernels import MoveKernel, UnreachableHostMemory, find_cupy
+from gnndrive.buffer.devices._options import MoveOptions
+from gnndrive.buffer.devices._staged import Driver
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int32Array
+
+_OUT_OF_MEMORY = 2  # of both cudaError_t and CUresult
+_TRIAL_ROW_BYTES = 16
+
+
+class Mover(ABC):
+    """Queues moves of rows; call it with the GPU and the stream current.
+
+    Attributes:
+        way: one of `WAYS`.
+    """
+
+    way: str
+
+    @abstractmethod
+    def scatter(
+        self,
+        stream: torch.cuda.Stream,
+        into: torch.Tensor,
+        staging: npt.NDArray[np.uint8],
+        moves: Int32Array,
+    ) -> None:
+        """See `Driver.scatter`."""
+
+    @abstractmethod
+    def gather(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
+    ) -> torch.Tensor:
+        """A new tensor `rows[index]`, uint8 [n, row_bytes]; `index` is int32 [n], on the GPU."""
+
+
+class TorchMover(Mover):
+    """The staged way.
+
+    Args:
+        device: which GPU.
+    """
+
+    way = "staged"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def scatter(
+        self,
+        stream: torch.cuda.Stream,
+        into: torch.Tensor,
+        staging: npt.NDArray[np.uint8],
+        moves: Int32Array,
+    ) -> None:
+        """See `Driver.scatter`."""
+        low, high, in_order = _stretch(moves[0])
+        rows = _wide(_there(staging[low:high], self._device))
+        if not in_order:
+            rows = rows.index_select(0, (_there(moves[0], self._device) - low).long())
+        _wide(into).index_copy_(0, _there(moves[1], self._device).long(), rows)
+
+    def gather(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Mover.gather`."""
+        return _wide(rows).index_select(0, index).view(torch.uint8)
+
+
+class KernelMover(Mover):
+    """The zero-copy way.
+
+    Args:
+        kernel: moves rows.
+        device: which GPU.
+        options: see `MoveOptions`.
+    """
+
+    way = "zero-copy"
+
+    def __init__(self, kernel: MoveKernel, device: torch.device, options: MoveOptions) -> None:
+        self.kernel, self._device, self._options = kernel, device, options
+
+    def scatter(
+        self,
+        stream: torch.cuda.Stream,
+        into: torch.Tensor,
+        staging: npt.NDArray[np.uint8],
+        moves: Int32Array,
+    ) -> None:
+        """See `Driver.scatter`."""
+        low, high, in_order = _stretch(moves[0])
+        places, slots = self._places(moves, in_order)
+        rows, first = self._rows(staging[low:high]), 0 if in_order else low
+        self.kernel.move(stream, into, slots, rows, places, moves.shape[1], first)
+
+    def gather(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Mover.gather`."""
+        shape = len(index), rows.shape[1]
+        out = torch.empty(shape, dtype=torch.uint8, device=self._device)
+        self.kernel.move(stream, out, None, rows, index, len(index))
+        return out
+
+    def _rows(self, landed: npt.NDArray[np.uint8]) -> torch.Tensor:
+        """The rows, where the kernel reads them."""
+        return torch.from_numpy(landed)
+
+    def _places(
+        self, moves: Int32Array, in_order: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """The places, None if the kernel needs none, and the slots, where the kernel reads them."""
+        if self._options.places_on_device:
+            places = None if in_order else _there(moves[0], self._device)
+            return places, _there(moves[1], self._device)
+        return None if in_order else torch.from_numpy(moves[0]), torch.from_numpy(moves[1])
+
+
+class CopyMover(KernelMover):
+    """The way "copy+kernel"; see `KernelMover`."""
+
+    way = "copy+kernel"
+
+    def _rows(self, landed: npt.NDArray[np.uint8]) -> torch.Tensor:
+        return _there(landed, self._device)
+
+
+def choose_mover(
+    driver: Driver,
+    stream: torch.cuda.Stream,
+    device: torch.device,
+    way: str | None,
+    options: MoveOptions,
+) -> Mover:
+    """The requested way, after a trial; call it with the GPU and the stream current.
+
+    Args:
+        driver: allocates what the trial needs.
+        stream: the driver's side stream.
+        device: which GPU.
+        way: one of `WAYS`; None: zero-copy, or staged without CuPy or where CuPy does not work.
+        options: see `MoveOptions`.
+
+    Raises:
+        ConfigError: the requested way does not work; there is too little memory; or the trial has
+            made the GPU unusable for this process.
+    """
+    cupy = find_cupy(way)
+    if cupy is None:
+        return TorchMover(device)
+    try:
+        kernel = MoveKernel(cupy, device, options)
+        kernel.compile(_TRIAL_ROW_BYTES)  # a compiler that does not work is found before a launch
+        made = (CopyMover if way == CopyMover.way else KernelMover)(kernel, device, options)
+        _try(driver, stream, made)
+        return made
+    except Exception as error:  # a compiler or a driver may raise anything
+        problem = error
+    if _lacks_memory(cupy, problem):
+        raise ConfigError(
+            f"there is too little memory to try CuPy's kernel ({problem}): free some memory of the "
+            "GPU and of the host"
+        ) from problem
+    if not _is_usable(stream):
+        raise ConfigError(
+            f"CuPy's kernel has failed ({problem}), and CUDA refuses all further work of this "
+            "process: start again without CuPy, so that torch moves rows"
+        ) from problem
+    remedy = "install the cupy package of your CUDA version, with its compiler"
+    if isinstance(problem, UnreachableHostMemory):
+        remedy = "use a GPU that can, or the staged way"
+    if way is not None:
+        raise ConfigError(
+            f"way={way!r}: CuPy's kernel does not work here ({problem}): {remedy}"
+        ) from problem
+    warnings.warn(
+        f"CuPy's kernel does not work here ({problem}), so torch copies and scatters rows: "
+        f"{remedy}",
+        stacklevel=2,
+    )
+    return TorchMover(device)
+
+
+def _try(driver: Driver, stream: torch.cuda.Stream, mover: Mover) -> None:
+    """Move two rows out of pinned memory, because CuPy may be installed without what it needs.
+
+    Raises:
+        Exception: what CuPy, CUDA or torch raises, or a RuntimeError that the bytes are wrong.
+    """
+    taken: list[npt.NDArray[np.uint8]] = []
+    try:
+        taken.append(driver.pinned(2 * _TRIAL_ROW_BYTES))
+        taken.append(driver.pinned(4 * np.dtype(np.int32).itemsize))
+        rows = taken[0].reshape(2, _TRIAL_ROW_BYTES)
+        rows[:] = np.arange(rows.size).reshape(rows.shape)
+        moves = taken[1].view(np.int32).reshape(2, 2)
+        moves[0], moves[1] = (1, 0), (0, 1)
+        into = driver.allocate(rows.size).view(rows.shape)
+        mover.scatter(stream, into, rows, moves)
+        stream.synchronize()
+        if not np.array_equal(into.cpu().numpy(), rows[::-1]):
+            raise RuntimeError("it moved wrong bytes")
+    finally:
+        for memory in taken:
+            # After a failed launch CUDA may refuse this too; what failed first is to be reported.
+            with contextlib.suppress(RuntimeError):
+                driver.unpin(memory)
+
+
+def _lacks_memory(cupy: Any, error: Exception) -> bool:
+    """Whether an error says that the host or the GPU lacks memory, which may pass."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    of_cuda = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
+    if isinstance(error, of_cuda):
+        return bool(error.status == _OUT_OF_MEMORY)
+    return getattr(error, "error_code", None) == _OUT_OF_MEMORY  # torch.AcceleratorError
+
+
+def _is_usable(stream: torch.cuda.Stream) -> bool:
+    """Whether CUDA still accepts work of this process: after some errors it never does."""
+    try:
+        stream.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+# ---- tensors
+
+
+def _stretch(places: Int32Array) -> tuple[int, int, bool]:
+    """The bounds of what has landed, and whether `places` are all places between them, in order."""
+    if not len(places):
+        return 0, 0, True
+    low, high = int(places.min()), int(places.max()) + 1
+    in_order = high - low == len(places) and bool((places[1:] > places[:-1]).all())
+    return low, high, in_order
+
+
+def _there(memory: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Begin to copy pinned memory to the GPU."""
+    return torch.from_numpy(memory).to(device, non_blocking=True)
+
+
+def _wide(rows: torch.Tensor) -> torch.Tensor:
+    """View uint8 rows as rows of the widest integers that fit."""
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        if rows.shape[1] % dtype.itemsize == 0:
+            return rows.view(dtype)
+    return rows

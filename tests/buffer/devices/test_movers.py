@@ -1,0 +1,240 @@
+"""The ways in which rows are moved on a GPU, run on the host; which way is chosen if CuPy fails."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.buffer.devices import _movers
+from gnndrive.buffer.devices._kernels import WAYS, MoveKernel
+from gnndrive.buffer.devices._movers import CopyMover, KernelMover, Mover, TorchMover, choose_mover
+from gnndrive.buffer.devices._options import MoveOptions
+from gnndrive.buffer.devices.simulated_cuda import SimulatedDriver
+from gnndrive.common.errors import ConfigError
+from tests.buffer.devices.host_cupy import CudaError, DriverError, HostCupy, TorchStream
+from tests.buffer.devices.moving import ROW_BYTES, shuffled, some_rows
+
+HOST = torch.device("cpu", 0)
+STREAM: Any = TorchStream()
+PLACES, SLOTS = 70, 50
+SWITCHES = [
+    MoveOptions(blocks=blocks, places_on_device=there, loads=loads, restrict=loads > 1)
+    for blocks, there, loads in itertools.product((0, 1), (False, True), (1, 4))
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def cupy(folder: Path) -> HostCupy:
+    return HostCupy(folder)
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of each copy to the "device", which is made, although the device is the host."""
+    sizes = []
+
+    def there(memory: np.ndarray, device: torch.device) -> torch.Tensor:
+        sizes.append(memory.nbytes)
+        return torch.from_numpy(memory).clone()
+
+    monkeypatch.setattr(_movers, "_there", there)
+    return sizes
+
+
+def make(cupy: HostCupy, way: str, options: MoveOptions) -> Mover:
+    """A mover without a trial."""
+    if way == "staged":
+        return TorchMover(HOST)
+    kind = {"zero-copy": KernelMover, "copy+kernel": CopyMover}[way]
+    return kind(MoveKernel(cupy, HOST, options), HOST, options)
+
+
+def check_scatter(mover: Mover, row_bytes: int, places: np.ndarray, slots: np.ndarray) -> None:
+    staging, expected = some_rows(PLACES, row_bytes), some_rows(SLOTS, row_bytes, seed=1)
+    into, moves = torch.from_numpy(expected.copy()), np.stack([places, slots]).astype(np.int32)
+    expected[slots] = staging[places]
+    mover.scatter(STREAM, into, staging, moves)
+    assert np.array_equal(into.numpy(), expected), (mover.way, row_bytes)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("options", SWITCHES, ids=str)
+@pytest.mark.usefixtures("copied")
+def test_all_ways_move_the_same_rows(cupy: HostCupy, way: str, options: MoveOptions):
+    mover = make(cupy, way, options)
+    assert mover.way == way
+    for row_bytes in ROW_BYTES:
+        for count in (1, 17, SLOTS):
+            slots = shuffled(count, SLOTS, seed=2)
+            check_scatter(mover, row_bytes, shuffled(count, PLACES, seed=1), slots)
+            check_scatter(mover, row_bytes, np.arange(9, 9 + count), slots)
+        rows, alias = some_rows(SLOTS, row_bytes), shuffled(SLOTS, seed=4)[:33].repeat(2)
+        out = mover.gather(STREAM, torch.from_numpy(rows), torch.from_numpy(alias))
+        assert (out.dtype, out.shape) == (torch.uint8, (66, row_bytes))
+        assert np.array_equal(out.numpy(), rows[alias])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_may_be_moved(cupy: HostCupy, way: str):
+    check_scatter(make(cupy, way, MoveOptions()), 16, np.arange(0), np.arange(0))
+
+
+def test_only_what_the_kernel_does_not_read_in_host_memory_is_copied(
+    cupy: HostCupy, copied: list[int]
+):
+    """The stretch that has landed, and the lists; no list of places that are in order."""
+    slots = np.array([3, 1, 2])
+    for way, there, places, expected in (
+        ("zero-copy", False, [5, 4, 7], []),
+        ("zero-copy", True, [5, 4, 7], [12, 12]),
+        ("zero-copy", True, [5, 6, 7], [12]),
+        ("copy+kernel", False, [5, 4, 7], [4 * 16]),
+        ("copy+kernel", True, [5, 6, 7], [12, 3 * 16]),
+        ("staged", False, [5, 4, 7], [4 * 16, 12, 12]),
+        ("staged", False, [5, 6, 7], [3 * 16, 12]),
+    ):
+        copied.clear()
+        mover = make(cupy, way, MoveOptions(places_on_device=there))
+        check_scatter(mover, 16, np.array(places), slots)
+        assert copied == expected, (way, there, places)
+
+
+def test_places_in_order_need_no_list(cupy: HostCupy):
+    for places, listed in (([5, 6, 7], False), ([5, 7, 8], True), ([6, 5, 7], True), ([9], False)):
+        for way in ("zero-copy", "copy+kernel"):
+            check_scatter(
+                make(cupy, way, MoveOptions()), 16, np.array(places), np.arange(len(places))
+            )
+            assert bool(cupy.launches[-1].args[3]) is listed, (places, way)
+
+
+# ---- which way is chosen
+
+
+class Chooser:
+    """Chooses as the CUDA device does.
+
+    Args:
+        cupy: the module.
+    """
+
+    def __init__(self, cupy: Any = None) -> None:
+        self.cupy, self.stream, self.driver = cupy, STREAM, SimulatedDriver()
+
+    def __call__(self, way: str | None = None) -> Mover:
+        return choose_mover(self.driver, self.stream, HOST, way, MoveOptions())
+
+
+@pytest.fixture
+def chooser(cupy: HostCupy, monkeypatch: pytest.MonkeyPatch) -> Chooser:
+    find = _movers.find_cupy
+    monkeypatch.setattr(
+        _movers, "find_cupy", lambda way: cupy if way in (None, *WAYS[:2]) else find(way)
+    )
+    return Chooser(cupy)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*given: Any) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_way_is_tried_before_it_is_used(chooser: Chooser):
+    for way, expected in ((None, "zero-copy"), *((way, way) for way in WAYS)):
+        assert chooser(way).way == expected
+    assert len(chooser.cupy.launches) == 3, "one for each trial, none for torch's own way"
+    assert chooser.driver.pinned_bytes == 0
+
+
+def test_without_cupy_torch_moves_rows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    choose = Chooser()
+    assert choose().way == "staged"
+    for way in WAYS[:2]:
+        with pytest.raises(ConfigError, match="needs CuPy: install"):
+            choose(way)
+
+
+@pytest.mark.parametrize(
+    "problem", ["no compiler", "an invalid argument", "wrong bytes", "unreachable"]
+)
+def test_cupy_that_does_not_work_is_done_without(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch, problem: str
+):
+    says = problem
+    if problem == "no compiler":
+        monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError(problem)))
+    elif problem == "an invalid argument":
+        chooser.cupy.fail, says = raising(DriverError(1)), "status 1"
+    elif problem == "unreachable":
+        chooser.cupy.attributes[99], says = 0, "cannot read registered host memory"
+    else:
+        monkeypatch.setattr(MoveKernel, "move", lambda *given, **more: None)
+    with pytest.warns(UserWarning, match=f"{says}.*so torch copies and scatters"):
+        assert chooser().way == "staged"
+    with pytest.raises(ConfigError, match=f"way='copy.kernel': CuPy's kernel does not.*{says}"):
+        chooser("copy+kernel")
+    assert chooser.driver.pinned_bytes == 0
+    assert not chooser.cupy.launches
+
+
+@pytest.mark.parametrize("way", [None, "zero-copy"])
+@pytest.mark.parametrize("where", ["pinned", "allocate", "launch", "load", "torch"])
+def test_too_little_memory_does_not_mean_that_cupy_does_not_work(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch, way: str | None, where: str
+):
+    if where in ("pinned", "allocate"):
+        monkeypatch.setattr(chooser.driver, where, raising(MemoryError("none is left")))
+    else:
+        error = {"launch": CudaError(2), "load": DriverError(2), "torch": torch.OutOfMemoryError()}
+        chooser.cupy.fail = raising(error[where])
+    with pytest.raises(ConfigError, match="too little memory to try CuPy's kernel"):
+        chooser(way)
+    monkeypatch.undo()
+    assert chooser.driver.pinned_bytes == 0
+
+
+@pytest.mark.parametrize("way", [None, "copy+kernel"])
+def test_a_gpu_that_a_launch_has_broken_is_not_used_in_another_way(
+    chooser: Chooser, way: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    class Broken(TorchStream):
+        def synchronize(self) -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    chooser.stream = Broken()
+    monkeypatch.setattr(chooser.driver, "unpin", raising(RuntimeError("this too")))
+    with pytest.raises(ConfigError, match=r"illegal memory access.*start again without CuPy"):
+        chooser(way)
+
+
+def test_nothing_is_launched_where_host_memory_is_out_of_reach(chooser: Chooser):
+    """A launch that reads it would make the GPU unusable for the process."""
+    chooser.cupy.attributes[91] = 0
+    chooser.cupy.translate = lambda address: 0
+    with pytest.warns(UserWarning, match="no address on the GPU"):
+        assert chooser().way == "staged"
+    assert not chooser.cupy.launches
+
+
+def test_a_kernel_is_compiled_before_anything_else_is_tried(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(chooser.cupy, "RawKernel", raising(OSError("no compiler")))
+    monkeypatch.setattr(chooser.driver, "pinned", raising(MemoryError("none is left")))
+    with pytest.raises(ConfigError, match=r"does not work here \(no compiler\)"):
+        chooser("zero-copy")
