@@ -22,6 +22,9 @@ from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
+from gnndrive.buffer.devices._options import MoveOptions
+from gnndrive.buffer.devices.base import DeviceContext
+from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.schedules.base import InputNodes
@@ -76,11 +79,25 @@ class Trainer:
         }  # fmt: skip
 
 
+def switched(way: str | None, switches: MoveOptions) -> type[Cuda]:
+    """The CUDA device, with a way and switches of the command line."""
+
+    class Switched(Cuda):
+        portions = switches.portions
+
+        @classmethod
+        def make(cls, context: DeviceContext) -> Cuda:
+            return cls(context.where, way, switches)
+
+    return Switched
+
+
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
     """Run gnndrive's loader with device="cuda"."""
     store, meter = gnndrive.open(options.store), Meter("gnndrive")
     trainer = Trainer(store, len(options.fanout))
-    loader = make_loader(options, device="cuda", device_memory=options.device_memory)
+    device = switched(options.way, options.switches)
+    loader = make_loader(options, device=device, device_memory=options.device_memory)
     with loader:
         batches = iter(loader)
         meter.ready()

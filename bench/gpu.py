@@ -3,9 +3,10 @@
 usage: python bench/gpu.py STORE [--runs 3] [--batches 20] [--device-memory 4GB] [--json FILE]
        python bench/gpu.py --generate 20 --folder DIR [--host-budget 6GiB] [the same options]
        python bench/gpu.py --parts h2d,gather      (neither store nor disk)
+       python bench/gpu.py … --switch blocks=128 --switch loads=4      (see MoveOptions)
 
 Three parts:
-h2d     rows from pinned staging into random slots of the feature buffer, in each of the two ways,
+h2d     rows from pinned staging into random slots of the feature buffer, in each of the ways,
         compared with a plain cudaMemcpyAsync of the same bytes from the same memory
 gather  rows of random slots into a new tensor, including the copy of the slot numbers to the GPU,
         compared with a copy of the same bytes within the GPU's memory
@@ -50,6 +51,7 @@ from _gpu_loaders import RUNS
 from _limits import Cgroup, limited
 
 from gnndrive.buffer.devices._kernels import WAYS
+from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import PORTION_BYTES
 from gnndrive.buffer.devices.cuda import TorchDriver
 from gnndrive.cli.report.text import peak_memory_bytes
@@ -144,14 +146,15 @@ def measure_moves(own: argparse.Namespace) -> list[dict[str, Any]]:
     results = []
     for way in WAYS:
         try:
-            driver = TorchDriver(torch.device("cuda"), way)
+            driver = TorchDriver(torch.device("cuda"), way, own.switches)
         except ConfigError as error:
             print(f"{way}: {error}", file=sys.stderr)
             continue
         for part in own.parts:
             for row_bytes in ROW_BYTES if part in MEASURE else ():
                 result = MEASURE[part](driver, row_bytes, own.runs)
-                results.append({"part": part, "way": way, "row_bytes": row_bytes} | result)
+                what = {"part": part, "way": way, "switches": str(own.switches)}
+                results.append(what | {"row_bytes": row_bytes} | result)
                 driver.synchronize()
         driver.close()
     return results
@@ -200,16 +203,16 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 def table(found: dict[str, Any], options: argparse.Namespace | None) -> str:
     """Format the results."""
-    lines = [found["machine"]]
+    lines = [f"{found['machine']}, switches: {found.get('switches', 'defaults')}"]
     if found["moves"]:
         heads = f"{'rows':>6} {'GB/s':>24} {'plain copy GB/s':>24} {'ratio':>18}"
-        lines.append(f"{'part':<7} {'way':<10} {heads}")
+        lines.append(f"{'part':<7} {'way':<11} {heads}")
     for move in found["moves"]:
         moved, plain = (
             [x / 1e9 for x in move[key]] for key in ("bytes_per_s", "plain_bytes_per_s")
         )
         lines.append(
-            f"{move['part']:<7} {move['way']:<10} {move['row_bytes']:>4} B {spread(moved, 1):>24} "
+            f"{move['part']:<7} {move['way']:<11} {move['row_bytes']:>4} B {spread(moved, 1):>24} "
             f"{spread(plain, 1):>24} {spread(move['ratio'], 3):>18}"
         )
     if options is None or not found["epochs"]:
@@ -258,6 +261,9 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | No
     parser.add_argument("--buffer", help="default: what --device-memory leaves")
     parser.add_argument("--host-budget", metavar="SIZE", help="memory limit of each loader")
     parser.add_argument("--threads", type=int, default=4, help="of the two loaders that map")
+    parser.add_argument("--way", choices=WAYS, help="of the epochs; default: the loader's choice")
+    parser.add_argument("--switch", dest="switches", action="append", default=[],
+                        metavar="NAME=VALUE", help="of the CUDA device; repeat it")  # fmt: skip
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--worker", choices=sorted(RUNS), help=argparse.SUPPRESS)
     own, left = parser.parse_known_args(given)
@@ -268,6 +274,10 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | No
             parser.error(f"unknown {what} {', '.join(unknown)}: choose from {', '.join(known)}")
     if own.runs < 1 or own.threads < 1:
         parser.error("--runs and --threads must be at least 1")
+    try:
+        own.switches = MoveOptions.parse(own.switches)
+    except ConfigError as error:
+        parser.error(str(error))
     if "epoch" not in own.parts:
         return own, None
     if own.generate is not None:
@@ -275,6 +285,7 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | No
     options = epoch.parse(left)
     options.given, options.buffer = given, own.buffer
     options.device_memory, options.threads = own.device_memory, own.threads
+    options.way, options.switches = own.way, own.switches
     return own, options
 
 
@@ -287,7 +298,8 @@ def main() -> None:
     if own.worker and options is not None:
         json.dump(RUNS[own.worker](options) | {"peak_bytes": peak_memory_bytes()}, sys.stdout)
         return
-    found: dict[str, Any] = {"machine": machine(), "moves": measure_moves(own), "epochs": []}
+    found: dict[str, Any] = {"machine": machine(), "switches": str(own.switches)}
+    found |= {"moves": measure_moves(own), "epochs": []}
     if options is not None:
         if own.generate is not None:
             scale.make_missing(own.folder, [int(own.generate * 1e6)])

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import gnndrive
+from gnndrive.buffer.devices import choose
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
@@ -313,6 +314,19 @@ def test_gpu_passes_options_to_epoch(store: Path):
     assert gpu.parse(["--parts", "gather"])[1] is None
     made, given = gpu.parse(["--generate", "0.5", "--folder", "there"])
     assert given.store == str(scale.store_path(made.folder, 500_000))
+
+
+def test_gpu_passes_switches_to_the_device(store: Path, capsys: pytest.CaptureFixture[str]):
+    asked = ["--switch", "blocks=128", "--switch", "places-on-device", "--way", "copy+kernel"]
+    own, given = gpu.parse([str(store), *SMALL, *asked, "--switch", "portions=8"])
+    assert str(own.switches) == "blocks=128 places_on_device=on portions=8"
+    assert (given.switches, given.way) == (own.switches, "copy+kernel")
+    device = _gpu_loaders.switched(given.way, given.switches)
+    assert choose(device) == (device, None)
+    assert device.portions == 8
+    with pytest.raises(SystemExit):
+        gpu.parse(["--switch", "block=1"])
+    assert "choose from blocks" in capsys.readouterr().err
 
 
 def test_gpu_compares_loaders_with_gnndrive(store: Path, monkeypatch: pytest.MonkeyPatch):
