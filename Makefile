@@ -63,7 +63,7 @@ $(VENV)/.torch: $(VENV)/.made
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 	@echo "[4/5] the other packages, and gnndrive in place"
 	@$(PIP) install 'setuptools>=77' wheel 'cffi>=1.16'
-	@$(PIP) install --no-build-isolation --editable '.[test,dev,import,lightning]'
+	@$(PIP) install --no-build-isolation --editable '.[test,gpu-test,dev,import,lightning]'
 	@touch $@
 
 $(CORE): $(VENV)/.installed $(NATIVE)

@@ -1,0 +1,103 @@
+"""NVRTC, the compiler that CuPy calls, takes every variant of the kernel for every GPU: it needs no
+GPU itself."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import re
+from importlib import metadata
+from typing import Any
+
+import pytest
+
+from gnndrive.buffer.devices._kernels import NAME, UNITS, code
+from gnndrive.buffer.devices._options import LOADS, MoveOptions
+
+GPUS = ("sm_80", "sm_90", "sm_100")
+VARIANTS = [
+    MoveOptions(loads=loads, restrict=restrict)
+    for loads, restrict in itertools.product(LOADS, (False, True))
+]
+
+
+class Nvrtc:
+    """The library of the wheel nvidia-cuda-nvrtc."""
+
+    def __init__(self) -> None:
+        paths = [
+            str(file.locate())
+            for file in metadata.files("nvidia-cuda-nvrtc") or ()
+            if re.fullmatch(r"libnvrtc(-builtins)?\.so\.[\d.]+", file.name)
+        ]
+        builtins, library = sorted(paths)  # the first is what the second opens
+        ctypes.CDLL(builtins, ctypes.RTLD_GLOBAL)
+        self._lib = ctypes.CDLL(library)
+        self._lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def __call__(self, source: str, architecture: str) -> tuple[bytes, str]:
+        """Compile, with the options that CuPy gives.
+
+        Args:
+            source: CUDA C++.
+            architecture: such as sm_90, or compute_90 for PTX.
+
+        Returns:
+            A cubin or PTX, and the compiler's messages.
+        """
+        program = ctypes.c_void_p()
+        self._check(
+            self._lib.nvrtcCreateProgram(
+                ctypes.byref(program), source.encode(), b"move_rows.cu", 0, None, None
+            )
+        )
+        options = [f"-arch={architecture}", "-std=c++17"]
+        given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        failed = self._lib.nvrtcCompileProgram(program, len(options), given)
+        log = self._text(program, "ProgramLog").rstrip(b"\0").decode()
+        assert not failed, log
+        made = self._text(program, "CUBIN" if architecture.startswith("sm_") else "PTX")
+        self._check(self._lib.nvrtcDestroyProgram(ctypes.byref(program)))
+        return made, log
+
+    def _text(self, program: Any, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._check(getattr(self._lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        self._check(getattr(self._lib, f"nvrtcGet{what}")(program, text))
+        return text.raw
+
+    def _check(self, result: int) -> None:
+        assert result == 0, self._lib.nvrtcGetErrorString(result)
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> Nvrtc:
+    return Nvrtc()
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_variant_compiles(nvrtc: Nvrtc, unit: int, gpu: str):
+    for options in VARIANTS:
+        cubin, log = nvrtc(code(unit, options), gpu)
+        assert cubin.startswith(b"\x7fELF")
+        assert NAME.encode() in cubin
+        assert not log, options
+
+
+@pytest.mark.parametrize("options", VARIANTS, ids=str)
+def test_all_loads_come_before_the_first_store(nvrtc: Nvrtc, options: MoveOptions):
+    """What each thread reads ahead is in registers, not in memory of its own."""
+    text, _ = nvrtc(code(16, options), "compute_80")
+    ptx = text.decode()
+    assert ".local" not in ptx
+    moves = re.findall(r"\b(ld|st)\.global(\.nc)?\.v4", ptx)
+    assert {bool(nc) for what, nc in moves if what == "ld"} == {options.restrict}
+    order = "".join(what[0] for what, _ in moves)
+    assert "l" * options.loads + "s" * options.loads in order
+
+
+def test_a_kernel_that_is_wrong_does_not_compile(nvrtc: Nvrtc):
+    with pytest.raises(AssertionError, match="identifier"):
+        nvrtc(code(16, MoveOptions()).replace("UNIT *RESTRICT into", "unknown into"), "sm_80")
