@@ -83,7 +83,7 @@ def switched(way: str | None, switches: MoveOptions) -> type[Cuda]:
     """The CUDA device, with a way and switches of the command line."""
 
     class Switched(Cuda):
-        portions = switches.portions
+        options = switches
 
         @classmethod
         def make(cls, context: DeviceContext) -> Cuda:

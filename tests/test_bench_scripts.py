@@ -323,7 +323,7 @@ def test_gpu_passes_switches_to_the_device(store: Path, capsys: pytest.CaptureFi
     assert (given.switches, given.way) == (own.switches, "copy+kernel")
     device = _gpu_loaders.switched(given.way, given.switches)
     assert choose(device) == (device, None)
-    assert device.portions == 8
+    assert device.options is own.switches
     with pytest.raises(SystemExit):
         gpu.parse(["--switch", "block=1"])
     assert "choose from blocks" in capsys.readouterr().err

@@ -58,5 +58,6 @@ def test_a_launch_warns_of_nothing(driver: TorchDriver) -> None:
         warnings.simplefilter("error")
         for _ in range(3):
             driver.scatter(into, staging, moves)
+            driver.synchronize()
             driver.gather(into, every)
-    driver.synchronize()
+            driver.synchronize()

@@ -205,8 +205,6 @@ class TorchDriver(Driver):
         return stream, event
 
 
-
-
 class Cuda(Staged):
     """One GPU.
 

@@ -24,6 +24,16 @@ VERSION = "14.2.0"
 UNIT_BYTES = {"uint4": 16, "uint2": 8, "unsigned int": 4, "unsigned short": 2, "unsigned char": 1}
 _PARAMETER = re.compile(r"(?:const\s+)?([\w ]+?)\s*\*?\s*(?:__restrict__\s+)?(\w+)\s*$")
 
+ATTRIBUTES = {
+    "cudaDevAttrCanMapHostMemory": 19,
+    "cudaDevAttrCanUseHostPointerForRegisteredMem": 91,
+    "cudaDevAttrHostRegisterSupported": 99,
+}
+
+
+class CudaError(RuntimeError):
+    """What CuPy raises for an error of CUDA."""
+
 
 def fake_cupy(machine: Any) -> ModuleType:
     """A module to stand for CuPy."""
@@ -57,7 +67,7 @@ def fake_cupy(machine: Any) -> ModuleType:
 
         def __init__(self, code: str, name: str, options: Any = (), **given: Any) -> None:
             self._name = name
-            signature = re.search(rf"\b{name}\s*\((.*?)\)", code, re.DOTALL)
+            signature = re.search(rf"\b{name}\s*\((.*?)\)", _expanded(code), re.DOTALL)
             assert signature is not None, "no such kernel in the source"
             found = [_PARAMETER.search(part) for part in signature[1].split(",")]
             self._parameters = [(each[1].strip(), each[2]) for each in found if each is not None]
@@ -88,16 +98,29 @@ def fake_cupy(machine: Any) -> ModuleType:
         def __exit__(self, *raised: object) -> None:
             machine.timeline.thread.device = self._before
 
-    runtime = SimpleNamespace(
+    module.RawKernel = RawKernel
+    module.cuda = SimpleNamespace(
+        Stream=Stream, ExternalStream=Stream, Device=Device, runtime=_runtime(machine),
+        driver=SimpleNamespace(CUDADriverError=CudaError),
+    )  # fmt: skip
+    return module  # type: ignore[no-any-return]
+
+
+def _runtime(machine: Any) -> SimpleNamespace:
+    return SimpleNamespace(
         deviceGetAttribute=lambda attribute, device: 1,
         getDevice=machine.current_device,
         runtimeGetVersion=lambda: 13000,
+        CUDARuntimeError=CudaError,
+        **ATTRIBUTES,
     )
-    module.RawKernel = RawKernel
-    module.cuda = SimpleNamespace(
-        Stream=Stream, ExternalStream=Stream, Device=Device, runtime=runtime
-    )
-    return module  # type: ignore[no-any-return]
+
+
+def _expanded(code: str) -> str:
+    """A source without its macros."""
+    for macro, value in re.findall(r"^#define (\w+) *(.*)$", code, re.MULTILINE):
+        code = re.sub(rf"\b{macro}\b", value, code)
+    return code
 
 
 def _stream(machine: Any, pointer: int, device: int) -> FakeStream:
@@ -137,7 +160,9 @@ def _move(machine: Any, stream: FakeStream, name: str, values: dict[str, int], u
             places = _bytes_at(address, 4 * rows).view(np.int32).astype(np.int64)
             if (block := _block(machine, address)) is not None:
                 used["from"].append((block, None))
-        memory = values[side]
+        # The kernel may be given where row 0 would be, before the memory that it reads.
+        first = int(places.min())
+        memory, places = values[side] + first * row_bytes, places - first
         if (block := _block(machine, memory)) is not None:
             used[side].append((block, memory - block.address + places * row_bytes))
         count = int(places.max()) + 1
