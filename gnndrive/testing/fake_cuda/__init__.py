@@ -66,7 +66,7 @@ def fake_cuda(
             overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
             set_overwrites = torch.__future__.set_overwrite_module_params_on_conversion
             set_overwrites(True)
-            modules = {"cupy": fake_cupy(machine)} if cupy else {}
+            modules = {"cupy": fake_cupy(machine) if cupy else None}
             patched.enter_context(patch.dict(sys.modules, modules))
             patched.callback(set_overwrites, overwrites)
             yield machine

@@ -284,7 +284,7 @@ def test_scratch_is_what_a_scatter_takes(gpus: FakeCuda, monkeypatch: pytest.Mon
     count, driver = memory.landing_rows_max, device.driver
     assert count == 512
     into, every = memory._slots, np.arange(count, dtype=np.int32)
-    staging, moves = staged(driver, some_rows(count, 512)), pinned_moves(driver, every, every)
+    staging, moves = staged(driver, some_rows(count, 512)), pinned_moves(driver, every[::-1], every)
     torch.cuda.reset_peak_memory_stats(1)
     before = torch.cuda.memory_allocated(1)
     for _ in range(3):
