@@ -133,7 +133,7 @@ def _stream(machine: Any, pointer: int, device: int) -> FakeStream:
 
 def _bytes_at(address: int, nbytes: int) -> npt.NDArray[np.uint8]:
     whole = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
-    return np.frombuffer(whole, np.uint8)[:nbytes]
+    return np.frombuffer(memoryview(whole).cast("B"), np.uint8)[:nbytes]
 
 
 def _block(machine: Any, address: int) -> Block | None:

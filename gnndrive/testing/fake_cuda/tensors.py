@@ -42,13 +42,13 @@ def use_machine(machine: Any) -> None:
 class CudaTensor(torch.Tensor):
     """A tensor on a fake GPU."""
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
-    device = property(lambda self: torch.device("cuda", block_of(self).device))  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+    device = property(lambda self: torch.device("cuda", block_of(self).device))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Carry out an operation."""
@@ -80,7 +80,7 @@ class CudaTensor(torch.Tensor):
         """Keep its memory until the stream's work up to its end has ended."""
         block_of(self).recorded.add(stream)
 
-    def __repr__(self, **given: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"<tensor {list(self.shape)} {self.dtype} on {self.device}>"
 
 
