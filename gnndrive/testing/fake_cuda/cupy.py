@@ -85,6 +85,15 @@ def fake_cupy(machine: Any) -> ModuleType:
             kinds = {name: kind for kind, name in self._parameters}
             _move(machine, streams[-1], self._name, values, UNIT_BYTES[kinds["into"]])
 
+    module.RawKernel = RawKernel
+    module.cuda = SimpleNamespace(
+        Stream=Stream, ExternalStream=Stream, Device=_device_class(machine),
+        runtime=_runtime(machine), driver=SimpleNamespace(CUDADriverError=CudaError),
+    )  # fmt: skip
+    return module  # type: ignore[no-any-return]
+
+
+def _device_class(machine: Any) -> type:
     class Device:
         """A device; a context in which it is current."""
 
@@ -98,12 +107,7 @@ def fake_cupy(machine: Any) -> ModuleType:
         def __exit__(self, *raised: object) -> None:
             machine.timeline.thread.device = self._before
 
-    module.RawKernel = RawKernel
-    module.cuda = SimpleNamespace(
-        Stream=Stream, ExternalStream=Stream, Device=Device, runtime=_runtime(machine),
-        driver=SimpleNamespace(CUDADriverError=CudaError),
-    )  # fmt: skip
-    return module  # type: ignore[no-any-return]
+    return Device
 
 
 def _runtime(machine: Any) -> SimpleNamespace:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import mmap
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices import _pinned, choose
+from gnndrive.buffer.devices import choose
 from gnndrive.buffer.devices._options import MoveOptions
-from gnndrive.buffer.devices._pinned import PinnedMemory
 from gnndrive.buffer.devices.cuda import MARGIN, Cuda, TorchDriver
-from gnndrive.common import array_pool
 from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
 from tests.buffer.devices.moving import some_rows
@@ -292,113 +288,5 @@ def test_scratch_is_what_a_scatter_takes(gpus: FakeCuda, monkeypatch: pytest.Mon
     taken = torch.cuda.max_memory_allocated(1) - before
     assert Cuda.scratch_bytes(512, 1000) * 0.9 <= taken <= Cuda.scratch_bytes(512, 1000)
     del into
-    memory.close()
-    device.close()
-
-
-# ---- pinned memory
-
-
-@pytest.fixture
-def order(monkeypatch: pytest.MonkeyPatch, gpus: FakeCuda) -> list[str]:
-    """In which order pinned memory is unregistered and unmapped."""
-    events: list[str] = []
-    unregister = gpus.host.unregister
-
-    class Block(mmap.mmap):
-        def close(self) -> None:
-            super().close()
-            events.append("unmapped")
-
-        def __del__(self) -> None:
-            if not self.closed:
-                events.append("unmapped")
-
-    def mapped(nbytes: int) -> mmap.mmap:
-        return Block(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-    def unregistered(address: int) -> int:
-        events.append("unregistered")
-        return unregister(address)
-
-    monkeypatch.setattr(_pinned, "private_map", mapped)
-    monkeypatch.setattr(gpus.host, "unregister", unregistered)
-    return events
-
-
-def pinned_memory() -> PinnedMemory:
-    """What a driver has."""
-    driver = TorchDriver(torch.device("cuda", 1), "staged")
-    driver.close()
-    return PinnedMemory(driver.device, driver._side, driver._capture)
-
-
-@pytest.mark.parametrize("how", ["give", "close", "collected"])
-def test_memory_is_unregistered_before_it_is_unmapped(order: list[str], how: str) -> None:
-    pinned = pinned_memory()
-    memory = pinned.take(4096)
-    if how == "give":
-        pinned.give(memory)
-    elif how == "close":
-        del memory
-        pinned.close()
-    else:
-        del memory, pinned
-        gc.collect()
-    memory = None
-    assert order == ["unregistered", "unmapped"]
-
-
-def test_closing_a_driver_unregisters_what_is_left(order: list[str]) -> None:
-    driver = TorchDriver(torch.device("cuda", 1), "staged")
-    driver.pinned(100)
-    driver.pinned(5000)
-    driver.close()
-    driver.close()
-    assert order == ["unregistered", "unmapped"] * 2
-
-
-def test_memory_that_cannot_be_registered_is_unmapped(gpus: FakeCuda, order: list[str]) -> None:
-    pinned = pinned_memory()
-    gpus.host.registered_bytes_max = 100
-    with pytest.raises(MemoryError, match="Register of 4,096 bytes: out of memory") as caught:
-        pinned.take(4096)
-    assert order == ["unmapped"]
-    assert caught.value.__traceback__ is not None  # it does not keep the memory
-    assert torch.ones(1, device="cuda:1").item() == 1  # nor does CUDA's error stay
-
-
-def test_a_failed_unregistration_leaves_no_error_behind(gpus: FakeCuda) -> None:
-    pinned = pinned_memory()
-    memory = pinned.take(4096)
-    gpus.host.registered.clear()
-    pinned.give(memory)
-    assert torch.ones(1, device="cuda:1").item() == 1
-
-
-def test_a_forked_child_leaves_the_memory_alone(
-    gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pinned = pinned_memory()
-    pinned.take(4096)
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    del pinned
-    gc.collect()
-    assert len(gpus.host.registered) == 1
-
-
-def test_staging_may_have_huge_pages(gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    make = array_pool.huge_map
-
-    def mapped(nbytes: int) -> mmap.mmap:
-        asked.append(nbytes)
-        return make(nbytes)
-
-    monkeypatch.setattr(_pinned, "huge_map", mapped)
-    device = Cuda(torch.device("cuda", 1), "staged", MoveOptions(huge_pages=True))
-    memory = device.allocate(10, 512)
-    assert len(asked) == 2
-    assert sorted(gpus.host.registered.values()) == [2 << 20, 2 << 20]
     memory.close()
     device.close()
