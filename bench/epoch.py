@@ -24,9 +24,9 @@ all its threads divided by the cores. There is no training. The floor counts the
 only; if the adjacency (or an attribute that is not mapped) is read from the same disk too, the
 ratio to a floor with those reads is printed beside it.
 
-As root on cgroup v1, each process runs under the memory limit, page cache included, after all
-caches were dropped. Otherwise there is no limit, the store's own pages are dropped with
-posix_fadvise, and the output says so; the page cache then helps the mapped loader.
+As root, each process runs under the memory limit (cgroup v1 or v2), page cache included and without
+swap, after all caches were dropped. Otherwise there is no limit, the store's own pages are dropped
+with posix_fadvise, and the output says so; the page cache then helps the mapped loader.
 
 `--train 10` trains a GraphSAGE of 16 hidden units with trimming on that many batches instead.
 """
@@ -36,7 +36,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,7 +44,7 @@ from typing import Any
 
 import _script
 import numpy as np
-from _limits import Cgroup, drop_caches, limited
+from _limits import Cgroup, drop_caches, limited, run_limited
 from _loaders import RUNS, VARIANTS
 
 import gnndrive
@@ -64,14 +63,13 @@ def spawn(
     """Run one loader in a separate process with cold caches, and return what it prints."""
     drop_caches(Path(options.store), group is not None)
     command = [sys.executable, script, *options.given, "--worker", which]
-    enter = None if group is None else group.enter
-    child = subprocess.run(command, preexec_fn=enter, stdout=subprocess.PIPE, check=False)
+    child, peak = run_limited(command, group)
     if child.returncode:
         killed = " (killed: out of memory?)" if child.returncode == -9 else ""
         sys.exit(f"{which} ended with {child.returncode}{killed}")
     result: dict[str, Any] = json.loads(child.stdout)
-    if group is not None:
-        result["peak_bytes"] = group.peak()
+    if peak is not None:
+        result["peak_bytes"] = peak
     return result
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from itertools import product
@@ -28,7 +27,7 @@ from statistics import median
 from typing import Any
 
 import _script
-from _limits import Cgroup, drop_caches, may_limit
+from _limits import Cgroup, drop_caches, run_limited, why_no_limit
 from _loaders import SEED, private_bytes, touch
 
 import gnndrive
@@ -76,10 +75,7 @@ def spawn(
         "--batches", str(batches), "--warm-up", str(warm_up),
         "--batch-size", str(options.batch_size), "--fanout", ",".join(map(str, options.fanout)),
     ]  # fmt: skip
-    child = subprocess.run(
-        command, preexec_fn=group.enter, stdout=subprocess.PIPE, check=False, text=True
-    )
-    peak = group.peak()
+    child, peak = run_limited(command, group)
     if child.returncode == -9:
         return None
     if child.returncode:
@@ -195,8 +191,8 @@ def main() -> None:
     if options.worker:
         json.dump(work(options), sys.stdout)
         return
-    if not may_limit():
-        sys.exit("this needs root and cgroup v1, to limit the memory of the loaders' processes")
+    if why := why_no_limit(BESIDE):
+        sys.exit(f"the memory of the loaders' processes cannot be limited: {why}")
     found = measure(options)
     _script.show(table(found), {"results": found}, options.json)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,19 @@ def test_a_graph_that_is_damaged_is_generated_again(tmp_path: Path):
     demo._graph(path, NODES, demo.Console(stderr=True))
     (path / "nodes" / "x.npy").write_bytes(b"")
     assert demo._graph(path, NODES, demo.Console(stderr=True)).num_features == 32
+
+
+def test_the_demo_says_why_there_is_no_limit(planted: Path, monkeypatch: pytest.MonkeyPatch):
+    @contextmanager
+    def none(limit_bytes: int) -> Iterator[tuple[None, str]]:
+        yield None, "no memory limit: there are no groups"
+
+    timings = dict.fromkeys(compare.LOADERS, compare.Timing(2.0, 100, 5, 7, 10**6))
+    monkeypatch.setattr(demo, "memory_limit", none)
+    monkeypatch.setattr(demo, "compare", lambda *given, **named: timings)
+    text = demo._compare(planted)
+    assert "no memory limit: there are no groups" in text
+    assert text.count("ratio") == 1
 
 
 def test_a_loader_that_fails_is_an_error(planted: Path, capfd: pytest.CaptureFixture[str]):

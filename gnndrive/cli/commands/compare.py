@@ -15,12 +15,11 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -34,6 +33,8 @@ from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import parse_fanout
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.train import LoaderOptions
+from gnndrive.cli.measure.memory_limit import Cgroup, Run
+from gnndrive.cli.measure.page_cache import drop_file
 from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import GNNDriveError
 from gnndrive.common.records import Int64Array
@@ -77,19 +78,6 @@ def drop_cached(store: Store) -> None:
     for name in ("nodes/x", "nodes/y", "graph/indices"):
         if name in store.info.arrays:
             drop_file(store.table(name).path)
-
-
-def drop_file(path: str | os.PathLike[str]) -> None:
-    """Drop a file from the page cache; needs no privileges.
-
-    Pages that a process still maps stay cached, so the caller must not map the file.
-    """
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)  # dirty pages are not dropped
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(fd)
 
 
 # ---- the two loaders, each in a separate process
@@ -156,7 +144,7 @@ def compare(
     seconds: float,
     *,
     split: str = "train",
-    limit: Path | None = None,
+    limit: Cgroup | None = None,
     bars: Bars,
     label: str = "",
 ) -> dict[str, Timing]:
@@ -169,7 +157,7 @@ def compare(
         seconds: the mapped loader stops after the batch in which this time is over; gnndrive then
             loads as many batches.
         split: the split whose nodes are the seeds.
-        limit: a memory cgroup in which to run each loader, from `memory_limit`.
+        limit: a memory limit for each loader's process.
         bars: where progress is shown.
         label: a word in front of the progress.
 
@@ -184,7 +172,8 @@ def compare(
         drop_cached(store)
         command = [str(store.path), kind, str(batches), str(seconds), str(options.batch_size)]
         command += [",".join(map(str, options.fanout)), str(options.buffer), split]
-        timings[kind] = _run(command, limit, partial(bars, f"{label}{kind}"), batches)
+        with nullcontext() if limit is None else limit.run() as run:
+            timings[kind] = _run(command, run, partial(bars, f"{label}{kind}"), batches)
         batches, seconds = timings[kind].batches, math.inf
     if len({timing.checksum for timing in timings.values()}) != 1:
         raise GNNDriveError("the two loaders did not give the same batches: please report this")
@@ -192,12 +181,11 @@ def compare(
 
 
 def _run(
-    arguments: list[str], limit: Path | None, progress: Callable[[int, int], None], batches: int
+    arguments: list[str], limited: Run | None, progress: Callable[[int, int], None], batches: int
 ) -> Timing:
     command = [sys.executable, "-m", "gnndrive.cli.commands.compare", *arguments]
-    if limit is not None:  # a shell enters the group first, so that it counts every allocation
-        enter = f'echo $$ >"{limit}/cgroup.procs" && exec "$@"'
-        command = ["/bin/sh", "-c", enter, "sh", *command]
+    if limited is not None:
+        command = limited.command(command)
     root = str(Path(__file__).resolve().parents[3])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -226,48 +214,6 @@ def _run(
         killed = " (killed, perhaps by the memory limit)" if code == -9 else ""
         raise GNNDriveError(f"the {arguments[1]} loader's process ended with {code}{killed}")
     return Timing(**last)
-
-
-@contextmanager
-def memory_limit(limit_bytes: int) -> Iterator[Path | None]:
-    """A memory cgroup that counts the page cache, or None if this process may not make one.
-
-    Args:
-        limit_bytes: the memory limit of the group.
-    """
-    group, file = _make_group()
-    try:
-        if group is not None:
-            try:
-                (group / file).write_text(str(limit_bytes))
-            except OSError:
-                _remove(group)
-                group = None
-        yield group
-    finally:
-        if group is not None:
-            _remove(group)
-
-
-def _make_group() -> tuple[Path | None, str]:
-    root, name = Path("/sys/fs/cgroup"), f"gnndrive-{os.getpid()}-{secrets.token_hex(3)}"
-    for parent, file in ((root / "memory", "memory.limit_in_bytes"), (root, "memory.max")):
-        group = parent / name
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        if (group / file).exists():
-            return group, file
-        _remove(group)
-    return None, ""
-
-
-def _remove(group: Path) -> None:
-    try:
-        group.rmdir()
-    except OSError:  # a process still runs in the group, which does no harm
-        return
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from time import perf_counter
 import torch
 from rich.console import Console
 
-from gnndrive.cli.commands.compare import LOADERS, Timing, compare, drop_cached, memory_limit
+from gnndrive.cli.commands.compare import LOADERS, Timing, compare, drop_cached
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.train import LoaderOptions, SplitBatches, run_training
+from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import final_report, say
 from gnndrive.cli.report.text import si
 from gnndrive.cli.training import TrainSettings
@@ -108,20 +109,19 @@ class _Setting:
     """One comparison: how many batches, under which limit, and its title."""
 
     batches: int
-    limit: Path | None
+    limit: Cgroup | None
     title: str
 
 
 def _compare(path: Path) -> str:
     """Run both loaders on the same batches: without a limit, and under one if possible."""
     store = open_store(path)  # a new one, because mapped files stay in the page cache
-    with memory_limit(LIMIT_BYTES) as group, Bars() as bars:
+    with memory_limit(LIMIT_BYTES) as (group, words), Bars() as bars:
         free = f"the first {COLD_BATCHES} batches, no memory limit (the page cache may keep all)"
         settings = [_Setting(COLD_BATCHES, None, free)]
         if group is not None:
-            limited = f"{LIMITED_BATCHES} batches, each in {format_size(LIMIT_BYTES)} of memory"
             settings.append(
-                _Setting(LIMITED_BATCHES, group, f"{limited}, page cache counted (cgroup)")
+                _Setting(LIMITED_BATCHES, group, f"{LIMITED_BATCHES} batches, each in {words}")
             )
         lines = [
             "gnndrive and a memory-mapped loader (MADV_RANDOM, the same sampler in one thread, "
@@ -143,9 +143,8 @@ def _compare(path: Path) -> str:
             lines += [f"  {setting.title}", *_table(timings)]
     if group is None:
         lines.append(
-            "  no memory limit could be set (that needs root and a memory cgroup), and the "
-            "features fit into this machine's page cache:\n  with more batches the mapped loader "
-            "reads from memory; gnndrive is made for graphs larger than memory"
+            f"  {words}.\n  The features fit into this machine's page cache: with more batches the "
+            "mapped loader reads from memory, but gnndrive is made for graphs larger than memory"
         )
     return "\n".join(lines)
 

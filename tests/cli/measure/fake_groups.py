@@ -1,0 +1,171 @@
+"""Control groups as plain folders: a fake of the kernel's rules for versions 1 and 2."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from gnndrive.cli.measure.control_groups import (
+    CONTROLLERS,
+    FOR_CHILDREN,
+    PROCESSES,
+    V1,
+    Kernel,
+    Version,
+)
+
+NONE = {1: "9223372036854771712", 2: "max"}
+
+
+class FakeKernel(Kernel):
+    """Groups below a folder.
+
+    Args:
+        folder: empty; becomes the uppermost group.
+        version: of the groups.
+        controllers: those that the uppermost group has.
+        is_root: whether the uppermost group is the machine's root, which may have both processes
+            and groups with controllers below it.
+        lacking: names of files that this kernel does not have.
+
+    Attributes:
+        pids: the processes of each group.
+        refused: folders in which no group can be made, and the error number.
+        closed: groups which no process can enter.
+        made: the groups that were made, in order.
+    """
+
+    def __init__(
+        self, folder: Path, version: Version, controllers: str = "cpu memory", *,
+        is_root: bool = False, lacking: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.top, self.version, self.is_root, self.lacking = folder, version, is_root, lacking
+        self.pids: dict[Path, list[str]] = {}
+        self.refused: dict[Path, int] = {}
+        self.closed: set[Path] = set()
+        self.made: list[Path] = []
+        self._fill(folder, controllers)
+        if version is not V1 and is_root:
+            self._forget_memory(folder)
+
+    def add(self, *names: str, pids: tuple[int, ...] = (), on: bool = True) -> Path:
+        """Make the group of these names below the uppermost one, with processes; `on`: those above
+        it allow it a memory limit."""
+        group = self.top
+        for name in names:
+            if self.version is not V1 and on:
+                (group / FOR_CHILDREN).write_text("memory")
+            group = group / name
+            if not group.exists():
+                self.make(group)
+        self.put(group, *pids)
+        self.made.clear()
+        return group
+
+    def put(self, group: Path, *pids: int) -> None:
+        """Have processes in a group."""
+        self.pids[group] = [str(pid) for pid in pids]
+        (group / PROCESSES).write_text("".join(f"{pid}\n" for pid in pids))
+
+    def make(self, group: Path) -> None:
+        if group.parent in self.refused:
+            raise _error(self.refused[group.parent])
+        group.mkdir()
+        self.made.append(group)
+        controllers = ""
+        if self.version is not V1:
+            controllers = (group.parent / FOR_CHILDREN).read_text()
+        self._fill(group, controllers)
+
+    def remove(self, group: Path) -> None:
+        assert not self.pids.pop(group)
+        for file in group.iterdir():
+            file.unlink()
+        group.rmdir()
+
+    def write(self, path: Path, text: str) -> None:
+        group = path.parent
+        if group in self.refused:
+            raise _error(self.refused[group])
+        if path.name == PROCESSES:
+            self._enter(group, text)
+        elif path.name == FOR_CHILDREN:
+            self._switch(group, text)
+        else:
+            super().write(path, "")
+            path.write_text(text)
+
+    def try_to_enter(self, group: Path) -> str:
+        return "Permission denied" if group.parent in self.closed else ""
+
+    def _enter(self, group: Path, pid: str) -> None:
+        if pid == "404":
+            for each in self.pids:
+                self.put(each, *(int(one) for one in self.pids[each] if one != pid))
+            raise ProcessLookupError
+        if self.version is not V1 and group != self._root and (group / FOR_CHILDREN).read_text():
+            raise _error(errno.EBUSY)
+        (source,) = (each for each, pids in self.pids.items() if pid in pids)
+        self.put(source, *(int(each) for each in self.pids[source] if each != pid))
+        self.put(group, *map(int, self.pids[group]), int(pid))
+
+    def _switch(self, group: Path, text: str) -> None:
+        if "memory" not in (group / CONTROLLERS).read_text():
+            raise _error(errno.ENOENT)
+        on = text == "+memory"
+        if on and self.pids[group] and group != self._root:
+            raise _error(errno.EBUSY)
+        (group / FOR_CHILDREN).write_text("memory" if on else "")
+        for child in group.iterdir():
+            if child.is_dir():
+                self._forget_memory(child)
+                self._fill(child, "memory" if on else "", self.pids[child])
+
+    @property
+    def _root(self) -> Path | None:
+        return self.top if self.is_root else None
+
+    def _fill(self, group: Path, controllers: str, pids: list[str] | None = None) -> None:
+        self.put(group, *map(int, pids or ()))
+        if self.version is not V1:
+            (group / CONTROLLERS).write_text(controllers)
+            (group / FOR_CHILDREN).write_text("")
+            if "memory" not in controllers:
+                return
+        content = {
+            self.version.limit: NONE[self.version.number],
+            self.version.swap: NONE[self.version.number],
+            self.version.peak: "4096",
+        }
+        for name, text in content.items():
+            if name not in self.lacking:
+                (group / name).write_text(text)
+
+    def _forget_memory(self, group: Path) -> None:
+        for file in group.glob("memory.*"):
+            file.unlink()
+
+
+def tables(
+    folder: Path, fake: FakeKernel, own: str, *, root: str = "/", swap: bool = False
+) -> Path:
+    """Write the tables of /proc: where the fake's groups are mounted, and the own group's path."""
+    number, top = fake.version.number, str(fake.top).replace(" ", "\\040")
+    kind = "cgroup2 cgroup2 rw" if number == 2 else "cgroup cgroup rw,memory"
+    others = [
+        "23 1 0:1 / / rw - ext4 /dev/sda rw",
+        "40 30 0:35 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids",
+    ]
+    (folder / "self").mkdir(parents=True)
+    mounts = [*others, f"36 31 0:32 {root} {top} rw,relatime - {kind}"]
+    (folder / "self" / "mountinfo").write_text("\n".join(mounts) + "\n")
+    controllers = "0::" if number == 2 else "5:pids:/elsewhere\n4:cpuacct,memory:"
+    (folder / "self" / "cgroup").write_text(f"{controllers}{own}\n")
+    lines = ["Filename\tType\tSize\tUsed\tPriority", *(["/dev/sdb\tpartition"] if swap else [])]
+    (folder / "swaps").write_text("\n".join(lines))
+    return folder
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,283 @@
+"""Memory limits on fake groups of both versions: where runs get theirs, and what is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gnndrive.cli.measure.control_groups import (
+    FOR_CHILDREN,
+    PROCESSES,
+    V1,
+    V2,
+    CannotLimit,
+    Kernel,
+    Version,
+    memory_groups,
+)
+from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
+from tests.cli.measure.fake_groups import FakeKernel, tables
+
+LIMIT = 3_000_000_000
+
+
+@pytest.fixture
+def top(tmp_path: Path) -> Path:
+    """The folder of the uppermost group; its name has a space, which mountinfo escapes."""
+    folder = tmp_path / "c groups"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    return tmp_path / "proc"
+
+
+def content(folder: Path) -> dict[str, str]:
+    """All files below a folder."""
+    return {str(path): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+# ---- runs
+
+
+@pytest.mark.parametrize(
+    ("version", "limits"),
+    [
+        (V1, {"memory.limit_in_bytes": LIMIT, "memory.memsw.limit_in_bytes": LIMIT}),
+        (V2, {"memory.max": LIMIT, "memory.swap.max": 0}),
+    ],
+)
+def test_each_run_has_a_fresh_group_without_swap(
+    top: Path, proc: Path, version: Version, limits: dict[str, int]
+):
+    fake = FakeKernel(top, version)
+    fake.add("slice", "own", pids=(os.getpid(),))
+    before = content(top)
+    group = Cgroup(LIMIT, tables(proc, fake, "/slice/own"), fake)
+    fake.made.clear()
+    for peak in (5_000, 7_000):
+        with group.run() as run:
+            assert {name: int((run.group / name).read_text()) for name in limits} == limits
+            assert run.peak() == 4_096
+            (run.group / version.peak).write_text(str(peak))
+            assert run.peak() == peak
+            command = run.command(["/bin/sh", "-c", 'echo "$@" $$', "sh", "a b", "c"])
+            ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            *given, pid = ended.stdout.split()
+            assert given == ["a", "b", "c"]
+            assert (run.group / PROCESSES).read_text() == f"{pid}\n"
+    assert len(set(fake.made)) == 2
+    group.close()
+    assert content(top) == before
+
+
+def test_a_command_does_not_run_outside_its_group(top: Path, proc: Path):
+    fake = FakeKernel(top, V1)
+    with Cgroup(LIMIT, tables(proc, fake, "/"), fake).run() as run:
+        (run.group / PROCESSES).unlink()
+        (run.group / PROCESSES).mkdir()
+        ended = subprocess.run(
+            run.command(["echo", "ran"]), capture_output=True, text=True, check=False
+        )
+        assert ended.returncode
+        assert "ran" not in ended.stdout
+        (run.group / PROCESSES).rmdir()
+
+
+def test_a_group_that_cannot_be_limited_is_an_error_and_not_left(top: Path, proc: Path):
+    fake = FakeKernel(top, V2, is_root=True)
+    group = Cgroup(LIMIT, tables(proc, fake, "/"), fake)
+    fake.refused[top] = errno.ENOSPC
+    with pytest.raises(CannotLimit, match="No space left"), group.run():
+        pass
+    assert not [path for path in top.iterdir() if path.is_dir()]
+
+
+# ---- where
+
+
+def test_version_1_takes_the_own_group_or_the_nearest_above_it(top: Path, proc: Path):
+    fake = FakeKernel(top, V1)
+    own = fake.add("docker", "own")
+    tables(proc, fake, "/docker/own")
+    with Cgroup(LIMIT, proc, fake).run() as run:
+        assert run.group.parent == own
+    fake.refused[own] = errno.EROFS
+    with Cgroup(LIMIT, proc, fake).run() as run:
+        assert run.group.parent == own.parent
+    fake.closed.add(own.parent)
+    with Cgroup(LIMIT, proc, fake).run() as run:
+        assert run.group.parent == top
+
+
+def test_version_2_takes_the_nearest_group_that_gives_its_groups_memory(top: Path, proc: Path):
+    fake = FakeKernel(top, V2, is_root=True)
+    fake.add("user", "session", pids=(os.getpid(), 12))
+    before = content(top)
+    group = Cgroup(LIMIT, tables(proc, fake, "/user/session"), fake)
+    with group.run() as run:
+        assert run.group.parent == top / "user"
+    group.close()
+    assert content(top) == before
+
+
+def test_version_2_turns_the_controller_on_for_as_long_as_it_is_used(top: Path, proc: Path):
+    fake = FakeKernel(top, V2, is_root=True)
+    fake.add("own", pids=(os.getpid(),), on=False)
+    before = content(top)
+    group = Cgroup(LIMIT, tables(proc, fake, "/own"), fake)
+    assert (top / FOR_CHILDREN).read_text() == "memory"
+    with group.run() as run:
+        assert run.group.parent == top
+    group.close()
+    group.close()
+    assert content(top) == before
+
+
+def test_the_processes_of_a_container_move_and_come_back(top: Path, proc: Path):
+    """In a container that sees its own group only, it has processes, and groups with a memory limit
+    can be made only below a group without."""
+    fake = FakeKernel(top, V2)
+    fake.put(top, 1, 404, os.getpid(), 77)  # 404 ends before it can be moved
+    group = Cgroup(LIMIT, tables(proc, fake, "/"), fake)
+    assert fake.pids[top] == []
+    (rest,) = (each for each, pids in fake.pids.items() if pids)
+    assert fake.pids[rest] == ["1", str(os.getpid()), "77"]
+    with group.run() as run:
+        assert run.group.parent == top
+        assert (run.group / "memory.max").read_text() == str(LIMIT)
+    group.close()
+    assert fake.pids == {top: ["1", str(os.getpid()), "77"]}
+    assert (top / FOR_CHILDREN).read_text() == ""
+
+
+def test_a_process_of_another_namespace_is_not_moved(top: Path, proc: Path):
+    fake = FakeKernel(top, V2)
+    fake.put(top, 0, os.getpid())
+    with pytest.raises(CannotLimit, match="it has processes of its own"):
+        Cgroup(LIMIT, tables(proc, fake, "/"), fake)
+    assert fake.pids == {top: ["0", str(os.getpid())]}
+
+
+def test_the_own_group_is_found_below_the_mounts_root(top: Path, proc: Path):
+    fake = FakeKernel(top, V1)
+    own = fake.add("job")
+    for number, (root, path, found) in enumerate(
+        [
+            ("/", "/job", own),
+            ("/docker/7", "/docker/7/job", own),
+            ("/docker/7", "/docker/7", top),
+            ("/docker/7", "/elsewhere", top),
+            ("/", "/../sibling", top),
+        ]
+    ):
+        assert memory_groups(tables(proc / str(number), fake, path, root=root)).own == found
+
+
+# ---- what is said
+
+
+def test_what_is_limited_is_said(top: Path, proc: Path):
+    fake = FakeKernel(top, V1)
+    fake.add("own", "inner")
+    (top / "own" / V1.limit).write_text("2000000000")
+    words = Cgroup(LIMIT, tables(proc, fake, "/own/inner", swap=True), fake).words
+    assert words == (
+        "3 GB of memory, page cache counted "
+        f"(cgroup v1; {top / 'own'} allows 2 GB in all)"
+    )  # fmt: skip
+
+
+def test_what_is_not_limited_or_known_is_said(top: Path, proc: Path):
+    fake = FakeKernel(top, V2, is_root=True, lacking=("memory.peak", "memory.swap.max"))
+    group = Cgroup(LIMIT, tables(proc, fake, "/", swap=True), fake)
+    assert "this kernel has no memory.peak; swap is not limited" in group.words
+    with group.run() as run:
+        assert run.peak() is None
+    group.close()
+    (proc / "swaps").write_text("Filename\n")
+    assert "swap" not in Cgroup(LIMIT, proc, fake).words
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (lambda fake: fake.refused.update({fake.top: errno.EROFS}), "Read-only file system"),
+        (lambda fake: fake.closed.add(fake.top), "no process can enter.*Permission denied"),
+        (lambda fake: (fake.top / "cgroup.controllers").write_text("cpu"), "belongs to cgroup v1"),
+    ],
+)
+def test_why_there_is_no_limit_is_said(top: Path, proc: Path, prepare, said: str):
+    fake = FakeKernel(top, V2)
+    fake.put(top, os.getpid())
+    prepare(fake)
+    with pytest.raises(CannotLimit, match=said):
+        Cgroup(LIMIT, tables(proc, fake, "/"), fake)
+    assert not [path for path in top.iterdir() if path.is_dir()]
+    assert fake.pids == {top: [str(os.getpid())]}
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_a_user_without_rights_is_told_to_be_root(
+    top: Path, proc: Path, monkeypatch: pytest.MonkeyPatch, version: Version
+):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    fake = FakeKernel(top, version)
+    fake.refused[top] = errno.EACCES
+    with pytest.raises(CannotLimit, match=r"\(Permission denied: start this as root\)"):
+        Cgroup(LIMIT, tables(proc, fake, "/"), fake)
+
+
+def test_without_groups_there_is_no_limit(proc: Path):
+    for said in ("does not list control groups", "no control groups with a memory controller"):
+        with memory_limit(LIMIT, proc) as (group, words):
+            assert group is None
+            assert words.startswith("no memory limit: ")
+            assert said in words
+        (proc / "self").mkdir(parents=True, exist_ok=True)
+        (proc / "self" / "mountinfo").write_text("23 1 0:1 / / rw - ext4 /dev/sda rw\n")
+        (proc / "self" / "cgroup").write_text("")
+
+
+# ---- the kernel itself, on plain folders
+
+
+def test_the_kernel_writes_only_to_files_that_exist(tmp_path: Path):
+    kernel, group = Kernel(), tmp_path / "group"
+    kernel.make(group)
+    with pytest.raises(FileNotFoundError):
+        kernel.write(group / "memory.max", "1")
+    (group / PROCESSES).write_text("")
+    assert kernel.try_to_enter(group) == ""
+    assert int(kernel.read(group / PROCESSES)) > 0
+    assert kernel.try_to_enter(tmp_path / "none")
+
+
+def test_a_group_that_is_still_busy_is_removed_a_moment_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    group, waits = tmp_path / "group", []
+    group.mkdir()
+    (group / "process").write_text("")
+
+    def pass_time(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            (group / "process").unlink()
+
+    monkeypatch.setattr("gnndrive.cli.measure.control_groups.time.sleep", pass_time)
+    Kernel().remove(group)
+    assert not group.exists()
+    assert len(waits) == 2
+    Kernel().remove(group)  # nothing is left to do
+    group.mkdir()
+    (group / "process").write_text("")
+    waits.append(0.0)
+    Kernel().remove(group)
+    assert group.exists()

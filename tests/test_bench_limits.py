@@ -1,0 +1,106 @@
+"""What benchmarks limit and drop, on fake groups, and what they say of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnndrive.cli.measure import page_cache
+from gnndrive.cli.measure.control_groups import V2, CannotLimit
+from gnndrive.cli.measure.memory_limit import Cgroup
+from tests.cli.measure.fake_groups import FakeKernel, tables
+
+BENCH = Path(__file__).resolve().parent.parent / "bench"
+sys.path.append(str(BENCH))
+
+import _limits  # noqa: E402
+import epoch  # noqa: E402
+
+LIMIT = 2_000_000_000
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeKernel:
+    (tmp_path / "groups").mkdir()
+    return FakeKernel(tmp_path / "groups", V2, is_root=True)
+
+
+@pytest.fixture
+def group(fake: FakeKernel, tmp_path: Path) -> Iterator[Cgroup]:
+    made = Cgroup(LIMIT, tables(tmp_path / "proc", fake, "/"), fake)
+    yield made
+    made.close()
+
+
+def test_each_run_has_its_own_group_and_peak(fake: FakeKernel, group: Cgroup):
+    fake.made.clear()
+    command = [sys.executable, "-S", "-c", "print('ran')"]
+    for _ in range(2):
+        ended, peak = _limits.run_limited(command, group)
+        assert (ended.returncode, ended.stdout, peak) == (0, "ran\n", 4096)
+    assert len(set(fake.made)) == 2
+    ended, peak = _limits.run_limited(command, None)
+    assert (ended.stdout, peak) == ("ran\n", None)
+
+
+def test_a_run_that_takes_too_long_is_ended_and_its_group_removed(fake: FakeKernel, group: Cgroup):
+    with pytest.raises(subprocess.TimeoutExpired):
+        _limits.run_limited(["cat", "/dev/zero"], group, timeout_s=1e-3)
+    assert not [path for path in fake.top.iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize(("peak", "reported"), [(4096, 4096), (None, 77)])
+def test_without_a_known_peak_that_of_the_process_is_reported(
+    tmp_path: Path, group: Cgroup, monkeypatch: pytest.MonkeyPatch, peak: int | None, reported: int
+):
+    """Sampling the memory in use would miss the peak."""
+
+    def run(command: list[str], given: Any) -> tuple[Any, int | None]:
+        assert given is group
+        return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
+
+    monkeypatch.setattr(epoch, "run_limited", run)
+    monkeypatch.setattr(epoch, "drop_caches", lambda folder, everything: None)
+    options = argparse.Namespace(store=str(tmp_path), given=[])
+    assert epoch.spawn("gnndrive", options, group) == {"peak_bytes": reported}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_what_is_dropped_is_said(
+    tmp_path: Path, group: Cgroup, monkeypatch: pytest.MonkeyPatch, allowed: bool
+):
+    """In a container root may make groups, but /proc/sys is often read-only."""
+    (tmp_path / "x.npy").write_bytes(b"x")
+    switch, dropped = tmp_path / "drop_caches", []
+    switch.write_text("")
+    monkeypatch.setattr(page_cache, "DROP_CACHES", switch if allowed else tmp_path / "none")
+    monkeypatch.setattr(page_cache.os, "sync", lambda: None)
+    monkeypatch.setattr(_limits, "drop_file", dropped.append)
+
+    @contextmanager
+    def limit(nbytes: int) -> Iterator[tuple[Cgroup, str]]:
+        yield group, "so much"
+
+    monkeypatch.setattr(_limits, "memory_limit", limit)
+    with _limits.limited(LIMIT) as (limited, words):
+        what = "all caches" if allowed else "the store's pages"
+        assert words == f"so much, {what} dropped"
+        _limits.drop_caches(tmp_path, limited is not None)
+    assert switch.read_text() == ("3" if allowed else "")
+    assert dropped == ([] if allowed else [tmp_path / "x.npy"])
+
+
+def test_why_there_is_no_limit_is_said(monkeypatch: pytest.MonkeyPatch):
+    def refuse(limit: int) -> Cgroup:
+        raise CannotLimit("there are no groups")
+
+    monkeypatch.setattr(_limits, "Cgroup", refuse)
+    assert _limits.why_no_limit(LIMIT) == "there are no groups"
