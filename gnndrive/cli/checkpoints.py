@@ -61,12 +61,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; no code in it is executed.
 
     Returns:
-        What was written, with all of `KEYS`.
+        What was written, with all of `KEYS`; its tensors are on the CPU, wherever they were, so
+        that a checkpoint of a GPU can be read without one.
 
     Raises:
         ConfigError: it cannot be read, or is no checkpoint of this version.
     """
-    content = read_tensors(path, "checkpoint of gnndrive: give a file that --checkpoint wrote")
+    wanted = "checkpoint of gnndrive: give a file that --checkpoint wrote"
+    content = read_tensors(path, wanted)
     if (
         not isinstance(content, dict)
         or content.get("version") != VERSION
@@ -79,19 +81,18 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_tensors(path: Path, wanted: str, device: str | None = None) -> Any:
-    """Read a file of `torch.save`; no code in it is executed.
+def read_tensors(path: Path, wanted: str) -> Any:
+    """Read a file of `torch.save`; no code in it is executed. Its tensors come to the CPU.
 
     Args:
         path: the file.
         wanted: what it should be and what to give instead, for the error "PATH is no WANTED".
-        device: where tensors go; None: where they were.
 
     Raises:
         ConfigError: it cannot be read, or is no such file.
     """
     try:
-        return torch.load(path, weights_only=True, map_location=device)
+        return torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         raise ConfigError(
             f"the checkpoint {path} cannot be read ({error.strerror}): give an existing file"

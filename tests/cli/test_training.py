@@ -169,3 +169,18 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
         torch.save(other, file)
         with pytest.raises(ConfigError, match="no checkpoint"):
             train(batches(), MODEL, SETTINGS, resume=file)
+
+
+def test_a_checkpoint_of_a_gpu_is_resumed_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its tensors say in the file that they were on a GPU."""
+    whole = losses(batches(), epochs=4)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with monkeypatch.context() as of_gpu:
+        of_gpu.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
+        train(batches(), MODEL, replace(SETTINGS, epochs=2), checkpoint=tmp_path / "a.pt")
+    with pytest.raises(RuntimeError, match="CUDA"):
+        torch.load(tmp_path / "a.pt")
+    rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
+    assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole

@@ -84,7 +84,7 @@ def load_model(model: str | None, checkpoint: Path | None) -> Any:
             "there is no model: give --checkpoint of gnndrive train, or --model MODULE:FUNCTION, "
             "or both"
         )
-    content = None if checkpoint is None else read_tensors(checkpoint, WEIGHTS, "cpu")
+    content = None if checkpoint is None else read_tensors(checkpoint, WEIGHTS)
     if model is not None:
         made = _call(model)
     else:
