@@ -53,6 +53,12 @@ Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.
 Topology = Annotated[
     str, typer.Option(help="Where the adjacency is: resident, mmap, direct, or auto.")
 ]
+Device = Annotated[
+    str, typer.Option(help="Where the feature buffer, batches and model are: cpu, cuda, cuda:1, …")
+]
+DeviceMemory = Annotated[
+    str | None, typer.Option(help="GPU memory for loading, such as 4GB; default: measured.")
+]
 NeighbourCache = Annotated[
     str | None, typer.Option(help="Adjacency that direct keeps in memory, such as 100MB.")
 ]
@@ -214,6 +220,8 @@ def plan(
     extractors: Extractors = 4,
     topology: Topology = "auto",
     neighbour_cache: NeighbourCache = None,
+    device: Device = "cpu",
+    device_memory: DeviceMemory = None,
 ) -> None:
     """Print how much memory training would use for what, and why; reads nothing."""
     options = train_command.LoaderOptions(
@@ -225,6 +233,8 @@ def plan(
         extractors=extractors,
         topology=topology,
         neighbour_cache=neighbour_cache,
+        device=device,
+        device_memory=device_memory,
     )
     stores.show_plan(store, options)
 
@@ -250,6 +260,8 @@ def train(
     extractors: Extractors = 4,
     topology: Topology = "auto",
     neighbour_cache: NeighbourCache = None,
+    device: Device = "cpu",
+    device_memory: DeviceMemory = None,
     threads: Annotated[int | None, typer.Option(min=1, help="torch's threads.")] = None,
     trim: Annotated[bool, typer.Option(help="Skip rows that no later layer needs.")] = True,
     checkpoint: Annotated[Path | None, typer.Option(help="File to write after each epoch.")] = None,
@@ -259,7 +271,7 @@ def train(
     """Train a model on a store; evaluate it on the val and test splits after each epoch."""
     options = train_command.LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
-        topology, neighbour_cache,
+        topology, neighbour_cache, device, device_memory,
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(

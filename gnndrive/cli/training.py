@@ -148,11 +148,13 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     evaluate_all: Callable[[torch.nn.Module], dict[str, float]] | None = None,
+    device: torch.device | None = None,
 ) -> History:
     """Train a model on batches.
 
     The same settings, batches and number of torch threads give the same losses, bit for bit, even
-    if a checkpoint is resumed in between.
+    if a checkpoint is resumed in between. On a GPU torch's sums over edges may round differently in
+    each run.
 
     Args:
         batches: gives the "train" batches of each epoch and those of `settings.evaluate`. A batch
@@ -165,6 +167,8 @@ def train(
         checkpoint: a file that is replaced, whole or not at all, after each epoch.
         resume: a checkpoint to continue from.
         evaluate_all: measures the accuracy by split, in place of batches; None: batches do.
+        device: where the batches are, and the model; None: the CPU. The first weights are the same
+            on each device, and a checkpoint of one may be resumed on another.
 
     Returns:
         The losses, the accuracies and the model.
@@ -177,13 +181,14 @@ def train(
     if checkpoint is not None:
         check_target(Path(checkpoint))
     torch.manual_seed(settings.seed)
-    history = History(model_settings.build())
+    where = torch.device("cpu") if device is None else device
+    history = History(model_settings.build().to(where))
     model = history.model
     optimizer = torch.optim.Adam(
         model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay
     )
     if resume is not None:
-        _load(Path(resume), history, optimizer, model_settings, settings)
+        _load(Path(resume), history, optimizer, model_settings, settings, where)
     for epoch in range(len(history.epochs), settings.epochs):
         started = perf_counter()
         losses = _train_epoch(batches("train", epoch), model, optimizer, settings.trim, on_loss)
@@ -191,22 +196,28 @@ def train(
             raise ConfigError(
                 "no seed of the train split has a label: give labels y or another split"
             )
-        accuracy = (
-            {
-                split: share
-                for split in settings.evaluate
-                if (share := evaluate(batches(split, epoch), model, trim=settings.trim)) is not None
-            }
-            if evaluate_all is None
-            else evaluate_all(model.eval())
-        )
+        if evaluate_all is None:
+            accuracy = _accuracies(batches, epoch, model, settings)
+        else:
+            accuracy = evaluate_all(model.eval())
         result = EpochResult(epoch + 1, losses, accuracy, perf_counter() - started)
         history.epochs.append(result)
         if checkpoint is not None:
-            _save(Path(checkpoint), history, optimizer, model_settings, settings)
+            _save(Path(checkpoint), history, optimizer, model_settings, settings, where)
         if on_epoch is not None:
             on_epoch(result)
     return history
+
+
+def _accuracies(
+    batches: Batches, epoch: int, model: torch.nn.Module, settings: TrainSettings
+) -> dict[str, float]:
+    """The accuracy by split; without those that have no label."""
+    shares = {
+        split: evaluate(batches(split, epoch), model, trim=settings.trim)
+        for split in settings.evaluate
+    }
+    return {split: share for split, share in shares.items() if share is not None}
 
 
 def evaluate(batches: Iterable[Any], model: torch.nn.Module, *, trim: bool = True) -> float | None:
@@ -297,6 +308,7 @@ def _save(
     optimizer: torch.optim.Optimizer,
     model_settings: ModelSettings,
     settings: TrainSettings,
+    where: torch.device,
 ) -> None:
     content = {
         "model_settings": asdict(model_settings),
@@ -304,7 +316,7 @@ def _save(
         "epochs": [asdict(result) for result in history.epochs],
         "model": history.model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "random": torch.get_rng_state(),
+        **_random_state(where),
     }
     write_checkpoint(path, content)
 
@@ -315,6 +327,7 @@ def _load(
     optimizer: torch.optim.Optimizer,
     model_settings: ModelSettings,
     settings: TrainSettings,
+    where: torch.device,
 ) -> None:
     content = read_checkpoint(path)
     wanted, found = asdict(model_settings), content["model_settings"]
@@ -342,4 +355,19 @@ def _load(
     optimizer.load_state_dict(content["optimizer"])
     for group in optimizer.param_groups:
         group["lr"], group["weight_decay"] = settings.lr, settings.weight_decay
+    _set_random_state(content, where)
+
+
+def _random_state(where: torch.device) -> dict[str, torch.Tensor]:
+    """The states of torch's random numbers: the CPU's, and the GPU's if the model is on one."""
+    state = {"random": torch.get_rng_state()}
+    if where.type == "cuda":
+        state["random_of_gpu"] = torch.cuda.get_rng_state(where)
+    return state
+
+
+def _set_random_state(content: dict[str, Any], where: torch.device) -> None:
+    """Set what `_random_state` returned; a GPU whose state is not there keeps its own."""
     torch.set_rng_state(content["random"])
+    if where.type == "cuda" and "random_of_gpu" in content:
+        torch.cuda.set_rng_state(content["random_of_gpu"], where)

@@ -40,6 +40,14 @@ def test_many_nodes_and_little_memory_make_it_cheaper(planted: Path):
     assert not is_cheaper(store, 0, (10, 10), 20, rows // 2)
 
 
+def test_the_rows_of_batches_may_be_on_a_device(planted: Path):
+    store = gd.open(planted)
+    rows = NODES * DIM * 4
+    assert not is_cheaper(store, NODES, (10, 10), 20, rows // 2, rows)  # the device holds all rows
+    assert is_cheaper(store, NODES, (10, 10), 20, rows, rows // 2)  # the host does, once a layer
+    assert is_cheaper(store, NODES, (10, 10), 20, rows // 2, rows // 2)
+
+
 def test_the_accuracies_are_those_of_the_whole_graph(own: gd.Store):
     model = GraphSAGE(DIM, 8, 2, CLASSES)
     splits = {name: own.split(name) for name in ("val", "test")}
@@ -67,7 +75,7 @@ def test_train_uses_it_where_it_is_cheaper(
     done = gnndrive(*words, "--memory", "150MB")
     assert done.code == 0
     assert "by inference over all nodes" in done.err
-    assert asked == [(600, (10, 10), 200, 150_000_000)]
+    assert asked == [(600, (10, 10), 200, 150_000_000, None)]
     assert set(done.json["epochs"][-1]["accuracy"]) == {"val", "test"}
     assert np.isfinite(done.json["epochs"][-1]["loss"])
     assert gnndrive(*words, "--buffer", "300KB").code == 0  # its parts are set by hand

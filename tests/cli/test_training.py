@@ -171,6 +171,28 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
             train(batches(), MODEL, SETTINGS, resume=file)
 
 
+# ---- devices
+
+
+def test_the_model_is_on_the_device_before_its_optimizer_is_made(monkeypatch: pytest.MonkeyPatch):
+    moved: list[torch.device] = []
+    made = torch.optim.Adam
+
+    def move(module: torch.nn.Module, where: torch.device) -> torch.nn.Module:
+        moved.append(where)
+        return module
+
+    def make(*given: Any, **named: Any) -> torch.optim.Optimizer:
+        assert moved
+        return made(*given, **named)
+
+    monkeypatch.setattr(torch.nn.Module, "to", move)
+    monkeypatch.setattr(torch.optim, "Adam", make)
+    train(batches(), MODEL, SETTINGS, device=torch.device("cuda", 1))
+    train(batches(), MODEL, SETTINGS)
+    assert moved == [torch.device("cuda", 1), torch.device("cpu")]
+
+
 def test_a_checkpoint_of_a_gpu_is_resumed_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -184,3 +206,23 @@ def test_a_checkpoint_of_a_gpu_is_resumed_without_one(
         torch.load(tmp_path / "a.pt")
     rest = train(batches(), MODEL, replace(SETTINGS, epochs=4), resume=tmp_path / "a.pt")
     assert [loss for epoch in rest.epochs for loss in epoch.losses] == whole
+
+
+def test_the_random_numbers_of_a_gpu_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    gpu, drawn = torch.device("cuda", 1), torch.Generator().manual_seed(9).get_state()
+    states: list[tuple[torch.Tensor, torch.device]] = []
+    monkeypatch.setattr(torch.nn.Module, "to", lambda module, where: module)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda where: {gpu: drawn}[where])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, where: states.append((state, where))
+    )
+    one, three = replace(SETTINGS, epochs=1), replace(SETTINGS, epochs=3)
+    train(batches(), MODEL, one, checkpoint=tmp_path / "gpu.pt", device=gpu)
+    train(batches(), MODEL, one, checkpoint=tmp_path / "cpu.pt")
+    train(batches(), MODEL, three, resume=tmp_path / "gpu.pt")
+    train(batches(), MODEL, three, resume=tmp_path / "cpu.pt", device=gpu)
+    assert not states
+    train(batches(), MODEL, three, resume=tmp_path / "gpu.pt", device=gpu)
+    ((state, where),) = states
+    assert torch.equal(state, drawn)
+    assert where == gpu

@@ -30,8 +30,9 @@ AT_ONCE = 1 << 16  # nodes whose classes are compared at once
 
 
 def is_cheaper(
-    store: Store, nodes: int, fanout: tuple[int, ...], batch_size: int, memory: int | None
-) -> bool:
+    store: Store, nodes: int, fanout: tuple[int, ...], batch_size: int, memory: int | None,
+    on_device: int | None = None,
+) -> bool:  # fmt: skip
     """Whether inference over all nodes reads less than sampled batches of `nodes` nodes.
 
     Both are estimated for nodes that are drawn evenly, so a skewed graph needs less in both cases.
@@ -43,13 +44,17 @@ def is_cheaper(
         fanout: neighbours sampled in each hop.
         batch_size: seeds of a batch.
         memory: bytes for rows; None: a quarter of the available memory.
+        on_device: bytes for the rows of batches on a device; None: `memory` holds them.
     """
     count, file = store.num_nodes, store.table("x")
     room = int(DEFAULT_SHARE * available_memory()) if memory is None else memory
-    kept = min(room / max(count * file.row_bytes, 1), 1.0)
-    if kept >= 1:  # all rows stay in memory, and are read once in both cases
+    kept, kept_by_batches = (
+        min(each / max(count * file.row_bytes, 1), 1.0)
+        for each in (room, room if on_device is None else on_device)
+    )
+    if kept_by_batches >= 1:  # all rows stay in memory, and batches read each once
         return False
-    passes = (count + store.num_edges) / max(-count * math.log1p(-kept), 1)
+    passes = 1.0 if kept >= 1 else (count + store.num_edges) / max(-count * math.log1p(-kept), 1)
     whole = len(fanout) * max(passes, 1) * count * file.row_bytes
     reached, frontier = 1.0, 1.0
     for taken in fanout:
@@ -59,7 +64,7 @@ def is_cheaper(
     rows = -count * math.expm1(-min(batch_size, nodes) * reached / count)
     gap = gap_bytes(load_calibration(store), SWEEP_BLOCK_BYTES)
     sampled = min(rows * (file.row_bytes + gap), count * file.row_bytes)
-    return whole < batches * (1 - kept) * sampled
+    return whole < batches * (1 - kept_by_batches) * sampled
 
 
 def can_write_beside(store: Store) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,8 @@ from gnndrive.cli.report import as_json as report_json
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.common.plugins import find
+from gnndrive.loader.arguments import checked_device
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store, open_homogeneous
 
@@ -49,6 +52,25 @@ class LoaderOptions:
     extractors: int = 4
     topology: str = "auto"
     neighbour_cache: str | int | None = None
+    device: str = "cpu"
+    device_memory: str | int | None = None
+
+    def where(self) -> torch.device:
+        """Where the batches are.
+
+        Raises:
+            ConfigError, NotImplementedError: there is no such device.
+        """
+        device: torch.device | None = checked_device(self.device, self.device_memory)[1]
+        return torch.device("cpu") if device is None else device
+
+    def device_bytes(self) -> int | None:
+        """Bytes of the device's own memory that loading may use; None: it uses the host's."""
+        plugin, where = checked_device(self.device, self.device_memory)
+        if self.device_memory is not None:
+            return parse_size(self.device_memory, "device_memory")
+        free: int | None = find("devices", plugin).free_bytes(where)
+        return free
 
     def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
         """Make a loader over `seeds`."""
@@ -66,6 +88,8 @@ class LoaderOptions:
             extractors=self.extractors,
             topology=self.topology,
             neighbour_cache=self.neighbour_cache,
+            device=self.device,
+            device_memory=self.device_memory,
         )
 
 
@@ -234,9 +258,10 @@ def run_training(
     model_settings = ModelSettings(
         store.num_features, store.num_classes, model, len(batches.options.fanout), hidden, dropout
     )
+    where = batches.options.where()
     console = batches.console or Console(stderr=True)
 
-    with batches:
+    with batches, _used(where):
         return train(
             batches,
             model_settings,
@@ -246,7 +271,22 @@ def run_training(
             checkpoint=checkpoint,
             resume=resume,
             evaluate_all=_evaluation(batches, settings, console),
+            device=where,
         )
+
+
+@contextmanager
+def _used(where: torch.device) -> Iterator[None]:
+    """A context in which `where` is the current GPU, if it is one: libraries would use the first
+    one's memory. An error for too little of its memory names the remedy."""
+    try:
+        with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+            yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise ConfigError(
+            f"{where} has too little memory ({str(error).splitlines()[0]}): give loading less of "
+            "it with --device-memory, or give a smaller --batch-size, --fanout or --hidden"
+        ) from error
 
 
 def _evaluation(
@@ -258,7 +298,8 @@ def _evaluation(
         return None
     count = sum(len(_seeds(batches, split)) for split in settings.evaluate)
     memory = None if options.memory is None else parse_size(options.memory, "memory")
-    if not is_cheaper(store, count, options.fanout, options.batch_size, memory):
+    on_device = options.device_bytes()
+    if not is_cheaper(store, count, options.fanout, options.batch_size, memory, on_device):
         return None
     splits = " and ".join(settings.evaluate)
     if not can_write_beside(store):
