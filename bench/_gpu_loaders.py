@@ -17,14 +17,12 @@ from itertools import islice
 from typing import Any
 
 import torch
+from _gpu_device import switched
 from _loaders import SEED, Meter, make_loader, opened
 from torch_geometric.data import Data
 from torch_geometric.nn.models import GraphSAGE
 
 import gnndrive
-from gnndrive.buffer.devices._options import MoveOptions
-from gnndrive.buffer.devices.base import DeviceContext
-from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.schedules.base import InputNodes
@@ -77,19 +75,6 @@ class Trainer:
             "elapsed_s": elapsed, "steps_s": steps, "idle": 1 - steps / elapsed,
             "checksum": sum(int(checked) for checked in self._checked),
         }  # fmt: skip
-
-
-def switched(way: str | None, switches: MoveOptions) -> type[Cuda]:
-    """The CUDA device, with a way and switches of the command line."""
-
-    class Switched(Cuda):
-        options = switches
-
-        @classmethod
-        def make(cls, context: DeviceContext) -> Cuda:
-            return cls(context.where, way, switches)
-
-    return Switched
 
 
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:

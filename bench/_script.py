@@ -15,7 +15,14 @@ def show(text: str, found: dict[str, Any], path: str | None) -> None:
     """Print a table, and write its figures as JSON to `path`, if given."""
     print(text)
     if path:
-        Path(path).write_text(json.dumps(found, indent=2))
+        write(found, path)
+
+
+def write(found: dict[str, Any], path: str) -> None:
+    """Write figures as JSON to `path`; an older file there stays whole until then."""
+    unfinished = Path(f"{path}.new")
+    unfinished.write_text(json.dumps(found, indent=2))
+    unfinished.replace(path)
 
 
 def run(main: Callable[[], None]) -> None:

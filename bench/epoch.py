@@ -58,12 +58,18 @@ LOADERS = [MAPPED, "gnndrive"]
 
 
 def spawn(
-    which: str, options: argparse.Namespace, group: Cgroup | None, script: str = __file__
-) -> dict[str, Any]:
-    """Run one loader in a separate process with cold caches, and return what it prints."""
+    which: str, options: argparse.Namespace, group: Cgroup | None, script: str = __file__,
+    timeout_s: float | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run one loader in a separate process with cold caches, and return what it prints.
+
+    Raises:
+        SystemExit: it failed.
+        subprocess.TimeoutExpired: it had not ended after `timeout_s` and was killed.
+    """
     drop_caches(Path(options.store), group is not None)
     command = [sys.executable, script, *options.given, "--worker", which]
-    child, peak = run_limited(command, group)
+    child, peak = run_limited(command, group, timeout_s)
     if child.returncode:
         killed = " (killed: out of memory?)" if child.returncode == -9 else ""
         sys.exit(f"{which} ended with {child.returncode}{killed}")

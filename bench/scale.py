@@ -149,6 +149,7 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, list[str]]:
     )  # fmt: skip
     parser.add_argument("--sizes", type=node_counts, default="1,10,50", help="million nodes")
     parser.add_argument("--folder", type=Path, default=Path("."), help="folder of the graphs")
+    parser.add_argument("--generate-only", action="store_true", help="make the graphs, and stop")
     parser.add_argument("--topology", default="direct")
     parser.add_argument("--json", metavar="FILE")
     own, left = parser.parse_known_args(given)
@@ -171,6 +172,8 @@ def main() -> None:
         signal.SIGTERM, lambda *_: sys.exit(143)
     )  # so that an unfinished graph is removed
     make_missing(own.folder, own.sizes)
+    if own.generate_only:
+        return
     with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
         turns = list(runs.items()) * options.rounds
         results = [measure(nodes, of_size, group) for nodes, of_size in turns]

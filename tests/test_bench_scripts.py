@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import gnndrive
-from gnndrive.buffer.devices import choose
 from gnndrive.common.errors import StoreError
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import DiskCost
@@ -26,12 +24,10 @@ from gnndrive.store import writer as store_writer
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 sys.path.append(str(BENCH))
 
-import _gpu_loaders  # noqa: E402
 import _loaders  # noqa: E402
 import _powerlaw  # noqa: E402
 import consumer  # noqa: E402
 import epoch  # noqa: E402
-import gpu  # noqa: E402
 import infer  # noqa: E402
 import scale  # noqa: E402
 import standby  # noqa: E402
@@ -281,81 +277,7 @@ def test_standby_measures_each_kind_of_keys(capsys: pytest.CaptureFixture[str]):
     assert counts == {"linked list": 1, "LRU": 3, "look-ahead": 3, "random": 3}
 
 
-# ---- bench/gpu.py ----
-
-
-def test_gpu_without_a_gpu_exits_with_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--parts", "h2d,gather"])
-    with pytest.raises(SystemExit) as ended:
-        gpu.main()
-    assert ended.value.code == 2
-    assert "needs a CUDA GPU" in capsys.readouterr().err
-
-
-def test_gpu_makes_the_batches_that_gnndrive_draws(store: Path):
-    _, given = gpu.parse([str(store), *SMALL])
-    assert given is not None
-    made = gnndrive.open(store)
-    with _loaders.opened(made, given) as graph, _loaders.make_loader(given) as loader:
-        by_hand = list(_gpu_loaders.prepared(made, given, graph, pin=False))
-        assert len(by_hand) == 3
-        for mine, batch in zip(by_hand, loader, strict=False):
-            for name in ("x", "y", "edge_index", "n_id", "batch_size"):
-                assert torch.equal(torch.as_tensor(mine[name]), torch.as_tensor(batch[name]))
-
-
-def test_gpu_passes_options_to_epoch(store: Path):
-    own, given = gpu.parse([str(store), *SMALL, "--device-memory", "1GB", "--threads", "2"])
-    assert (own.parts, given.device_memory, given.threads) == (list(gpu.PARTS), "1GB", 2)
-    assert (given.buffer, given.batches, given.fanout) == ("1MB", 3, [3, 2])
-    assert gpu.parse(["--parts", "gather"])[1] is None
-    made, given = gpu.parse(["--generate", "0.5", "--folder", "there"])
-    assert given.store == str(scale.store_path(made.folder, 500_000))
-
-
-def test_gpu_passes_switches_to_the_device(store: Path, capsys: pytest.CaptureFixture[str]):
-    asked = ["--switch", "blocks=128", "--switch", "places-on-device", "--way", "copy+kernel"]
-    own, given = gpu.parse([str(store), *SMALL, *asked, "--switch", "portions=8"])
-    assert str(own.switches) == "blocks=128 places_on_device=on portions=8"
-    assert (given.switches, given.way) == (own.switches, "copy+kernel")
-    device = _gpu_loaders.switched(given.way, given.switches)
-    assert choose(device) == (device, None)
-    assert device.options is own.switches
-    with pytest.raises(SystemExit):
-        gpu.parse(["--switch", "block=1"])
-    assert "choose from blocks" in capsys.readouterr().err
-
-
-def test_gpu_compares_loaders_with_gnndrive(store: Path, monkeypatch: pytest.MonkeyPatch):
-    seconds = {"pinned": 6.0, "row-copies": 9.0, "gnndrive": 3.0}
-
-    def spawn(name: str, *_: Any) -> dict[str, Any]:
-        engine = {"engine": "threads"} if name == "gnndrive" else {}
-        return engine | {
-            "loader": name, "batches": 3, "elapsed_s": seconds[name], "idle": 0.25, "checksum": 7,
-        }  # fmt: skip
-
-    monkeypatch.setattr(epoch, "spawn", spawn)
-    own, given = gpu.parse([str(store), *SMALL, "--runs", "2"])
-    results = gpu.measure_epochs(own, given, None)
-    assert [result["loader"] for result in results] == 2 * list(seconds)
-    move = {
-        "part": "h2d", "way": "staged", "row_bytes": 512, "bytes_per_s": [9e9, 1e10, 2e10],
-        "plain_bytes_per_s": [1e10, 2e10, 2e10], "ratio": [0.9, 0.5, 1.0],
-    }  # fmt: skip
-    found = {"machine": "a GPU", "memory": "enough", "moves": [move], "epochs": results}
-    text = gpu.table(found, given)
-    for part in ("2.00 (2.00–2.00)", "3.00 (3.00–3.00)", "0.900 (0.500–1.000)", "10.0 (9.0–20.0)",
-                 "0.25", "engine: threads"):  # fmt: skip
-        assert part in text
-    results[0]["checksum"] = 8
-    seconds["pinned"] = 1.0
-    monkeypatch.setattr(epoch, "spawn", lambda name, *_: results[name == "pinned"])
-    with pytest.raises(SystemExit, match="same batches"):
-        gpu.measure_epochs(own, given, None)
+# ---- all of them ----
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in BENCH.glob("*.py")))

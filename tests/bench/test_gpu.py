@@ -1,0 +1,285 @@
+"""bench/gpu.py: its options, its rounds within a time, and its tables; no GPU is needed.
+
+test_gpu_all.py tries the script that runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _gpu_device
+import _gpu_epochs
+import _gpu_loaders
+import _gpu_moves
+import _loaders
+import _powerlaw
+import epoch
+import gpu
+import pytest
+import scale
+import torch
+
+import gnndrive
+from gnndrive.buffer.devices import choose
+from gnndrive.buffer.devices._options import MoveOptions
+
+NODES = 3000
+SMALL = ["--batches", "3", "--batch-size", "20", "--fanout", "3,2", "--buffer", "1MB"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = scale.store_path(tmp_path_factory.mktemp("bench"), NODES)
+    _powerlaw.write_powerlaw(path, NODES)
+    return path
+
+
+# ---- options ----
+
+
+def test_without_a_gpu_it_exits_with_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--parts", "h2d,gather"])
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 2
+    assert "needs a CUDA GPU" in capsys.readouterr().err
+
+
+def test_options_are_passed_to_epoch(store: Path):
+    own, given = gpu.parse([str(store), *SMALL, "--device-memory", "1GB", "--threads", "2"])
+    assert (own.parts, given.device_memory, given.threads) == (list(gpu.PARTS), "1GB", 2)
+    assert (given.buffer, given.batches, given.fanout) == ("1MB", 3, [3, 2])
+    assert gpu.parse(["--parts", "gather"])[1] is None
+    made, given = gpu.parse(["--generate", "0.5", "--folder", "there"])
+    assert given.store == str(scale.store_path(made.folder, 500_000))
+
+
+def test_switches_are_sets_that_are_measured_in_turn(
+    store: Path, capsys: pytest.CaptureFixture[str]
+):
+    own, given = gpu.parse([str(store), "--switch", "defaults", "--switch", "blocks=8 restrict"])
+    assert own.switch == ["defaults", "blocks=8 restrict"]
+    assert given.switches == MoveOptions(blocks=8, restrict=True)  # a worker has the last
+    device = _gpu_device.switched(given.way, MoveOptions(portions=8))
+    assert choose(device) == (device, None)
+    assert device.portions == 8
+    assert gpu.parse([str(store)])[1].switches == MoveOptions()
+    with pytest.raises(SystemExit):
+        gpu.parse([str(store), "--switch", "block=8"])
+    assert "choose from blocks, places_on_device" in capsys.readouterr().err
+
+
+# ---- moves ----
+
+
+class FakeDriver:
+    """A driver whose `synchronize` fails with rows of 3,072 bytes."""
+
+    def __init__(self, way: str, options: MoveOptions) -> None:
+        self.options, self.closed = options, False
+
+    def synchronize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_move_that_fails_is_named_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = []
+
+    def make(way: str, options: MoveOptions) -> FakeDriver:
+        if way == "zero-copy":
+            raise gnndrive.ConfigError("needs CuPy")
+        made.append(FakeDriver(way, options))
+        return made[-1]
+
+    def measure(driver: Any, row_bytes: int, *_: Any) -> dict[str, Any]:
+        if row_bytes == 3072:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        return {"ratio": [0.9]}
+
+    monkeypatch.setattr(_gpu_moves, "make_driver", make)
+    monkeypatch.setattr(_gpu_moves, "MEASURE", dict.fromkeys(("h2d", "gather"), measure))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    file = tmp_path / "moves.json"
+    own, _ = gpu.parse(
+        ["--parts", "h2d", "--switch", "loads=4", "--ways", "zero-copy,staged", "--json", str(file)]
+    )
+    found: dict[str, Any] = {"moves": [], "failed": [], "unavailable": []}
+    gpu.measure(own, None, found)
+    head = {"part": "h2d", "way": "staged", "row_bytes": 512, "switches": "loads=4"}
+    assert found == {
+        "moves": [head | {"ratio": [0.9]}],
+        "failed": ["h2d, staged, 3072 B, loads=4: CUDA error: an illegal memory access was "
+                   "encountered"],
+        "unavailable": ["zero-copy: needs CuPy"],
+    }  # fmt: skip
+    assert json.loads(file.read_text()) == found
+    assert [(driver.options.loads, driver.closed) for driver in made] == [(4, True)]
+
+
+# ---- epochs ----
+
+
+def test_loaders_by_hand_make_the_batches_that_gnndrive_draws(store: Path):
+    _, given = gpu.parse([str(store), *SMALL])
+    assert given is not None
+    made = gnndrive.open(store)
+    with _loaders.opened(made, given) as graph, _loaders.make_loader(given) as loader:
+        by_hand = list(_gpu_loaders.prepared(made, given, graph, pin=False))
+        assert len(by_hand) == 3
+        for mine, batch in zip(by_hand, loader, strict=False):
+            for name in ("x", "y", "edge_index", "n_id", "batch_size"):
+                assert torch.equal(torch.as_tensor(mine[name]), torch.as_tensor(batch[name]))
+
+
+class Loaders:
+    """Runs fakes of the loaders on a virtual clock.
+
+    Attributes:
+        now: the time.
+        seconds: of a batch, by loader; a loader without any fails.
+        set_up_s: before the first batch.
+        runs: loader, switches and batches of each run.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.set_up_s = 0.0, 5.0
+        self.seconds = {"pinned": 2.0, "row-copies": 3.0, "gnndrive": 1.0}
+        self.runs: list[tuple[str, str, int]] = []
+        self.checksum = 7
+
+    def spawn(
+        self, name: str, options: argparse.Namespace, group: Any, script: str, left: float | None
+    ) -> dict[str, Any]:
+        given = options.given
+        assert Path(script).name == "gpu.py"
+        assert given[-4] == "--batches"
+        batches, switches = int(given[-3]), given[-1]
+        self.runs.append((name, switches, batches))
+        if name not in self.seconds:
+            sys.exit(f"{name} ended with 1")
+        elapsed = batches * self.seconds[name]
+        if left is not None and self.set_up_s + elapsed > left:
+            self.now += left
+            raise subprocess.TimeoutExpired("python", left)
+        self.now += self.set_up_s + elapsed
+        return {
+            "loader": name, "batches": batches, "elapsed_s": elapsed, "idle": 0.25,
+            "checksum": self.checksum + batches, "engine": "threads",
+        }  # fmt: skip
+
+
+@pytest.fixture
+def loaders(monkeypatch: pytest.MonkeyPatch) -> Loaders:
+    made = Loaders()
+    monkeypatch.setattr(epoch, "spawn", made.spawn)
+    return made
+
+
+@pytest.fixture
+def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
+    """Runs the epochs with more options and returns what was found."""
+
+    def run_epochs(*more: str) -> dict[str, Any]:
+        own, given = gpu.parse([str(store), *SMALL, *more])
+        found: dict[str, Any] = {"moves": [], "epochs": [], "failed": [], "unavailable": []}
+        saved: list[int] = []
+        try:
+            _gpu_epochs.Epochs(
+                own, given, None, found, lambda: saved.append(loaders.now), lambda: loaders.now
+            ).run()
+        finally:
+            assert len(saved) == len(found["epochs"]) + len(found["failed"])
+        return found | {"table": gpu.table(found | {"machine": "a GPU", "memory": "enough"}, given)}
+
+    return run_epochs
+
+
+def test_loaders_run_in_rounds(loaders: Loaders, run: Callable[..., dict[str, Any]]):
+    found = run("--runs", "2")
+    assert [name for name, *_ in loaders.runs] == ["pinned", "row-copies", "gnndrive"] * 2
+    assert {batches for *_, batches in loaders.runs} == {3}
+    assert _gpu_epochs.speedups_of_gnndrive(found["epochs"], "pinned") == [2.0, 2.0]
+    for part in ("2.00 (2.00–2.00)", "3.00 (3.00–3.00)", "0.25", "engine: threads"):
+        assert part in found["table"]
+
+
+def test_a_time_decides_how_many_batches_and_rounds_there_are(
+    loaders: Loaders, run: Callable[..., dict[str, Any]]
+):
+    run("--seconds", "300", "--batches", "100")
+    pilot, *rounds = loaders.runs
+    assert pilot == ("pinned", "defaults", _gpu_epochs.PILOT_BATCHES)
+    ((batches,),) = [{batches for *_, batches in rounds}]
+    assert len(rounds) == 9
+    assert batches >= _gpu_epochs.FEW_BATCHES
+    assert 200 < loaders.now <= 300
+
+
+def test_one_round_of_few_batches_is_run_if_the_time_is_short(
+    loaders: Loaders, run: Callable[..., dict[str, Any]]
+):
+    found = run("--seconds", "60", "--batches", "100")
+    assert len(found["epochs"]) == 3
+    assert found["failed"] == []
+    assert loaders.now <= 60
+
+
+def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(
+    loaders: Loaders, run: Callable[..., dict[str, Any]]
+):
+    del loaders.seconds["row-copies"]
+    loaders.seconds["gnndrive"] = 1000.0
+    found = run("--seconds", "300", "--runs", "2")
+    assert found["failed"] == [
+        "epoch, row-copies, defaults: row-copies ended with 1",
+        "epoch, gnndrive, defaults: gnndrive had not ended when the time was up",
+    ]
+    assert [name for name, *_ in loaders.runs].count("row-copies") == 1
+    assert {result["loader"] for result in found["epochs"]} == {"pinned"}
+    assert "not measured: epoch, row-copies" in found["table"]
+    assert loaders.now <= 300
+
+
+def test_only_gnndrive_runs_with_each_set_of_switches(
+    loaders: Loaders, run: Callable[..., dict[str, Any]]
+):
+    found = run("--runs", "1", "--switch", "defaults", "--switch", "portions=8")
+    assert [turn[:2] for turn in loaders.runs] == [
+        ("pinned", "defaults"), ("row-copies", "defaults"), ("gnndrive", "defaults"),
+        ("gnndrive", "portions=8"),
+    ]  # fmt: skip
+    assert found["table"].splitlines()[-2].endswith("  portions=8")
+
+
+def test_loaders_with_different_batches_are_not_compared(
+    loaders: Loaders, run: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    def spawn(name: str, *given: Any) -> dict[str, Any]:
+        loaders.checksum = len(name)
+        return loaders.spawn(name, *given)
+
+    monkeypatch.setattr(epoch, "spawn", spawn)
+    with pytest.raises(SystemExit, match="same batches"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "rounds", "batches"),
+    [(1000.0, 3, 20), (300.0, 3, 11), (100.0, 3, 11), (40.0, 3, 3), (1.0, 3, 2)],
+)
+def test_batches_fit_into_the_time(seconds: float, rounds: int, batches: int):
+    assert _gpu_epochs.batches_in(seconds, 3, 5.0, 2.0, rounds, 20) == batches
