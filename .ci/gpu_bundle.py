@@ -3,10 +3,10 @@
 usage: gpu_bundle.py [--python 3.12] [OUT]
 
 OUT (build/gpu-bundle) holds gnndrive's wheel, the wheels that it and its tests need except those
-that such a machine has (`NOT_BUNDLED`), tests/, bench/, a small graph, and run.sh. It is made in a
-temporary folder and renamed, so OUT is always a whole bundle. The wheels have the versions that are
-installed here, so the tests run with the same versions on both machines. `make gpu-bundle` runs
-this script.
+that such a machine has (`NOT_BUNDLED`), tests/, bench/, the page that `run.sh --all` fills in, a
+small graph, the commit's name, and run.sh. It is made in a temporary folder and renamed, so OUT is
+always a whole bundle. The wheels have the versions that are installed here, so the tests run with
+the same versions on both machines. `make gpu-bundle` runs this script.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PARTS = Path(__file__).resolve().parent / "gpu-bundle"
 BYTES_MAX = 64_000_000
 NOT_BUNDLED = {"numpy", "torch", "torch-geometric", "scipy", "psutil"}
 """Packages that are too large, that must match the machine's CUDA, or that those need."""
-RUN = ("tests/gpu", "bench/gpu.py")
+PAGE = "docs/gpu-results.md"
+RUN = ("tests/gpu", "bench/gpu.py", "bench/gpu_all.py", PAGE)
 GLIBC_MINORS = range(34, 4, -1)  # gnndrive's core needs 2.34 if Debian 12 builds it
 MAKE_STORE = """
 import sys
@@ -158,17 +159,32 @@ def fill(folder: Path, python: str, scratch: Path) -> None:
         copy_tree(name, folder)
     for path in PARTS.iterdir():
         shutil.copy(path, folder)
+    (folder / PAGE).parent.mkdir()
+    shutil.copy(ROOT / PAGE, folder / PAGE)
     shutil.copy(ROOT / "pyproject.toml", folder)  # pytest's settings
+    (folder / "commit").write_text(f"{commit(ROOT)}\n", encoding="utf-8")
     (folder / "python-version").write_text(f"{python}\n", encoding="utf-8")
+
+
+def commit(root: Path) -> str:
+    """Name the commit of a tree, and say if it has changed since."""
+    words = []
+    for command in (["rev-parse", "HEAD"], ["status", "--porcelain"]):
+        git = ["git", "-C", str(root), *command]
+        done = subprocess.run(git, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return "unknown"
+        words.append(done.stdout.strip())
+    return f"{words[0]}, with uncommitted changes" if words[1] else words[0]
 
 
 # ---- checks
 
 
 def check_tree(root: Path) -> None:
-    """Exit if the tree lacks a test or script that run.sh runs."""
+    """Exit if the tree lacks what run.sh runs or fills in."""
     if missing := [name for name in RUN if not (root / name).exists()]:
-        sys.exit(f"a bundle runs {' and '.join(RUN)}, but the tree lacks {missing[0]}")
+        sys.exit(f"a bundle needs {', '.join(RUN)}, but the tree lacks {missing[0]}")
 
 
 def check_target(out: Path) -> None:
@@ -243,7 +259,7 @@ def main() -> None:
     )  # not resolved, so that a link is refused instead of followed
     words = make(out, options.python)
     print(f"{os.path.relpath(out)} for Python {options.python}: {words}")
-    print("copy it to the machine with the GPU and start ./run.sh there")
+    print("copy it to the machine with the GPU and start ./run.sh --all OUT there")
 
 
 if __name__ == "__main__":

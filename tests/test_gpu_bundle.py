@@ -97,6 +97,21 @@ def test_a_tree_without_gpu_tests_is_refused(tmp_path: Path):
     (tmp_path / "tests" / "gpu").mkdir(parents=True)
     with pytest.raises(SystemExit, match=r"the tree lacks bench/gpu\.py"):
         gpu_bundle.check_tree(tmp_path)
+    gpu_bundle.check_tree(ROOT)
+
+
+def test_a_bundle_names_its_commit(tmp_path: Path):
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        subprocess.run(["git", "-C", str(tmp_path), *name, *words], check=True, capture_output=True)
+
+    assert gpu_bundle.commit(tmp_path) == "unknown"
+    git("init")
+    git("commit", "--allow-empty", "-m", "first")
+    named = gpu_bundle.commit(tmp_path)
+    assert len(named) == 40
+    (tmp_path / "new").touch()
+    assert gpu_bundle.commit(tmp_path) == f"{named}, with uncommitted changes"
 
 
 def test_a_folder_that_is_no_bundle_is_not_replaced(tmp_path: Path):
@@ -152,6 +167,10 @@ def bundle(tmp_path: Path) -> Path:
     body = "import os, sys\nprint('{0} ran', sys.argv[1:])\nsys.exit(int(os.environ['{1}']))\n"
     _wheel(folder / "wheels", "pytest", {"pytest.py": body.format("pytest", "TESTS")})
     (folder / "bench" / "gpu.py").write_text(body.format("bench", "BENCH"))
+    where = "print('in', os.getcwd(), os.environ['PYTEST_DISABLE_PLUGIN_AUTOLOAD'])\n"
+    (folder / "bench" / "gpu_all.py").write_text(
+        "import os\n" + where + body.format("all", "BENCH")
+    )
     (folder / "check.py").write_text("import pytest_free, sys\nprint('check', sys.argv[1:])\n")
     _wheel(folder / "wheels", "pytest_free", {"pytest_free.py": ""})
     return folder
@@ -178,6 +197,12 @@ def test_both_run_and_the_first_failure_is_the_status(
     assert "pytest ran" in done.stdout
     assert "bench ran ['--nodes', 'a b']" in done.stdout
     assert f"tests/gpu {tests}, bench/gpu.py {bench}" in done.stdout
+
+
+def test_all_runs_one_script_from_the_callers_folder(bundle: Path):
+    done = run(bundle, "--all", "results", "--rehearse", bench=3)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines() == ["check []", "in / 1", "all ran ['results', '--rehearse']"]
 
 
 def test_a_check_runs_neither_and_new_wheels_are_unpacked(bundle: Path):

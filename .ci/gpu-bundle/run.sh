@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Run tests/gpu, then bench/gpu.py, with this folder's packages and the machine's Python.
+# Run tests/gpu and the measurements with this folder's packages and the machine's Python.
 #
-# usage: ./run.sh [ARGUMENTS FOR bench/gpu.py]    default: store; PYTEST_ADDOPTS holds pytest's
+# usage: ./run.sh --all OUT [OPTIONS]             everything within ten minutes, results in OUT
+#        ./run.sh --all --rehearse OUT            the same in small on a fake GPU, on any machine
+#        ./run.sh [ARGUMENTS FOR bench/gpu.py]    tests/gpu, then bench/gpu.py store or ARGUMENTS
 #        ./run.sh --check                         on any machine: load an epoch on the CPU
 #
-# Both always run; the exit status is that of the first one that failed. PYTHON names another
-# interpreter.
+# PYTEST_ADDOPTS holds options for pytest, and PYTHON names another interpreter. All parts run even
+# if one fails; the exit status is that of the first one that failed. bench/gpu_all.py has the
+# options of --all.
 set -uo pipefail
+called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 PYTHON=${PYTHON:-python3}
 wanted=$(<python-version)
@@ -34,11 +38,18 @@ export PYTHONPATH=$PWD/site${PYTHONPATH:+:$PYTHONPATH}
 if [ "${1:-}" = --check ]; then
     exec "$PYTHON" check.py --epoch
 fi
+# Plug-ins of the machine's own pytest may not work with the bundle's pytest.
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
+if [ "${1:-}" = --all ]; then
+    shift
+    "$PYTHON" check.py || exit
+    bundle=$PWD
+    cd "$called_in" || exit 1 # where OUT is named from
+    exec "$PYTHON" "$bundle/bench/gpu_all.py" "$@"
+fi
 [ $# -gt 0 ] || set -- store
 "$PYTHON" check.py || exit
 
-# Plug-ins of the machine's own pytest may not work with the bundle's pytest.
-export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1
 printf '\n== tests/gpu\n'
 "$PYTHON" -m pytest -p asyncio -rs tests/gpu
 tests=$?

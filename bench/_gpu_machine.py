@@ -1,0 +1,138 @@
+"""Describe a machine with a GPU, its disk and what it allows, as JSON.
+
+usage: python bench/_gpu_machine.py FOLDER [--rehearse]      (FOLDER: where the graph will lie)
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from _gpu_device import gpu
+from _limits import limited
+
+from gnndrive.common.memory import format_size
+from gnndrive.disk.engines import why_not_uring
+
+ROOT = Path(__file__).resolve().parent.parent
+ASKED = "name,driver_version,memory.total,pcie.link.gen.max,pcie.link.width.max"
+SMI = ["nvidia-smi", "--format=csv,noheader", f"--query-gpu={ASKED}"]
+TRIED_BYTES = 2 << 30  # a memory limit that is only tried
+
+
+def said(command: list[str]) -> str:
+    """What a command prints, or why it does not."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"unknown ({error})"
+    return done.stdout.strip() or f"unknown ({done.stderr.strip() or 'nothing was printed'})"
+
+
+def commit() -> str:
+    """The commit of the tree that this file lies in, or of the tree that made the bundle."""
+    file = ROOT / "commit"
+    if file.is_file():
+        return file.read_text(encoding="utf-8").strip()
+    return said(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
+
+
+def mount(folder: Path) -> str:
+    """The mount that a folder lies on: target, source, type and options."""
+    found = said(["findmnt", "-n", "-T", str(folder), "-o", "TARGET,SOURCE,FSTYPE,OPTIONS"])
+    if not found.startswith("unknown"):
+        return " ".join(found.split())
+    return of_mountinfo(Path("/proc/self/mountinfo").read_text(encoding="utf-8"), folder)
+
+
+def of_mountinfo(text: str, folder: Path) -> str:
+    """The same from the text of /proc/self/mountinfo, where findmnt is missing."""
+    lines = [line.split() for line in text.splitlines()]
+    above = [line for line in lines if folder.resolve().is_relative_to(line[4])]
+    if not above:
+        return "unknown"
+    line = max(above, key=lambda line: len(line[4]))
+    kind, source, *_ = line[line.index("-") + 1 :]
+    return f"{line[4]} {source} {kind} {line[5]}"
+
+
+def file_system(mounted: str) -> str:
+    """The type in the text of `mount`."""
+    words = mounted.split()
+    return words[2] if len(words) > 2 else "unknown"
+
+
+def cupy_version() -> str:
+    """CuPy's version, or why there is none."""
+    try:
+        import cupy
+    except Exception as error:  # such as a CuPy for another CUDA
+        return f"none ({error})"
+    return str(cupy.__version__)
+
+
+def limits() -> str:
+    """Whether the memory of a loader can be limited here, and how."""
+    try:
+        with limited(TRIED_BYTES) as (group, text):
+            return text if group is None else f"can be limited ({text})"
+    except OSError as error:
+        return f"cannot be limited ({error})"
+
+
+def gpu_name(rehearse: bool) -> str:
+    """Name the GPU, its driver, its memory and its link."""
+    if rehearse:
+        return "a fake GPU"
+    if not torch.cuda.is_available():
+        return "none that torch sees"
+    return f"{torch.cuda.get_device_name()} (nvidia-smi: {said(SMI)})"
+
+
+def describe(folder: Path, rehearse: bool) -> dict[str, Any]:
+    """Describe the machine; a question that fails is answered by its error."""
+    reason = why_not_uring()
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    space = os.statvfs(folder)
+    questions: dict[str, Callable[[], Any]] = {
+        "date": lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "gpu": lambda: gpu_name(rehearse),
+        "torch": lambda: f"{torch.__version__}, CUDA {torch.version.cuda}",
+        "cupy": cupy_version,
+        "python": lambda: sys.version.split()[0],
+        "kernel": lambda: f"{platform.release()}, {platform.machine()}",
+        "cores": lambda: len(os.sched_getaffinity(0)),
+        "memory": lambda: format_size(pages),
+        "disk": lambda: f"{format_size(space.f_bavail * space.f_frsize)} free",
+        "mount": lambda: mount(folder),
+        "engine": lambda: "uring" if reason is None else "threads",
+        "why_threads": lambda: reason or "",
+        "limits": limits,
+    }
+    found: dict[str, Any] = {"rehearsal": rehearse}
+    for name, ask in questions.items():
+        try:
+            found[name] = ask()
+        except Exception as error:  # a machine may refuse anything
+            found[name] = f"unknown ({error})"
+    return found
+
+
+def main() -> None:
+    folder, *flags = sys.argv[1:]
+    rehearse = flags == ["--rehearse"]
+    with gpu(rehearse):
+        json.dump(describe(Path(folder), rehearse), sys.stdout, indent=2)
+
+
+if __name__ == "__main__":
+    main()
