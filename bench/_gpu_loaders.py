@@ -181,12 +181,13 @@ def copy_rows(x: torch.Tensor) -> torch.Tensor:
     """
     on_gpu = torch.empty_like(x, device="cuda", pin_memory=False)
     try:
-        from cupy.cuda import runtime
+        import cupy
     except ImportError:
         for source, target in zip(x, on_gpu, strict=True):
             target.copy_(source, non_blocking=True)
         return on_gpu
     stream = torch.cuda.current_stream().cuda_stream
+    runtime = cupy.cuda.runtime
     copy, kind = runtime.memcpyAsync, runtime.memcpyHostToDevice
     step = x.stride(0) * x.element_size()
     source, target = x.data_ptr(), on_gpu.data_ptr()

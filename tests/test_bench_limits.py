@@ -63,7 +63,7 @@ def test_without_a_known_peak_that_of_the_process_is_reported(
 ):
     """Sampling the memory in use would miss the peak."""
 
-    def run(command: list[str], given: Any) -> tuple[Any, int | None]:
+    def run(command: list[str], given: Any, timeout_s: Any) -> tuple[Any, int | None]:
         assert given is group
         return subprocess.CompletedProcess(command, 0, json.dumps({"peak_bytes": 77})), peak
 

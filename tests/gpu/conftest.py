@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+
+# Torch makes more streams than CUDA has queues by default, and those of one queue wait for each
+# other. CUDA reads this when torch first uses a GPU.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import pytest
 import torch

@@ -26,6 +26,7 @@ from tests.loader.conftest import NODES, Make
 pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
+CAPTURED = 1000  # launches in a graph
 ROW_BYTES = 33 * 4
 BAD_NODE, BAD_BATCH = 100, 6  # in batches of 16 seeds each
 
@@ -104,6 +105,22 @@ def test_an_epoch_may_end_early(make: Make, data: Data) -> None:
                 break
             check(on_gpu(batch), data)
     assert sum(1 for _ in loader) == len(loader)
+
+
+def test_graphs_are_captured_beside_the_loader(make: Make, data: Data) -> None:
+    loader, counted = make(shuffle=True, seed=3, device=DEVICE), torch.zeros(4, device=DEVICE)
+    iterator = iter(loader)
+    for _ in range(3):
+        batch, graph = next(iterator), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # in its default mode, which forbids much in all threads
+            for _ in range(CAPTURED):  # meanwhile the next batches are loaded
+                counted.add_(1)
+        graph.replay()
+        torch.cuda.synchronize()
+        check(on_gpu(batch), data)
+    for batch in iterator:
+        check(on_gpu(batch), data)
+    assert counted.tolist() == [3.0 * CAPTURED] * 4
 
 
 def test_close_in_the_middle_leaves_delivered_batches(make: Make, data: Data) -> None:

@@ -177,15 +177,15 @@ def choose_mover(
         return made
     except Exception as error:  # a compiler or a driver may raise anything
         problem = error
-    if _lacks_memory(cupy, problem):
-        raise ConfigError(
-            f"there is too little memory to try CuPy's kernel ({problem}): free some memory of the "
-            "GPU and of the host"
-        ) from problem
     if not _is_usable(stream):
         raise ConfigError(
             f"CuPy's kernel has failed ({problem}), and CUDA refuses all further work of this "
             "process: start again without CuPy, so that torch moves rows"
+        ) from problem
+    if _lacks_memory(cupy, problem):
+        raise ConfigError(
+            f"there is too little memory to try CuPy's kernel ({problem}): free some memory of the "
+            "GPU and of the host"
         ) from problem
     remedy = "install the cupy package of your CUDA version, with its compiler"
     if isinstance(problem, UnreachableHostMemory):

@@ -6,7 +6,8 @@ stretch that has landed is scattered into its slots on a side stream while the r
 read: by one kernel that reads pinned memory itself, or by one large copy and a scatter after it.
 (The paper's code makes one copy for each row.)
 
-Every wait is for one event, never for the whole device:
+Every wait for a batch is for one event, never for the whole device; only a buffer that is closed
+or grown waits for all work, because torch gives no memory back before.
 
 1. a stretch is committed after its scatter's event; then its rows are valid and its staging may be
    used again;

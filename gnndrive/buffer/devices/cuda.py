@@ -60,9 +60,9 @@ class TorchDriver(Driver):
         self._allocated = False
         with self._on():
             self._compute = torch.cuda.current_stream()
-            self._side = _cuda.Stream()
-            self._copies = _cuda.Stream()  # or labels would wait for the next batches' rows
-            self._gathers = _cuda.Stream() if options.gather_stream else self._compute
+            self._side = _new_stream()
+            self._copies = _new_stream()  # or labels would wait for the next batches' rows
+            self._gathers = _new_stream() if options.gather_stream else self._compute
             self._pinned = PinnedMemory(self.device, self._side, self._capture, options.huge_pages)
         with self._on(self._side):
             self._mover = choose_mover(self, self._side, self.device, way, options)
@@ -203,6 +203,16 @@ class TorchDriver(Driver):
         event = _cuda.Event(blocking=True)
         event.record(stream)
         return stream, event
+
+
+def _new_stream() -> torch.cuda.Stream:
+    """A stream of the current GPU that is neither the current one nor the one on which
+    `torch.cuda.graph` captures: torch deals out 32 streams, over and over."""
+    others = torch.cuda.current_stream(), torch.cuda.graph.default_capture_stream
+    stream = _cuda.Stream()
+    while stream in others:
+        stream = _cuda.Stream()
+    return stream  # type: ignore[no-any-return]
 
 
 class Cuda(Staged):

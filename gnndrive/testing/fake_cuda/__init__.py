@@ -166,6 +166,8 @@ def _streams(machine: FakeCuda) -> dict[str, Any]:
     class Graph:
         """`torch.cuda.graph`: captures a stream of its own."""
 
+        default_capture_stream: Any = None
+
         def __init__(
             self, graph: Any, pool: Any = None, stream: Any = None,
             capture_error_mode: str = "global",

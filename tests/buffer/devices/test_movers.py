@@ -222,6 +222,20 @@ def test_a_gpu_that_a_launch_has_broken_is_not_used_in_another_way(
         chooser(way)
 
 
+def test_memory_that_a_broken_gpu_refuses_is_no_lack_of_it(
+    chooser: Chooser, monkeypatch: pytest.MonkeyPatch
+):
+    class Broken(TorchStream):
+        def synchronize(self) -> None:
+            raise RuntimeError("an illegal memory access was encountered")
+
+    chooser.stream = Broken()
+    refused = MemoryError("cudaHostRegister of 32 bytes: an illegal memory access")
+    monkeypatch.setattr(chooser.driver, "pinned", raising(refused))
+    with pytest.raises(ConfigError, match="CUDA refuses all further work"):
+        chooser(None)
+
+
 def test_nothing_is_launched_where_host_memory_is_out_of_reach(chooser: Chooser):
     """A launch that reads it would make the GPU unusable for the process."""
     chooser.cupy.attributes[91] = 0
