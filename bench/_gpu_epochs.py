@@ -67,12 +67,14 @@ class Epochs:
             if number and self._left(longest) < longest:
                 print(f"no time for round {number}, {longest:.0f} s", file=sys.stderr)
                 break
+            if number and self._ends is not None and killed(self._found):
+                print(f"no round {number}: a loader needs more memory", file=sys.stderr)
+                break
             for name, switches in turns:
                 if (name, switches) not in self._failed:
                     self._one(name, switches, number, batches)
             longest = max(longest, self._clock() - began)
-        seen = {(result["batches"], result["checksum"]) for result in self._found["epochs"]}
-        if len(seen) > 1:
+        if not same_batches(self._found["epochs"]):
             sys.exit(
                 "the loaders did not train on the same batches, so their times cannot be compared"
             )
@@ -126,7 +128,7 @@ class Epochs:
         options = argparse.Namespace(**vars(self._options) | {"given": given, "batches": batches})
         left = None if self._ends is None else max(self._left(0.0), 0.1)
         try:
-            return epoch.spawn(name, options, self._group, SCRIPT, left)
+            return epoch.spawn(name, options, self._group, SCRIPT, left, self._ends is None)
         except subprocess.TimeoutExpired:
             sys.exit(f"{name} had not ended when the time was up")
         except GNNDriveError as error:  # such as a memory group that cannot be made
@@ -152,6 +154,16 @@ def batches_in(
         if batches >= min(FEW_BATCHES, most):
             break
     return max(PILOT_BATCHES, min(batches, most))
+
+
+def killed(found: dict[str, Any]) -> bool:
+    """Whether a loader was killed, as one is that exceeds its memory limit."""
+    return any("(killed" in line for line in found.get("failed", []))
+
+
+def same_batches(results: list[dict[str, Any]]) -> bool:
+    """Whether all loaders trained on the same batches."""
+    return len({(result["batches"], result["checksum"]) for result in results}) <= 1
 
 
 def speedups_of_gnndrive(results: list[dict[str, Any]], name: str) -> list[float]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from _gpu_device import gpu
-from _limits import limited
+from _limits import tried_limit
 
 from gnndrive.common.memory import format_size
 from gnndrive.disk.engines import why_not_uring
@@ -82,7 +82,7 @@ def cupy_version() -> str:
 def limits() -> str:
     """Whether the memory of a loader can be limited here, and how."""
     try:
-        with limited(TRIED_BYTES) as (group, text):
+        with tried_limit(TRIED_BYTES, everything=False) as (group, text):
             return text if group is None else f"can be limited ({text})"
     except OSError as error:
         return f"cannot be limited ({error})"

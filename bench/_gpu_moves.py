@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -115,23 +117,35 @@ def measure_moves(own: argparse.Namespace, found: dict[str, Any], save: Callable
     """
     of = sizes(own.rehearse)
     parts = [part for part in own.parts if part in MEASURE]
-    for switches in own.switch if parts else ():
-        for way in own.ways:
-            try:
-                driver = make_driver(way, parse_switches(switches))
-            except ConfigError as error:
-                print(f"{way}: {error}", file=sys.stderr)
-                found["unavailable"].append(f"{way}: {error}")
-                continue
-            for part in parts:
-                for row_bytes in ROW_BYTES:
-                    head = {"part": part, "way": way, "row_bytes": row_bytes, "switches": switches}
-                    try:
-                        found["moves"].append(head | MEASURE[part](driver, row_bytes, own.runs, of))
-                        driver.synchronize()
-                    except Exception as error:  # CUDA raises RuntimeError, CuPy its own
-                        what = f"{part}, {way}, {row_bytes} B, {switches}"
-                        found["failed"].append(f"{what}: {error}")
-                    save()
+    for switches, way in itertools.product(own.switch if parts else (), own.ways):
+        try:
+            driver = make_driver(way, parse_switches(switches))
+        except ConfigError as error:
+            print(f"{way}: {error}", file=sys.stderr)
+            found["unavailable"].append(f"{way}: {error}")
+            save()
+            continue
+        except Exception as error:  # such as that of a GPU after an illegal access
+            found["failed"].append(f"set-up, {way}, {switches}: {error}")
+            save()
+            continue
+        for part, row_bytes in itertools.product(parts, ROW_BYTES):
+            head = {"part": part, "way": way, "row_bytes": row_bytes, "switches": switches}
+            with noted(found, f"{part}, {way}, {row_bytes} B, {switches}"):
+                result = MEASURE[part](driver, row_bytes, own.runs, of)
+                driver.synchronize()
+                found["moves"].append(head | result)
+            save()
+        with noted(found, f"end, {way}, {switches}"):
             driver.close()
             torch.cuda.empty_cache()  # the next driver has streams, and so blocks, of its own
+        save()
+
+
+@contextmanager
+def noted(found: dict[str, Any], what: str) -> Iterator[None]:
+    """A context whose error is noted in `failed`; CUDA raises RuntimeError, CuPy its own."""
+    try:
+        yield
+    except Exception as error:
+        found["failed"].append(f"{what}: {error}")

@@ -7,7 +7,9 @@ it. Otherwise there is no limit, or only the store's pages are dropped, and the 
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,16 +17,58 @@ from pathlib import Path
 from gnndrive.cli.measure.control_groups import CannotLimit
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.measure.page_cache import drop_all, drop_file, may_drop_all
+from gnndrive.common.memory import format_size
 
-__all__ = ["Cgroup", "drop_caches", "limited", "run_limited", "why_no_limit"]
+__all__ = ["Cgroup", "drop_caches", "limited", "run_limited", "tried_limit", "why_no_limit"]
+
+STORE = "the store's pages"
+TRIED_LIMIT, TRIED_BYTES = 64 << 20, 256 << 20
+TRIAL_S = 20.0
 
 
 @contextmanager
-def limited(limit: int) -> Iterator[tuple[Cgroup | None, str]]:
-    """Yield a limit for child processes, or None if there can be none, and a description."""
+def limited(limit: int, everything: bool = True) -> Iterator[tuple[Cgroup | None, str]]:
+    """Yield a limit for child processes, or None if there can be none, and a description.
+
+    Args:
+        limit: bytes.
+        everything: all caches are dropped before a run, where that is allowed.
+    """
     with memory_limit(limit) as (group, words):
-        dropped = "all caches" if group is not None and may_drop_all() else "the store's pages"
-        yield group, f"{words}, {dropped} dropped"
+        everything = everything and group is not None and may_drop_all()
+        yield group, f"{words}, {'all caches' if everything else STORE} dropped"
+
+
+@contextmanager
+def tried_limit(limit: int, everything: bool = True) -> Iterator[tuple[Cgroup | None, str]]:
+    """`limited`, but a limit that the kernel accepts and does not enforce counts as none."""
+    if problem := why_not_enforced():
+        yield None, f"no memory limit: {problem}, {STORE} dropped"
+        return
+    with limited(limit, everything) as made:
+        yield made
+
+
+def why_not_enforced() -> str:
+    """Why a process that exceeds its limit would not be killed; an empty text: it is.
+
+    Sandboxes such as gVisor accept limits that they do not enforce.
+    """
+    command = [sys.executable, "-I", "-S", "-c", f"b'x' * {TRIED_BYTES}"]
+    try:
+        with contextlib.closing(Cgroup(TRIED_LIMIT)) as group:
+            ended, _ = run_limited(command, group, TRIAL_S)
+    except CannotLimit as error:
+        return str(error)
+    except subprocess.TimeoutExpired:
+        return f"a trial of it had not ended after {TRIAL_S:.0f} s"
+    if ended.returncode == -signal.SIGKILL:
+        return ""
+    return (
+        f"a limit is accepted, but not enforced: a process that may have "
+        f"{format_size(TRIED_LIMIT)} took {format_size(TRIED_BYTES)} and ended with "
+        f"{ended.returncode}"
+    )
 
 
 def why_no_limit(limit: int) -> str:

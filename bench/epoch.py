@@ -59,15 +59,17 @@ LOADERS = [MAPPED, "gnndrive"]
 
 def spawn(
     which: str, options: argparse.Namespace, group: Cgroup | None, script: str = __file__,
-    timeout_s: float | None = None,
+    timeout_s: float | None = None, everything: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """Run one loader in a separate process with cold caches, and return what it prints.
+
+    With a limit all caches are dropped before, or only the store's files if not `everything`.
 
     Raises:
         SystemExit: it failed.
         subprocess.TimeoutExpired: it had not ended after `timeout_s` and was killed.
     """
-    drop_caches(Path(options.store), group is not None)
+    drop_caches(Path(options.store), everything and group is not None)
     command = [sys.executable, script, *options.given, "--worker", which]
     child, peak = run_limited(command, group, timeout_s)
     if child.returncode:

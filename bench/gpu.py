@@ -1,7 +1,7 @@
 """The cost of the way to the GPU: rows into the feature buffer, rows out of it, and whole epochs.
 
 usage: python bench/gpu.py STORE [--runs 3] [--batches 20] [--device-memory 4GB] [--json FILE]
-       python bench/gpu.py --generate 20 --folder DIR [--host-budget 6GiB] [the same options]
+       python bench/gpu.py --generate 20 --folder DIR [--host-budget 4GiB] [the same options]
        python bench/gpu.py --parts h2d,gather      (neither store nor disk)
        python bench/gpu.py --parts h2d --switch defaults --switch "blocks=128 restrict"
 
@@ -28,10 +28,11 @@ measured in turn.
 
 `--generate N` first makes a graph of N million nodes in DIR (593 bytes of disk a node), unless it
 exists. `--host-budget` limits each loader's memory, page cache and CUDA's own libraries included,
-with a cgroup as root. Otherwise the output says that there was no limit, and the page cache helps
-the two loaders that map the store. bench/epoch.py's options are accepted too (`--batch-size`,
-`--fanout`, `--topology`, …). With --seconds, epochs have as many batches and rounds as fit into the
-time, at least one round, after a pilot. `--json` is written after each result, so that a run that
+with a cgroup as root, after a trial of whether a limit is enforced. Otherwise the output says that
+there was no limit, and the page cache helps the two loaders that map the store. bench/epoch.py's
+options are accepted too (`--batch-size`, `--fanout`, `--topology`, …). With --seconds, epochs have
+as many batches and rounds as fit into the time, at least one round, after a pilot, and only the
+store's files are dropped from the caches. `--json` is written after each result, so that a run that
 is stopped leaves what it had. Without a GPU the script says so and exits with 2; if something could
 not be measured, it says what and exits with 1. --rehearse runs on a fake GPU.
 """
@@ -55,7 +56,7 @@ from _gpu_device import gpu, parse_switches
 from _gpu_epochs import Epochs, speedups_of_gnndrive
 from _gpu_loaders import RUNS
 from _gpu_moves import measure_moves
-from _limits import limited
+from _limits import tried_limit
 
 import gnndrive
 from gnndrive.buffer.devices._kernels import WAYS
@@ -146,7 +147,7 @@ def parse(given: list[str]) -> tuple[argparse.Namespace, argparse.Namespace | No
     if "epoch" not in own.parts:
         return own, None
     if own.generate is not None:
-        left = [str(scale.store_path(own.folder, int(own.generate * 1e6))), *left]
+        left = [str(scale.store_path(own.folder, round(own.generate * 1e6))), *left]
     options = epoch.parse(left)
     options.given, options.buffer = given, own.buffer
     options.device_memory, options.threads = own.device_memory, own.threads
@@ -198,13 +199,17 @@ def measure(
     if options is None:
         return
     if own.generate is not None:
-        scale.make_missing(own.folder, [int(own.generate * 1e6)])
+        scale.make_missing(own.folder, [round(own.generate * 1e6)])
     found["features_bytes"] = gnndrive.open(options.store).info.arrays["nodes/x"].nbytes
     none = None, "no memory limit was requested, the store's pages dropped"
     budget = own.host_budget
-    with limited(parse_size(budget, "--host-budget")) if budget else nullcontext(none) as (
-        group, found["memory"],
-    ):  # fmt: skip
+    everything = own.seconds is None  # libraries are read again too, which takes seconds
+    with (
+        tried_limit(parse_size(budget, "--host-budget"), everything)
+        if budget
+        else nullcontext(none)
+    ) as (group, found["memory"]):
+        found["limited"] = group is not None
         Epochs(own, options, group, found, save).run()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -104,3 +105,44 @@ def test_why_there_is_no_limit_is_said(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(_limits, "Cgroup", refuse)
     assert _limits.why_no_limit(LIMIT) == "there are no groups"
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_with_libraries_kept_only_the_store_is_dropped(
+    tmp_path: Path, group: Cgroup, monkeypatch: pytest.MonkeyPatch, everything: bool
+):
+    monkeypatch.setattr(_limits, "memory_limit", lambda _: contextlib.nullcontext((group, "some")))
+    monkeypatch.setattr(_limits, "may_drop_all", lambda: True)
+    with _limits.limited(LIMIT, everything) as (_, words):
+        assert words == f"some, {'all caches' if everything else _limits.STORE} dropped"
+    dropped = []
+    monkeypatch.setattr(epoch, "drop_caches", lambda folder, every: dropped.append(every))
+    ended = subprocess.CompletedProcess([], 0, "{}")
+    monkeypatch.setattr(epoch, "run_limited", lambda *_: (ended, None))
+    options = argparse.Namespace(store=str(tmp_path), given=[])
+    epoch.spawn("gnndrive", options, group, everything=everything)
+    assert dropped == [everything]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(-9, "so much"), (0, "accepted, but not enforced"), (None, "20 s")]
+)
+def test_a_limit_that_is_not_enforced_counts_as_none(
+    group: Cgroup, monkeypatch: pytest.MonkeyPatch, status: int | None, said: str
+):
+    """gVisor accepts limits of groups and does not enforce them."""
+
+    def run(command: list[str], given: Any, seconds: float) -> tuple[Any, None]:
+        assert given is group
+        if status is None:
+            raise subprocess.TimeoutExpired(command, seconds)
+        return subprocess.CompletedProcess(command, status), None
+
+    monkeypatch.setattr(_limits, "Cgroup", lambda _: group)
+    monkeypatch.setattr(_limits, "run_limited", run)
+    monkeypatch.setattr(
+        _limits, "memory_limit", lambda _: contextlib.nullcontext((group, "so much"))
+    )
+    with _limits.tried_limit(LIMIT) as (limit, words):
+        assert (limit is group) is (status == -9)
+        assert said in words

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import _gpu_device
 import _gpu_epochs
@@ -61,6 +62,8 @@ def test_options_are_passed_to_epoch(store: Path):
     assert gpu.parse(["--parts", "gather"])[1] is None
     made, given = gpu.parse(["--generate", "0.5", "--folder", "there"])
     assert given.store == str(scale.store_path(made.folder, 500_000))
+    _, given = gpu.parse(["--generate", "8.2"])  # its product with 1e6 is less than 8,200,000
+    assert given.store == str(scale.store_path(Path(), 8_200_000))
 
 
 def test_switches_are_sets_that_are_measured_in_turn(
@@ -130,6 +133,21 @@ def test_a_move_that_fails_is_named_and_the_others_are_measured(
     assert [(driver.options.loads, driver.closed) for driver in made] == [(4, True)]
 
 
+def test_an_error_that_stays_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch):
+    """After an illegal access each call fails, also those that make and close a driver."""
+    closed = mock.Mock(side_effect=RuntimeError("illegal access"))
+    made = mock.Mock(side_effect=[mock.Mock(close=closed), RuntimeError("illegal access")])
+    monkeypatch.setattr(_gpu_moves, "make_driver", made)
+    monkeypatch.setattr(_gpu_moves, "MEASURE", {"h2d": lambda *_: {"ratio": [0.9]}})
+    own, _ = gpu.parse(["--parts", "h2d", "--ways", "zero-copy,staged"])
+    found: dict[str, Any] = {"moves": [], "failed": [], "unavailable": []}
+    gpu.measure(own, None, found)
+    assert len(found["moves"]) == 2
+    assert found["failed"] == [
+        "end, zero-copy, defaults: illegal access", "set-up, staged, defaults: illegal access",
+    ]  # fmt: skip
+
+
 # ---- epochs ----
 
 
@@ -152,6 +170,7 @@ class Loaders:
         now: the time.
         seconds: of a batch, by loader; a loader without any fails.
         set_up_s: before the first batch.
+        ended: how a loader that fails has ended.
         runs: loader, switches and batches of each run.
     """
 
@@ -159,18 +178,20 @@ class Loaders:
         self.now, self.set_up_s = 0.0, 5.0
         self.seconds = {"pinned": 2.0, "row-copies": 3.0, "gnndrive": 1.0}
         self.runs: list[tuple[str, str, int]] = []
-        self.checksum = 7
+        self.checksum, self.ended = 7, "1"
 
     def spawn(
-        self, name: str, options: argparse.Namespace, group: Any, script: str, left: float | None
-    ) -> dict[str, Any]:
+        self, name: str, options: argparse.Namespace, group: Any, script: str, left: float | None,
+        everything: bool,
+    ) -> dict[str, Any]:  # fmt: skip
         given = options.given
         assert Path(script).name == "gpu.py"
         assert given[-4] == "--batches"
+        assert everything is (left is None)  # with a time, libraries stay in the page cache
         batches, switches = int(given[-3]), given[-1]
         self.runs.append((name, switches, batches))
         if name not in self.seconds:
-            sys.exit(f"{name} ended with 1")
+            sys.exit(f"{name} ended with {self.ended}")
         elapsed = batches * self.seconds[name]
         if left is not None and self.set_up_s + elapsed > left:
             self.now += left
@@ -210,7 +231,7 @@ def run(store: Path, loaders: Loaders) -> Callable[..., dict[str, Any]]:
 
 def test_loaders_run_in_rounds(loaders: Loaders, run: Callable[..., dict[str, Any]]):
     found = run("--runs", "2")
-    assert [name for name, *_ in loaders.runs] == ["pinned", "row-copies", "gnndrive"] * 2
+    assert [name for name, *_ in loaders.runs] == ["pinned", "gnndrive", "row-copies"] * 2
     assert {batches for *_, batches in loaders.runs} == {3}
     assert _gpu_epochs.speedups_of_gnndrive(found["epochs"], "pinned") == [2.0, 2.0]
     for part in ("2.00 (2.00–2.00)", "3.00 (3.00–3.00)", "0.25", "engine: threads"):
@@ -245,8 +266,8 @@ def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(
     loaders.seconds["gnndrive"] = 1000.0
     found = run("--seconds", "300", "--runs", "2")
     assert found["failed"] == [
-        "epoch, row-copies, defaults: row-copies ended with 1",
         "epoch, gnndrive, defaults: gnndrive had not ended when the time was up",
+        "epoch, row-copies, defaults: row-copies ended with 1",
     ]
     assert [name for name, *_ in loaders.runs].count("row-copies") == 1
     assert {result["loader"] for result in found["epochs"]} == {"pinned"}
@@ -254,12 +275,25 @@ def test_a_loader_that_fails_or_hangs_is_named_and_the_others_run(
     assert loaders.now <= 300
 
 
+@pytest.mark.parametrize(
+    ("ended", "rounds"), [("-9 (killed: out of memory?)", 1), ("1", 2)], ids=["killed", "other"]
+)
+def test_no_second_round_if_a_loader_needs_more_memory(
+    loaders: Loaders, run: Callable[..., dict[str, Any]], ended: str, rounds: int
+):
+    """The time is needed to run all of them with more memory."""
+    del loaders.seconds["row-copies"]
+    loaders.ended = ended
+    found = run("--seconds", "300", "--runs", "2")
+    assert len(found["epochs"]) == 2 * rounds
+
+
 def test_only_gnndrive_runs_with_each_set_of_switches(
     loaders: Loaders, run: Callable[..., dict[str, Any]]
 ):
     found = run("--runs", "1", "--switch", "defaults", "--switch", "portions=8")
     assert [turn[:2] for turn in loaders.runs] == [
-        ("pinned", "defaults"), ("row-copies", "defaults"), ("gnndrive", "defaults"),
+        ("pinned", "defaults"), ("gnndrive", "defaults"), ("row-copies", "defaults"),
         ("gnndrive", "portions=8"),
     ]  # fmt: skip
     assert found["table"].splitlines()[-2].endswith("  portions=8")

@@ -115,7 +115,7 @@ def run_worker(name: str, options: argparse.Namespace, *_: Any) -> dict[str, Any
 def test_a_rehearsal_fills_every_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(epoch, "spawn", run_worker)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(gpu, "limited", lambda _: contextlib.nullcontext((None, "no limit")))
+    monkeypatch.setattr(gpu, "tried_limit", lambda *_: contextlib.nullcontext((None, "no limit")))
 
     def make(*given: Any, **named: Any) -> _gpu_parts.Parts:
         return _gpu_parts.Parts(*given, **named, start=InProcess, clock=lambda: 0.0)

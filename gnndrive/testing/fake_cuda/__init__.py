@@ -66,7 +66,8 @@ def fake_cuda(
             overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
             set_overwrites = torch.__future__.set_overwrite_module_params_on_conversion
             set_overwrites(True)
-            modules = {"cupy": fake_cupy(machine) if cupy else None}
+            # A real cupy.cuda that is imported already must not be found in its place.
+            modules = {"cupy": fake_cupy(machine) if cupy else None, "cupy.cuda": None}
             patched.enter_context(patch.dict(sys.modules, modules))
             patched.callback(set_overwrites, overwrites)
             yield machine
