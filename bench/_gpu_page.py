@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from _gpu_epochs import speedups_of_gnndrive
+from _gpu_epochs import same_batches, speedups_of_gnndrive
+from _gpu_tries import moves_of, of_step, try_with, working_ways
 
-from gnndrive.common.memory import format_size
+from gnndrive.common.memory import format_size, parse_size
 
 ROOT = Path(__file__).resolve().parent.parent
 ASKED = "## What will stand here"
@@ -29,9 +30,11 @@ MACHINE = {
     "mount": "mount of the graph's folder", "disk": "disk", "engine": "engine",
     "why_threads": "why not io_uring", "limits": "memory of a loader",
 }  # fmt: skip
+FIRST = "pinned"  # the loader that gnndrive is compared with first
 SAME_WAY = 0.02  # ratios that differ by less are the same
 
 Result = dict[str, Any]
+Parts = Callable[[Result], list[str]]
 
 
 class Missing(Exception):
@@ -73,19 +76,28 @@ def why(results: Result, name: str) -> str:
     return "; ".join(said) or ran["error"] or "no result"
 
 
-def last_epochs(results: Result) -> str:
-    """The name of the last try of the epochs that has results, or of the last one."""
-    tries = [name for name in results["parts"] if name.startswith("epochs")]
-    ended = [name for name in tries if results["parts"][name]["result"].get("epochs")]
-    return (ended or tries or ["epochs"])[-1]
+def moves(results: Result, step: str = "moves") -> list[Result]:
+    """All moves that the parts of a step have measured.
+
+    Raises:
+        Missing: there are none.
+    """
+    if found := moves_of(results, step):
+        return found
+    raise Missing("; ".join(why(results, name) for name in of_step(results, step) or [step]))
 
 
-def moves(results: Result, names: Iterable[str] = ("moves",)) -> list[Result]:
-    """All moves that parts have measured."""
-    return [
-        move for name in names
-        for move in results["parts"].get(name, {}).get("result", {}).get("moves", [])
-    ]  # fmt: skip
+def epochs_with(results: Result, loader: str) -> tuple[str, list[Result]]:
+    """The try in which a loader is compared with gnndrive, and its epochs.
+
+    Raises:
+        Missing: it has none, or their times cannot be compared.
+    """
+    name = try_with(results, loader)
+    found: list[Result] = of_part(results, name, "epochs")
+    if not same_batches(found):
+        raise Missing("the loaders did not train on the same batches")
+    return name, found
 
 
 # ---- figures
@@ -108,26 +120,28 @@ def tests(results: Result) -> str:
     words += [f"{name} failed: {error}" for name, error in failed]
     reasons = Counter(reason for _, reason in skipped)
     words += [f"{count} skipped: {reason}" for reason, count in reasons.items()]
+    if results["parts"]["tests"]["status"] is None:
+        words.append(f"not all ran: {results['parts']['tests']['error']}")
     return "; ".join(words)
 
 
 def ratios(results: Result, kind: str) -> str:
     """The ratio to a plain copy, of each way and row size."""
-    of_part(results, "moves", "moves")
     found = [move for move in moves(results) if move["part"] == kind]
     if not found:
-        raise Missing(why(results, "moves"))
+        raise Missing("; ".join(why(results, name) for name in of_step(results, "moves")))
     return "; ".join(
         f"{move['way']}, {move['row_bytes']:,} B: {spread(move['ratio'])}" for move in found
     )
 
 
 def faster_way(results: Result) -> str:
-    """The way whose rows reach the feature buffer faster, by the smaller of its ratios."""
-    of_part(results, "moves", "moves")
+    """The way whose rows reach the feature buffer faster, by the smaller of its ratios; a way that
+    failed at any move does not count."""
     least: dict[str, float] = {}
-    for move in moves(results):
-        if move["part"] == "h2d":
+    found, ways = moves(results), working_ways(results)
+    for move in found:
+        if move["part"] == "h2d" and move["way"] in ways:
             ratio = statistics.median(move["ratio"])
             least[move["way"]] = min(least.get(move["way"], ratio), ratio)
     if len(least) < 2:
@@ -139,8 +153,7 @@ def faster_way(results: Result) -> str:
 
 def speedup(results: Result, loader: str) -> str:
     """How many times as fast as `loader` gnndrive was."""
-    name = last_epochs(results)
-    epochs = of_part(results, name, "epochs")
+    name, epochs = epochs_with(results, loader)
     found = results["parts"][name]["result"]
     values = speedups_of_gnndrive(epochs, loader)
     if not values:
@@ -148,13 +161,24 @@ def speedup(results: Result, loader: str) -> str:
     rounds = f"{len(values)} rounds of" if len(values) > 1 else "1 round of"
     return (
         f"{spread(values)} times as fast; {rounds} {epochs[0]['batches']} batches; features "
-        f"{format_size(found['features_bytes'])}, {found['memory']}"
+        f"{format_size(found['features_bytes'])}, {found['memory']}{room(found)}"
+    )
+
+
+def room(found: Result) -> str:
+    """A warning if a loader's memory may have had room for all features."""
+    budget = found.get("host_budget") if found.get("limited") else ""
+    if budget and parse_size(budget, "host_budget") < found["features_bytes"]:
+        return ""
+    return (
+        f"; **the features {'fit' if budget else 'may fit'} into the host's memory: this does not "
+        "answer the question**"
     )
 
 
 def idle(results: Result) -> str:
     """The share of time without a training step, of each loader."""
-    epochs = of_part(results, last_epochs(results), "epochs")
+    _, epochs = epochs_with(results, FIRST)
     shares: dict[str, list[float]] = {}
     for result in epochs:
         shares.setdefault(result["loader"], []).append(result["idle"])
@@ -181,10 +205,7 @@ def on_memory(results: Result) -> str:
 
 def switches(results: Result) -> str:
     """The ratio of each set of switches to a plain copy, less that of the defaults."""
-    names = [name for name in results["parts"] if name.startswith("switches")]
-    if not names:
-        part(results, "switches")
-    found = moves(results, names)
+    found = moves(results, "switches")
     plain = {(m["part"], m["row_bytes"]): statistics.median(m["ratio"])
              for m in found if m["switches"] == "defaults"}  # fmt: skip
     changes: dict[str, list[str]] = {}
@@ -195,7 +216,7 @@ def switches(results: Result) -> str:
             words = f"{move['part']} {move['row_bytes']:,} B {change:+.2f}"
             changes.setdefault(move["switches"], []).append(words)
     if not changes:
-        raise Missing(why(results, names[-1]))
+        raise Missing("; ".join(why(results, name) for name in of_step(results, "switches")))
     return "; ".join(f"{name}: {', '.join(words)}" for name, words in changes.items())
 
 
@@ -206,25 +227,35 @@ def switch_epochs(results: Result) -> str:
     return "; ".join(f"{name}: {seconds:.3f} s" for name, seconds in times.items())
 
 
-Row = tuple[str, Callable[[Result], str]]
+def in_step(step: str) -> Parts:
+    """The parts of a step."""
+    return lambda results: of_step(results, step)
+
+
+def in_try(loader: str) -> Parts:
+    """The try of the epochs in which a loader is compared with gnndrive."""
+    return lambda results: [try_with(results, loader)]
+
+
+Row = tuple[Parts, Callable[[Result], str]]
 ROWS: dict[str, Row] = {
-    "tests/gpu": ("tests", tests),
+    "tests/gpu": (in_step("tests"), tests),
     "rows into the feature buffer beside a plain pinned copy of the same bytes, 512 and 3,072 "
-    "bytes a row, by each way": ("moves", lambda results: ratios(results, "h2d")),
-    "which way is kept": ("moves", faster_way),
+    "bytes a row, by each way": (in_step("moves"), lambda results: ratios(results, "h2d")),
+    "which way is kept": (in_step("moves"), faster_way),
     "gather beside a copy within the GPU's memory, 512 and 3,072 bytes a row, by each way":
-        ("moves", lambda results: ratios(results, "gather")),
+        (in_step("moves"), lambda results: ratios(results, "gather")),
     "seconds a batch beside PyG's way, pinned host gather and copy, features larger than the "
-    "host's budget": ("epochs", lambda results: speedup(results, "pinned")),
+    "host's budget": (in_try(FIRST), lambda results: speedup(results, FIRST)),
     "seconds a batch beside one copy a row":
-        ("epochs", lambda results: speedup(results, "row-copies")),
-    "GPU idle share of the epoch, each loader": ("epochs", idle),
-    "the disk's two constants": ("disk", disk),
+        (in_try("row-copies"), lambda results: speedup(results, "row-copies")),
+    "GPU idle share of the epoch, each loader": (in_try(FIRST), idle),
+    "the disk's two constants": (in_step("disk"), disk),
     "rows moved with each switch of the device, ratio less that of the defaults":
-        ("switches", switches),
-    "seconds a batch with each switch of the device": ("switch-epochs", switch_epochs),
+        (in_step("switches"), switches),
+    "seconds a batch with each switch of the device": (in_step("switch-epochs"), switch_epochs),
 }  # fmt: skip
-"""By the question of docs/gpu-results.md: the part that answers it, and the answer."""
+"""By the question of docs/gpu-results.md: the parts that answer it, and the answer."""
 
 
 # ---- the page
@@ -258,15 +289,15 @@ def answers(results: Result, template: str) -> list[tuple[str, str, str, str, st
     """For each question: what is asked for, the figure, when it was measured and by what."""
     lines = []
     for question, wanted in questions(template).items():
-        name, answer = ROWS[question]
-        name = last_epochs(results) if name == "epochs" else name
+        parts, answer = ROWS[question]
+        ran = [results["parts"][name] for name in parts(results) if name in results["parts"]]
         try:
             figure = answer(results) + (f" {FAKE}" if results["rehearsal"] else "")
         except Missing as why:
             figure = f"not measured: {why}"
-        ran = results["parts"].get(name, {"began": "", "command": ""})
-        command = f"`{ran['command']}`" if ran["command"] else ""
-        lines.append((question, wanted, figure, ran["began"], command))
+        began = ran[0]["began"] if ran else ""
+        commands = "; ".join(f"`{one['command']}`" for one in ran if one["command"])
+        lines.append((question, wanted, figure, began, commands))
     return lines
 
 
@@ -300,7 +331,6 @@ def page(results: Result, template: str) -> str:
 
 def moves_table(results: Result, mark: str) -> list[str]:
     """Every move."""
-    names = [name for name in results["parts"] if name == "moves" or name.startswith("switches")]
     rows = [
         (
             move["part"], move["way"], f"{move['row_bytes']:,}", move["switches"],
@@ -308,7 +338,7 @@ def moves_table(results: Result, mark: str) -> list[str]:
             spread([value / 1e9 for value in move["plain_bytes_per_s"]], 1) + mark,
             spread(move["ratio"], 3) + mark,
         )
-        for move in moves(results, names)
+        for move in moves_of(results, "moves", "switches")
     ]  # fmt: skip
     heads = ("part", "way", "bytes a row", "switches", "GB/s", "plain copy GB/s", "ratio")
     return ["### Moves", "", *table(heads, rows)] if rows else []

@@ -5,6 +5,7 @@ A part that fails, hangs or is killed leaves its error, and the others go on.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -20,7 +21,8 @@ from typing import Any, Protocol, TypeAlias
 import _script
 
 ROOT = Path(__file__).resolve().parent.parent
-GRACE_S = 5.0  # between asking a process to end and killing it
+STOPS = (signal.SIGINT, 5.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)
+"""How a process is ended, and the seconds that it has for that."""
 TAIL = 3  # lines of each output that an error quotes
 
 Result: TypeAlias = dict[str, Any]
@@ -41,6 +43,8 @@ class Child(Protocol):
 
 class Process:
     """A command in a process group of its own, so that it can be stopped with its children.
+
+    It is asked to end as by Ctrl-C first: pytest then still writes its report.
 
     Args:
         command: the program and its arguments.
@@ -64,14 +68,13 @@ class Process:
 
     def stop(self) -> None:
         """See `Child.stop`."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._child.poll() is not None:
-                return
-            os.killpg(self._child.pid, number)
-            try:
-                self._child.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                continue
+        if self._child.poll() is not None:
+            return
+        for number, grace_s in STOPS:
+            with contextlib.suppress(ProcessLookupError):  # the last of them has ended
+                os.killpg(self._child.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(grace_s)
 
     def output(self) -> tuple[str, str]:
         """See `Child.output`."""
@@ -89,14 +92,14 @@ class Parts:
     Args:
         out: folder of the results; it exists.
         seconds: the time for all parts.
-        head: what `results` holds beside the parts.
+        head: what `results` holds at first.
         start: starts a command.
         clock: seconds.
         changed: called after each part.
 
     Attributes:
-        results: `head`, and in `parts` by name: command, when it began, seconds, exit status, the
-            result, and an error or "".
+        results: `head`, and in `parts` by name: the command, when it began, seconds, exit status,
+            the result, and an error or "".
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class Parts:
         clock: Callable[[], float] = time.monotonic,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.results: Result = head | {"parts": {}}
+        self.results: Result = {"parts": {}} | head
         self._out, self._start, self._clock, self._changed = out, start, clock, changed
         self._ends = clock() + seconds
         self._running: dict[str, tuple[Child, list[str], float, str]] = {}

@@ -8,36 +8,44 @@ machine        the GPU and its libraries, the kernel, the mount that DIR lies on
                which limits are allowed here
 tests          tests/gpu, while the graph of --nodes million nodes is made in DIR (593 bytes of disk
                a node); nothing is timed meanwhile
-moves          h2d and gather of bench/gpu.py, in each way and for each row size
+moves          h2d and gather of bench/gpu.py, in each way and for each row size; after a crash
+               another process measures the ways behind the one that crashed
 disk           `gnndrive bench disk`: the disk's two constants
 epochs         the loaders of bench/gpu.py in rounds until the time is up: at least one round, with
                fewer batches if the time is short. Each loader has less memory than the features
-               take; if loaders are killed for that, they run with more, and then with no limit
+               take; if one is killed for that, they run with more, and then with no limit
 switches       moves with each switch of the device
 switch-epochs  an epoch of gnndrive with each switch, as many as there is time for
 
 OUT gets results.json, gpu-results.md (docs/gpu-results.md filled in), log.txt, and a JSON file of
 each part that has several results: eight files at most. They are written after each part, the last
 after each result, so that a kill loses no more than what is under way. A part that fails is named
-with its error, and the others go on; the exit status is then 1. --rehearse runs all of it on a fake
-GPU with a small graph, and marks each figure.
+with its error, and the others go on; the exit status is then 1. --only runs some parts; results of
+others that an earlier call has left in OUT stay, and its graph is used. --rehearse runs all of it
+on a fake GPU with a small graph, and marks each figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import _script
 import scale
+from _gpu_epochs import killed
 from _gpu_page import page
 from _gpu_parts import ROOT, Parts, Result
+from _gpu_tries import earlier, epochs_of_gnndrive, sets_behind, step_of, ways_behind, working_ways
 
+from gnndrive.buffer.devices._kernels import WAYS
 from gnndrive.disk.engines import why_not_uring
 
 NAMES = ("machine", "tests", "graph", "moves", "disk", "epochs", "switches", "switch-epochs")
@@ -47,12 +55,15 @@ SWITCHES = (
     "loads=4", "restrict=on", "loads=4 restrict=on",
 )  # fmt: skip
 """Each switch of the device, those first that change epochs most."""
-BUDGETS = ("4GiB", "6GiB", "")  # of a loader; "": no limit
-LOADERS = 3
+BUDGETS = ("4GiB", "5GiB", "")  # of a loader, less than the features; "": no limit
+BEGAN = "GPU_ALL_BEGAN"  # environment: when run.sh began, in seconds of the system's clock
+SWITCHES_TRIES = 3
+KERNELS = WAYS[:2]  # ways that the switches change
+TEST_S = 45  # after which a test's stacks are printed
 MEASURED = ["--buffer", "2GB", "--samplers", "4", "--threads", "4"]
 # Seconds: at most for each part, and what later parts need.
 MACHINE_S, TESTS_S, SMALL_GRAPH_S, MOVES_S, DISK_S, SWITCHES_S = 60, 200, 60, 90, 45, 90
-EPOCHS_S, RETRY_S, PAGE_S = 150, 70, 10
+MOVES_AGAIN_S, EPOCHS_S, RETRY_S, PAGE_S = 45, 150, 70, 10
 
 
 class Sizes:
@@ -86,7 +97,8 @@ class All:
     def __init__(self, own: argparse.Namespace, parts: Parts) -> None:
         self._own, self._parts = own, parts
         self._sizes = Sizes(own.nodes, own.rehearse)
-        self._nodes = self._sizes.million_nodes[0]
+        before = parts.results.get("million_nodes")  # of an earlier call
+        self._use(own.nodes or before or self._sizes.million_nodes[0])
 
     def run(self) -> None:
         """Run the parts that were asked for."""
@@ -105,6 +117,13 @@ class All:
             else:
                 step()
 
+    def _use(self, million_nodes: float) -> None:
+        self._nodes = self._parts.results["million_nodes"] = million_nodes
+
+    def _ran(self, name: str) -> Result:
+        found: Result = self._parts.results["parts"][name]
+        return found
+
     # ---- before anything is timed
 
     def _machine(self) -> None:
@@ -115,10 +134,10 @@ class All:
         file = self._own.out / "tests.xml"
         file.unlink(missing_ok=True)
         folder = "tests/fake_gpu" if self._own.rehearse else "tests/gpu"
-        command = [sys.executable, "-m", "pytest", "-p", "asyncio", "-rs", folder]
+        command = [sys.executable, "-m", "pytest", "-p", "asyncio", "-rs", "-v", "-v", folder]
+        command += ["-o", f"faulthandler_timeout={TEST_S}"]  # shows where a test hangs
         self._parts.run("tests", [*command, f"--junitxml={file}"], self._until_timed())
-        part = self._parts.results["parts"]["tests"]
-        self._parts.add("tests", part | {"result": counts(file)})
+        self._parts.add("tests", self._ran("tests") | {"result": counts(file)})
         file.unlink(missing_ok=True)  # log.txt has the output
 
     def _graph(self) -> list[str]:
@@ -128,8 +147,8 @@ class All:
     def _smaller_graph(self) -> None:
         """Wait for the graph; make a smaller one if it took too long."""
         self._parts.end("graph", self._until_timed())
-        if self._parts.results["parts"]["graph"]["error"]:
-            self._nodes = self._sizes.million_nodes[1]
+        if self._ran("graph")["error"]:
+            self._use(self._sizes.million_nodes[1])
             self._parts.run("smaller graph", self._graph(), SMALL_GRAPH_S)
 
     def _until_timed(self) -> float:
@@ -139,8 +158,16 @@ class All:
     # ---- what is timed
 
     def _moves(self) -> None:
-        more = ["--parts", "h2d,gather", "--runs", str(self._sizes.runs)]
-        self._gpu("moves", more, MOVES_S)
+        """Measure each way; after a crash, which a process does not survive, go on in another."""
+        ways, name, limit = list(WAYS), "moves", MOVES_S
+        while ways and self._parts.left() > PAGE_S:
+            more = ["--parts", "h2d,gather", "--ways", ",".join(ways)]
+            found = self._gpu(name, [*more, "--runs", str(self._sizes.runs)], limit, "moves")
+            status = self._ran(name)["status"]
+            if status == 0 or (not found and status is not None and status > 0):
+                return  # all is well, or nothing can be measured
+            ways = ways_behind(ways, found)
+            name, limit = f"moves, {ways[0] if ways else ''}", MOVES_AGAIN_S
 
     def _disk(self) -> None:
         command = [sys.executable, "-m", "gnndrive.cli.main", "bench", "disk", "--json"]
@@ -156,26 +183,24 @@ class All:
             more = ["--runs", str(self._sizes.rounds), "--seconds", f"{limit - PAGE_S:.0f}"]
             more += ["--host-budget", budget] if budget else []
             found = self._gpu(name, [*self._of_epochs(), *more], limit, "epochs")
-            loaders = {result["loader"] for result in found.get("epochs", [])}
-            if len(loaders) == LOADERS or self._parts.left() < later + RETRY_S:
+            if not killed(found) or self._parts.left() < later + RETRY_S:
                 return
 
     def _switches(self) -> None:
         """Measure moves with each switch; after a crash go on behind the one that crashed."""
         waiting, number = ["defaults", *SWITCHES], 0
-        while waiting and self._parts.left() > PAGE_S:
+        way = next((way for way in working_ways(self._parts.results) if way in KERNELS), KERNELS[0])
+        while waiting and number < SWITCHES_TRIES and self._parts.left() > PAGE_S:
             name = f"switches, {number + 1}" if number else "switches"
-            more = ["--parts", "h2d,gather", "--ways", "zero-copy", "--runs", str(self._sizes.runs)]
-            found = self._gpu(name, [*more, *of_switches(waiting)], SWITCHES_S, f"switches{number}")
-            if not self._parts.results["parts"][name]["error"] or number:
+            more = ["--parts", "h2d,gather", "--ways", way, "--runs", str(self._sizes.runs)]
+            found = self._gpu(name, [*more, *of_switches(waiting)], SWITCHES_S, "switches")
+            if not self._ran(name)["error"]:
                 return
-            done = {move["switches"] for move in found.get("moves", [])}
-            waiting = [one for one in waiting if one not in done][1:]
-            number += 1
+            waiting, number = sets_behind(waiting, found), number + 1
 
     def _switch_epochs(self) -> None:
         """Run gnndrive with each switch, on as many batches as before."""
-        before = epochs_of(self._parts.results)
+        before = epochs_of_gnndrive(self._parts.results)
         mine = [result for result in before.get("epochs", []) if result["loader"] == "gnndrive"]
         if not mine:
             self._parts.skip("switch-epochs", "not run, because no epoch of gnndrive ended")
@@ -192,8 +217,10 @@ class All:
         self._gpu("switch-epochs", [*self._of_epochs(), *more], left)
 
     def _of_epochs(self) -> list[str]:
+        ways = working_ways(self._parts.results)
+        way = ["--way", ways[0]] if ways and ways[0] != WAYS[0] else []
         return ["--parts", "epoch", "--generate", f"{self._nodes:g}", "--folder",
-                str(self._own.folder), *self._sizes.epochs]  # fmt: skip
+                str(self._own.folder), *self._sizes.epochs, *way]  # fmt: skip
 
     def _gpu(self, name: str, more: Sequence[str], most_s: float, file: str = "") -> Result:
         """Run bench/gpu.py."""
@@ -210,12 +237,6 @@ class All:
 def of_switches(switches: Sequence[str]) -> list[str]:
     """Options of bench/gpu.py for sets of switches."""
     return [word for one in switches for word in ("--switch", one)]
-
-
-def epochs_of(results: Result) -> Result:
-    """The result of the last try of the epochs that has any."""
-    tries = [part["result"] for name, part in results["parts"].items() if name.startswith("epochs")]
-    return next((one for one in reversed(tries) if one.get("epochs")), {})
 
 
 def counts(file: Path) -> Result:
@@ -263,25 +284,45 @@ def run(own: argparse.Namespace, make: Callable[..., Parts] = Parts) -> int:
     template = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")
 
     def write_page() -> None:
-        text = page(parts.results, template)
+        try:
+            text = page(parts.results, template)
+        except Exception:  # the parts still to come matter more
+            text = f"results.json has the results; this page failed:\n\n{traceback.format_exc()}"
         (own.out / "gpu-results.md").write_text(text, encoding="utf-8")
 
-    head = {"rehearsal": own.rehearse, "asked": own.only}
+    head = earlier(own.out / "results.json", own.rehearse, own.only)
+    asked = [name for name in NAMES if name in own.only or name in head.get("asked", [])]
+    if "graph" in own.only:
+        head.pop("million_nodes", None)
+    head |= {"rehearsal": own.rehearse, "asked": asked}
     parts = make(own.out, own.seconds, head, changed=write_page)
     try:
         All(own, parts).run()
     finally:
         parts.stop()
-    failed = [name for name, part in parts.results["parts"].items() if part["error"]]
+    failed = [
+        name for name, part in parts.results["parts"].items()
+        if part["error"] and step_of(name) in own.only
+    ]  # fmt: skip
     print((own.out / "gpu-results.md").read_text(encoding="utf-8"))
     print(f"results in {own.out}" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 
+def late(environment: Mapping[str, str], now: float) -> float:
+    """Seconds since run.sh began, which count too; 0 without run.sh."""
+    began = environment.get(BEGAN, "")
+    return max(now - int(began), 0.0) if began.isdecimal() else 0.0
+
+
 def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(143))
-    sys.exit(run(parse(sys.argv[1:])))
+    # A shell's background commands ignore SIGINT, and so would the parts, which are ended by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    own = parse(sys.argv[1:])
+    own.seconds -= late(os.environ, time.time())
+    sys.exit(run(own))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@
 # if one fails; the exit status is that of the first one that failed. bench/gpu_all.py has the
 # options of --all.
 set -uo pipefail
+GPU_ALL_BEGAN=$(date +%s)
+export GPU_ALL_BEGAN # the time of --all begins here
 called_in=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")" || exit 1
 PYTHON=${PYTHON:-python3}

@@ -27,8 +27,13 @@ class Fake:
         commands: what was started, and when.
         seconds: what a part takes, by a word of its command; 1 by default.
         statuses: exit statuses, by a word of the command.
-        budget_kills: a loader dies under this host budget.
-        crashes_at: a set of switches at which bench/gpu.py crashes.
+        budget_kills: pinned dies under this host budget, by `dies`.
+        dies: how it ends.
+        crashes_at: a set of switches or a way at which bench/gpu.py crashes.
+        moves_kept: the moves of that one which are measured before.
+        checksums: of the loaders' batches; 1 by default.
+        limited: whether a host budget holds.
+        reports_when_stopped: whether tests that are stopped still write their report.
         killed_at: a word of the command at which the script itself is stopped.
         stopped: how many parts were stopped.
     """
@@ -38,6 +43,9 @@ class Fake:
         self.seconds: dict[str, float] = {}
         self.statuses: dict[str, int] = {}
         self.budget_kills = self.killed_at = self.crashes_at = ""
+        self.dies, self.moves_kept = "ended with -9 (killed: out of memory?)", 0
+        self.checksums: dict[str, int] = {}
+        self.limited, self.reports_when_stopped = True, False
         self.stopped = 0
 
     def clock(self) -> float:
@@ -65,44 +73,60 @@ class FakeChild:
     def wait(self, seconds: float) -> int | None:
         if self._fake.killed_at in self._command:
             raise SystemExit(143)
-        if self._ends > self._fake.now + seconds:
+        hangs = self._ends > self._fake.now + seconds
+        for word in self._command:
+            if word.startswith("--junitxml=") and (not hangs or self._fake.reports_when_stopped):
+                Path(word.partition("=")[2]).write_text(TESTS_XML)
+        if hangs:
             self._fake.now += max(seconds, 0)
             return None
         self._fake.now = max(self._fake.now, self._ends)
-        for word in self._command:
-            if word.startswith("--junitxml="):
-                Path(word.partition("=")[2]).write_text(TESTS_XML)
         if "bench/gpu.py" in self._command:
             given = dict(zip(self._command, self._command[1:], strict=False))
             Path(given["--json"]).write_text(json.dumps(self._measured(given)))
-        if self._fake.crashes_at in self._command:
+        if self._fake.crashes_at and self._fake.crashes_at in self._asked():
             return -11
         status: int = self._fake.of(self._fake.statuses, self._command, 0)
         return status
 
+    def _switches(self) -> list[str]:
+        words = enumerate(self._command)
+        return [self._command[at + 1] for at, word in words if word == "--switch"] or ["defaults"]
+
+    def _asked(self) -> list[str]:
+        """The sets of switches, and the ways of moves."""
+        given = dict(zip(self._command, self._command[1:], strict=False))
+        return [*self._switches(), *given.get("--ways", "").split(",")]
+
     def _measured(self, given: dict[str, str]) -> dict[str, Any]:
-        switches = [
-            self._command[at + 1] for at, word in enumerate(self._command) if word == "--switch"
-        ] or ["defaults"]
-        if self._fake.crashes_at in switches:
-            switches = switches[: switches.index(self._fake.crashes_at)]
+        switches = self._switches()
         found: dict[str, Any] = {"moves": [], "epochs": [], "failed": [], "unavailable": []}
-        found |= {"memory": "a limit", "features_bytes": 6 * 10**9}
+        found |= {"memory": "a limit", "features_bytes": 6 * 10**9, "limited": self._fake.limited}
+        if "--generate" in given:
+            found["features_bytes"] = int(float(given["--generate"]) * 512e6)
         found["host_budget"] = given.get("--host-budget", "")
         if given["--parts"] == "epoch":
             loaders = given.get("--loaders", "pinned,row-copies,gnndrive").split(",")
             if found["host_budget"] and found["host_budget"] == self._fake.budget_kills:
-                found["failed"] = ["epoch, pinned, defaults: killed"]
-                loaders.remove("pinned")
+                found["failed"] = [f"epoch, pinned, defaults: pinned {self._fake.dies}"]
+                loaders = [name for name in loaders if name != "pinned"]
+            if self._fake.crashes_at in switches:
+                switches = switches[: switches.index(self._fake.crashes_at)]
             turns = [(name, one) for name in loaders for one in switches]
             found["epochs"] = [epoch_of(name, one, run) for name, one in turns for run in range(2)]
+            for one in found["epochs"]:
+                one["checksum"] = self._fake.checksums.get(one["loader"], 1)
         else:
-            ways = given.get("--ways", "zero-copy,staged").split(",")
-            parts = [(kind, way) for kind in ("h2d", "gather") for way in ways]
+            ways = given["--ways"].split(",")
             found["moves"] = [
                 move_of(kind, way, nbytes, one)
-                for one in switches for kind, way in parts for nbytes in (512, 3072)
+                for one in switches for way in ways for kind in ("h2d", "gather")
+                for nbytes in (512, 3072)
             ]  # fmt: skip
+            names = [(move["switches"], move["way"]) for move in found["moves"]]
+            at = [n for n, name in enumerate(names) if self._fake.crashes_at in name]
+            if at:
+                del found["moves"][at[0] + self._fake.moves_kept :]
         return found
 
     def stop(self) -> None:
@@ -129,7 +153,9 @@ def epoch_of(loader: str, switches: str, run: int) -> dict[str, Any]:
 
 
 def move_of(part: str, way: str, row_bytes: int, switches: str) -> dict[str, Any]:
-    ratio = {"zero-copy": 0.95, "staged": 0.6}[way] - (0.05 if "blocks" in switches else 0)
+    ratio = {"zero-copy": 0.95, "copy+kernel": 0.8, "staged": 0.6}[way] - (
+        0.05 if "blocks" in switches else 0
+    )
     return {
         "part": part, "way": way, "row_bytes": row_bytes, "switches": switches,
         "bytes_per_s": [ratio * 5e10] * 3, "plain_bytes_per_s": [5e10] * 3, "ratio": [ratio] * 3,

@@ -22,7 +22,7 @@ import gpu_all
 import pytest
 
 from gnndrive.buffer.devices._kernels import WAYS
-from tests.bench.fake_parts import InProcess, row
+from tests.bench.fake_parts import Fake, InProcess, row
 from tests.project_files import ROOT
 
 PAGE = (ROOT / "docs" / "gpu-results.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_every_row_is_filled_in(run: Callable[..., dict[str, Any]], tmp_path: Pa
         "tests/gpu": "1 passed, 1 failed, 2 skipped; test_io::test_d failed: wrong; "
         "2 skipped: no CuPy",
         "rows into the feature": "zero-copy, 512 B: 0.95 (0.95–0.95)",
-        "which way is kept": "zero-copy: 0.95 of the plain copy, staged 0.60",
+        "which way is kept": "zero-copy: 0.95 of the plain copy, copy+kernel 0.80",
         "gather beside": "staged, 3,072 B: 0.60 (0.60–0.60)",
         "seconds a batch beside PyG's way": "2.00 (2.00–2.00) times as fast; 2 rounds of 8 batches",
         "seconds a batch beside one copy a row": "3.00 (3.00–3.00) times as fast",
@@ -78,6 +78,29 @@ def test_figures_of_a_rehearsal_are_marked(run: Callable[..., dict[str, Any]]):
         ):
             assert _gpu_page.FAKE in line
     assert "A rehearsal on a fake GPU" in page
+
+
+def test_figures_of_different_batches_are_not_shown(fake: Fake, run: Callable[..., dict[str, Any]]):
+    fake.checksums = {"pinned": 2}
+    page = run()["page"]
+    for question in ("seconds a batch beside PyG's way", "GPU idle share"):
+        line = row(page, question)
+        assert "not measured: the loaders did not train on the same batches" in line
+
+
+@pytest.mark.parametrize("why", ["the smaller graph", "no limit"])
+def test_features_that_fit_into_memory_do_not_answer_the_question(
+    fake: Fake, run: Callable[..., dict[str, Any]], why: str
+):
+    question, warning = "seconds a batch beside PyG's way", "this does not answer the question"
+    assert warning not in row(run()["page"], question)
+    if why == "the smaller graph":
+        fake.now, fake.seconds = 0.0, {"12": 10_000.0}
+    else:
+        fake.now, fake.limited = 0.0, False
+    line = row(run()["page"], question)
+    assert f"{'fit' if why == 'the smaller graph' else 'may fit'} into the host's memory" in line
+    assert warning in line
 
 
 # ---- the machine ----
