@@ -18,8 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_bundle", ROOT / ".ci" / "gpu_bundle.py")
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / ".ci" / name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +27,7 @@ def _load() -> ModuleType:
     return module
 
 
-gpu_bundle = _load()
+gpu_bundle = _load("gpu_bundle.py")
 
 # ---- which wheels ----
 
@@ -50,6 +50,17 @@ def test_this_trees_bundle_has_small_packages_only():
     found = gpu_bundle.wheels_needed(gpu_bundle.project_requirements(), "3.12")
     assert {"cffi", "pycparser", "rich", "typer", "pytest", "pluggy", "iniconfig"} <= set(found)
     assert {"torch", "numpy", "scipy", "torch-geometric", "triton"}.isdisjoint(found)
+
+
+def test_what_the_bundle_lacks_is_checked_and_named():
+    lacks = {name.replace("-", "_") for name in gpu_bundle.NOT_BUNDLED}
+    assert set(_load("gpu-bundle/check.py").NEEDED) == lacks
+    for page in (".ci/gpu-bundle/README.txt", "docs/tasks/gpu.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert all(name in text for name in lacks), page
+    section = text.partition("## A machine without network")[2].partition("\n## ")[0]
+    assert all(name in section for name in lacks)
+    assert "`./run.sh --all OUT`" in section
 
 
 def test_a_package_that_is_not_installed_is_named():
@@ -168,6 +179,7 @@ def bundle(tmp_path: Path) -> Path:
     _wheel(folder / "wheels", "pytest", {"pytest.py": body.format("pytest", "TESTS")})
     (folder / "bench" / "gpu.py").write_text(body.format("bench", "BENCH"))
     where = "print('in', os.getcwd(), os.environ['PYTEST_DISABLE_PLUGIN_AUTOLOAD'])\n"
+    where += "assert int(os.environ['GPU_ALL_BEGAN']) > 0\n"
     (folder / "bench" / "gpu_all.py").write_text(
         "import os\n" + where + body.format("all", "BENCH")
     )
