@@ -114,6 +114,7 @@ def describe(folder: Path, rehearse: bool) -> dict[str, Any]:
         "memory": lambda: format_size(pages),
         "disk": lambda: f"{format_size(space.f_bavail * space.f_frsize)} free",
         "mount": lambda: mount(folder),
+        "queues": lambda: os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "8"),
         "engine": lambda: "uring" if reason is None else "threads",
         "why_threads": lambda: reason or "",
         "limits": limits,

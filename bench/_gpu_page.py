@@ -27,8 +27,8 @@ MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")
 MACHINE = {
     "date": "date", "commit": "commit of the bundle", "gpu": "GPU", "torch": "torch",
     "cupy": "CuPy", "python": "Python", "kernel": "kernel", "cores": "cores", "memory": "memory",
-    "mount": "mount of the graph's folder", "disk": "disk", "engine": "engine",
-    "why_threads": "why not io_uring", "limits": "memory of a loader",
+    "mount": "mount of the graph's folder", "disk": "disk", "queues": "CUDA's queues",
+    "engine": "engine", "why_threads": "why not io_uring", "limits": "memory of a loader",
 }  # fmt: skip
 FIRST = "pinned"  # the loader that gnndrive is compared with first
 SAME_WAY = 0.02  # ratios that differ by less are the same

@@ -37,6 +37,9 @@ for wheel in sys.argv[1:]:
 
 unpack || exit 1
 export PYTHONPATH=$PWD/site${PYTHONPATH:+:$PYTHONPATH}
+# Torch makes more streams than CUDA has queues by default, and those of one queue wait for each
+# other.
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 if [ "${1:-}" = --check ]; then
     exec "$PYTHON" check.py --epoch
 fi
