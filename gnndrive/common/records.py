@@ -70,6 +70,7 @@ class Sample:
         edge: positions of the edges in the CSC graph, int32 or int64 [edges].
         num_sampled_nodes: the number of new nodes in each hop, the seeds first; hops + 1 numbers.
         num_sampled_edges: the number of edges in each hop; hops numbers.
+        numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
     """
 
     node: Int64Array
@@ -78,6 +79,7 @@ class Sample:
     edge: Int32Array | Int64Array
     num_sampled_nodes: tuple[int, ...]
     num_sampled_edges: tuple[int, ...]
+    numbered: bool = False
 
     @property
     def num_nodes(self) -> int:

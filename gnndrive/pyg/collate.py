@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -119,6 +120,21 @@ class Collate:
             else:
                 rows[table.name] = _nodes_of(sample, cast(NodeKey, table.type))
         return rows
+
+    def numbered(self, sample: Sample | Subgraph, attributes: Attributes) -> Sample | Subgraph:
+        """The same sample with the original numbers of its edges instead of their CSC positions;
+        blocks to read them.
+
+        Raises:
+            ConfigError, StoreError, ReadError: see `__call__`.
+        """
+        if isinstance(sample, Subgraph):
+            edge = {type: self._edge_numbers(sample, type, attributes, np.empty)
+                    for type in sample.edge}  # fmt: skip
+            return replace(sample, edge=edge, numbered=True)
+        number = self._edge_numbers(sample, None, attributes, np.empty)
+        assert number is not None
+        return replace(sample, edge=number, numbered=True)
 
     def __call__(
         self,
@@ -241,6 +257,8 @@ class Collate:
             StoreError: the store is damaged.
         """
         if isinstance(sample, Sample):
+            if sample.numbered:
+                return _wide(sample.edge, empty)
             return _numbers(sample.edge, self._store.edges(type), attributes, empty)
         edge, edges = sample.edge.get(type, _NONE), self._store.edges(type)
         if edge is None:
