@@ -41,11 +41,10 @@ def parse(content: bytes, where: str) -> StoreInfo:
         StoreError: it is invalid, of another version of the format, or contradicts itself.
     """
     try:
-        # json calls parse_constant for NaN and Infinity, which JSON does not allow.
-        document = json.loads(content.decode(), parse_constant=_no_constant)
+        document = json.loads(content.decode(), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{where} is not valid JSON ({error}): {_DAMAGED}") from None
-    top = _Record(document, where, "store.json")
+    top = Record(document, where, "store.json")
     if top.text("format") != FORMAT:
         raise StoreError(f"{where} does not belong to a gnndrive store: choose another folder")
     version = top.whole("version")
@@ -58,7 +57,7 @@ def parse(content: bytes, where: str) -> StoreInfo:
     arrays = {}
     listed = top.value("arrays", dict)
     for name in listed:
-        record = _Record(listed[name], where, f"arrays[{name!r}]")
+        record = Record(listed[name], where, f"arrays[{name!r}]")
         arrays[name] = _parse_array(name, record, types)
     info = StoreInfo(types, top.text("made_by"), arrays)
     _check_counts(info, where)
@@ -82,10 +81,10 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
     """
     mend = f"remove {where}, and run the inference again that made it"
     try:
-        document = json.loads(content.decode(), parse_constant=_no_constant)
+        document = json.loads(content.decode(), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{where} is not valid JSON ({error}): {mend}") from None
-    top = _Record(document, where, "the record", mend)
+    top = Record(document, where, "the record", mend)
     if top.text("format") != ADDED_FORMAT or top.whole("version") != 1:
         raise top.error(f"is not of the format {ADDED_FORMAT}, version 1")
     if top.text("store") != sha256(dump(own)).hexdigest():
@@ -95,7 +94,7 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
         raise top.error("has a 'run' that is not 16 hexadecimal digits")
     arrays, listed = {}, top.value("arrays", dict)
     for name in listed:
-        record = _Record(listed[name], where, f"arrays[{name!r}]", mend)
+        record = Record(listed[name], where, f"arrays[{name!r}]", mend)
         array = replace(_parse_array(name, record, own.types), folder=f"{folder}/{run}")
         if not name.startswith("nodes/") or name in own.arrays or not fits(array, own.types):
             raise record.error("is no new attribute with one row for each node")
@@ -103,19 +102,19 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
     return arrays
 
 
-def _parse_counts(top: _Record) -> Types:
+def _parse_counts(top: Record) -> Types:
     return Types({None: _parse_nodes(top)}, {None: top.whole("num_edges")})
 
 
-def _parse_types(top: _Record) -> Types:
+def _parse_types(top: Record) -> Types:
     given = top.value("node_types", dict)
     nodes: dict[NodeKey, NodeType] = {
-        name: _parse_nodes(_Record(given[name], top.where, f"node_types[{name!r}]"))
+        name: _parse_nodes(Record(given[name], top.where, f"node_types[{name!r}]"))
         for name in given
     }
     edges: dict[EdgeKey, int] = {}
     for place, fields in enumerate(top.value("edge_types", list)):
-        record = _Record(fields, top.where, f"edge_types[{place}]")
+        record = Record(fields, top.where, f"edge_types[{place}]")
         type: Any = tuple(record.texts("type") or ())
         if type in edges:
             raise record.error("has the 'type' of an earlier entry")
@@ -130,7 +129,7 @@ def _parse_types(top: _Record) -> Types:
     return types
 
 
-def _parse_nodes(record: _Record) -> NodeType:
+def _parse_nodes(record: Record) -> NodeType:
     nodes = NodeType(
         record.whole("num_nodes"), record.whole("num_classes"), record.texts("classes")
     )
@@ -139,23 +138,41 @@ def _parse_nodes(record: _Record) -> NodeType:
     return nodes
 
 
-def _no_constant(name: str) -> None:
+def no_constant(name: str) -> None:
+    """Refuse NaN and Infinity, for which json calls this; JSON does not allow them.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError(f"{name} is not a number in JSON")
 
 
-class _Record:
-    """A JSON object whose fields are checked as they are taken."""
+class Record:
+    """A JSON object of a stranger, whose fields are checked as they are taken.
+
+    Args:
+        fields: the object.
+        where: its file, for errors.
+        what: what it is, for errors.
+        mend: what to do about an error.
+    """
 
     def __init__(self, fields: Any, where: str, what: str, mend: str = _DAMAGED) -> None:
-        self.where, self.what, self._mend = where, what, mend
+        self.where, self.what, self.mend = where, what, mend
         if not isinstance(fields, dict):
             raise self.error("is not an object")
         self.fields = fields
 
     def error(self, problem: str) -> StoreError:
-        return StoreError(f"{self.where}: {self.what} {problem}; {self._mend}")
+        """The error for a problem of this object; `problem` follows its name."""
+        return StoreError(f"{self.where}: {self.what} {problem}; {self.mend}")
 
     def value(self, key: str, kind: type) -> Any:
+        """A field of exactly this type.
+
+        Raises:
+            StoreError: it is missing, or of another type.
+        """
         if key not in self.fields:
             raise self.error(f"has no {key!r}")
         value = self.fields[key]
@@ -164,18 +181,33 @@ class _Record:
         return value
 
     def whole(self, key: str) -> int:
+        """A whole number from 0 to `COUNT_MAX` - 1.
+
+        Raises:
+            StoreError: the field is missing, or no such number.
+        """
         value: int = self.value(key, int)
         if not 0 <= value < COUNT_MAX:
             raise self.error(f"has a {key!r} out of range")
         return value
 
     def text(self, key: str) -> str:
+        """A text that may be printed.
+
+        Raises:
+            StoreError: the field is missing, or no such text.
+        """
         value: str = self.value(key, str)
         if not is_plain_text(value):
             raise self.error(f"has a {key!r} with control characters in it")
         return value
 
     def texts(self, key: str) -> tuple[str, ...] | None:
+        """Texts that may be printed; None: the field is null.
+
+        Raises:
+            StoreError: the field is missing, or no list of such texts.
+        """
         if key in self.fields and self.fields[key] is None:
             return None
         values = self.value(key, list)
@@ -184,7 +216,7 @@ class _Record:
         return tuple(values)
 
 
-def _parse_array(name: str, record: _Record, types: Types) -> ArrayInfo:
+def _parse_array(name: str, record: Record, types: Types) -> ArrayInfo:
     try:
         types.place(name)
         dtype = record.text("dtype")
