@@ -1,0 +1,1 @@
+"""Batches packed on disk: a derived layout of a store (DiskGNN, SIGMOD 2025)."""

@@ -1,0 +1,369 @@
+"""Turn a batch's seeds and sample into sections of numbers, and back.
+
+`schema_of` says which sections the batches of a recording have, `sections_of` makes them, and
+`batch_of` makes the batch again: a `Sample`, or a `Subgraph` with PyG's SamplerOutput or
+HeteroSamplerOutput. Edges have their original numbers, so that replaying reads no graph. Ids are
+int32 where the store has fewer than 2^31 nodes or edges of the type, and places within a sample are
+always int32.
+
+When not to use it: for what a user's sampler or transform returns, which may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import (
+    EdgeKey,
+    Int64Array,
+    NodeKey,
+    Sample,
+    Seeds,
+    Subgraph,
+    ends_of,
+)
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.format import dtype_name
+from gnndrive.store.packed.sections import ABSENT, Schema, Section, Type, narrow
+from gnndrive.store.types import Types, folder
+
+Sections = Mapping[str, "npt.NDArray[Any] | None"]
+_OF_NODES, _OF_EDGES = ("node", "batch"), ("row", "col", "edge", "orig_row", "orig_col")
+_IDS = ("node", "edge")
+_BINARY, _TRIPLET = 4, 5  # lengths of the metadata of PyG's edge samplers
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBatch:
+    """One batch of an epoch.
+
+    Attributes:
+        seeds: its seeds; a batch that was read has no `given`.
+        sample: the sample around them, with `numbered` edges.
+    """
+
+    seeds: Seeds
+    sample: Sample | Subgraph
+
+
+def section_name(field: str, type: Type) -> str:
+    """The name of a section: "row", "row/author__writes__paper"."""
+    return f"{field}/{folder(type)}" if type is not None else field
+
+
+def rows_of(sample: Sample | Subgraph, table: FeatureTable) -> npt.NDArray[Any]:
+    """The rows of a table that a sample with `numbered` edges needs, integers [n]."""
+    if isinstance(sample, Sample):
+        return sample.edge if table.of_edges else sample.node
+    of_type: Any = sample.edge if table.of_edges else sample.node
+    found = of_type.get(table.type)
+    return _NONE if found is None else found
+
+
+def schema_of(
+    batch: RecordedBatch, types: Types, tables: Sequence[FeatureTable], hops: int
+) -> Schema:
+    """The schema of a recording, from its first batch.
+
+    Args:
+        batch: the first batch.
+        types: the store's types.
+        tables: the tables whose rows are packed.
+        hops: the number of hops.
+
+    Raises:
+        ConfigError: its sample holds something that cannot be recorded.
+    """
+    seeds, sample = batch.seeds, batch.sample
+    form, found = "sample", [Section("input_id", "int64", "int64")]
+    if isinstance(sample, Sample):
+        nodes, edges = (narrow(count) for count in (types.num_nodes, types.num_edges))
+        found = [
+            Section("node", nodes, "int64"), Section("row", "int32", "int32"),
+            Section("colptr", "int32", "int32"), Section("edge", edges, edges), *found,
+        ]  # fmt: skip
+    else:
+        hetero = isinstance(sample.output, HeteroSamplerOutput)
+        form = "heterogeneous" if hetero else "homogeneous"
+        found = [*_graph_sections(types), *found, Section("seed", "int64", "int64")]
+        found += _metadata_sections(sample.output.metadata, seeds.of_edges)
+    for kind in ("hot", "shared"):
+        found += [Section(f"{kind}/{table.name}", "int32", "int32") for table in tables]
+    node_types, edge_types = tuple(types.nodes), tuple(types.edges)
+    return Schema(form, seeds.of_edges, seeds.type, hops, node_types, edge_types, tuple(found))
+
+
+def _graph_sections(types: Types) -> Iterator[Section]:
+    """The sections of a subgraph's nodes and edges. PyG has all their numbers as int64."""
+    for fields, counts in (
+        (_OF_NODES, {type: each.num_nodes for type, each in types.nodes.items()}),
+        (_OF_EDGES, dict(types.edges)),
+    ):
+        of_type: dict[Any, int] = counts
+        for type, count in of_type.items():
+            for field in fields:
+                dtype = narrow(count) if field in _IDS else "int32"
+                yield Section(section_name(field, type), dtype, "int64")
+
+
+def _metadata_sections(metadata: Any, of_edges: bool) -> Iterator[Section]:
+    """The sections of what PyG's samplers say of the seeds.
+
+    Raises:
+        ConfigError: it is of another form.
+    """
+    lengths = (_BINARY, _TRIPLET) if of_edges else (2,)
+    if not isinstance(metadata, tuple) or len(metadata) not in lengths:
+        raise _refused("its metadata are not those of PyG's samplers")
+    for place, value in enumerate(metadata):
+        is_index = of_edges and place in ((1,) if len(metadata) == _BINARY else (1, 2, 3))
+        if value is None:
+            yield Section(f"metadata/{place}", "int64", "int64")
+            continue
+        if not isinstance(value, torch.Tensor) or not 1 <= value.dim() <= 2:
+            raise _refused(f"its metadata have a {type(value).__name__} of another form")
+        delivered = dtype_name(value.dtype)
+        if delivered == "bfloat16":
+            raise _refused("labels of its edges are bfloat16: give float32")
+        shape = (-1,) if value.dim() == 1 else (-1, value.size(1))
+        if is_index and len(metadata) == _BINARY:
+            shape = (2, -1)
+        yield Section(f"metadata/{place}", "int32" if is_index else delivered, delivered, shape)
+
+
+def _refused(why: str) -> ConfigError:
+    return ConfigError(
+        f"a sample cannot be recorded: {why}; leave out neighbor_sampler= and "
+        "transform_sampler_output="
+    )
+
+
+# ---- writing
+
+
+def sections_of(batch: RecordedBatch, schema: Schema) -> Sections:
+    """A batch's sections by name; None: the batch has none of that name."""
+    seeds, sample = batch.seeds, batch.sample
+    found: dict[str, Any] = {"input_id": seeds.input_id}
+    if isinstance(sample, Sample):
+        found |= {"node": sample.node, "row": sample.row, "colptr": sample.colptr}
+        found["edge"] = sample.edge
+    else:
+        found["seed"] = seeds.node
+        found |= {section_name("node", type): each for type, each in sample.node.items()}
+        found |= {section_name("edge", type): each for type, each in sample.edge.items()}
+        for field in (*_OF_NODES, *_OF_EDGES):
+            if field not in _IDS:
+                given = getattr(sample.output, field)
+                by_type = given if isinstance(given, Mapping) else {None: given}
+                found |= {section_name(field, type): each for type, each in by_type.items()}
+        metadata = sample.output.metadata
+        found |= {f"metadata/{place}": each for place, each in enumerate(metadata)}
+    for section in schema.sections:
+        if section.name.startswith(("hot/", "shared/")):
+            found[section.name] = np.empty(0, np.int32)
+    return {each.name: _stored(found.get(each.name), each) for each in schema.sections}
+
+
+def _stored(given: Any, section: Section) -> npt.NDArray[Any] | None:
+    if given is None:
+        return None
+    if isinstance(given, torch.Tensor):
+        given = given.contiguous().numpy()
+    values: npt.NDArray[Any] = np.ascontiguousarray(given.reshape(-1), dtype=section.dtype)
+    return values
+
+
+def hop_counts_of(sample: Sample | Subgraph, schema: Schema) -> list[int]:
+    """A sample's counts by hop, in the order of the index's columns."""
+    source = sample if isinstance(sample, Sample) else sample.output
+    found: list[int] = []
+    for types, given, hops in (
+        (schema.node_types, source.num_sampled_nodes, schema.hops + 1),
+        (schema.edge_types, source.num_sampled_edges, schema.hops),
+    ):
+        by_type = given if isinstance(given, Mapping) else {None: given}
+        for type in types:
+            counts = by_type.get(type)
+            found += [ABSENT] * hops if counts is None else [int(count) for count in counts]
+    return found
+
+
+# ---- reading
+
+
+def batch_of(
+    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, where: str
+) -> RecordedBatch:
+    """The batch that was recorded.
+
+    Args:
+        index: the batch's number in its epoch.
+        row: its row of the index.
+        sections: its sections by name, which may come from a stranger.
+        schema: the recording's.
+        types: the store's.
+        where: the file, for errors.
+
+    Raises:
+        StoreError: a number in it is out of range.
+    """
+    try:
+        if schema.form == "sample":
+            return _plain(index, row, sections, schema, types)
+        return _subgraph(index, row, sections, schema, types)
+    except (_OutOfRange, KeyError, ValueError, OverflowError) as error:
+        raise StoreError(
+            f"{where}: batch {index} is damaged ({error}): remove the pack, and pack the store "
+            "again (gnndrive pack)"
+        ) from None
+
+
+class _OutOfRange(Exception):
+    """A section is missing, too short, or has a number out of range."""
+
+
+def _within(name: str, values: Any, limit: int, low: int = 0) -> None:
+    """Check that all values are in [low, limit)."""
+    if len(values) and not (int(values.min()) >= low and int(values.max()) < limit):
+        raise _OutOfRange(f"{name} has a number outside {low} … {limit - 1}")
+
+
+def _needed(sections: Sections, name: str) -> npt.NDArray[Any]:
+    found = sections.get(name)
+    if found is None:
+        raise _OutOfRange(f"it has no {name}")
+    return found
+
+
+def _plain(
+    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types
+) -> RecordedBatch:
+    node, source = _needed(sections, "node"), _needed(sections, "row")
+    colptr, edge = _needed(sections, "colptr"), _needed(sections, "edge")
+    input_id = _needed(sections, "input_id")
+    per_hop = [schema.hop_counts(row, what, None) for what in ("nodes", "edges")]
+    if per_hop[0] is None or per_hop[1] is None or min(*per_hop[0], *per_hop[1], 0) < 0:
+        raise _OutOfRange("it has no counts by hop")
+    seeds = per_hop[0][0]
+    sums = (sum(per_hop[0]), sum(per_hop[1]), seeds, len(edge))
+    if sums != (len(node), len(source), len(input_id), len(source)):
+        raise _OutOfRange("its counts do not fit together")
+    _within("node", node, types.num_nodes)
+    _within("row", source, len(node))
+    _within("edge", edge, types.num_edges)
+    fits = 1 <= len(colptr) <= len(node) + 1 and (colptr[0], colptr[-1]) == (0, len(source))
+    if not fits or bool((colptr[1:] < colptr[:-1]).any()):
+        raise _OutOfRange("colptr does not run from 0 to the number of edges")
+    wide = node.astype(np.int64)
+    sample = Sample(wide, source, colptr, edge, tuple(per_hop[0]), tuple(per_hop[1]), True)
+    return RecordedBatch(Seeds(index, wide[:seeds], input_id), sample)
+
+
+def _subgraph(
+    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types
+) -> RecordedBatch:
+    hetero = schema.form == "heterogeneous"
+    fields: dict[str, dict[Any, torch.Tensor]] = {field: {} for field in (*_OF_NODES, *_OF_EDGES)}
+    stored = {each.name: each for each in schema.sections}
+    by_kind: tuple[tuple[Mapping[Any, Any], tuple[str, ...]], ...]
+    by_kind = (types.nodes, _OF_NODES), (types.edges, _OF_EDGES)
+    for kind, names in by_kind:
+        for type in kind:
+            for field in names:
+                name = section_name(field, type)
+                if (values := sections.get(name)) is not None:
+                    fields[field][type] = _delivered(values, stored[name])
+    _check_subgraph(fields, types)
+    metadata = tuple(
+        None if sections[name] is None else _delivered(_needed(sections, name), section)
+        for name, section in stored.items()
+        if name.startswith("metadata/")
+    )
+    node = {type: each.numpy() for type, each in fields["node"].items()}
+    edges: dict[EdgeKey, Int64Array | None] = dict.fromkeys(fields["row"])
+    edges |= {type: each.numpy() for type, each in fields["edge"].items()}
+    _check_metadata(metadata, schema, node)
+    given: dict[str, Any] = {
+        name: of_type if hetero else of_type.get(None) for name, of_type in fields.items()
+    }
+    for name in ("batch", "orig_row", "orig_col", "edge"):
+        given[name] = given[name] if fields[name] else None
+    counts: dict[str, Any] = {}
+    listed: dict[str, Sequence[Type]] = {"nodes": schema.node_types, "edges": schema.edge_types}
+    for what, of_kind in listed.items():
+        per_hop: dict[Any, Any] = {key: schema.hop_counts(row, what, key) for key in of_kind}
+        if any(each is None for each in per_hop.values()):
+            per_hop = {}
+        counts[f"num_sampled_{what}"] = (per_hop or None) if hetero else per_hop.get(None)
+    if hetero and edges and given["edge"] is not None:
+        given["edge"] = {key: fields["edge"].get(key) for key in edges}
+    output = HeteroSamplerOutput if hetero else SamplerOutput
+    made = output(metadata=metadata, **given, **counts)
+    count = sum(map(len, fields["row"].values()))
+    seeds = Seeds(
+        index, _needed(sections, "seed"), _needed(sections, "input_id"), None, schema.of_edges,
+        schema.seed_type,
+    )  # fmt: skip
+    return RecordedBatch(seeds, Subgraph(node, edges, count, made, numbered=True))
+
+
+def _delivered(values: npt.NDArray[Any], section: Section) -> torch.Tensor:
+    shaped = values.reshape(section.shape)
+    return torch.from_numpy(shaped.astype(section.delivered))
+
+
+def _check_subgraph(fields: Mapping[str, Mapping[Any, torch.Tensor]], types: Types) -> None:
+    """Check the numbers of a subgraph's nodes and edges."""
+    counts: dict[NodeKey, int] = {}
+    for type, each in types.nodes.items():
+        node = fields["node"].get(type, torch.empty(0))
+        counts[type] = len(node)
+        _within("node", node, each.num_nodes)
+        trees = fields["batch"].get(type)
+        if trees is not None and len(trees) != len(node):
+            raise _OutOfRange("a node has no tree")
+        _within("batch", [] if trees is None else trees, 1 << 31)
+    for key, edges in types.edges.items():
+        source, target = (counts[end] for end in ends_of(key))
+        for names in (("row", "col"), ("orig_row", "orig_col")):
+            row, col = (fields[name].get(key) for name in names)
+            if row is None and col is None:
+                continue
+            if row is None or col is None or len(row) != len(col):
+                raise _OutOfRange("the ends of its edges do not fit together")
+            _within(names[0], row, source)
+            _within(names[1], col, target)
+        number = fields["edge"].get(key)
+        if number is not None:
+            _within("edge", number, edges)
+            if len(number) != len(fields["row"].get(key, ())):
+                raise _OutOfRange("an edge has no number")
+
+
+def _check_metadata(metadata: Any, schema: Schema, node: Mapping[NodeKey, Int64Array]) -> None:
+    """Check the places of the seed edges' ends among the sampled nodes."""
+    if len(metadata) not in ((_BINARY, _TRIPLET) if schema.of_edges else (2,)):
+        raise _OutOfRange("its metadata are of another form")
+    if not schema.of_edges:
+        return
+    seed_type = schema.seed_type
+    if isinstance(seed_type, str):
+        raise _OutOfRange("its seeds are edges, and have a type of nodes")
+    source, target = (len(node.get(end, ())) for end in ends_of(seed_type))
+    pairs = [(metadata[1], source), (metadata[2], target), (metadata[3], target)]
+    if len(metadata) == _BINARY:
+        both = metadata[1]
+        pairs = [] if both is None else [(both[0], source), (both[1], target)]
+    for values, limit in pairs:
+        if values is not None:
+            _within("an end of a seed edge", values.reshape(-1), limit)

@@ -1,0 +1,152 @@
+"""Record the batches of a pack: write each drawn batch, and count how many use each row.
+
+`record` asks for batches from the first that is not written yet, in order, so that a packer that
+was killed repeats one volume at most, and the folder is the same, byte for byte. Who draws them is
+the caller's: `gnndrive/loader/recording.py` draws what a loader's strategy draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.records import Int64Array
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.format import Progress
+from gnndrive.store.packed.encoding import RecordedBatch, rows_of
+from gnndrive.store.packed.predict import SAMPLES, Prediction, TableRows, predict
+from gnndrive.store.packed.samples import SampleReader, SampleWriter
+from gnndrive.store.packed.sections import Schema
+from gnndrive.store.packed.volumes import VOLUME_BYTES
+from gnndrive.store.types import Types
+
+WHAT = "record"
+UInt32Array = npt.NDArray[np.uint32]
+HotRows = Callable[[FeatureTable], tuple[int, "npt.NDArray[Any] | None"]]
+"""Takes a table; returns how many of its rows memory will hold, and scores (see `TableRows`)."""
+
+
+class BatchSource(Protocol):
+    """Draws the batches of all recorded epochs, in order.
+
+    Attributes:
+        total: the number of batches of all epochs.
+        hops: the number of hops.
+    """
+
+    total: int
+    hops: int
+
+    def draw(self, first: int) -> Iterator[RecordedBatch]:
+        """Draw batch `first` and those after it, counted over all epochs; a generator, which is
+        closed when nothing more is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was recorded.
+
+    Attributes:
+        schema: what a record holds.
+        index: int64 [batches of all epochs, columns].
+        counts: table name -> how many batches use each row, uint32 [rows]; a batch that uses a row
+            several times, such as in several disjoint trees, counts once.
+        prediction: the bytes that the first batches predicted.
+    """
+
+    schema: Schema
+    index: Int64Array
+    counts: dict[str, UInt32Array]
+    prediction: Prediction
+
+
+def record(
+    root: Path,
+    source: BatchSource,
+    types: Types,
+    tables: Sequence[FeatureTable],
+    check_room: Callable[[Prediction], object] = lambda _: None,
+    hot_rows: HotRows = lambda _: (0, None),
+    progress: Progress | None = None,
+    volume_bytes: int = VOLUME_BYTES,
+) -> Recorded:
+    """Record all batches of a pack, or those that an earlier packer has not written.
+
+    Args:
+        root: the unfinished pack's folder, locked by the caller.
+        source: draws the batches.
+        types: the store's types.
+        tables: the tables whose rows are packed.
+        check_room: called once, with what the first five batches predict; raises an error if the
+            disk is too small.
+        hot_rows: see `HotRows`.
+        progress: called after each batch, with numbers of batches.
+        volume_bytes: see `SampleWriter`.
+
+    Raises:
+        ConfigError: a sample cannot be recorded, or there is no batch.
+        StoreError: the disk is full, or the folder is damaged.
+    """
+    counts = {table.name: np.zeros(table.file.row_count, np.uint32) for table in tables}
+    first: dict[str, list[npt.NDArray[Any]]] = {table.name: [] for table in tables}
+    prediction: Prediction | None = None
+    with SampleWriter(root, types, tables, source.hops, volume_bytes) as writer:
+        for done, batch in enumerate(_batches(root, source, types, writer), 1):
+            _count(batch, tables, counts)
+            if done <= SAMPLES:
+                for table in tables:
+                    rows = rows_of(batch.sample, table)
+                    first[table.name].append(np.array(rows, _id_dtype(table)))
+            if done == min(SAMPLES, source.total):
+                sizes = [int(row[2]) for row in writer.rows[:done]]
+                known = {table.name: _known(table, first[table.name], hot_rows) for table in tables}
+                prediction = predict(sizes, known, source.total)
+                first = {table.name: [] for table in tables}
+                check_room(prediction)
+            if progress is not None:
+                progress(WHAT, done, source.total)
+        index = writer.finish()
+        assert writer.schema is not None
+        assert prediction is not None
+        return Recorded(writer.schema, index, counts, prediction)
+
+
+def _batches(
+    root: Path, source: BatchSource, types: Types, writer: SampleWriter
+) -> Iterator[RecordedBatch]:
+    """The batches that are there, and those that are drawn and written now."""
+    if writer.done:
+        assert writer.schema is not None
+        reader = SampleReader(root, writer.schema, np.array(writer.rows), types)
+        for number in range(len(reader)):
+            yield reader.read(number)
+    if writer.done < source.total:
+        with closing(source.draw(writer.done)) as drawn:  # type: ignore[type-var]
+            for batch in drawn:
+                writer.append(batch)
+                yield batch
+    assert writer.done == source.total, "the source draws all batches"
+
+
+def _count(
+    batch: RecordedBatch, tables: Sequence[FeatureTable], counts: dict[str, UInt32Array]
+) -> None:
+    """Count the rows that a batch uses, each once."""
+    for table in tables:
+        # numpy adds to the values before, so a row that occurs several times is counted once.
+        counts[table.name][rows_of(batch.sample, table)] += np.uint32(1)
+
+
+def _known(table: FeatureTable, ids: list[npt.NDArray[Any]], hot_rows: HotRows) -> TableRows:
+    held, scores = hot_rows(table)
+    return TableRows(ids, table.file.row_count, table.file.row_bytes, held, scores)
+
+
+def _id_dtype(table: FeatureTable) -> type[np.int32 | np.int64]:
+    return np.int32 if table.file.row_count < 1 << 31 else np.int64

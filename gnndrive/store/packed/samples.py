@@ -1,0 +1,280 @@
+"""Recorded samples on disk: `SampleWriter` writes them, `SampleReader` reads them again.
+
+A later `RecordedSchedule` and `RecordedSampler` (strategy "diskgnn") need only the reader:
+
+    class RecordedSchedule(Schedule):            # made from ScheduleContext(..., store)
+        windows(epoch):                          # recording r = epoch % info.epochs
+            for index in order(epoch):           # the batches' order is drawn anew in each epoch
+                yield Window([Seeds(index, node, input_id, ...)])   # reader.seeds(r * batches + i)
+        __len__: info.batches
+
+    class RecordedSampler(Sampler):
+        sample(seeds, key, topologies):          # reads no topology; a worker thread may block
+            return reader.read(number).sample    # `number` from the seeds, not from the key
+        bounds(...):                             # exact, from the maxima of the index's columns
+
+A batch's sections for placing (`node`, `row`, `hot/TABLE`, …) come from `SampleReader.sections`,
+and a volume with other sections replaces the recorded one through `VolumeWriter`.
+
+When not to use it: for samples of a single epoch that is trained once; drawing them costs less.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import Int64Array, Seeds
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.files import open_plain, read_plain
+from gnndrive.store.format import DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, npy_header
+from gnndrive.store.packed.encoding import (
+    RecordedBatch,
+    Sections,
+    batch_of,
+    hop_counts_of,
+    schema_of,
+    sections_of,
+)
+from gnndrive.store.packed.sections import RECORD_ALIGN, Schema, parse_schema
+from gnndrive.store.packed.volumes import (
+    VOLUME_BYTES,
+    VolumeWriter,
+    read_volume,
+    volume_name,
+    whole_volumes,
+    write_whole,
+)
+from gnndrive.store.parsing import Record
+from gnndrive.store.types import Types
+
+SCHEMA_JSON = "schema.json"  # of an unfinished pack; pack.json has it in a finished one
+
+
+class SampleWriter:
+    """Writes recorded batches in order, after those that are there; use it as a context manager.
+
+    The first batch that is ever written decides the schema. The bytes depend on the batches alone.
+
+    Args:
+        root: the unfinished pack's folder.
+        types: the store's types.
+        tables: the tables whose rows are packed.
+        hops: the number of hops.
+        volume_bytes: a volume ends with the record that reaches this size.
+
+    Attributes:
+        schema: what a record holds; None: no batch was written yet.
+        rows: the rows of the index so far, each int64 [columns].
+
+    Raises:
+        StoreError: the folder cannot be written to, or holds something else.
+    """
+
+    def __init__(
+        self, root: Path, types: Types, tables: Sequence[FeatureTable], hops: int,
+        volume_bytes: int = VOLUME_BYTES,
+    ) -> None:  # fmt: skip
+        self._root, self._types, self._tables, self._hops = root, types, tables, hops
+        self._volume_bytes = volume_bytes
+        self._volume: VolumeWriter | None = None
+        self.schema: Schema | None = load_schema(root)
+        self.rows: list[Int64Array] = []
+        self._volumes = whole_volumes(root)
+        if self.schema is None and self._volumes:
+            raise StoreError(f"{root} has samples without {SCHEMA_JSON}: remove it, and pack again")
+        for number in range(self._volumes):
+            assert self.schema is not None
+            self.rows += list(read_volume(root, number, len(self.schema.columns)).rows)
+
+    def __enter__(self) -> SampleWriter:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._volume is not None:
+            self._volume.__exit__(*raised)
+            self._volume = None
+
+    @property
+    def done(self) -> int:
+        """The number of batches that are written, or are in the volume that is being written."""
+        return len(self.rows)
+
+    def append(self, batch: RecordedBatch) -> None:
+        """Write the next batch.
+
+        Raises:
+            ConfigError: its sample holds something that cannot be recorded.
+            StoreError: the disk is full, or writing failed.
+        """
+        if self.schema is None:
+            self.schema = schema_of(batch, self._types, self._tables, self._hops)
+            write_whole(self._root / SCHEMA_JSON, json.dumps(self.schema.as_dict()).encode())
+        if self._volume is None:
+            self._volume = VolumeWriter(self._root, self._volumes, self.schema).__enter__()
+        sections = sections_of(batch, self.schema)
+        rest = hop_counts_of(batch.sample, self.schema)
+        self.rows.append(self._volume.append(list(sections.values()), rest))
+        if self._volume.nbytes >= self._volume_bytes:
+            self._end_volume()
+
+    def finish(self) -> Int64Array:
+        """End the last volume and write index.npy.
+
+        Returns:
+            The index, int64 [batches, columns].
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+        """
+        self._end_volume()
+        columns = 0 if self.schema is None else len(self.schema.columns)
+        index = np.array(self.rows, np.int64).reshape(len(self.rows), columns)
+        write_index(self._root, index)
+        return index
+
+    def _end_volume(self) -> None:
+        if self._volume is not None:
+            self._volume.finish()
+            self._volume.__exit__()
+            self._volume, self._volumes = None, self._volumes + 1
+
+
+class SampleReader:
+    """Reads recorded batches; several threads may use one object at once.
+
+    Args:
+        root: the pack's folder, perhaps from a stranger.
+        schema: what its records hold.
+        index: the index, int64 [batches of all epochs, columns].
+        types: the store's types.
+        batches: batches of an epoch; None: all are one epoch's.
+    """
+
+    def __init__(
+        self, root: Path, schema: Schema, index: Int64Array, types: Types,
+        batches: int | None = None,
+    ) -> None:  # fmt: skip
+        self._root, self._schema, self._types = root, schema, types
+        self._index, self._batches = index, batches or max(len(index), 1)
+
+    def __len__(self) -> int:
+        """The number of batches of all recorded epochs."""
+        return len(self._index)
+
+    def read(self, number: int) -> RecordedBatch:
+        """Read a batch; blocks.
+
+        Args:
+            number: recording x batches of an epoch + the batch's number in it.
+
+        Raises:
+            StoreError: it is missing or damaged.
+        """
+        row, sections = self._index[number], self.sections(number)
+        return batch_of(
+            number % self._batches, row, sections, self._schema, self._types, self._where(row)
+        )
+
+    def seeds(self, number: int) -> Seeds:
+        """The seeds of a batch, which reads all of it; see `read`."""
+        return self.read(number).seeds
+
+    def sections(self, number: int) -> Sections:
+        """Read the sections of a batch by name, as they are stored; None: it has none.
+
+        The arrays share one buffer that belongs to the caller.
+
+        Raises:
+            StoreError: they are missing, or the index is damaged.
+        """
+        row = self._index[number]
+        volume, offset, nbytes = (int(each) for each in row[:3])
+        counts = self._schema.counts(row).tolist()
+        sane = all(-1 <= count < 1 << 40 for count in counts) and 0 <= volume < 1 << 30
+        starts, needed = self._schema.places(counts if sane else [0] * len(counts))
+        if not sane or nbytes != needed or offset < 0 or offset % RECORD_ALIGN:
+            raise self._damaged(row)
+        record = self._record(row, DATA_OFFSET + offset, nbytes)
+        found = {}
+        for section, start, count in zip(self._schema.sections, starts, counts, strict=True):
+            part = record[start : start + section.itemsize * max(count, 0)].view(section.dtype)
+            found[section.name] = None if count < 0 else part
+        return found
+
+    def _record(self, row: Int64Array, start: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        fd = open_plain(self._root, f"{volume_name(int(row[0]))}.npy")
+        try:
+            if start + nbytes > os.fstat(fd).st_size:  # before memory is taken for it
+                raise self._damaged(row)
+            record = np.empty(nbytes, np.uint8)
+            done = 0
+            while done < nbytes:
+                got = os.preadv(fd, [record.data[done:]], start + done)
+                if not got:
+                    raise self._damaged(row)
+                done += got
+            return record
+        except OSError as error:
+            raise StoreError(
+                f"{self._where(row)} cannot be read ({error.strerror}): check the disk (dmesg)"
+            ) from error
+        finally:
+            os.close(fd)
+
+    def _where(self, row: Int64Array) -> str:
+        return str(self._root / f"{volume_name(int(row[0]))}.npy")
+
+    def _damaged(self, row: Int64Array) -> StoreError:
+        return StoreError(
+            f"{self._where(row)} does not hold what the index says: remove the pack, and pack the "
+            "store again (gnndrive pack)"
+        )
+
+
+def load_schema(root: Path) -> Schema | None:
+    """The schema of an unfinished pack; None: no batch was written.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    if not os.path.lexists(root / SCHEMA_JSON):
+        return None
+    where = str(root / SCHEMA_JSON)
+    try:
+        document = json.loads(read_plain(root, SCHEMA_JSON, JSON_BYTES_MAX))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"{where} cannot be read ({error}): remove the folder") from None
+    return parse_schema(Record(document, where, "the schema", "remove the folder, and pack again"))
+
+
+def write_index(root: Path, index: Int64Array) -> None:
+    """Write index.npy, int64 [batches, columns].
+
+    Raises:
+        StoreError: the disk is full, or writing failed.
+    """
+    header = npy_header(ArrayInfo("index", "int64", index.shape, ""))
+    write_whole(root / "index.npy", header + np.ascontiguousarray(index).tobytes())
+
+
+def read_index(root: Path, batches: int, columns: int) -> Int64Array:
+    """Read index.npy, int64 [batches, columns].
+
+    Raises:
+        StoreError: it is missing, or of another size.
+    """
+    wanted = DATA_OFFSET + 8 * batches * columns
+    try:
+        content = read_plain(root, "index.npy", wanted + 1)
+    except OSError as error:
+        raise StoreError(f"{root}/index.npy cannot be read ({error.strerror})") from None
+    if len(content) != wanted:
+        raise StoreError(f"{root}/index.npy has another size than pack.json says: pack again")
+    return np.frombuffer(content, np.int64, offset=DATA_OFFSET).reshape(batches, columns)

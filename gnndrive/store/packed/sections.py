@@ -1,0 +1,219 @@
+"""`Schema`: the named sections of a recorded sample, and the columns of index.npy.
+
+A record is a batch on disk: its sections one after another, each aligned to 64 bytes, the record to
+4,096 bytes. The index says where a record starts and how many entries each section has, so a
+section is found without reading another: `Schema.places`. A section whose count is -1 is absent.
+
+The sections of a plain sample: node, row, colptr, edge (original numbers), input_id. The sections
+of a sample in PyG's own form have the field's name and the type's folder, such as
+"row/author__writes__paper". Every sample also has `hot/TABLE` and `shared/TABLE`: the slots of hot
+rows and the rows in the segment's file. They are empty while samples are recorded, and are written
+when the rows are placed.
+
+Columns of the index: volume, offset (bytes from the start of the volume's data), bytes (of the
+record); "count SECTION" for each section; "nodes TYPE HOP" and "edges TYPE HOP" (without TYPE in a
+homogeneous store), counts by hop, -1 if the sample has none. Placing may append columns of its own
+(`Schema.with_columns`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey
+from gnndrive.store.format import storage_dtype
+from gnndrive.store.parsing import Record
+from gnndrive.store.types import folder
+
+RECORD_ALIGN, SECTION_ALIGN = 4096, 64
+FORMS = ("sample", "homogeneous", "heterogeneous")
+PLACE_COLUMNS = ("volume", "offset", "bytes")
+ABSENT = -1
+
+Type: TypeAlias = "NodeKey | EdgeKey"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of a record.
+
+    Attributes:
+        name: see the module.
+        dtype: in which its numbers are stored.
+        delivered: in which a reader returns them.
+        shape: a reader's shape; -1 where the count decides.
+    """
+
+    name: str
+    dtype: str
+    delivered: str
+    shape: tuple[int, ...] = (-1,)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one entry."""
+        return storage_dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What the records of a pack hold.
+
+    Attributes:
+        form: "sample" (`Sample`), or the form of a `Subgraph`'s output: "homogeneous" or
+            "heterogeneous".
+        of_edges: whether seeds are edges.
+        seed_type: the type of the seeds; None in a homogeneous graph.
+        hops: the number of hops.
+        node_types, edge_types: the store's types, in its order.
+        sections: the sections, in the order in which a record has them.
+        more: columns of the index beyond those of recording.
+    """
+
+    form: str
+    of_edges: bool
+    seed_type: Type
+    hops: int
+    node_types: tuple[NodeKey, ...]
+    edge_types: tuple[EdgeKey, ...]
+    sections: tuple[Section, ...]
+    more: tuple[str, ...] = ()
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the index."""
+        names = [*PLACE_COLUMNS, *(f"count {each.name}" for each in self.sections)]
+        hops = range(self.hops)
+        more = range(self.hops + 1)
+        names += [_column("nodes", type, hop) for type in self.node_types for hop in more]
+        names += [_column("edges", type, hop) for type in self.edge_types for hop in hops]
+        return (*names, *self.more)
+
+    @cached_property
+    def column(self) -> Mapping[str, int]:
+        """The place of each column."""
+        return {name: place for place, name in enumerate(self.columns)}
+
+    def with_columns(self, names: Sequence[str]) -> Schema:
+        """The same with more columns at the end of the index, such as counts by hop and class."""
+        return replace(self, more=(*self.more, *names))
+
+    def counts(self, row: Int64Array) -> Int64Array:
+        """The counts of the sections in a row of the index."""
+        return row[len(PLACE_COLUMNS) : len(PLACE_COLUMNS) + len(self.sections)]
+
+    def hop_counts(self, row: Int64Array, what: str, type: Type) -> list[int] | None:
+        """Counts by hop in a row of the index; None: the sample has none.
+
+        Args:
+            row: the row.
+            what: "nodes" or "edges".
+            type: the type.
+        """
+        hops = self.hops + (what == "nodes")
+        if not hops:
+            return []
+        first = self.column[_column(what, type, 0)]
+        found: list[int] = row[first : first + hops].tolist()
+        return None if ABSENT in found else found
+
+    def places(self, counts: Sequence[int]) -> tuple[list[int], int]:
+        """Where the sections of a record start, in bytes from its start, and the record's bytes.
+
+        Args:
+            counts: the number of entries of each section; -1: it is absent.
+        """
+        starts, at = [], 0
+        for section, count in zip(self.sections, counts, strict=True):
+            starts.append(at)
+            at += aligned(section.itemsize * max(int(count), 0), SECTION_ALIGN)
+        return starts, aligned(at, RECORD_ALIGN)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The schema in a form that JSON can hold."""
+        return {
+            "form": self.form, "of_edges": self.of_edges, "seed_type": _to_json(self.seed_type),
+            "hops": self.hops,
+            "node_types": list(map(_to_json, self.node_types)),
+            "edge_types": list(map(_to_json, self.edge_types)),
+            "sections": [
+                {"name": each.name, "dtype": each.dtype, "delivered": each.delivered,
+                 "shape": list(each.shape)}
+                for each in self.sections
+            ],
+            "more": list(self.more),
+        }  # fmt: skip
+
+
+def _column(what: str, type: Type, hop: int) -> str:
+    return " ".join(part for part in (what, folder(type), str(hop)) if part)
+
+
+def aligned(nbytes: int, unit: int) -> int:
+    """`nbytes` rounded up to a multiple of `unit`."""
+    return -(-nbytes // unit) * unit
+
+
+def parse_schema(record: Record) -> Schema:
+    """The schema in a pack.json, which may come from a stranger.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    form = record.text("form")
+    if form not in FORMS:
+        raise record.error("has a 'form' that is none")
+    sections = []
+    for fields in record.value("sections", list):
+        section = Record(fields, record.where, "a section", record.mend)
+        shape = section.value("shape", list)
+        whole = all(type(size) is int and -1 <= size < 1 << 31 and size for size in shape)
+        if not whole or len(shape) > 2 or shape.count(-1) != 1:
+            raise section.error("has a 'shape' that is none")
+        names = section.text("dtype"), section.text("delivered")
+        try:
+            if "bfloat16" in names or any(storage_dtype(name).kind not in "biuf" for name in names):
+                raise section.error("has a 'dtype' that is not of numbers")
+        except ConfigError as error:
+            raise section.error(f"is refused: {error}") from None
+        sections.append(Section(section.text("name"), *names, tuple(shape)))
+    hops = record.whole("hops")
+    if hops > 1 << 10:
+        raise record.error("has too many 'hops'")
+    of_edges, more = record.value("of_edges", bool), record.texts("more") or ()
+    seed_type = _from_json(record, record.fields.get("seed_type"))
+    node_types = [_from_json(record, each) for each in record.value("node_types", list)]
+    edge_types = [_from_json(record, each) for each in record.value("edge_types", list)]
+    if not all(type is None or isinstance(type, str) for type in node_types):
+        raise record.error("has 'node_types' that are none")
+    if not all(type is None or isinstance(type, tuple) for type in edge_types):
+        raise record.error("has 'edge_types' that are none")
+    node_key: Any = tuple(node_types)
+    edge_key: Any = tuple(edge_types)
+    schema = Schema(form, of_edges, seed_type, hops, node_key, edge_key, tuple(sections), more)
+    if len(set(schema.columns)) < len(schema.columns):
+        raise record.error("has two columns of one name")
+    return schema
+
+
+def _to_json(type: Type) -> Any:
+    return list(type) if isinstance(type, tuple) else type
+
+
+def _from_json(record: Record, given: Any) -> Type:
+    if given is None or isinstance(given, str):
+        return given
+    if isinstance(given, list) and len(given) == 3 and all(isinstance(x, str) for x in given):
+        return given[0], given[1], given[2]
+    raise record.error("names a type that is none")
+
+
+def narrow(values: int) -> str:
+    """The dtype in which whole numbers from 0 to `values` - 1 are stored."""
+    return np.dtype(np.int32 if values < 1 << 31 else np.int64).name
