@@ -1,0 +1,224 @@
+"""`LoaderRecording`: draws the batches that a loader's strategy draws, for a pack to record.
+
+It uses the loader's own schedule, sampler and topologies without the pipeline: several threads
+sample, and batches come in order. What a batch holds depends on (seed, epoch, index) alone, so
+these are the batches that a loader with the same arguments and `seed` yields. Its memory is within
+the loader's `memory=`: the counts of a recording take what the loader has its mapping table for.
+
+When not to use it: for a user's sampler, batch sampler or sample transform, which may draw anything
+and are refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.limits import named_limit
+from gnndrive.common.records import Seeds, TopologyChoice
+from gnndrive.disk.engines import choose as choose_engine
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.epoch_state import fanout_to_json
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.plan.request import StageCounts, requirements_of
+from gnndrive.plan.topology_choice import choose_topology
+from gnndrive.pyg.attributes import Attributes
+from gnndrive.sampling.graph import Adjacency, graph_sizes
+from gnndrive.sampling.rounds import CombinedFetch, Participant
+from gnndrive.sampling.samplers.base import Sampler, batch_key
+from gnndrive.store.packed.encoding import RecordedBatch
+from gnndrive.store.packed.settings import PackSettings
+
+COUNT_BYTES = 4  # of a row of a table: how many batches use it
+
+
+def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) -> PackSettings:
+    """The settings of a pack of a loader's batches.
+
+    Args:
+        assembly: the loader's.
+        seed, epochs, placing: see `PackSettings`.
+
+    Raises:
+        ConfigError: batches of this loader cannot be recorded.
+    """
+    check_recordable(assembly)
+    subgraphs = assembly.subgraphs
+    assert assembly.batch_size is not None
+    return PackSettings(
+        assembly.inputs.identity, assembly.batch_size, bool(assembly.drop_last), assembly.shuffle,
+        fanout_to_json(assembly.num_neighbors), assembly.replace,
+        "" if subgraphs is None else subgraphs.identity, seed, epochs, **placing,
+    )  # fmt: skip
+
+
+def check_recordable(assembly: Assembly) -> None:
+    """Refuse what may draw other batches each time.
+
+    Raises:
+        ConfigError: the loader has a sampler, batch sampler or sample transform of the user's.
+    """
+    subgraphs, named = assembly.subgraphs, ""
+    if assembly.batch_sampler is not None:
+        named = "sampler= or batch_sampler="
+    elif subgraphs is not None and subgraphs.gnndrive_sampler is None:
+        named = "neighbor_sampler="
+    elif subgraphs is not None and subgraphs.transform is not None:
+        named = "transform_sampler_output="
+    if named:
+        raise ConfigError(
+            f"batches of a loader with {named} cannot be recorded, because they may differ each "
+            'time: leave it out, or train with strategy="gnndrive"'
+        )
+
+
+class LoaderRecording:
+    """Draws the batches of a loader's first epochs; a `BatchSource` of `store/packed/record.py`.
+
+    Args:
+        assembly: the loader's.
+        seed: the loader's `seed=`.
+        epochs: how many epochs to draw, from epoch 0 on.
+
+    Attributes:
+        total: the number of batches of all these epochs.
+        hops: the number of hops.
+
+    Raises:
+        ConfigError: batches of this loader cannot be recorded.
+    """
+
+    def __init__(self, assembly: Assembly, seed: int, epochs: int) -> None:
+        check_recordable(assembly)
+        self._assembly, self._seed, self._epochs = assembly, seed, epochs
+        self._schedule = assembly.schedule(seed)
+        self.total = epochs * len(self._schedule)
+        fanout = assembly.num_neighbors
+        lists = list(fanout.values()) if isinstance(fanout, dict) else [fanout]
+        self.hops = max(map(len, lists), default=0)
+
+    def draw(self, first: int) -> Iterator[RecordedBatch]:
+        """Draw the batches from number `first` on, in order; a generator to close.
+
+        Raises:
+            ConfigError: `memory=` is too small; the message names the least that works.
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        assembly, settings = self._assembly, self._assembly.settings()
+        samplers, store = settings.stages.samplers, assembly.store
+        with ExitStack() as opened:
+            with store.unchanged():
+                adjacency = Adjacency(
+                    store.all_edges(), recording_topology(settings), settings.gap_bytes_max
+                )
+                opened.callback(adjacency.close)
+                numbers = {each.edge_id_name for each in store.all_edges()}
+                layouts = {
+                    name: adjacency.layout(store.table(name))
+                    for name in settings.plan.fetched
+                    if name in numbers
+                }
+                attributes = Attributes(store, layouts, adjacency.read)
+                opened.callback(attributes.close)
+            adjacency.start(choose_engine(settings.engine), settings.engine_settings)
+            with named_limit():
+                threads = opened.enter_context(ThreadPoolExecutor(samplers))
+            run = _Run(assembly, self._seed, adjacency, attributes, threads, samplers)
+            opened.callback(run.stop)  # before the threads are joined
+            yield from run.batches(islice(self._seeds(), first, None))
+
+    def _seeds(self) -> Iterator[tuple[int, Seeds]]:
+        for epoch in range(self._epochs):
+            for window in self._schedule.windows(epoch):
+                for seeds in window.batches:
+                    yield epoch, seeds
+
+
+def recording_topology(settings: RuntimeSettings) -> TopologyChoice:
+    """Choose where the adjacency lives while batches are recorded: there is no feature buffer, so
+    it may have more room than in the loader."""
+    request, samplers = settings.request, settings.stages.samplers
+    requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
+    counts = COUNT_BYTES * requirements.table_rows
+    return choose_topology(
+        request.topologies,
+        request.neighbour_cache,
+        graph_sizes(request.store),
+        replace(
+            requirements, tables=(), label_bytes=0, seed_bytes=requirements.seed_bytes + counts
+        ),
+        request.memory,
+        None,
+        request.topology_asked,
+        request.needs_indices,
+    )
+
+
+class _Run:
+    """Samples in threads, and hands the batches out in order."""
+
+    def __init__(
+        self, assembly: Assembly, seed: int, adjacency: Adjacency, attributes: Attributes,
+        threads: ThreadPoolExecutor, samplers: int,
+    ) -> None:  # fmt: skip
+        self._assembly, self._seed, self._attributes = assembly, seed, attributes
+        self._topologies, self._threads = adjacency.topologies, threads
+        fetches = any(topology.fetches for topology in self._topologies)
+        self._together, self._most = (samplers if fetches else 1), 2 * samplers
+        self._pending: deque[Future[RecordedBatch]] = deque()
+        self._samplers: dict[int, Sampler] = {}
+
+    def batches(self, seeds: Iterator[tuple[int, Seeds]]) -> Iterator[RecordedBatch]:
+        """Sample around seeds, each with its epoch; at most two samples a thread are alive."""
+        while True:
+            while len(self._pending) + self._together <= self._most:
+                group = list(islice(seeds, self._together))
+                if not group:
+                    break
+                self._start(group)
+            if not self._pending:
+                return
+            yield self._pending.popleft().result()
+
+    def _start(self, group: list[tuple[int, Seeds]]) -> None:
+        """Sample batches side by side, in one combined fetch; there is a thread for each."""
+        combined: CombinedFetch[Any] = CombinedFetch()
+        participants = [combined.join() for _ in group]
+        for (epoch, seeds), participant in zip(group, participants, strict=True):
+            if epoch not in self._samplers:
+                self._samplers[epoch] = self._assembly.sampler()
+            task = self._threads.submit(
+                self._sample, self._samplers[epoch], epoch, seeds, combined, participant
+            )
+            task.add_done_callback(participant.leave)  # also if it never began
+            self._pending.append(task)
+        newest = group[-1][0]
+        self._samplers = {
+            epoch: each for epoch, each in self._samplers.items() if epoch >= newest - 1
+        }
+
+    def _sample(
+        self, sampler: Sampler, epoch: int, seeds: Seeds, combined: CombinedFetch[Any],
+        participant: Participant,
+    ) -> RecordedBatch:  # fmt: skip
+        topologies = [topology.in_group(combined) for topology in self._topologies]
+        try:
+            key = batch_key(self._seed, epoch, seeds.index)
+            sample = sampler.sample(seeds, key, topologies)
+        finally:
+            participant.leave()
+        collate = self._assembly.collate
+        return RecordedBatch(seeds, collate.numbered(sample, self._attributes))
+
+    def stop(self) -> None:
+        """End sampling; threads end soon afterwards."""
+        for sampler in self._samplers.values():
+            sampler.stop()
+        for task in self._pending:
+            task.cancel()
