@@ -84,22 +84,49 @@ def schema_of(
         ConfigError: its sample holds something that cannot be recorded.
     """
     seeds, sample = batch.seeds, batch.sample
-    form, found = "sample", [Section("input_id", "int64", "int64")]
-    if isinstance(sample, Sample):
-        nodes, edges = (narrow(count) for count in (types.num_nodes, types.num_edges))
-        found = [
-            Section("node", nodes, "int64"), Section("row", "int32", "int32"),
-            Section("colptr", "int32", "int32"), Section("edge", edges, edges), *found,
-        ]  # fmt: skip
-    else:
+    form = "sample"
+    if isinstance(sample, Subgraph):
         hetero = isinstance(sample.output, HeteroSamplerOutput)
         form = "heterogeneous" if hetero else "homogeneous"
-        found = [*_graph_sections(types), *found, Section("seed", "int64", "int64")]
+    found = _fixed_sections(form, types)
+    if isinstance(sample, Subgraph):
         found += _metadata_sections(sample.output.metadata, seeds.of_edges)
     for kind in ("hot", "shared"):
         found += [Section(f"{kind}/{table.name}", "int32", "int32") for table in tables]
     node_types, edge_types = tuple(types.nodes), tuple(types.edges)
     return Schema(form, seeds.of_edges, seeds.type, hops, node_types, edge_types, tuple(found))
+
+
+def check_schema(schema: Schema, types: Types, where: str) -> None:
+    """Check that a schema, perhaps a stranger's, is one of a recording of this store.
+
+    Raises:
+        StoreError: it is not.
+    """
+    more = ("metadata/", "hot/", "shared/")
+    fixed = [each for each in schema.sections if not each.name.startswith(more)]
+    metadata = [each.name for each in schema.sections if each.name.startswith("metadata/")]
+    fits = fixed == _fixed_sections(schema.form, types)
+    fits = fits and metadata == [f"metadata/{place}" for place in range(len(metadata))]
+    fits = fits and schema.node_types == tuple(types.nodes)
+    if not fits or schema.edge_types != tuple(types.edges):
+        raise StoreError(
+            f"{where} has samples of another form than this store's: remove the pack, and pack the "
+            "store again (gnndrive pack)"
+        )
+
+
+def _fixed_sections(form: str, types: Types) -> list[Section]:
+    """The sections that every recording of this form and store has."""
+    if form != "sample":
+        seeds = [Section(name, "int64", "int64") for name in ("input_id", "seed")]
+        return [*_graph_sections(types), *seeds]
+    nodes, edges = (narrow(count) for count in (types.num_nodes, types.num_edges))
+    return [
+        Section("node", nodes, "int64"), Section("row", "int32", "int32"),
+        Section("colptr", "int32", "int32"), Section("edge", edges, edges),
+        Section("input_id", "int64", "int64"),
+    ]  # fmt: skip
 
 
 def _graph_sections(types: Types) -> Iterator[Section]:

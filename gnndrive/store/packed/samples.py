@@ -38,6 +38,7 @@ from gnndrive.store.packed.encoding import (
     RecordedBatch,
     Sections,
     batch_of,
+    check_schema,
     hop_counts_of,
     schema_of,
     sections_of,
@@ -155,12 +156,16 @@ class SampleReader:
         index: the index, int64 [batches of all epochs, columns].
         types: the store's types.
         batches: batches of an epoch; None: all are one epoch's.
+
+    Raises:
+        StoreError: the schema is not one of a recording of this store.
     """
 
     def __init__(
         self, root: Path, schema: Schema, index: Int64Array, types: Types,
         batches: int | None = None,
     ) -> None:  # fmt: skip
+        check_schema(schema, types, str(root))
         self._root, self._schema, self._types = root, schema, types
         self._index, self._batches = index, batches or max(len(index), 1)
 

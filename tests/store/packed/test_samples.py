@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,20 @@ def test_damaged_samples_are_refused_or_consistent(loader, tmp_path: Path):
     assert bad >= 8
     path.write_bytes(whole)
     SampleReader(root, schema, index, types).read(0)
+
+
+def test_a_schema_of_another_store_is_refused(loader, tmp_path: Path):
+    recorded, types = record_loader(loader, tmp_path / "pack"), loader.data.info.types
+    schema = recorded.schema
+    first = dataclasses.replace(schema.sections[0], delivered="float32")
+    for other in (
+        dataclasses.replace(schema, sections=schema.sections[1:]),
+        dataclasses.replace(schema, sections=(first, *schema.sections[1:])),
+        dataclasses.replace(schema, edge_types=()),
+        dataclasses.replace(schema, node_types=("paper",)),
+    ):
+        with pytest.raises(StoreError, match="another form"):
+            SampleReader(tmp_path / "pack", other, recorded.index, types)
 
 
 def test_a_damaged_index_is_refused_or_consistent(loader, tmp_path: Path):
