@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -18,10 +19,12 @@ import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Sample
-from gnndrive.loader.recording import recording_memory
+from gnndrive.loader.recording import pack_settings, recording_memory
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.encoding import RecordedBatch
 from gnndrive.store.packed.record import record
+from gnndrive.store.packed.settings import differences, parse_settings
+from gnndrive.store.parsing import Record
 from tests.loader.hetero.graph import make_data
 from tests.store.packed.graphs import (
     NODES,
@@ -203,6 +206,25 @@ def test_a_user_s_sampler_is_refused(make: Make):
     ):
         with pytest.raises(ConfigError, match="cannot be recorded"):
             source_of(make(**arguments))
+
+
+def test_the_settings_name_what_differs(make: Make, typed: Store):
+    def settings(**arguments: Any) -> Any:
+        return pack_settings(make(**arguments)._assembly(), 5, 1, segment=8)
+
+    one = settings()
+    assert one == settings(memory="1GB", samplers=1)
+    assert differences(one, settings(num_neighbors=[9])) == ["fanout was [4, 3] and is [9]"]
+    named = [each.split(" was ")[0] for each in differences(one, settings(disjoint=True))]
+    assert named == ["sampling"]
+    other = differences(one, settings(input_nodes=torch.arange(9), batch_size=3))
+    assert [each.split(" was ")[0] for each in other] == [
+        "the input nodes or edges", "batch_size",
+    ]  # fmt: skip
+    fanouts = {type: [2, 1] for type in typed.edge_types}
+    of_types = settings(data=typed, input_nodes="paper", num_neighbors=fanouts)
+    record = Record(json.loads(json.dumps(of_types.as_dict())), "here", "settings")
+    assert parse_settings(record) == of_types
 
 
 # ---- killed
