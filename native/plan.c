@@ -10,9 +10,10 @@
  * does reach it, each bridged gap still saves a request, so no plan costs more than one without
  * bridges.
  */
+#include "keys.h"
 #include "reads.h"
 
-enum { DIGIT_BITS = 11, BUCKETS = 1 << DIGIT_BITS, EXTENT_BYTES_LIMIT = 1 << 30 };
+enum { EXTENT_BYTES_LIMIT = 1 << 30 };
 
 static int check_geometry(const gd_geometry *geometry, int64_t n) {
     int64_t end;
@@ -34,8 +35,6 @@ static int check_geometry(const gd_geometry *geometry, int64_t n) {
     return 0;
 }
 
-static int bits_of(int64_t value) { return value > 0 ? 64 - __builtin_clzll((uint64_t)value) : 0; }
-
 static int check_row(const gd_reads *r, int64_t row, int32_t slot) {
     if (row < 0 || row >= r->geometry.row_count) return -ERANGE;
     return slot < 0 ? -EINVAL : 0;
@@ -55,35 +54,14 @@ static int make_keys(const gd_reads *r, const int64_t *rows, const int32_t *slot
     return sorted;
 }
 
-/* LSD radix sort of a by the bits from `shift` to `top`; skips a digit that all keys share. Returns
- * where the result is: a or b. */
-static uint64_t *sort_keys(uint64_t *a, uint64_t *b, int64_t n, int shift, int top) {
-    int64_t count[BUCKETS];
-    for (; shift < top; shift += DIGIT_BITS) {
-        memset(count, 0, sizeof count);
-        for (int64_t i = 0; i < n; i++) count[(a[i] >> shift) & (BUCKETS - 1)]++;
-        if (count[(a[0] >> shift) & (BUCKETS - 1)] == n) continue;
-        for (int64_t bucket = 0, sum = 0; bucket < BUCKETS; bucket++) {
-            int64_t here = count[bucket];
-            count[bucket] = sum;
-            sum += here;
-        }
-        for (int64_t i = 0; i < n; i++) b[count[(a[i] >> shift) & (BUCKETS - 1)]++] = a[i];
-        uint64_t *other = a;
-        a = b;
-        b = other;
-    }
-    return a;
-}
-
 /* Write the sorted rows and their slots to r, in the memory of the sort's two buffers. -EINVAL: a
  * row comes twice, and `repeats` is 0. */
 static int sort_rows(gd_reads *r, const int64_t *rows, const int32_t *slots) {
-    int shift = bits_of(r->n - 1), top = shift + bits_of(r->geometry.row_count - 1);
+    int shift = gd_bits_of(r->n - 1), top = shift + gd_bits_of(r->geometry.row_count - 1);
     if (top > 64) return -EINVAL;
     int code = make_keys(r, rows, slots, shift, r->row);
     if (code < 0) return code;
-    if (code == 0 && sort_keys(r->row, r->pair, r->n, shift, top) == r->pair) {
+    if (code == 0 && gd_sort_keys(r->row, r->pair, r->n, shift, top) == r->pair) {
         uint64_t *other = r->row;
         r->row = r->pair;
         r->pair = other;
