@@ -1,1 +1,2 @@
-"""Batches packed on disk: a derived layout of a store (DiskGNN, SIGMOD 2025)."""
+"""Batches packed on disk (DiskGNN, SIGMOD 2025): recorded samples, and each row where it is
+cheapest to read."""
