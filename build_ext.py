@@ -1,6 +1,6 @@
 """Build the C core: native/*.c and liburing become gnndrive/_core.abi3.so.
 
-cffi in API mode; the declarations are native/gnndrive.h and native/sampling.h without their
+cffi in API mode; the declarations are those of native/ that `INTERFACE` names, without their
 preprocessor lines. liburing is linked statically where `liburing.a` is installed, so that the wheel
 needs no shared library.
 setup.py's only line of configuration names `ffibuilder`; `python build_ext.py` builds in place,
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent
 NATIVE = ROOT / "native"
 ABI3_VERSION = "0x030B0000"  # built on 3.11, loads on 3.12 and later
 SOURCES = sorted(path.name for path in NATIVE.glob("*.c"))
-INTERFACE = ["gnndrive.h", "sampling.h"]  # what Python may call; gnndrive.h includes the other
+INTERFACE = ["gnndrive.h", "sampling.h", "packing.h"]  # what Python may call
 COMPILE_ARGS = [
     "-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread",
     "-UNDEBUG",  # Python's own flags switch asserts off; the core's are cheap and stay on

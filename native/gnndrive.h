@@ -1,7 +1,7 @@
-/* gnndrive.h: the C core's interface to Python; its second half is sampling.h. The core is
- * mechanism only: what happens per node, per row, per read.
+/* gnndrive.h: the C core's interface to Python; more of it is in sampling.h and packing.h. The core
+ * is mechanism only: what happens per node, per row, per read.
  *
- * build_ext.py hands both files to cffi without their preprocessor lines, so they are the single
+ * build_ext.py hands these files to cffi without their preprocessor lines, so they are the single
  * source of the declarations: plain C, no macros.
  *
  * Errors: a function that can fail returns -errno. A constructor that fails returns NULL and writes
@@ -300,5 +300,6 @@ void gd_ring_get_stats(gd_ring *ring, gd_ring_stats *out);
 /* *out += the latencies so far, with all of those of finished jobs. Any thread. */
 void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 
+#include "packing.h"
 #include "sampling.h"
 #endif

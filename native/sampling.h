@@ -1,6 +1,5 @@
-/* sampling.h: the second half of the C core's interface to Python: graphs, the sampler, the
- * neighbour cache, the order of seeds. gnndrive.h includes it; its rules on errors and threads
- * apply here too.
+/* sampling.h: a part of the C core's interface to Python: graphs, the sampler, the neighbour cache,
+ * the order of seeds. gnndrive.h includes it; its rules on errors and threads apply here too.
  */
 #ifndef GNNDRIVE_SAMPLING_H
 #define GNNDRIVE_SAMPLING_H

@@ -1,0 +1,229 @@
+"""Decide where each row of a batch lies: memory, the segment's shared file, or the batch's chunk
+(DiskGNN §4.2), and arrange the batch so that reads land in long stretches of x.
+
+`NodePlaces` has one number a node. It holds the hot nodes' slots all the time and, while a segment
+is packed, what the segment's batches use:
+
+    places = NodePlaces(num_nodes, hot.node)
+    for each segment:
+        shared = places.begin(cold ids of each batch)
+        members = [places.members(cold) for each batch]
+        places.set_order(order_rows("sets", members, len(shared), batches))
+        for each batch:
+            arranged = places.arrange(node, num_sampled_nodes)
+            row, colptr, edge = renumber(row, colptr, edge, arranged, arranged)
+
+The seeds' rows (hop 0) are all in the chunk, whether they are hot or used by others; so seeds are
+neither cold ids nor uses. In a batch of disjoint trees a node may stand several times. Each stands
+for one use, so such a row is in the shared file, unless it is hot, and is read once.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.records import Int32Array, Int64Array
+
+Ids = npt.NDArray[Any]
+
+IN_CHUNK, IN_SHARED, IN_HOT = 0, 1, 2
+"""The columns of `Arrangement.counts`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrangement:
+    """The nodes of a batch in the order of x.
+
+    Hop 0 lies in its own order. Then an odd hop lies as chunk | shared | hot and an even one as
+    hot | shared | chunk; rows of the chunk by id, shared rows by their row in the file, hot rows by
+    slot. So the chunk's rows of hops 0 and 1 are one stretch of x, those of hops 2 and 3 another.
+
+    Attributes:
+        node: node ids, int64 [nodes].
+        order: where the node at each new position was, int32 [nodes].
+        rank: the new position of each node, int32 [nodes].
+        counts: nodes by hop and class (`IN_CHUNK`, `IN_SHARED`, `IN_HOT`), int64 [hops + 1, 3].
+        chunk: the nodes whose rows are the chunk, in the order of x, int64.
+        shared: the rows in the shared file, in the order of x, int32.
+        hot: the slots of the hot nodes, in the order of x, int32.
+    """
+
+    node: Int64Array
+    order: Int32Array
+    rank: Int32Array
+    counts: Int64Array
+    chunk: Int64Array
+    shared: Int32Array
+    hot: Int32Array
+
+
+class NodePlaces:
+    """Where the row of each node lies, while one segment after the other is packed.
+
+    Takes 4 bytes a node.
+
+    Args:
+        num_nodes: how many nodes there are, of one type.
+        hot: the hot nodes in the order of their slots; nothing if none is hot.
+    """
+
+    def __init__(self, num_nodes: int, hot: Ids | None = None) -> None:
+        self._place = np.full(num_nodes, lib.GD_PLACE_COLD, np.int32)
+        if hot is not None:
+            self._place[hot] = np.arange(len(hot), dtype=np.int32)
+        self._shared = np.empty(0, np.int64)
+
+    def cold(self, node: Ids, seeds: int) -> Ids:
+        """Return those nodes of a batch that are not hot, its seeds left out.
+
+        Args:
+            node: node ids, the seeds first.
+            seeds: how many nodes are seeds.
+        """
+        later = node[seeds:]
+        return later[self._place[later] < 0]
+
+    def begin(self, batches: Iterable[Ids]) -> Int64Array:
+        """Begin a segment, and forget the one before.
+
+        Args:
+            batches: the cold ids of each of its batches, int32 or int64.
+
+        Returns:
+            The nodes that are used more than once, by id. They are rows 0, 1, ... of the shared
+            file until `set_order` is called.
+
+        Raises:
+            ValueError: an id is out of range.
+        """
+        np.maximum(self._place, lib.GD_PLACE_COLD, out=self._place)
+        self._shared = np.empty(0, np.int64)
+        found = []
+        for batch, ids in enumerate(batches):
+            ids = np.ascontiguousarray(ids, np.int64)
+            shared = np.empty(len(ids), np.int64)
+            count = lib.gd_uses_mark(
+                pointer(self._place), len(self._place), pointer(ids), len(ids), pointer(shared)
+            )
+            if count < 0:
+                raise ValueError(
+                    f"batch {batch} of the segment has ids outside 0 to {len(self._place) - 1}"
+                )
+            found.append(shared[:count].copy())
+        self._shared = np.sort(np.concatenate(found)) if found else self._shared
+        self._enter(self._shared)
+        return self._shared
+
+    def set_order(self, order: Int64Array) -> Int64Array:
+        """Set the order of the shared file.
+
+        Args:
+            order: the row, as `begin` numbered it, at each position of the file.
+
+        Returns:
+            The node at each position of the file, int64.
+        """
+        inside = self._shared[order]
+        self._enter(inside)
+        return inside
+
+    def _enter(self, inside: Int64Array) -> None:
+        positions = np.arange(len(inside), dtype=np.int32)
+        self._place[inside] = np.int32(lib.GD_PLACE_SHARED) - positions
+
+    def members(self, ids: Ids) -> Int32Array:
+        """Return the rows in the shared file of those ids that are there, int32."""
+        place = self._place[ids]
+        rows: Int32Array = np.int32(lib.GD_PLACE_SHARED) - place[place <= lib.GD_PLACE_SHARED]
+        return rows
+
+    def arrange(self, node: Ids, per_hop: Sequence[int]) -> Arrangement:
+        """Return the order in which a batch of the segment lies in x; O(nodes).
+
+        Args:
+            node: node ids, int32 or int64 [nodes], hop after hop.
+            per_hop: how many nodes each hop has, the seeds first.
+
+        Raises:
+            ValueError: an id is out of range, or `per_hop` does not sum up to the nodes.
+        """
+        ids = np.ascontiguousarray(node, np.int64)
+        order, rank, row = np.empty((3, len(ids)), np.int32)
+        inside = np.empty(len(ids), np.int64)
+        counts = np.empty((len(per_hop), lib.GD_CLASSES), np.int64)
+        hops = np.array(per_hop, np.int64)
+        code = lib.gd_arrange(
+            pointer(self._place), len(self._place), pointer(ids), len(ids), pointer(hops),
+            len(hops), pointer(order), pointer(rank), pointer(counts), pointer(inside),
+            pointer(row),
+        )  # fmt: skip
+        _check(code, "arrange", f"{len(ids)} nodes below {len(self._place)}, {list(per_hop)} a hop")
+        chunk, shared, hot = _stretches(counts)
+        return Arrangement(
+            inside, order, rank, counts, np.concatenate([inside[each] for each in chunk]),
+            np.concatenate([row[each] for each in shared]),
+            np.concatenate([row[each] for each in hot]),
+        )  # fmt: skip
+
+
+def _stretches(counts: Int64Array) -> list[list[slice]]:
+    """Where the nodes of each class lie in x, one stretch for each hop."""
+    found: list[list[slice]] = [[slice(0)], [slice(0)], [slice(0)]]
+    at = 0
+    for hop, counted in enumerate(counts.tolist()):
+        odd = (IN_CHUNK, IN_SHARED, IN_HOT)
+        for kind in odd if hop % 2 else reversed(odd):
+            found[kind].append(slice(at, at + counted[kind]))
+            at += counted[kind]
+    return found
+
+
+def _check(code: int, what: str, wanted: str) -> None:
+    """Raise ValueError for arguments that C refused, OSError if memory ran out."""
+    if code in (-errno.ERANGE, -errno.EINVAL):
+        raise ValueError(f"{what}: the arguments are not {wanted}")
+    check(code, what)
+
+
+def renumber(
+    row: Int32Array,
+    colptr: Int32Array,
+    edge: Int32Array | Int64Array,
+    source: Arrangement,
+    target: Arrangement,
+) -> tuple[Int32Array, Int32Array, Int32Array | Int64Array]:
+    """Return the edges of a sample whose nodes were arranged: `row`, `colptr`, `edge`; O(edges).
+
+    Target nodes come in their new order; the edges of one target keep theirs.
+
+    Args:
+        row: edge `e` comes from source node `row[e]`, int32 [edges].
+        colptr: edges `colptr[p]` to `colptr[p + 1]` go to target node `p`, int32 [expanded + 1];
+            the first nodes, up to the end of a hop.
+        edge: the number of each edge, int32 or int64 [edges].
+        source, target: how the nodes of the edges' source and target type were arranged; the same
+            in a homogeneous graph.
+
+    Raises:
+        ValueError: an edge ends at no node, or the expanded nodes are not whole hops.
+    """
+    if not len(row) == len(edge) or not 1 <= len(colptr) <= len(target.order) + 1:
+        raise ValueError(
+            f"renumber: {len(row)} rows, {len(edge)} edges and {len(colptr)} pointers do not fit "
+            f"{len(target.order)} target nodes"
+        )
+    out = np.empty_like(row), np.empty_like(colptr), np.empty_like(edge)
+    code = lib.gd_renumber(
+        pointer(row), pointer(colptr), ffi.cast("void *", edge.ctypes.data), edge.itemsize,
+        len(row), len(colptr) - 1, pointer(source.rank), len(source.rank), pointer(target.order),
+        pointer(out[0]), pointer(out[1]), ffi.cast("void *", out[2].ctypes.data),
+    )  # fmt: skip
+    _check(code, "renumber", f"edges of {len(source.rank)} nodes in whole hops")
+    return out

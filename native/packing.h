@@ -1,0 +1,42 @@
+/* packing.h: the C core's interface to Python for packing batches on disk (DiskGNN). gnndrive.h
+ * includes it; its rules on errors and threads apply here too.
+ */
+#ifndef GNNDRIVE_PACKING_H
+#define GNNDRIVE_PACKING_H
+#include <stdint.h>
+
+/* ---- uses.c: which batches use a row ---- */
+/* Batch `batch` uses `ids`. last[id] is the latest batch that used it, -1: none. For each distinct
+ * id, found[last[id] + 1]++ and last[id] = batch; found[] has room for batch + 1. -ERANGE: an id is
+ * out of range, and the ids before it are entered. */
+int gd_uses_enter(int32_t *last, int64_t nodes, const int64_t *ids, int64_t n, int32_t batch,
+                  int64_t *found);
+/* What place[] says of a node while a segment is packed. A value >= 0 is the slot of a hot node.
+ * A value <= GD_PLACE_SHARED is the row GD_PLACE_SHARED - value of the segment's shared file. */
+enum { GD_PLACE_COLD = -1, GD_PLACE_ONCE = -2, GD_PLACE_SHARED = -3 };
+/* Count one use of each of `ids` that is not hot: cold becomes once, once becomes shared, row 0.
+ * An id may come twice, which is two uses. Writes the ids that became shared to shared[n] and
+ * returns how many they are. -ERANGE: as gd_uses_enter. */
+int64_t gd_uses_mark(int32_t *place, int64_t nodes, const int64_t *ids, int64_t n, int64_t *shared);
+
+/* ---- arrange.c: the order of a batch's nodes in x ---- */
+enum { GD_IN_CHUNK = 0, GD_IN_SHARED = 1, GD_IN_HOT = 2, GD_CLASSES = 3 };
+/* Arrange node[], which lie hop after hop. Hop 0 stays as it is, all in the chunk. An odd hop
+ * becomes chunk | shared | hot, an even one hot | shared | chunk; the chunk's rows by id, shared
+ * rows by their row in the file, hot ones by slot, equal ones in their order in node[].
+ * Outputs: order[p] is where the node at the new position p was, rank[] its inverse; counts[hops *
+ * GD_CLASSES] by hop and class; sorted[p] is the node at p; row[p] its row in the shared file, or
+ * its slot, or -1: in the chunk. -ERANGE: a node is out of range; -EINVAL: per_hop[hops] does not
+ * sum up to n; -EOVERFLOW: n or the nodes are too many; -ENOMEM. */
+int gd_arrange(const int32_t *place, int64_t nodes, const int64_t *node, int64_t n,
+               const int64_t *per_hop, int32_t hops, int32_t *order, int32_t *rank, int64_t *counts,
+               int64_t *sorted, int32_t *row);
+/* Renumber the edges of a sample whose nodes were arranged: row[edges] of `sources` source nodes,
+ * colptr[expanded + 1] of the first target nodes, edge[edges] of edge_bytes (4 or 8) each.
+ * source_rank is the rank[] of the source's nodes, target_order the order[] of the target's.
+ * -ERANGE: a row is not a source, or colptr does not rise from 0 to `edges`; -EINVAL: edge_bytes is
+ * wrong, or the first `expanded` target nodes did not stay the first. */
+int gd_renumber(const int32_t *row, const int32_t *colptr, const void *edge, int32_t edge_bytes,
+                int64_t edges, int64_t expanded, const int32_t *source_rank, int64_t sources,
+                const int32_t *target_order, int32_t *row_out, int32_t *colptr_out, void *edge_out);
+#endif
