@@ -39,4 +39,21 @@ int gd_arrange(const int32_t *place, int64_t nodes, const int64_t *node, int64_t
 int gd_renumber(const int32_t *row, const int32_t *colptr, const void *edge, int32_t edge_bytes,
                 int64_t edges, int64_t expanded, const int32_t *source_rank, int64_t sources,
                 const int32_t *target_order, int32_t *row_out, int32_t *colptr_out, void *edge_out);
+
+/* ---- pack.c: rows for packed files, and their checksum (see there) ---- */
+typedef struct gd_packing {
+    const uint8_t *rows; /* a part of a table: `count` rows, the first of which is row `first` */
+    int64_t first, count, row_bytes;
+    const void *ids;          /* rows of the table in the order of the output */
+    int32_t wide;             /* 1: ids are int64_t; 0: int32_t */
+    int64_t position;         /* of the output's first row, for the checksum */
+    const int64_t *positions; /* or each row's position; NULL: they are consecutive */
+} gd_packing;
+/* out[i] = row ids[i] for i < n, and *sum += the rows' checksum; out == NULL: only the checksum.
+ * -ERANGE: an id is not in the part; *sum is as it was. */
+int gd_pack_rows(const gd_packing *p, int64_t n, uint8_t *out, uint64_t *sum);
+/* The checksum of n consecutive rows, the first of which is at `position`. */
+uint64_t gd_pack_sum(const uint8_t *rows, int64_t n, int64_t row_bytes, int64_t position);
+/* Make all that was written to the file system of `fd` durable; syncfs(2). */
+int gd_sync_file_system(int fd);
 #endif
