@@ -1,0 +1,200 @@
+"""The files of a packed layout: which output lies in which volume, and reserving their room.
+
+`Volumes` places the rows of many batches into a few files in the form of a store's arrays, and
+`reserve` makes all files at their full size before a row is written, so that a disk that is too
+small is an error at once. Both only count: the rows are written by `RowPacking` (rows.py). When not
+to use `Volumes`: for an array that belongs together, such as a segment's shared rows, which is one
+`ArrayInfo` of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnndrive.common.atomic_files import write_all
+from gnndrive.common.errors import StoreError
+from gnndrive.common.limits import refusal
+from gnndrive.common.memory import format_size
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
+from gnndrive.store.packed.durable import make_durable
+from gnndrive.store.packed.row_record import forget
+
+VOLUME_BYTES_MIN = 64 << 20
+_MARGIN_BYTES = 1 << 20  # for folders, records and the file system's metadata
+_BLOCK_BYTES = 512  # the unit of st_blocks
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the rows of one output lie.
+
+    Attributes:
+        volume: the number of the volume.
+        row: the position of the output's first row in the volume's array.
+        offset: the byte of the file at which that row starts.
+    """
+
+    volume: int
+    row: int
+    offset: int
+
+
+class Volumes:
+    """Places the outputs of one table into volumes, one behind the other.
+
+    A volume is full once it has `volume_bytes` or more, so an output is never divided, and a volume
+    has at most one output more than `volume_bytes`.
+
+    Args:
+        name: the folder of the volumes in the packed folder, such as "rows/x".
+        dtype: the name of the table's element type.
+        row_shape: the shape of one row.
+        volume_bytes: the least bytes of rows of each volume but the last.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        row_shape: tuple[int, ...],
+        volume_bytes: int = VOLUME_BYTES_MIN,
+    ) -> None:
+        self.name, self.dtype, self.row_shape = name, dtype, tuple(row_shape)
+        self.row_bytes = math.prod(self.row_shape) * storage_dtype(dtype).itemsize
+        self._rows: list[int] = []  # of each volume
+        self._volume_bytes = volume_bytes
+
+    def place(self, rows: int) -> Place:
+        """Place an output of `rows` rows, 0 or more, behind all earlier ones."""
+        if not self._rows or self._rows[-1] * self.row_bytes >= self._volume_bytes:
+            self._rows.append(0)
+        first = self._rows[-1]
+        self._rows[-1] += rows
+        return Place(len(self._rows) - 1, first, DATA_OFFSET + first * self.row_bytes)
+
+    def info(self, volume: int) -> ArrayInfo:
+        """A volume as an array, without checksum; its shape is final after the last `place`."""
+        shape = (self._rows[volume], *self.row_shape)
+        return ArrayInfo(f"{self.name}/{volume:03}", self.dtype, shape, "")
+
+    def infos(self) -> list[ArrayInfo]:
+        """All volumes, in order."""
+        return [self.info(volume) for volume in range(len(self._rows))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all volumes' files."""
+        return sum(info.nbytes for info in self.infos())
+
+
+def reserve(folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0) -> None:
+    """Make the files of `arrays` at their full size, with their headers, durably.
+
+    A file that is there keeps its rows, so an interrupted packing may reserve again. The records of
+    progress of tables whose files are not there are removed (row_record.py).
+
+    Args:
+        folder: the packed folder, which must exist.
+        arrays: the arrays; their files are relative to `folder`.
+        spool_bytes: bytes that will be needed besides, see `RowPacking.spool_bytes`.
+
+    Raises:
+        StoreError: the disk has less room than that; files that were not there before are removed.
+        ConfigError: too many files are open.
+    """
+    arrays = list(arrays)
+    missing = sum(max(0, info.nbytes - _allocated_bytes(folder / info.file)) for info in arrays)
+    needed = missing + spool_bytes
+    made: list[Path] = []
+    try:
+        if needed and needed + _MARGIN_BYTES > free_bytes(folder):
+            raise disk_full(folder, needed)
+        short = {info.file for info in arrays if _size(folder / info.file) < info.nbytes}
+        forget(folder, short)
+        for info in arrays:
+            path = folder / info.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                made.append(path)
+            _reserve_file(path, info.nbytes, npy_header(info))
+        make_durable(folder)
+    except OSError as error:
+        for path in made:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if error.errno in _FULL:
+            raise disk_full(folder, needed) from error
+        raise write_failure(folder, error) from error
+
+
+def reserve_spool(path: Path, nbytes: int) -> None:
+    """Make a file of `nbytes` without a header; keeps what is in it.
+
+    Raises:
+        OSError: the operating system's.
+    """
+    _reserve_file(path, nbytes, b"")
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that are free on the disk of `folder`."""
+    return shutil.disk_usage(folder).free
+
+
+def disk_full(folder: Path, needed: int) -> StoreError:
+    """The error for a disk that lacks room for `needed` more bytes in `folder`."""
+    return StoreError(
+        f"the disk is too full for {folder}: packing needs {needed:,} more bytes "
+        f"({format_size(needed)}) and {free_bytes(folder):,} are free; free some and run the same "
+        "again, or pack fewer batches or epochs, allow less with --disk, or choose a folder on "
+        "another disk with --out"
+    )
+
+
+def write_failure(path: Path, error: OSError) -> Exception:
+    """The error for a write to `path`, a file or the packed folder, that failed."""
+    if (refused := refusal(error.errno or 0)) is not None:
+        return refused
+    if error.errno in _FULL:
+        return StoreError(
+            f"the disk is too full for {path}: free some, and run the same again; it goes on where "
+            "it stopped"
+        )
+    return StoreError(
+        f"writing {path} failed ({error.strerror or error}): check the disk, and run the same "
+        "again; it goes on where it stopped"
+    )
+
+
+def _reserve_file(path: Path, nbytes: int, header: bytes) -> None:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    try:
+        if nbytes:
+            os.posix_fallocate(fd, 0, nbytes)
+        os.ftruncate(fd, nbytes)
+        if header and os.pread(fd, len(header), 0) != header:
+            write_all(fd, memoryview(header))
+    finally:
+        os.close(fd)
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.lstat(path).st_size
+    except FileNotFoundError:
+        return -1
+
+
+def _allocated_bytes(path: Path) -> int:
+    try:
+        return os.lstat(path).st_blocks * _BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
