@@ -1,0 +1,238 @@
+"""Writes slices of rows to known places of files, past the page cache.
+
+A slice starts and ends at any byte. Its whole pages are written with O_DIRECT, the fragments of a
+page at its two ends through the page cache: buffered writes take 20 times the processor time for
+each byte, and dirty pages count in a cgroup. The caller's thread gathers into one buffer while
+threads of the writer write the others. Every write may be repeated.
+
+When not to use it: for a file that is written in order from its beginning; then only one fragment
+is ever left, and no second descriptor is needed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gnndrive.common.limits import named_limit
+from gnndrive.store.packed.durable import sync_file_system
+from gnndrive.store.packed.gathering import SUM_MODULUS, Ids, gather
+from gnndrive.store.packed.table_parts import PAGE_BYTES, Bytes, Part, page_buffer, whole_pages
+from gnndrive.store.packed.volumes import write_failure
+
+BUFFERS = 4
+BUFFER_BYTES = 4 << 20  # long enough for the disk's full bandwidth
+_THREADS = 2
+_FILES_MAX = 32  # open at the same time, each with two descriptors
+_SYNCED_BYTES_MIN = 1 << 20
+_DIRECT_BYTES_MIN = 32 << 10  # shorter slices are cheaper through the page cache
+
+
+def buffer_bytes(row_bytes: int) -> int:
+    """Bytes of each of a writer's `BUFFERS` buffers."""
+    return max(BUFFER_BYTES, whole_pages(row_bytes) + PAGE_BYTES)
+
+
+class _File:
+    """An open file: one descriptor for whole pages, one for fragments.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.direct = path, -1
+        self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            self.direct = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECT)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                os.close(self.fd)
+                raise
+
+    def write(self, buffer: Bytes, base: int, start: int, end: int) -> int:
+        """Write buffer[start:end]; buffer[0] belongs at byte `base` of the file, on a page.
+
+        Returns:
+            How many of the bytes went through the page cache.
+
+        Raises:
+            OSError: the operating system's.
+        """
+        head, tail = whole_pages(start), end // PAGE_BYTES * PAGE_BYTES
+        if self.direct < 0 or tail - head < _DIRECT_BYTES_MIN:
+            self._put(self.fd, buffer, base, start, end)
+            return end - start
+        self._put(self.fd, buffer, base, start, head)
+        try:
+            self._put(self.direct, buffer, base, head, tail)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._put(self.fd, buffer, base, head, end)  # it refuses such writes after all
+            return end - start
+        self._put(self.fd, buffer, base, tail, end)
+        return head - start + end - tail
+
+    def _put(self, fd: int, buffer: Bytes, base: int, start: int, end: int) -> None:
+        while start < end:
+            start += os.pwrite(fd, buffer[start:end].data, base + start)
+
+    def close(self, drop: bool) -> None:
+        """Close the file; `drop` its clean pages from the page cache if it has whole ones there."""
+        if drop and self.direct < 0:
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        for fd in (self.fd, self.direct):
+            if fd >= 0:
+                os.close(fd)
+
+
+class RowWriter:
+    """See the module. A context manager; after an error it can only be closed.
+
+    Args:
+        folder: the packed folder, for syncs and errors; all files are on its file system.
+        row_bytes: bytes of one row.
+        dirty_bytes_max: how many bytes may wait in the page cache to be written to the disk.
+    """
+
+    def __init__(self, folder: Path, row_bytes: int, dirty_bytes_max: int) -> None:
+        self._folder, self._row_bytes = folder, row_bytes
+        self._dirty, self._dirty_max = 0, dirty_bytes_max
+        self._free: queue.SimpleQueue[Bytes] = queue.SimpleQueue()
+        for _ in range(BUFFERS):
+            self._free.put(page_buffer(buffer_bytes(row_bytes)))
+        self._files: dict[Path, _File] = {}
+        self._lock = threading.Lock()
+        self._failed: tuple[Path, BaseException] | None = None  # the first failure of a write
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gnndrive-write")
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._threads.shutdown()
+        for file in self._files.values():
+            file.close(drop=False)
+        self._files.clear()
+
+    def write(self, part: Part, path: Path, offset: int, ids: Ids, position: int) -> int:
+        """Gather rows of a part, and have them written.
+
+        Args:
+            part: the part; it must stay valid until this returns.
+            path: the file, at its full size.
+            offset: where the first row starts in the file, in bytes.
+            ids: numbers of the rows, in the order of the file; [n].
+            position: the position of the first row in the file's array, for the checksum.
+
+        Returns:
+            The rows' checksum.
+
+        Raises:
+            StoreError: this or an earlier write failed.
+            ConfigError: too many files are open, or threads started.
+        """
+        total, done, width = 0, 0, self._row_bytes
+        if self._dirty >= self._dirty_max:
+            self.sync()
+        file = self._open(path)
+        start = end = offset % PAGE_BYTES  # the valid bytes of the buffer
+        base = offset - start
+        buffer = self._take()
+        while done < len(ids):
+            count = min((buffer.size - end) // width, len(ids) - done)
+            taken = ids[done : done + count]
+            total += gather(part, width, taken, position + done, buffer[end:])
+            done, end = done + count, end + count * width
+            if done == len(ids):
+                break
+            cut = end // PAGE_BYTES * PAGE_BYTES
+            following = self._take()
+            following[: end - cut] = buffer[cut:end]
+            self._submit(file, buffer, base, start, cut)
+            buffer, base, start, end = following, base + cut, 0, end - cut
+        self._submit(file, buffer, base, start, end)
+        return total % SUM_MODULUS
+
+    def sync(self) -> None:
+        """Wait for all writes, and make them durable.
+
+        Raises:
+            StoreError: a write failed, or the sync did.
+        """
+        self._settle()
+        try:
+            fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sync_file_system(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise write_failure(self._folder, error) from error
+        self._dirty = 0
+        self._close_files(drop=True)
+
+    def _open(self, path: Path) -> _File:
+        file = self._files.get(path)
+        if file is not None:
+            return file
+        if len(self._files) >= _FILES_MAX:
+            self._settle()
+            self._close_files(drop=False)
+        try:
+            file = self._files[path] = _File(path)
+        except OSError as error:
+            raise write_failure(path, error) from error
+        return file
+
+    def _close_files(self, drop: bool) -> None:
+        while self._files:
+            self._files.popitem()[1].close(drop)
+
+    def _take(self) -> Bytes:
+        """A buffer that no thread writes; waits for one."""
+        buffer = self._free.get()
+        self._check()
+        return buffer
+
+    def _submit(self, file: _File, buffer: Bytes, base: int, start: int, end: int) -> None:
+        with named_limit():
+            self._threads.submit(self._write, file, buffer, base, start, end)
+
+    def _write(self, file: _File, buffer: Bytes, base: int, start: int, end: int) -> None:
+        try:
+            dirty = file.write(buffer, base, start, end)
+            if dirty >= _SYNCED_BYTES_MIN:  # a file system without direct writes
+                os.fdatasync(file.fd)
+                dirty = 0
+            with self._lock:
+                self._dirty += dirty
+        except BaseException as error:
+            if self._failed is None:
+                self._failed = file.path, error
+        finally:
+            self._free.put(buffer)
+
+    def _settle(self) -> None:
+        """Wait for all writes.
+
+        Raises:
+            StoreError: a write failed.
+        """
+        buffers = [self._free.get() for _ in range(BUFFERS)]
+        for buffer in buffers:
+            self._free.put(buffer)
+        self._check()
+
+    def _check(self) -> None:
+        if self._failed is None:
+            return
+        path, error = self._failed
+        if isinstance(error, OSError):
+            raise write_failure(path, error) from error
+        raise error
