@@ -21,8 +21,8 @@ from pathlib import Path
 from gnndrive.common.limits import named_limit
 from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids, gather
+from gnndrive.store.packed.row_volumes import write_failure
 from gnndrive.store.packed.table_parts import PAGE_BYTES, Bytes, Part, page_buffer, whole_pages
-from gnndrive.store.packed.volumes import write_failure
 
 BUFFERS = 4
 BUFFER_BYTES = 4 << 20  # long enough for the disk's full bandwidth

@@ -28,9 +28,9 @@ from gnndrive.store.format import Progress
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids
 from gnndrive.store.packed.outputs import Output, Piece, divide
 from gnndrive.store.packed.row_record import SUFFIX, RowRecord, load
+from gnndrive.store.packed.row_volumes import disk_full, free_bytes, reserve_spool, write_failure
 from gnndrive.store.packed.row_writer import BUFFERS, RowWriter, buffer_bytes
 from gnndrive.store.packed.table_parts import PAGE_BYTES, DirectReader, Part, TableParts
-from gnndrive.store.packed.volumes import disk_full, free_bytes, reserve_spool, write_failure
 
 MEMORY_MIN = 64 << 20
 _SHARE = 8  # of the memory for dirty pages, and again for ids that are put in order

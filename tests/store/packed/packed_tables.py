@@ -12,7 +12,7 @@ import numpy as np
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.packed.outputs import Output
-from gnndrive.store.packed.volumes import Volumes, reserve
+from gnndrive.store.packed.row_volumes import Volumes, reserve
 
 MEMORY = 64 << 20
 MASK = (1 << 64) - 1

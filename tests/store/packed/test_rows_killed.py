@@ -19,8 +19,8 @@ from gnndrive.common.errors import StoreError
 from gnndrive.common.records import TableFile
 from gnndrive.store.packed import durable, row_writer
 from gnndrive.store.packed.outputs import Output
+from gnndrive.store.packed.row_volumes import Volumes, reserve
 from gnndrive.store.packed.rows import RowPacking
-from gnndrive.store.packed.volumes import Volumes, reserve
 from tests.store.packed.packed_tables import MEMORY, check_outputs, contents, make_table, sets_order
 
 Small = Callable[..., None]

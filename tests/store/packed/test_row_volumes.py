@@ -12,8 +12,8 @@ import pytest
 
 from gnndrive.common.errors import StoreError
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo
-from gnndrive.store.packed import volumes as module
-from gnndrive.store.packed.volumes import VOLUME_BYTES_MIN, Place, Volumes, reserve
+from gnndrive.store.packed import row_volumes as module
+from gnndrive.store.packed.row_volumes import VOLUME_BYTES_MIN, Place, Volumes, reserve
 
 
 def test_places_are_dense_and_volumes_are_long_enough() -> None:
