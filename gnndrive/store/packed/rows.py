@@ -3,7 +3,8 @@
 `RowPacking` reads the table once, in parts that fit in memory, and for each part writes the rows of
 every output at their known places. Rows in another order than their ids' go through a spool
 (outputs.py). Every write may be repeated, and a record counts the parts that are durable, so a
-packing that is killed at any moment repeats one part at most and ends with the same bytes.
+packing that is killed at any moment repeats one part at most (parts of less than 128 MiB count
+together) and ends with the same bytes.
 
 When not to use it: to copy a few rows of a large table, because it reads all of the table between
 the smallest and the largest id.
@@ -33,6 +34,7 @@ from gnndrive.store.packed.row_writer import BUFFERS, RowWriter, buffer_bytes
 from gnndrive.store.packed.table_parts import PAGE_BYTES, DirectReader, Part, TableParts
 
 MEMORY_MIN = 64 << 20
+SYNC_BYTES = 128 << 20  # of the table: a sync takes 30 ms, so smaller parts share one
 _SHARE = 8  # of the memory for dirty pages, and again for ids that are put in order
 _BYTES_A_SORTED_ID = 32
 
@@ -144,8 +146,12 @@ class RowPacking:
             with closing(table.parts(first, self._division.last)) as parts:
                 for part in parts:
                     self._write_part(writer, part, record)
-                    writer.sync()
                     record.rows = part.first + part.count
+                    left = self._division.last - record.rows
+                    if left and (record.rows - first) * self.table.row_bytes < SYNC_BYTES:
+                        continue
+                    writer.sync()
+                    first = record.rows
                     self._save(record)
                     progress(f"rows {self.name}", record.written, total)
             self._order(writer, table, record, progress)

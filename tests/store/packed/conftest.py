@@ -34,6 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             fitting = max((part_bytes - 2 * 4096) // row_bytes, 1)
             return Budget(part_bytes, dirty_bytes, min(slice_rows, fitting))
 
+        monkeypatch.setattr(rows, "SYNC_BYTES", 1)
         for module in (rows, row_checks):
             monkeypatch.setattr(module, "budget_for", budget)
 

@@ -15,6 +15,7 @@ from gnndrive.common.errors import ConfigError, ReadError, StoreError
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.packed import outputs as outputs_module
 from gnndrive.store.packed import row_writer, table_parts
+from gnndrive.store.packed import rows as rows_module
 from gnndrive.store.packed.outputs import Output, divide
 from gnndrive.store.packed.rows import RowPacking, budget_for
 from tests.store.packed.packed_tables import (
@@ -319,6 +320,22 @@ def test_dirty_pages_are_bounded(
         counts.append(len(file_system_syncs))
         assert set(file_system_syncs) == {str(tmp_path / "p")}
     assert counts[1] >= counts[0] + 5
+
+
+def test_small_parts_share_a_sync(
+    tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch, file_system_syncs: list[str]
+) -> None:
+    table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
+    outputs = place_all(tmp_path / "p", table, [np.arange(1000)])
+    small(2 * 4096 + 10_000)
+    monkeypatch.setattr(rows_module, "SYNC_BYTES", 35_000)
+    file_system_syncs.clear()
+    told: list[int] = []
+    packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
+    packing.run(lambda what, done, total: told.append(done))
+    check_outputs(outputs, rows)
+    assert told == [0, 40_000, 80_000, 100_000]
+    assert len(file_system_syncs) == 4  # and one at the end
 
 
 def test_nothing_to_write(tmp_path: Path) -> None:
