@@ -39,9 +39,9 @@ import gnndrive
 from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.measure.calibrate import calibrate, cost_of
 from gnndrive.cli.report.text import peak_memory_bytes
+from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import DiskCost
-from gnndrive.disk.sequential_reader import STRETCH_BYTES
 from gnndrive.inference.layers import Layers
 from gnndrive.inference.outcome import Outcome
 from gnndrive.inference.run import Run, RunSettings

@@ -8,9 +8,7 @@ engine.
 
 from __future__ import annotations
 
-import errno
 import mmap
-import os
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -19,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.array_pool import private_map
-from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectFile, whole_pages
+from gnndrive.common.errors import StoreError
 from gnndrive.common.records import TableFile
-
-STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
-PAGE_BYTES = 4096  # no device requires a larger alignment
 
 
 class SequentialReader:
@@ -43,14 +39,9 @@ class SequentialReader:
         self.file = file
         self.dtype = np.dtype(file.dtype)
         self._pages: mmap.mmap | None = None
-        flags = os.O_RDONLY | os.O_CLOEXEC
+        short = f"became shorter than its {file.row_count} numbers: copy or import the store again"
         try:
-            try:
-                self._fd, self._direct = os.open(file.path, flags | os.O_DIRECT), True
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._fd, self._direct = os.open(file.path, flags), False
+            self._open = DirectFile(file.path, short)
         except OSError as error:
             raise StoreError(
                 f"{file.path} cannot be opened: {error.strerror}; check the store (gnndrive "
@@ -66,7 +57,7 @@ class SequentialReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._fd)
+        self._open.close()
 
     def stretches(
         self, first: int = 0, last: int | None = None
@@ -107,36 +98,5 @@ class SequentialReader:
         at = position * width // PAGE_BYTES * PAGE_BYTES
         length = min(STRETCH_BYTES, self.file.row_count * width - at)
         with memoryview(self._pages) as memory:
-            self._read(self.file.data_offset + at, length, memory[: whole_pages(length)])
+            self._open.read(self.file.data_offset + at, length, memory[: whole_pages(length)])
         return at // width, np.frombuffer(self._pages, self.dtype, length // width)
-
-    def _read(self, offset: int, length: int, memory: memoryview) -> None:
-        """Read `length` bytes at `offset` into `memory`, which is as long in whole pages."""
-        done = 0
-        while done < length:
-            try:
-                got = os.preadv(self._fd, [memory[done:]], offset + done)
-            except OSError as error:
-                if error.errno == errno.EINVAL and self._direct:
-                    self._reopen()
-                    continue
-                raise ReadError(self.file.path, offset + done, error.errno or 0) from error
-            if got == 0:
-                raise StoreError(
-                    f"{self.file.path} became shorter than its {self.file.row_count} numbers: "
-                    "copy or import the store again"
-                )
-            done += got
-        if not self._direct:
-            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
-
-    def _reopen(self) -> None:
-        """Reopen without O_DIRECT: the file system accepts the flag, but refuses these reads."""
-        buffered = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
-        os.close(self._fd)
-        self._fd, self._direct = buffered, False
-
-
-def whole_pages(nbytes: int) -> int:
-    """Return `nbytes`, rounded up to whole pages."""
-    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

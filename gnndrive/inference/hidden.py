@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from gnndrive.common.array_pool import private_map
+from gnndrive.common.direct_file import PAGE_BYTES, whole_pages
 from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import TableFile
-from gnndrive.disk.sequential_reader import PAGE_BYTES, whole_pages
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 
 PIECE_BYTES = 4 << 20  # long enough for the disk's full bandwidth

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gnndrive.common.direct_file import PAGE_BYTES, STRETCH_BYTES
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
@@ -19,8 +20,6 @@ from gnndrive.store.packed.gathering import SUM_MODULUS, gather, sum_of_rows
 from gnndrive.store.packed.outputs import Division, Output, divide
 from gnndrive.store.packed.rows import budget_for
 from gnndrive.store.packed.table_parts import (
-    PAGE_BYTES,
-    STRETCH_BYTES,
     DirectReader,
     Part,
     TableParts,

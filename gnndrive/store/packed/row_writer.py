@@ -18,11 +18,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from gnndrive.common.direct_file import PAGE_BYTES, whole_pages
 from gnndrive.common.limits import named_limit
 from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids, gather
 from gnndrive.store.packed.row_volumes import write_failure
-from gnndrive.store.packed.table_parts import PAGE_BYTES, Bytes, Part, page_buffer, whole_pages
+from gnndrive.store.packed.table_parts import Bytes, Part, page_buffer
 
 BUFFERS = 4
 BUFFER_BYTES = 4 << 20  # long enough for the disk's full bandwidth

@@ -8,7 +8,6 @@ read. When not to use it: for a few rows of a table, which an engine reads on de
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,18 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.array_pool import private_map
-from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.direct_file import PAGE_BYTES, STRETCH_BYTES, DirectFile, whole_pages
+from gnndrive.common.errors import StoreError
 from gnndrive.common.limits import named_limit, refusal
 from gnndrive.common.records import TableFile
 
-STRETCH_BYTES = 4 << 20  # long enough for the disk's full bandwidth
-PAGE_BYTES = 4096  # no device requires a larger alignment
 Bytes = npt.NDArray[np.uint8]
-
-
-def whole_pages(nbytes: int) -> int:
-    """Return `nbytes`, rounded up to whole pages."""
-    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def page_buffer(nbytes: int) -> Bytes:
@@ -67,14 +60,9 @@ class DirectReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._stopped = False
-        flags = os.O_RDONLY | os.O_CLOEXEC
+        short = "became shorter: copy or import the store again, and pack again"
         try:
-            try:
-                self._fd, self._direct = os.open(path, flags | os.O_DIRECT), True
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                self._fd, self._direct = os.open(path, flags), False
+            self._open = DirectFile(path, short)
         except OSError as error:
             raise refusal(error.errno or 0) or StoreError(
                 f"{self.path} cannot be opened: {error.strerror}; check the store (gnndrive verify)"
@@ -89,7 +77,7 @@ class DirectReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._fd)
+        self._open.close()
 
     def stop(self) -> None:
         """Have a `read` in another thread end after its current stretch."""
@@ -117,33 +105,8 @@ class DirectReader:
                     break
                 stretch = min(STRETCH_BYTES, end - at)
                 place = at - start
-                self._read(at, stretch, memory[place : place + whole_pages(stretch)])
+                self._open.read(at, stretch, memory[place : place + whole_pages(stretch)])
         return buffer[lead : lead + length]
-
-    def _read(self, offset: int, length: int, memory: memoryview) -> None:
-        """Read `length` bytes at `offset` into `memory`, which is as long in whole pages."""
-        done = 0
-        while done < length:
-            try:
-                got = os.preadv(self._fd, [memory[done:]], offset + done)
-            except OSError as error:
-                if error.errno == errno.EINVAL and self._direct:
-                    self._reopen()
-                    continue
-                raise ReadError(self.path, offset + done, error.errno or 0) from error
-            if got == 0:
-                raise StoreError(
-                    f"{self.path} became shorter: copy or import the store again, and pack again"
-                )
-            done += got
-        if not self._direct:
-            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
-
-    def _reopen(self) -> None:
-        """Reopen without O_DIRECT: the file system accepts the flag, but refuses these reads."""
-        buffered = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
-        os.close(self._fd)
-        self._fd, self._direct = buffered, False
 
 
 class TableParts:
