@@ -2,7 +2,7 @@
  *
  * The checksum of an array is the sum, modulo 2^64, of one number for each row, which depends on
  * the row's position and on its bytes. So the rows may be summed in any order and in any number of
- * steps. It finds damage and mistakes; it is no defence against somebody who wants to deceive.
+ * steps. It finds damage and mistakes; rows can be forged to have the same sum.
  *
  *   content(row) = sum over its words w[j] of w[j] + low32(w[j] ^ k[j]) * high32(w[j] ^ k[j])
  *   number(position, row) = mix(content(row) ^ mix(GOLDEN * position + bytes of a row))

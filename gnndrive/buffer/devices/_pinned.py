@@ -64,7 +64,7 @@ class PinnedMemory:
             if int(code):
                 _forget_error(self._device)
                 del memory
-                with contextlib.suppress(BufferError):  # somebody else uses it
+                with contextlib.suppress(BufferError):  # another array still refers to it
                     mapping.close()
                 what = cudart.cudaGetErrorString(code)
                 raise MemoryError(f"cudaHostRegister of {nbytes:,} bytes: {what}")
