@@ -172,15 +172,3 @@ def count_reads(
         read += -(-own * row_bytes // page_bytes) * page_bytes
         wanted += (len(rows) + own) * row_bytes
     return Reads(requests, read, wanted)
-
-
-def amplification(
-    order: Int64Array,
-    members: Iterable[Members],
-    own_rows: Iterable[int],
-    row_bytes: int,
-    page_bytes: int = PAGE_BYTES,
-    gap_bytes: int = 0,
-) -> float:
-    """Return the bytes that batches read for each byte of their cold rows; see `count_reads`."""
-    return count_reads(order, members, own_rows, row_bytes, page_bytes, gap_bytes).amplification

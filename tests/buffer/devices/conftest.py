@@ -1,6 +1,7 @@
 """The devices and drivers that need no GPU."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from gnndrive.buffer.devices._staged import Driver
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from tests.buffer.devices.host_cupy import HostCupy
 from tests.second import Copier
 
 MAKE: dict[str, Callable[[], Device]] = {
@@ -29,3 +31,15 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 def driver(request: pytest.FixtureRequest) -> Driver:
     """A driver, with several seeds."""
     return SimulatedDriver(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the kernels are compiled for the host."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def cupy(folder: Path) -> HostCupy:
+    """CuPy whose kernels run on the host."""
+    return HostCupy(folder)

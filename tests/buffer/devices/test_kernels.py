@@ -34,16 +34,6 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture
-def cupy(folder: Path) -> HostCupy:
-    return HostCupy(folder)
-
-
 def on_gpu(tensor: torch.Tensor) -> Any:
     """A tensor that says it is in the GPU's memory."""
     return SimpleNamespace(data_ptr=tensor.data_ptr, shape=tensor.shape, is_cuda=True)

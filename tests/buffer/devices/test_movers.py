@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,16 +27,6 @@ SWITCHES = [
     MoveOptions(blocks=blocks, places_on_device=there, loads=loads, restrict=loads > 1)
     for blocks, there, loads in itertools.product((0, 1), (False, True), (1, 4))
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture
-def cupy(folder: Path) -> HostCupy:
-    return HostCupy(folder)
 
 
 @pytest.fixture

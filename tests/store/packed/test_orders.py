@@ -11,7 +11,7 @@ import pytest
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.packed import orders
 from gnndrive.store.packed.hot import choose_hot
-from gnndrive.store.packed.orders import ORDERS, amplification, count_reads, order_rows
+from gnndrive.store.packed.orders import ORDERS, count_reads, order_rows
 from gnndrive.store.packed.places import NodePlaces
 from tests.store.packed.uses import HOT, power_law
 
@@ -36,9 +36,9 @@ def amplified(segment: int, gap_bytes: int = 0) -> dict[str, float]:
     members = [places.members(ids) for ids in cold[:segment]]
     own = [len(ids) - len(used) for ids, used in zip(cold, members, strict=False)]
     return {
-        order: amplification(
+        order: count_reads(
             order_rows(order, members, rows, segment), members, own, 400, gap_bytes=gap_bytes
-        )
+        ).amplification
         for order in ORDERS
     }
 
