@@ -40,11 +40,7 @@ def parse(content: bytes, where: str) -> StoreInfo:
     Raises:
         StoreError: it is invalid, of another version of the format, or contradicts itself.
     """
-    try:
-        document = json.loads(content.decode(), parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{where} is not valid JSON ({error}): {_DAMAGED}") from None
-    top = Record(document, where, "store.json")
+    top = Record.parse(content, where, "store.json")
     if top.text("format") != FORMAT:
         raise StoreError(f"{where} does not belong to a gnndrive store: choose another folder")
     version = top.whole("version")
@@ -80,11 +76,7 @@ def parse_added(content: bytes, where: str, own: StoreInfo, folder: str) -> dict
         StoreError: it is invalid, or belongs to another store.
     """
     mend = f"remove {where}, and run the inference again that made it"
-    try:
-        document = json.loads(content.decode(), parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{where} is not valid JSON ({error}): {mend}") from None
-    top = Record(document, where, "the record", mend)
+    top = Record.parse(content, where, "the record", mend)
     if top.text("format") != ADDED_FORMAT or top.whole("version") != 1:
         raise top.error(f"is not of the format {ADDED_FORMAT}, version 1")
     if top.text("store") != sha256(dump(own)).hexdigest():
@@ -138,7 +130,7 @@ def _parse_nodes(record: Record) -> NodeType:
     return nodes
 
 
-def no_constant(name: str) -> None:
+def _no_constant(name: str) -> None:
     """Refuse NaN and Infinity, for which json calls this; JSON does not allow them.
 
     Raises:
@@ -162,6 +154,19 @@ class Record:
         if not isinstance(fields, dict):
             raise self.error("is not an object")
         self.fields = fields
+
+    @classmethod
+    def parse(cls, content: bytes, where: str, what: str, mend: str = _DAMAGED) -> Record:
+        """The object that a file of JSON holds.
+
+        Raises:
+            StoreError: it is invalid.
+        """
+        try:
+            document = json.loads(content.decode(), parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{where} is not valid JSON ({error}): {mend}") from None
+        return cls(document, where, what, mend)
 
     def error(self, problem: str) -> StoreError:
         """The error for a problem of this object; `problem` follows its name."""

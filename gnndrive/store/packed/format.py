@@ -27,7 +27,7 @@ from gnndrive.store.files import read_plain
 from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, JSON_BYTES_MAX, storage_dtype
 from gnndrive.store.packed.sections import Schema, parse_schema
 from gnndrive.store.packed.settings import PackSettings, parse_settings
-from gnndrive.store.parsing import Record, no_constant
+from gnndrive.store.parsing import Record
 from gnndrive.store.reader import Store
 
 FORMAT, VERSION = "gnndrive-pack", 1
@@ -141,11 +141,7 @@ def parse(content: bytes, where: str) -> PackInfo:
     Raises:
         StoreError: it is invalid, of another version of the format, or contradicts itself.
     """
-    try:
-        document = json.loads(content.decode(), parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{where} is not valid JSON ({error}): {MEND}") from None
-    top = Record(document, where, PACK_JSON, MEND)
+    top = Record.parse(content, where, PACK_JSON, MEND)
     if top.text("format") != FORMAT:
         raise StoreError(f"{where} does not belong to a pack: choose another folder")
     if top.whole("version") != VERSION:
