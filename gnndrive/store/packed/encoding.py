@@ -32,6 +32,7 @@ from gnndrive.common.records import (
 )
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import dtype_name
+from gnndrive.store.packed.placement import PLACING, placing_sections
 from gnndrive.store.packed.sections import ABSENT, Schema, Section, Type, narrow
 from gnndrive.store.types import Types, folder
 
@@ -91,8 +92,7 @@ def schema_of(
     found = _fixed_sections(form, types)
     if isinstance(sample, Subgraph):
         found += _metadata_sections(sample.output.metadata, seeds.of_edges)
-    for kind in ("hot", "shared"):
-        found += [Section(f"{kind}/{table.name}", "int32", "int32") for table in tables]
+    found += placing_sections(form, tables)
     node_types, edge_types = tuple(types.nodes), tuple(types.edges)
     return Schema(form, seeds.of_edges, seeds.type, hops, node_types, edge_types, tuple(found))
 
@@ -103,7 +103,7 @@ def check_schema(schema: Schema, types: Types, where: str) -> None:
     Raises:
         StoreError: it is not.
     """
-    more = ("metadata/", "hot/", "shared/")
+    more = ("metadata/", *PLACING)
     fixed = [each for each in schema.sections if not each.name.startswith(more)]
     metadata = [each.name for each in schema.sections if each.name.startswith("metadata/")]
     fits = fixed == _fixed_sections(schema.form, types)
@@ -196,7 +196,7 @@ def sections_of(batch: RecordedBatch, schema: Schema) -> Sections:
         metadata = sample.output.metadata
         found |= {f"metadata/{place}": each for place, each in enumerate(metadata)}
     for section in schema.sections:
-        if section.name.startswith(("hot/", "shared/")):
+        if section.name.startswith(PLACING):
             found[section.name] = np.empty(0, np.int32)
     return {each.name: _stored(found.get(each.name), each) for each in schema.sections}
 
