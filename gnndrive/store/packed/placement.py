@@ -1,18 +1,19 @@
 """Where the rows of recorded batches lie: the sections and columns that placing adds.
 
-A table's rows lie at three levels: `hot` (the slots of `hot/TABLE.npy`, the hottest first),
-`shared` (rows of the segment's file `shared/TABLE/SEGMENT.npy`) and `chunk` (consecutive rows of
-`rows/TABLE/VOLUME.npy`, the batch's own).
+A table's rows are in one file, `rows/TABLE.npy`: the hot rows first, the hottest of them first; then
+for each segment its shared rows, and behind them the chunks of its batches. So a row lies at one of
+three levels: `hot` (its number in the file is its slot), `shared` (used by several batches of the
+segment) or `chunk` (the batch's own consecutive rows).
 
 One table, the nodes' of a plain sample, is *arranged*: the nodes of each hop were put into the
 order in which their rows lie (places.py), so counts by hop and level say where each row is. The
 entries of all other tables keep their order; their section `order/TABLE` lists them as chunk |
-shared | hot. In both, the chunk's rows are in the order of the entries so listed, and
-`shared/TABLE` and `hot/TABLE` have one number for each shared or hot entry, in that order.
+shared | hot. In both, the chunk's rows are in the order of the entries so listed, `hot/TABLE` has the slot of each
+hot entry, and `shared/TABLE` the place of each shared entry among the segment's shared rows.
 
-Columns of the index for each table: "volume TABLE" and "first TABLE", where its chunk begins;
-"chunk TABLE HOP", "shared TABLE HOP" and "hot TABLE HOP", the counts (one "hop" unless arranged);
-"band TABLE K", how many of its hot entries have a slot in band K of `hot/TABLE.bands.npy`.
+Columns of the index for each table: "segment TABLE" and "first TABLE", the rows of the file at
+which the segment's shared rows and the batch's chunk begin; "chunk TABLE HOP", "shared TABLE HOP" and "hot TABLE HOP", the counts (one "hop" unless arranged);
+"band TABLE K", how many of its hot entries have a slot in band K of `ids/TABLE/bands.npy`.
 """
 
 from __future__ import annotations
@@ -72,24 +73,25 @@ class TablePlaces:
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        names = [f"volume {self.name}", f"first {self.name}"]
+        names = [f"segment {self.name}", f"first {self.name}"]
         names += [f"{level} {self.name} {hop}" for hop in range(self.hops) for level in LEVELS]
         return names + [f"band {self.name} {band}" for band in range(BANDS)]
 
-    def row(self, volume: int, first: int, counts: Int64Array, bands: Int64Array) -> list[int]:
+    def row(self, segment: int, first: int, counts: Int64Array, bands: Int64Array) -> list[int]:
         """The columns of one batch.
 
         Args:
-            volume, first: the file of the chunk, and the position of its first row in it.
+            segment, first: the rows of the file at which the segment's shared rows and the batch's
+                chunk begin.
             counts: entries by hop and level, int64 [hops, 3].
             bands: hot entries by band, int64 [BANDS].
         """
         assert counts.shape == (self.hops, len(LEVELS))
-        return [volume, first, *counts.reshape(-1).tolist(), *bands.tolist()]
+        return [segment, first, *counts.reshape(-1).tolist(), *bands.tolist()]
 
-    def chunk(self, index: Int64Array) -> tuple[int, int]:
-        """The volume and the position of the first row of a batch's chunk, from its row of the
-        index."""
+    def starts(self, index: Int64Array) -> tuple[int, int]:
+        """The rows of the file at which the segment's shared rows and the batch's chunk begin, from
+        its row of the index."""
         return int(index[self.first]), int(index[self.first + 1])
 
     def counts(self, index: Int64Array) -> Int64Array:
