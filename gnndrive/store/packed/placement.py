@@ -1,19 +1,21 @@
 """Where the rows of recorded batches lie: the sections and columns that placing adds.
 
-A table's rows are in one file, `rows/TABLE.npy`: the hot rows first, the hottest of them first; then
-for each segment its shared rows, and behind them the chunks of its batches. So a row lies at one of
-three levels: `hot` (its number in the file is its slot), `shared` (used by several batches of the
-segment) or `chunk` (the batch's own consecutive rows).
+A table's rows are in one file, `rows/TABLE.npy`: the hot rows first, the hottest of them first;
+then for each segment its shared rows, and behind them the chunks of its batches. So a row lies at
+one of three levels: `hot` (its number in the file is its slot), `shared` (used by several batches
+of the segment) or `chunk` (the batch's own consecutive rows).
 
 One table, the nodes' of a plain sample, is *arranged*: the nodes of each hop were put into the
 order in which their rows lie (places.py), so counts by hop and level say where each row is. The
 entries of all other tables keep their order; their section `order/TABLE` lists them as chunk |
-shared | hot. In both, the chunk's rows are in the order of the entries so listed, `hot/TABLE` has the slot of each
-hot entry, and `shared/TABLE` the place of each shared entry among the segment's shared rows.
+shared | hot. In both, the chunk's rows are in the order of the entries so listed, `hot/TABLE` has
+the slot of each hot entry, and `shared/TABLE` the place of each shared entry among the segment's
+shared rows.
 
 Columns of the index for each table: "segment TABLE" and "first TABLE", the rows of the file at
-which the segment's shared rows and the batch's chunk begin; "chunk TABLE HOP", "shared TABLE HOP" and "hot TABLE HOP", the counts (one "hop" unless arranged);
-"band TABLE K", how many of its hot entries have a slot in band K of `ids/TABLE/bands.npy`.
+which the segment's shared rows and the batch's chunk begin; "chunk TABLE HOP", "shared TABLE HOP"
+and "hot TABLE HOP", the counts (one "hop" unless arranged); "band TABLE K", how many of its hot
+entries have a slot in band K of `ids/TABLE/bands.npy`.
 """
 
 from __future__ import annotations
