@@ -54,6 +54,15 @@ typedef struct gd_packing {
 int gd_pack_rows(const gd_packing *p, int64_t n, uint8_t *out, uint64_t *sum);
 /* The checksum of n consecutive rows, the first of which is at `position`. */
 uint64_t gd_pack_sum(const uint8_t *rows, int64_t n, int64_t row_bytes, int64_t position);
+/* ---- residents.c: the slots of a replayed batch's rows ---- */
+/* A row below `residents` has the slot of its number; the others get `slot`, slot + 1, … and are
+ * written to load_rows[] and load_slots[], which have room for n. alias[i] is the slot of rows[i].
+ * Returns how many rows are to be loaded. -ERANGE: a row is not in [0, row_count); -ENOSPC: more
+ * than place_rows are to be loaded. */
+int64_t gd_place_rows(const int64_t *rows, int64_t n, int64_t row_count, int64_t residents,
+                      int32_t slot, int64_t place_rows, int32_t *alias, int64_t *load_rows,
+                      int32_t *load_slots);
+/* ---- durability ---- */
 /* Make all that was written to the file system of `fd` durable; syncfs(2). */
 int gd_sync_file_system(int fd);
 #endif

@@ -18,16 +18,16 @@ import asyncio
 import errno
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil
-from typing import Any
+from functools import partial
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
 from gnndrive.buffer.fetch_queue import FetchQueue
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.partial_admission import PartialAdmission
-from gnndrive.buffer.slot_table import SlotHold, SlotTable
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import check, lib
+from gnndrive.buffer.refusal import raise_refusal
+from gnndrive.buffer.residents import Residents
+from gnndrive.buffer.row_table import RowHold, RowTable
+from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.records import Int64Array
 
 # Such a part takes 10 ms to admit and 100 ms to read; the first parts of a sweep are smaller. Reads
@@ -51,7 +51,7 @@ class FeatureBuffer:
         watchers: leases whose `ready` waits until their rows are valid or failed.
     """
 
-    def __init__(self, tables: Mapping[str, SlotTable], part_rows: int = PART_ROWS) -> None:
+    def __init__(self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS) -> None:
         self.tables = dict(tables)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
@@ -59,6 +59,7 @@ class FeatureBuffer:
         self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
         self._fetches = FetchQueue(self._rows_settled, self.fail)
+        self._residents = Residents(self.tables.values(), self._fetches.begin, self.fail)
         self._broken: BaseException | None = None
         self.retired = False
         self._rows_missing = 0  # rows fetched for the sweep at the head of the queue
@@ -193,18 +194,20 @@ class FeatureBuffer:
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
                 for name in tickets[0].rows
             }
-        if any(len(rows) > self._part_rows for rows in sweep.rows.values()):
-            return self._begin_partial(tickets)
+        tables = {name: self.tables[name] for name in sweep.rows}
+        parted = {name: each for name, each in tables.items() if isinstance(each, SlotTable)}
+        if any(len(sweep.rows[name]) > self._part_rows for name in parted):
+            return self._begin_partial(tickets, parted)
         if len(sweep.rows) > 1:  # all tables or none: probe each before the first is changed
             found = {name: self.tables[name].probe(rows) for name, rows in sweep.rows.items()}
-            fits = [self._fits(sweep, name, *one) for name, one in found.items()]
+            fits = [self._fits(sweep, name, *answer) for name, answer in found.items()]
             if not all(fits):
                 return None
-        holds: dict[str, SlotHold] = {}
+        holds: dict[str, RowHold] = {}
         try:
             for name, rows in sweep.rows.items():
-                code, found, hold = self.tables[name].admit(rows)
-                if not self._fits(sweep, name, code, found):
+                code, deficit, hold = self.tables[name].admit(rows)
+                if not self._fits(sweep, name, code, deficit):
                     assert not holds, "each of several tables was probed"
                     return None
                 assert hold is not None
@@ -216,14 +219,18 @@ class FeatureBuffer:
         except Exception:
             for hold in holds.values():
                 hold.fail_unfetched()
-                hold.table.release(hold.alias)
+                hold.release(0, len(hold.alias))
             raise
 
-    def _begin_partial(self, tickets: list[Ticket]) -> list[Lease] | None:
+    def _begin_partial(
+        self, tickets: list[Ticket], tables: Mapping[str, SlotTable]
+    ) -> list[Lease] | None:
         """Begin to admit in parts a sweep that is larger than one part."""
         sweep = tickets[0].sweep
         assert sweep.rows is not None
-        admission = PartialAdmission(self.tables, sweep.rows, self._part_rows, self._raise_refusal)
+        admission = PartialAdmission(
+            tables, sweep.rows, self._part_rows, partial(raise_refusal, self.tables)
+        )
         self._partial = tickets, admission
         sweep.try_anew()
         return self._admit_parts(tickets, admission)
@@ -271,7 +278,7 @@ class FeatureBuffer:
                     self.tables[name].withdraw(ticket.index, ids)
             ticket.arrived = True
 
-    def _make_leases(self, tickets: list[Ticket], holds: dict[str, SlotHold]) -> list[Lease]:
+    def _make_leases(self, tickets: list[Ticket], holds: Mapping[str, RowHold]) -> list[Lease]:
         """A lease for each ticket, from what they hold together."""
         asked = sum(len(ids) for ticket in tickets for ids in ticket.rows.values())
         self.missing_share, self._rows_missing = self._rows_missing / max(asked, 1), 0
@@ -284,45 +291,29 @@ class FeatureBuffer:
             for place in range(len(tickets))
         ]
 
-    def _fits(self, sweep: Sweep, name: str, code: int, found: Any) -> bool:
-        """Whether `sweep` fits, by a slot table's answer; if not, note the slots that it needs."""
+    def _fits(self, sweep: Sweep, name: str, code: int, deficit: int) -> bool:
+        """Whether `sweep` fits, by a table's answer; if not, note the slots that it needs."""
         if code == -errno.EAGAIN:
             # These batches are first in line, so a retry fails until that many slots are available.
-            sweep.slots_needed = {name: self.tables[name].available + int(found.deficit)}
+            sweep.slots_needed = {name: self.tables[name].available + deficit}
             return False
         if code:
-            self._raise_refusal(name, code, found)
+            raise_refusal(self.tables, name, code, deficit)
         return True
-
-    def _raise_refusal(self, name: str, code: int, found: Any) -> None:
-        """Raise the error for `code`, which the slot table `name` answered."""
-        table = self.tables[name]
-        if code == -errno.ENOSPC:
-            need = table.slots + int(found.deficit)
-            most = table.batch_rows_max
-            # Tables share buffer= in proportion to their largest batches, rounded down.
-            several = len(self.tables) > 1
-            whole = sum((each.slots + several) * each.row_bytes for each in self.tables.values())
-            a_slot = whole / table.slots
-            any_batch = f" ({_budget_text(most * a_slot)} holds any batch)" if most else ""
-            raise ConfigError(
-                f"the feature buffer holds {table.slots:,} rows of {name!r} "
-                f"({_budget_text(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
-                f'give it at least buffer="{_budget_text(need * a_slot)}"{any_batch}, '
-                "or a smaller batch_size or num_neighbors"
-            )
-        if code == -errno.ERANGE:
-            raise IndexError(f"a row id of {name!r} is out of range: check neighbor_sampler=")
-        check(code, "admission")
 
     # ---- fetches ----
 
-    def _begin_fetch(self, hold: SlotHold) -> None:
+    def begin_residents(self) -> None:
+        """Fetch the rows that never leave the buffer, if there are such; batches wait for them."""
+        self._residents.begin()
+
+    def _begin_fetch(self, hold: RowHold) -> None:
         assert hold.loads is not None
         self._rows_missing += len(hold.loads[0])
         self._fetches.begin(hold)
 
     def _rows_settled(self) -> None:
+        self._residents.go_on()
         for lease in list(self.watchers):
             lease.wake_if_settled()
         self.advance()
@@ -373,12 +364,10 @@ class FeatureBuffer:
         """Check every invariant of the slot tables.
 
         Raises:
-            AssertionError: one does not hold; native/verify.c explains its number.
+            AssertionError: one does not hold.
         """
-        for name, table in self.tables.items():
-            code = lib.gd_buffer_verify(table.handle)
-            if code:
-                raise AssertionError(f"the slot table of {name!r} breaks invariant {code}")
+        for table in self.tables.values():
+            table.verify()
 
     def close(self) -> None:
         """Free the slots' memory. Only after `drain` (rule 13).
@@ -390,9 +379,3 @@ class FeatureBuffer:
             raise RuntimeError("drain the feature buffer before closing it")
         for table in self.tables.values():
             table.memory.close()
-
-
-def _budget_text(count: float) -> str:
-    """Bytes as text for buffer=: whole megabytes (10⁶), or kilobytes below ten, rounded up."""
-    unit, name = (1_000_000, "MB") if count >= 10_000_000 else (1_000, "KB")
-    return f"{ceil(count / unit)}{name}"

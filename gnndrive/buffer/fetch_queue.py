@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gnndrive.buffer.slot_table import SlotHold, SlotTable
+from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.tiers.base import Fetch
@@ -44,12 +44,12 @@ class FetchQueue:
     ) -> None:
         self._on_settled, self._on_broken = settled, broken
         self._fetches: dict[asyncio.Task[None], Fetch] = {}
-        self._waiting: deque[tuple[SlotTable, Portion]] = deque()
+        self._waiting: deque[tuple[RowTable, Portion]] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._fetches or self._waiting)
 
-    def begin(self, hold: SlotHold) -> None:
+    def begin(self, hold: RowHold) -> None:
         """Fetch the rows that a hold has to load, now or as soon as there is staging for them.
 
         Raises:
@@ -72,7 +72,7 @@ class FetchQueue:
             hold.loads = rows, slots = rows[most:], slots[most:]
         hold.loads = None
 
-    def _start_fetch(self, table: SlotTable, landing: Landing, portion: Portion) -> None:
+    def _start_fetch(self, table: RowTable, landing: Landing, portion: Portion) -> None:
         """Start a fetch; its task commits the stretches, then returns the staging."""
         rows, slots = portion
         places = slots if landing.places is None else landing.places
@@ -102,7 +102,7 @@ class FetchQueue:
             except Exception as error:
                 self._on_broken(error)
 
-    async def _commit_stretches(self, table: SlotTable, landing: Landing, fetch: Fetch) -> None:
+    async def _commit_stretches(self, table: RowTable, landing: Landing, fetch: Fetch) -> None:
         """Make rows valid as they land, until the fetch has ended."""
         error: Exception | None = None
         async for stretch in fetch:  # to its end, even after an error: the kernel may still write
@@ -135,7 +135,7 @@ class FetchQueue:
         for fetch in self._fetches.values():
             fetch.cancel()
 
-    def _fail_rows(self, table: SlotTable, slots: Int32Array, error: int) -> None:
+    def _fail_rows(self, table: RowTable, slots: Int32Array, error: int) -> None:
         """Let the rows of `slots` fail with an errno."""
         failures = np.zeros(len(slots), FAILURE)
         failures["slot"], failures["error"] = slots, error

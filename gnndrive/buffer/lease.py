@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gnndrive.buffer.devices.base import Fence
-from gnndrive.buffer.slot_table import SlotHold
+from gnndrive.buffer.row_table import RowHold
 from gnndrive.common.records import Int32Array
 
 # If the next sweep waits for slots for a part, a lease releases its slots in this many steps: to
@@ -58,7 +58,7 @@ class Lease:
     Node aliases are slots: `alias("x")[i]` is the slot of row `ids[i]`, valid until `gather`.
     """
 
-    def __init__(self, gate: Gate, holds: dict[str, SlotHold]) -> None:
+    def __init__(self, gate: Gate, holds: dict[str, RowHold]) -> None:
         self._gate = gate
         self._holds = holds
         self._held = {name: len(hold.alias) for name, hold in holds.items()}
@@ -114,7 +114,7 @@ class Lease:
         hold, end = self._holds[table], self._held[table]
         self._held[table] = begin
         try:
-            hold.table.release(hold.alias[begin:end])
+            hold.release(begin, end)
             self._gate.advance()
         except Exception as error:  # no caller awaits this
             self._gate.fail(error)
@@ -138,19 +138,20 @@ class Lease:
             return
         steps = RELEASE_STEPS if self._gate.in_parts else 1
         left = [
-            (hold.table, slots)
+            (hold, int(part[0]), int(part[-1]) + 1)
             for name, hold in self._holds.items()
-            for slots in np.array_split(hold.alias[: self._held[name]], steps)
+            for part in np.array_split(range(self._held[name]), steps)
+            if len(part)
         ]
         try:
             # The last rows first: the first are the batch's hubs, which other batches share.
             while left and self._gate.in_parts:
-                table, slots = left.pop()
-                table.release(slots)
+                hold, begin, end = left.pop()
+                hold.release(begin, end)
                 self._gate.advance()
         finally:
-            for table, slots in reversed(left):
-                table.release(slots)
+            for hold, begin, end in reversed(left):
+                hold.release(begin, end)
             self._gate.advance()
 
     def _all_settled(self) -> bool:

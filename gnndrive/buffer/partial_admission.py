@@ -15,7 +15,6 @@ tried in vain.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -32,8 +31,8 @@ class PartialAdmission:
         rows: table name → row ids, int64 [n], duplicates allowed.
         part_rows: about how many rows a part has; the first has an eighth of that, and each has as
             many as all before it together, until that is reached.
-        raise_refusal: called with a table's name, a code (< 0) and the `gd_admission`; raises the
-            error that they mean.
+        raise_refusal: called with a table's name, a code (< 0) and the slots that are missing;
+            raises the error that they mean.
     """
 
     def __init__(
@@ -41,14 +40,14 @@ class PartialAdmission:
         tables: Mapping[str, SlotTable],
         rows: Mapping[str, Int64Array],
         part_rows: int,
-        raise_refusal: Callable[[str, int, Any], None],
+        raise_refusal: Callable[[str, int, int], None],
     ) -> None:
         self._admissions: dict[str, _TableAdmission] = {}
         try:
             for name, ids in rows.items():
-                code, found, held = tables[name].hold_present(ids)
+                code, deficit, held = tables[name].hold_present(ids)
                 if held is None:
-                    raise_refusal(name, code, found)
+                    raise_refusal(name, code, deficit)
                     raise AssertionError("raise_refusal did not raise")
                 self._admissions[name] = admission = _TableAdmission(held, ids)
                 admission.divide(part_rows)

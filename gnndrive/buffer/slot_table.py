@@ -16,6 +16,7 @@ import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
@@ -23,7 +24,7 @@ from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 
-class SlotTable:
+class SlotTable(RowTable):
     """The slots of one table in a feature buffer.
 
     Args:
@@ -67,13 +68,8 @@ class SlotTable:
             )
         self.handle = ffi.gc(handle, lib.gd_buffer_free)
         self._room = lib.gd_buffer_room(handle)
-        self.rows, self.slots = rows, slots
-        self.row_bytes = row_bytes
-        self.memory = memory
-        self.tier = tier
+        super().__init__(rows, slots, row_bytes, memory, tier, batch_rows_max, empty)
         self._policy = policy if policy is not None and policy.looks_ahead else None
-        self.batch_rows_max = batch_rows_max
-        self.empty = empty
         self._repeats = 0  # duplicate rows within one admission, as of two batches of a sweep
         self._window: Any = ffi.NULL
         # By index: the rows of batches for which the window has no place.
@@ -105,22 +101,14 @@ class SlotTable:
         names = [name for name, _ in ffi.typeof(counters[0]).fields]
         return {name: int(getattr(counters, name)) for name in names} | {"repeats": self._repeats}
 
-    def joined(self, parts: Sequence[Int64Array]) -> Int64Array:
-        """The rows of several batches, one behind the other, int64 [n]; `SlotHold.split` divides
-        them again."""
-        if len(parts) == 1:
-            return parts[0]
-        joined: Int64Array = self.empty(sum(map(len, parts)), np.int64)
-        return np.concatenate(parts, out=joined)
-
-    def probe(self, rows: Int64Array) -> tuple[int, Any]:
-        """What an admission of `rows` would answer: (0 or -errno, its `gd_admission`)."""
+    def probe(self, rows: Int64Array) -> tuple[int, int]:
+        """See `RowTable.probe`."""
         found = ffi.new("gd_admission *")
-        return int(lib.gd_buffer_probe(self.handle, pointer(rows), len(rows), found)), found
+        code = lib.gd_buffer_probe(self.handle, pointer(rows), len(rows), found)
+        return int(code), int(found.deficit)
 
     def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
-        """Whether the rows of batches, (index, int64 [n]) each, would fit together if no other
-        batch held a slot. True also for ids out of range: the admission raises the error."""
+        """See `RowTable.fits_together`."""
         parts = [rows for _, rows in batches]
         if sum(map(len, parts)) <= self.slots:
             return True
@@ -181,9 +169,8 @@ class SlotTable:
         assert self._policy is not None
         self._keys[:] = self._policy.keys(self._next_use.copy())
 
-    def admit(self, rows: Int64Array) -> tuple[int, Any, SlotHold | None]:
-        """Admit all of `rows` (int64 [n]) or none: (0 or -errno, the `gd_admission`, the hold or
-        None)."""
+    def admit(self, rows: Int64Array) -> tuple[int, int, SlotHold | None]:
+        """See `RowTable.admit`."""
         count = len(rows)
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
@@ -200,12 +187,12 @@ class SlotTable:
             found,
         )
         if code:
-            return int(code), found, None
+            return int(code), int(found.deficit), None
         self._repeats += count - int(found.hits + found.waits + found.loads)
         loads = (load_rows[: found.loads], load_slots[: found.loads])
-        return 0, found, SlotHold(self, alias, pending[: found.pending], loads)
+        return 0, 0, SlotHold(self, alias, pending[: found.pending], loads)
 
-    def hold_present(self, rows: Int64Array) -> tuple[int, Any, SlotHold | None]:
+    def hold_present(self, rows: Int64Array) -> tuple[int, int, SlotHold | None]:
         """Like `admit`, but only for those of `rows` that have a slot already, valid or loading;
         the others get an alias below 0 (`gd_buffer_hold`)."""
         count = len(rows)
@@ -221,15 +208,13 @@ class SlotTable:
             found,
         )
         if code:
-            return int(code), found, None
+            return int(code), int(found.deficit), None
         held = int(np.count_nonzero(alias >= 0))
         self._repeats += held - int(found.hits + found.waits)
-        return 0, found, SlotHold(self, alias, pending[: found.pending])
+        return 0, 0, SlotHold(self, alias, pending[: found.pending])
 
     def commit(self, stretch: Stretch) -> None:
-        """Mark the landed rows of a stretch as valid (rule 7), and the failed ones as failed: they
-        are unmapped, and their waiters get the error (rule 8). A slot that no lease holds any more
-        becomes reusable only here (rule 6)."""
+        """See `RowTable.commit`; failed rows are unmapped."""
         slots = stretch.slots
         check(holding_gil.gd_buffer_commit(self.handle, pointer(slots), len(slots)), "commit")
         if not len(stretch.failures):
@@ -245,19 +230,22 @@ class SlotTable:
         stays out of use (rule 6); a failed one is free after its last reference (rule 8)."""
         check(lib.gd_buffer_release(self.handle, pointer(alias), len(alias)), "release")
 
+    def verify(self) -> None:
+        """See `RowTable.verify`; native/verify.c explains the number of the invariant."""
+        code = lib.gd_buffer_verify(self.handle)
+        if code:
+            raise AssertionError(f"a slot table breaks invariant {code}")
 
-class SlotHold:
-    """What an admission holds of one table, for one batch or for all batches of a sweep.
+
+class SlotHold(RowHold):
+    """What an admission holds of one slot table; see `RowHold`.
 
     Attributes:
-        table: the slot table.
-        alias: the slot of each row, int32 [n].
         pending: slots that were not valid at admission, int32 [m].
         position: pending slots before this one are known to have settled.
-        loads: rows still to fetch, int64 [k], and their slots, int32 [k]; None: none.
     """
 
-    __slots__ = ("alias", "loads", "pending", "position", "table")
+    __slots__ = ("_table", "pending", "position")
 
     def __init__(
         self,
@@ -266,14 +254,19 @@ class SlotHold:
         pending: Int32Array,
         loads: tuple[Int64Array, Int32Array] | None = None,
     ) -> None:
-        self.table = table
+        self._table = table
         self.alias = alias
         self.pending = pending
         self.position = ffi.new("int64_t *")
         self.loads = loads
 
+    @property
+    def table(self) -> SlotTable:
+        """See `RowHold.table`."""
+        return self._table
+
     def split(self, counts: Sequence[int]) -> list[SlotHold]:
-        """A hold for each batch of a sweep, of `counts` rows; all wait for the sweep's rows."""
+        """See `RowHold.split`."""
         ends = np.cumsum(counts)
         assert ends[-1] == len(self.alias)
         return [
@@ -282,20 +275,20 @@ class SlotHold:
         ]
 
     def fail_unfetched(self) -> None:
-        """Mark the rows that are yet to be fetched as failed, because their fetch was refused."""
+        """See `RowHold.fail_unfetched`."""
         if self.loads is not None:
             slots = self.loads[1]
             check(lib.gd_buffer_fail(self.table.handle, pointer(slots), len(slots)), "fail")
 
     def settled(self) -> bool:
-        """Whether no row is loading any more."""
+        """See `RowHold.settled`."""
         handle, pending = self.table.handle, self.pending
         return bool(
             holding_gil.gd_buffer_settled(handle, pointer(pending), len(pending), self.position)
         )
 
     def error(self) -> Exception | None:
-        """The error of the first row that failed, or None."""
+        """See `RowHold.error`."""
         index = holding_gil.gd_buffer_first_failed(
             self.table.handle, pointer(self.alias), len(self.alias)
         )
@@ -305,3 +298,7 @@ class SlotHold:
         if failure["error"] == errno.ECANCELED:
             return ClosedError("the loader was closed while this batch was being read")
         return ReadError(self.table.tier.path, int(failure["offset"]), int(failure["error"]))
+
+    def release(self, begin: int, end: int) -> None:
+        """See `RowHold.release`."""
+        self._table.release(self.alias[begin:end])

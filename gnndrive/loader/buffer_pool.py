@@ -14,7 +14,9 @@ from functools import partial
 
 from gnndrive.buffer.devices.base import Device
 from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy, PolicyContext
+from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
@@ -71,6 +73,7 @@ class BufferPool:
             free = partial(self._device.free_bytes, self.settings.device[1])
             buffer = self._make(second_buffer(self.settings.plan, others, free))
         assert not buffer.retired
+        buffer.begin_residents()
         self._lent.append(buffer)
         return buffer
 
@@ -140,7 +143,7 @@ class BufferPool:
 
     def _make(self, plans: Sequence[TablePlan]) -> FeatureBuffer:
         """Make a buffer with a slot table for each of `plans`."""
-        tables: dict[str, SlotTable] = {}
+        tables: dict[str, RowTable] = {}
         try:
             for plan in plans:
                 tables[plan.name] = self._make_table(plan)
@@ -150,8 +153,8 @@ class BufferPool:
             raise
         return FeatureBuffer(tables)
 
-    def _make_table(self, plan: TablePlan) -> SlotTable:
-        """Make a slot table and the memory of its slots, which is the last to be allocated."""
+    def _make_table(self, plan: TablePlan) -> RowTable:
+        """Make a table and the memory of its slots, which is the last to be allocated."""
         slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
         tier, policy = self._make_tiers(plan), None
         if self.settings.policy is not None:
@@ -159,6 +162,11 @@ class BufferPool:
             policy = kind.make(PolicyContext(plan.name, plan.rows, slots, self._store))
         memory = self._device.allocate(slots, plan.row_bytes)
         try:
+            if plan.places:
+                return PlaceTable(
+                    plan.rows, plan.residents, plan.places, plan.place_rows, plan.row_bytes,
+                    memory, tier, self._empty,
+                )  # fmt: skip
             return SlotTable(
                 plan.rows, slots, plan.row_bytes, memory, tier, policy, plan.batch_rows_max,
                 self._empty,

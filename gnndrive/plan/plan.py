@@ -41,6 +41,9 @@ class TablePlan:
         slots: number of rows that the buffer holds at once.
         row_bytes: bytes of one row.
         batch_rows_max: the most rows of the table that one batch can need.
+        residents: rows that never leave the buffer, if it has places for whole batches.
+        places: how many batches may be in the buffer at once; 0: rows have slots of their own.
+        place_rows: the most rows of a batch that are not resident.
     """
 
     name: str
@@ -48,6 +51,9 @@ class TablePlan:
     slots: int
     row_bytes: int
     batch_rows_max: int
+    residents: int = 0
+    places: int = 0
+    place_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Plan:
         device_memory: the budget `device_memory=` in bytes; None: the user gave none.
         fetched: names of the arrays whose rows are read directly when batches need them, because
             memory has no room for their files.
+        levels: texts that say where a batch's rows come from, if the loader replays a pack.
     """
 
     lines: tuple[PlanItem, ...]
@@ -72,6 +79,7 @@ class Plan:
     device_lines: tuple[PlanItem, ...] = ()
     device_memory: int | None = None
     fetched: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
 
     @property
     def slots(self) -> int:
@@ -125,9 +133,9 @@ class Plan:
     def __str__(self) -> str:
         host = _format_items(self.lines, self.memory, "memory")
         if not self.device_lines:
-            return host
+            return "\n".join([host, *self.levels])
         device = _format_items(self.device_lines, self.device_memory, "device_memory")
-        return f"{host}\non the device\n{device}"
+        return "\n".join([host, "on the device", device, *self.levels])
 
 
 def _format_items(items: tuple[PlanItem, ...], budget: int | None, name: str) -> str:

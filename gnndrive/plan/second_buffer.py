@@ -25,8 +25,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     Raises:
         ConfigError: the buffer does not fit into `memory=` or the device's memory.
     """
-    tables = [replace(each, slots=max(min(each.slots, each.batch_rows_max), 1))
-              for each in plan.tables]  # fmt: skip
+    tables = [_for_one_batch(each) for each in plan.tables]
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
     slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables)
     host = slot_table_bytes + plan.epoch_bytes + (0 if plan.device_lines else rows_bytes)
@@ -43,6 +42,14 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
         budget = f"device_memory={format_size(plan.device_memory)}"
         _check_room(device, left, budget, "left", "device_memory")
     return tables
+
+
+def _for_one_batch(table: TablePlan) -> TablePlan:
+    """A table that holds one largest batch; one with places has a place for it and no residents."""
+    if table.places:
+        rows = table.batch_rows_max
+        return replace(table, slots=rows, residents=0, places=1, place_rows=rows)
+    return replace(table, slots=max(min(table.slots, table.batch_rows_max), 1))
 
 
 def _check_room(more: int, left: int, budget: str, how: str, name: str) -> None:

@@ -1,0 +1,212 @@
+"""The place table: rows that never leave the buffer, and a place for each batch's other rows.
+
+Where batches are replayed from a pack, it is known which rows are used most (`residents`) and how
+many others the largest batch needs. So there is no mapping table and no standby list: the first
+rows of the packed file have the slots of their own numbers for good, and behind them are a few
+places, each with room for the other rows of any batch. A batch is admitted when a place is free,
+and the place is free again when the batch's rows are gathered and all its reads have ended (rule
+6).
+
+When not to use it: for batches that are drawn, whose rows other batches may share.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import numpy as np
+
+from gnndrive.buffer.devices.base import SlotMemory
+from gnndrive.buffer.row_table import RowHold, RowTable
+from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.ffi import lib, pointer
+from gnndrive.common.records import Int32Array, Int64Array, Stretch
+from gnndrive.disk.tiers.base import Tier
+
+# Residents are fetched in parts, because planning the read of a row takes 33 bytes.
+RESIDENT_PART_ROWS = 1 << 18
+
+
+class _Place:
+    """A place, or the residents.
+
+    Attributes:
+        slot: the first slot.
+        entries: entries of the batch's alias that are not released yet.
+        loading: slots whose reads have not ended.
+        failed: slot, errno and file offset of the first row that failed; None: none has.
+    """
+
+    __slots__ = ("entries", "failed", "loading", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot, self.entries, self.loading = slot, 0, 0
+        self.failed: tuple[int, int, int] | None = None
+
+    @property
+    def free(self) -> bool:
+        """Whether another batch may take it."""
+        return not self.entries and not self.loading
+
+
+class PlaceHold(RowHold):
+    """What a batch holds of one table: a place, and the residents that it uses."""
+
+    __slots__ = ("_place", "_table")
+
+    def __init__(
+        self, table: PlaceTable, place: _Place, alias: Int32Array,
+        loads: tuple[Int64Array, Int32Array],
+    ) -> None:  # fmt: skip
+        self._table, self._place, self.alias, self.loads = table, place, alias, loads
+
+    @property
+    def table(self) -> PlaceTable:
+        """See `RowHold.table`."""
+        return self._table
+
+    def split(self, counts: Sequence[int]) -> list[PlaceHold]:
+        """See `RowHold.split`; a sweep is one batch."""
+        assert list(counts) == [len(self.alias)], "a place is for one batch"
+        return [self]
+
+    def settled(self) -> bool:
+        """See `RowHold.settled`; a batch waits for all residents."""
+        return not self._place.loading and self._table.residents_settled
+
+    def error(self) -> Exception | None:
+        """See `RowHold.error`."""
+        failed = self._place.failed or self._table.residents.failed
+        if failed is None:
+            return None
+        if failed[1] == errno.ECANCELED:
+            return ClosedError("the loader was closed while this batch was being read")
+        return ReadError(self._table.tier.path, failed[2], failed[1])
+
+    def fail_unfetched(self) -> None:
+        """See `RowHold.fail_unfetched`."""
+        if self.loads is not None:
+            self._place.loading -= len(self.loads[0])
+            self._place.failed = self._place.failed or (self._place.slot, errno.ENOMEM, 0)
+
+    def release(self, begin: int, end: int) -> None:
+        """See `RowHold.release`."""
+        self._place.entries -= end - begin
+        assert self._place.entries >= 0, "an entry was released twice"
+
+
+class PlaceTable(RowTable):
+    """The slots of one table of a packed layout; see the module and `RowTable`.
+
+    Args:
+        rows: rows of the packed file.
+        residents: how many of its first rows never leave.
+        places: how many batches may be in the buffer at once.
+        place_rows: the most rows of a batch that are not resident, duplicates counted.
+        row_bytes, memory, tier, empty: see `RowTable`; the memory has residents + places ×
+            place_rows slots.
+    """
+
+    def __init__(
+        self, rows: int, residents: int, places: int, place_rows: int, row_bytes: int,
+        memory: SlotMemory, tier: Tier, empty: Allocate = np.empty,
+    ) -> None:  # fmt: skip
+        slots = residents + places * place_rows
+        super().__init__(rows, slots, row_bytes, memory, tier, place_rows, empty)
+        self.residents = _Place(0)
+        self._valid = np.zeros(residents, np.bool_)
+        self._missing: Int64Array = np.empty(0, np.int64)  # residents to be fetched
+        self._place_rows = place_rows
+        self._places = [_Place(residents + place * place_rows) for place in range(places)]
+        self._counted = dict.fromkeys(("hits", "waits", "loads", "evictions", "repeats"), 0)
+
+    @property
+    def available(self) -> int:
+        """See `RowTable.available`."""
+        return self._place_rows * sum(place.free for place in self._places)
+
+    def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
+        """See `RowTable.fits_together`; batches do not share reads."""
+        return len(batches) <= 1
+
+    def probe(self, rows: Int64Array) -> tuple[int, int]:
+        """See `RowTable.probe`."""
+        if any(place.free for place in self._places):
+            return 0, 0
+        return -errno.EAGAIN, max(self._place_rows, 1)
+
+    def admit(self, rows: Int64Array) -> tuple[int, int, PlaceHold | None]:
+        """See `RowTable.admit`."""
+        code, deficit = self.probe(rows)
+        if code:
+            return code, deficit, None
+        place, count = next(place for place in self._places if place.free), len(rows)
+        alias, load_slots = (self.empty(count, np.int32) for _ in range(2))
+        load_rows = self.empty(count, np.int64)
+        loads = int(
+            lib.gd_place_rows(
+                pointer(rows), count, self.rows, len(self._valid), place.slot, self._place_rows,
+                pointer(alias), pointer(load_rows), pointer(load_slots),
+            )
+        )  # fmt: skip
+        if loads < 0:
+            return loads, 0, None
+        place.entries, place.loading, place.failed = count, loads, None
+        self._counted["hits"] += count - loads
+        self._counted["loads"] += loads
+        return 0, 0, PlaceHold(self, place, alias, (load_rows[:loads], load_slots[:loads]))
+
+    def commit(self, stretch: Stretch) -> None:
+        """See `RowTable.commit`; the stretch is of one fetch, so of one place."""
+        slots, failures = stretch.slots, stretch.failures
+        if not len(slots) + len(failures):
+            return
+        slot = int(slots[0] if len(slots) else failures["slot"][0])
+        place = self._place_of(slot)
+        place.loading -= len(slots) + len(failures)
+        assert place.loading >= 0, "a row ended twice"
+        if place is self.residents:
+            self._valid[slots] = True
+        if len(failures) and place.failed is None:
+            first = failures[0]
+            place.failed = int(first["slot"]), int(first["error"]), int(first["offset"])
+
+    def _place_of(self, slot: int) -> _Place:
+        if slot < len(self._valid):
+            return self.residents
+        return self._places[(slot - len(self._valid)) // self._place_rows]
+
+    # ---- residents ----
+
+    @property
+    def residents_settled(self) -> bool:
+        """Whether all residents are valid, or one has failed and no more are being fetched."""
+        ended = not len(self._missing) or self.residents.failed is not None
+        return ended and not self.residents.loading
+
+    def begin_residents(self) -> None:
+        """See `RowTable.begin_residents`; tries those again that have failed."""
+        if not self.residents.loading:
+            self._missing, self.residents.failed = np.flatnonzero(~self._valid), None
+
+    def next_residents(self) -> PlaceHold | None:
+        """See `RowTable.next_residents`; a part, if less than half a part is being fetched."""
+        wait = self.residents.loading > RESIDENT_PART_ROWS // 2 or self.residents.failed is not None
+        if wait or not len(self._missing):
+            return None
+        part, self._missing = np.split(self._missing, [RESIDENT_PART_ROWS])
+        self.residents.loading += len(part)
+        none = np.empty(0, np.int32)
+        return PlaceHold(self, self.residents, none, (part, part.astype(np.int32)))
+
+    def stats(self) -> dict[str, int]:
+        """See `RowTable.stats`; a row that a batch has several times is loaded several times."""
+        return dict(self._counted)
+
+    def verify(self) -> None:
+        """See `RowTable.verify`."""
+        for place in (self.residents, *self._places):
+            assert place.entries >= 0, f"the place at slot {place.slot} was released twice"
+            assert 0 <= place.loading <= self.slots, f"{place.loading} rows are loading"
