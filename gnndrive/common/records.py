@@ -59,6 +59,19 @@ class Seeds:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a recorded batch brings beside its sample.
+
+    Attributes:
+        seeds: the seeds that it was recorded with, under the index that it has in this epoch.
+        rows: table name → where the batch's rows lie in the packed file, int64 [n].
+    """
+
+    seeds: Seeds
+    rows: Mapping[str, Int64Array]
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A sampled subgraph (GNNDrive §4.1, sample stage): seeds first, then the nodes of each hop.
 
@@ -71,6 +84,7 @@ class Sample:
         num_sampled_nodes: the number of new nodes in each hop, the seeds first; hops + 1 numbers.
         num_sampled_edges: the number of edges in each hop; hops numbers.
         numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
+        replayed: what a recorded batch brings; None: the sample was drawn.
     """
 
     node: Int64Array
@@ -80,6 +94,7 @@ class Sample:
     num_sampled_nodes: tuple[int, ...]
     num_sampled_edges: tuple[int, ...]
     numbered: bool = False
+    replayed: Replayed | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -109,6 +124,7 @@ class Subgraph:
         num_edges: the number of edges of all types.
         output: PyG's SamplerOutput or HeteroSamplerOutput.
         numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
+        replayed: what a recorded batch brings; None: the sample was drawn.
     """
 
     node: Mapping[NodeKey, Int64Array]
@@ -116,6 +132,7 @@ class Subgraph:
     num_edges: int
     output: Any
     numbered: bool = False
+    replayed: Replayed | None = None
 
     @property
     def num_nodes(self) -> int:

@@ -8,7 +8,7 @@ that is larger than the plan counts.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ConfigError
@@ -65,12 +65,14 @@ class EpochAssembly:
         """Read the labels, while the first batch is sampled."""
         self._collate.prepare()
 
-    def rows_of(self, sample: Sample | Subgraph) -> dict[str, Int64Array]:
-        """See `Collate.rows_of`.
+    def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
+        """See `Collate.rows_of`; the rows of a recorded batch are those of the packed file.
 
         Raises:
             BatchTooLarge: the sample is larger than the plan counts.
         """
+        if sample.replayed is not None:
+            return sample.replayed.rows
         if self._limits is not None:
             check_size(sample, self._limits)
         return self._collate.rows_of(sample, self._attributes, self._pool.empty)
@@ -130,8 +132,9 @@ class EpochAssembly:
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
+        numbers = item.rows if item.sample.replayed is None else {}
         batch = self._collate(
-            item.seeds, item.sample, item.rows, rows, self._attributes, self._pool.empty,
+            item.seeds, item.sample, numbers, rows, self._attributes, self._pool.empty,
             self._device,
         )  # fmt: skip
         return batch, memory

@@ -97,4 +97,5 @@ def _sample(
         sample = inputs.sampler.sample(seeds, key, topologies)
     finally:
         participant.leave()
+    seeds = seeds if sample.replayed is None else sample.replayed.seeds
     return Sampled(seeds, sample, inputs.assembly.rows_of(sample)), perf_counter() - started

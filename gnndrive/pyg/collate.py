@@ -152,7 +152,7 @@ class Collate:
         Args:
             seeds: the batch's seeds.
             sample: the sample around the seeds.
-            numbers: the result of `rows_of` for the sample.
+            numbers: the result of `rows_of` for the sample; empty: edge numbers are looked up.
             rows: rows of the tables, [n, *row], on the device.
             attributes: reads all other attributes.
             empty: allocates the batch's other arrays.

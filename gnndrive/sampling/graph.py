@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +60,7 @@ class Adjacency:
     it (a neighbour cache). `start` must be called before the first sample.
 
     Args:
-        edges: the stored edges of each type.
+        edges: the stored edges of each type; none if batches are replayed.
         choice: which topology, and the size of its neighbour caches.
         gap_bytes_max: indices at most this many bytes apart on disk are read as one.
 
@@ -76,13 +77,13 @@ class Adjacency:
         self._layouts: list[Layout] = []
         self._loop_thread: LoopThread | None = None
         self._engine: Engine | None = None
-        kind: type[Topology] = find("topologies", choice.kind)
         self._name, self._last_counters = choice.name, Counter[str]()
         self._gap_bytes_max = gap_bytes_max
         sizes = [_graph_size(each) for each in edges]
         self.topologies: list[Topology] = []
         lock = CancellableLock()
         try:
+            kind: Any = find("topologies", choice.kind) if edges else None
             caches = divide_cache(choice.cache_bytes, sizes)
             for each, size, cache in zip(edges, sizes, caches, strict=True):
                 file = each.indices_file

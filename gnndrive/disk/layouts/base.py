@@ -43,6 +43,7 @@ class LayoutContext:
             them.
         repeats: whether one plan may contain a row several times, for several places.
         store: the store of the array; None for a file without a store.
+        packed: the file of the table's packed rows, if the loader replays a pack; else None.
     """
 
     file: TableFile
@@ -50,6 +51,7 @@ class LayoutContext:
     gap_bytes_max: int = 0
     repeats: bool = False
     store: Store | None = None
+    packed: TableFile | None = None
 
 
 class Layout(ABC):

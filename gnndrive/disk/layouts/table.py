@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import warnings
+from typing import Self
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class TableLayout(Layout):
         self.sector_bytes = _sector_bytes(self.fd) if self.direct else SECTOR_BYTES
 
     @classmethod
-    def make(cls, context: LayoutContext) -> TableLayout:
+    def make(cls, context: LayoutContext) -> Self:
         """See `Layout.make`."""
         return cls(
             context.file, context.extent_bytes_max, context.gap_bytes_max, repeats=context.repeats

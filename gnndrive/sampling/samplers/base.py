@@ -18,6 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 
 _MASK = (1 << 64) - 1
@@ -55,6 +56,7 @@ class SamplerContext:
             sampling of one edge type, such as times or weights; its samples are in PyG's own form.
             None: the arguments need no more.
         store: the store of the graph; None in tests without a store.
+        recording: the recorded batches that a loader replays; None: it draws batches.
     """
 
     num_neighbors: Any
@@ -63,6 +65,7 @@ class SamplerContext:
     limits: Bounds | None = None
     subgraphs: Callable[[], Sampler] | None = None
     store: Store | None = None
+    recording: Recording | None = None
 
 
 class Sampler(ABC):

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds
+from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 
 Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
@@ -206,6 +207,7 @@ class ScheduleContext:
         batch_sampler: the user's batch sampler, which yields lists of positions in `inputs`, or
             None.
         store: the store of the graph; None in tests without a store.
+        recording: the recorded batches that a loader replays; None: it draws batches.
     """
 
     inputs: InputNodes | InputEdges
@@ -215,6 +217,7 @@ class ScheduleContext:
     seed: int = 0
     batch_sampler: Iterable[list[int]] | None = None
     store: Store | None = None
+    recording: Recording | None = None
 
 
 class Schedule(ABC):

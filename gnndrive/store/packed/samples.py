@@ -1,20 +1,8 @@
 """Recorded samples on disk: `SampleWriter` writes them, `SampleReader` reads them again.
 
-A later `RecordedSchedule` and `RecordedSampler` (strategy "diskgnn") need only the reader:
-
-    class RecordedSchedule(Schedule):            # made from ScheduleContext(..., store)
-        windows(epoch):                          # recording r = epoch % info.epochs
-            for index in order(epoch):           # the batches' order is drawn anew in each epoch
-                yield Window([Seeds(index, node, input_id, ...)])   # reader.seeds(r * batches + i)
-        __len__: info.batches
-
-    class RecordedSampler(Sampler):
-        sample(seeds, key, topologies):          # reads no topology; a worker thread may block
-            return reader.read(number).sample    # `number` from the seeds, not from the key
-        bounds(...):                             # exact, from the maxima of the index's columns
-
 A batch's sections for placing (`node`, `row`, `hot/TABLE`, …) come from `SampleReader.sections`,
-and a volume with other sections replaces the recorded one through `VolumeWriter`.
+and a volume with other sections replaces the recorded one through `VolumeWriter`. Of a finished
+pack, `Recording` (recording.py) reads the batches with the places of their rows.
 
 When not to use it: for samples of a single epoch that is trained once; drawing them costs less.
 """
@@ -182,7 +170,11 @@ class SampleReader:
         Raises:
             StoreError: it is missing or damaged.
         """
-        row, sections = self._index[number], self.sections(number)
+        return self.decode(number, self.sections(number))
+
+    def decode(self, number: int, sections: Sections) -> RecordedBatch:
+        """The batch that has these sections; see `read` and `sections`."""
+        row = self._index[number]
         return batch_of(
             number % self._batches, row, sections, self._schema, self._types, self._where(row)
         )

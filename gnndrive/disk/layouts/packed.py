@@ -1,0 +1,38 @@
+"""The packed layout: rows in the order in which recorded batches use them (DiskGNN §4.3).
+
+A pack has the rows of a table in one file (`gnndrive/store/packed/placement.py`): the hot rows,
+then for each segment its shared rows and its batches' chunks. A batch's `Replayed.rows` are
+positions in this file, so a batch is one long read, a few shorter ones in the segment's stretch,
+and rows that are in memory already. Reads are planned as in the table layout.
+
+When not to use it: for batches that are drawn while they are trained.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.disk.layouts.base import LayoutContext
+from gnndrive.disk.layouts.table import TableLayout
+
+
+class Packed(TableLayout):
+    """A table's packed rows; see `TableLayout`."""
+
+    name = "packed"
+
+    @classmethod
+    def make(cls, context: LayoutContext) -> Self:
+        """See `Layout.make`.
+
+        Raises:
+            ConfigError: the context has no file of packed rows.
+        """
+        if context.packed is None:
+            raise ConfigError(
+                "the packed layout reads a pack: pack the store first (gnndrive pack), and give "
+                "strategy='diskgnn'"
+            )
+        # A batch of disjoint trees needs a row of the segment several times.
+        return cls(context.packed, context.extent_bytes_max, context.gap_bytes_max, repeats=True)

@@ -1,0 +1,255 @@
+"""`Recording`: the batches of a pack, read again with the places of their rows.
+
+A loader that replays opens one (`loader/find_pack.py`); its schedule asks it for the number of
+batches, its sampler for the batches (`read`), its layout for the files of packed rows (`files`),
+and its plan for what batches need. Everything in a pack may come from a stranger, so each number is
+checked before it is used.
+
+When not to use it: while the pack is being made; then its samples have no places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import (
+    EdgeKey,
+    Int64Array,
+    NodeKey,
+    Replayed,
+    Sample,
+    Subgraph,
+    TableFile,
+)
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.files import read_plain
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo
+from gnndrive.store.packed.encoding import Sections, rows_of, section_name
+from gnndrive.store.packed.format import MEND, PackInfo
+from gnndrive.store.packed.hot import BANDS
+from gnndrive.store.packed.placement import LEVELS, fill, places_of, with_places
+from gnndrive.store.packed.samples import SampleReader, read_index
+from gnndrive.store.packed.sections import PLACE_COLUMNS, Schema, Type
+from gnndrive.store.reader import Store
+
+COUNT_MAX = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSizes:
+    """The sizes of the largest recorded batches.
+
+    Attributes:
+        nodes, edges: numbers by type; a node in several disjoint trees counts once for each.
+        record_bytes: bytes of the largest record.
+        index_bytes: bytes of the index.
+    """
+
+    nodes: Mapping[NodeKey, int]
+    edges: Mapping[EdgeKey, int]
+    record_bytes: int
+    index_bytes: int
+
+
+def recorded_sizes(schema: Schema, index: Int64Array) -> RecordedSizes:
+    """The sizes of the largest batches, by their index, with or without the places of rows."""
+
+    def most(field: str, type: Type) -> int:
+        column = schema.column[f"count {section_name(field, type)}"]
+        return int(index[:, column].max(initial=0))
+
+    nodes = {type: most("node", type) for type in schema.node_types}
+    edges = {type: most("row", type) for type in schema.edge_types}
+    record = int(index[:, schema.column["bytes"]].max(initial=0))
+    return RecordedSizes(nodes, edges, record, index.nbytes)
+
+
+class Recording:
+    """An opened pack; several threads may read at once.
+
+    Args:
+        path: the pack's folder.
+        info: the content of its pack.json, checked against the store (`open_pack`).
+        store: the store.
+        tables: the store's tables of the feature buffer.
+
+    Attributes:
+        path, info: the same.
+        index: the index, int64 [batches of all epochs, columns].
+        places: what the index says of each table, by its name.
+        files: table name → the file of its packed rows.
+        hot_rows: table name → how many rows of the file are hot; the first ones.
+        band_ends: table name → the slot after the last one of each band of hot rows, int64 [BANDS].
+        sizes: the sizes of the largest batches.
+        band_uses: table name → the uses of each band's rows in all batches, int64 [BANDS].
+
+    Raises:
+        StoreError: the pack is damaged, or was made for other tables.
+    """
+
+    def __init__(
+        self, path: Path, info: PackInfo, store: Store, tables: Sequence[FeatureTable]
+    ) -> None:
+        self.path, self.info, self._tables = path, info, tuple(tables)
+        names = [table.name for table in tables]
+        plain = replace(info.schema, more=())
+        listed = [each.name[4:] for each in plain.sections if each.name.startswith("hot/")]
+        if listed != names or with_places(plain, names) != info.schema:
+            raise StoreError(
+                f"{path} has the rows of {', '.join(listed) or 'no table'}, and the store's are "
+                f"{', '.join(names) or 'none'}: {MEND}"
+            )
+        self.places = places_of(plain, names)
+        total = info.epochs * info.batches
+        self.index = read_index(path, total, len(info.schema.columns))
+        self._reader = SampleReader(path, info.schema, self.index, store.info.types, info.batches)
+        self.files = {table.name: self._file(table) for table in tables}
+        self.hot_rows: dict[str, int] = {}
+        self.band_ends: dict[str, Int64Array] = {}
+        self.band_uses: dict[str, Int64Array] = {}
+        for name in names:
+            self._open_bands(name)
+        self._check_index()
+        self.sizes = recorded_sizes(info.schema, self.index)
+
+    def __len__(self) -> int:
+        """The number of batches of all recorded epochs."""
+        return len(self.index)
+
+    def _damaged(self, why: str) -> StoreError:
+        return StoreError(f"{self.path} is damaged ({why}): {MEND}")
+
+    def _file(self, table: FeatureTable) -> TableFile:
+        array, file = self.info.arrays.get(f"rows/{table.name}"), table.file
+        if array is None or (array.dtype, array.shape[1:]) != (file.dtype, file.row_shape):
+            raise self._damaged(f"it has no rows of {table.name}, or others")
+        path = str(self.path / array.file)
+        return TableFile(
+            path, DATA_OFFSET, array.shape[0], file.row_bytes, file.dtype, file.row_shape
+        )
+
+    def _open_bands(self, name: str) -> None:
+        hot = self.info.arrays.get(f"ids/{name}/hot")
+        bands = self.info.arrays.get(f"ids/{name}/bands")
+        if hot is None or bands is None or (bands.dtype, bands.shape) != ("int64", (BANDS, 2)):
+            raise self._damaged(f"it does not say which rows of {name} are hot")
+        found = np.frombuffer(_content(self.path, bands.name, bands.nbytes), np.int64)
+        ends, uses = found.reshape(BANDS, 2).T
+        rows = self.files[name].row_count
+        rising = bool((np.diff(ends, prepend=0) >= 0).all()) and ends[-1] == hot.shape[0] <= rows
+        if not rising or bool((uses < 0).any()):
+            raise self._damaged(f"the bands of {name} are wrong")
+        self.hot_rows[name], self.band_ends[name] = hot.shape[0], ends
+        self.band_uses[name] = uses
+
+    def _check_index(self) -> None:
+        """Check what plans are made from; batches are checked when they are read."""
+        for each in self.places.values():
+            counts, bands = each.counts(self.index), each.bands(self.index)
+            sizes = self.index[:, len(PLACE_COLUMNS) : each.first]
+            if len(sizes) and sizes.max() >= COUNT_MAX:
+                raise self._damaged("the index has a count out of range")
+            part = np.concatenate([counts.reshape(len(self), -1), bands], axis=1)
+            if len(part) and not (part.min() >= 0 and part.max() < COUNT_MAX):
+                raise self._damaged("the index has a count out of range")
+            hot = counts[:, :, LEVELS.index("hot")].sum(axis=1)
+            if bool((bands.sum(axis=1) != hot).any()):
+                raise self._damaged("the bands of hot rows do not sum up")
+
+    def cold_entries(self, name: str, hot_rows: int) -> Int64Array:
+        """How many entries of each batch are not among the first `hot_rows` rows of the file, at
+        most: those of a band that is not wholly among them all count; int64 [batches].
+
+        Args:
+            name: the table's name.
+            hot_rows: how many rows are held in memory.
+        """
+        places = self.places[name]
+        entries = places.counts(self.index).sum(axis=(1, 2))
+        held = self.band_ends[name] <= hot_rows
+        found: Int64Array = entries - places.bands(self.index)[:, held].sum(axis=1)
+        return found
+
+    def read(self, number: int, index: int | None = None) -> Sample | Subgraph:
+        """Read a batch; blocks.
+
+        Args:
+            number: recording × batches of an epoch + the batch's number in it.
+            index: the batch's index in the epoch that replays it; None: the number in its epoch.
+
+        Returns:
+            Its sample, with `numbered` edges and `replayed`.
+
+        Raises:
+            StoreError: it is missing or damaged.
+        """
+        sections = self._reader.sections(number)
+        batch = self._reader.decode(number, sections)
+        rows = {table.name: self._rows(number, table, batch.sample, sections)
+                for table in self._tables}  # fmt: skip
+        seeds = batch.seeds if index is None else replace(batch.seeds, index=index)
+        return replace(batch.sample, replayed=Replayed(seeds, rows))
+
+    def _rows(
+        self, number: int, table: FeatureTable, sample: Sample | Subgraph, sections: Sections
+    ) -> Int64Array:
+        """Where the rows of a batch's entries lie in the packed file."""
+        name, row = table.name, self.index[number]
+        places = self.places[name]
+        segment, first = places.starts(row)
+        counts, entries = places.counts(row), len(rows_of(sample, table))
+        kinds = ("shared", "hot", "order")
+        shared, hot, order = (_section(sections, f"{kind}/{name}") for kind in kinds)
+        try:
+            if counts.sum() != entries:
+                raise ValueError(f"{entries} entries of {name} have {counts.sum()} rows")
+            if not places.arranged and not _is_order(order, entries):
+                raise ValueError(f"order/{name} is no order of {entries} entries")
+            own = np.arange(first, first + int(counts[:, 0].sum()))
+            parts: tuple[Any, ...] = own, shared + np.int64(segment), hot
+            found = fill(places, counts, None if places.arranged else order, parts)
+        except ValueError as error:
+            raise self._damaged(f"batch {number}: {error}") from None
+        limit = self.files[name].row_count
+        if len(found) and not 0 <= int(found.min()) <= int(found.max()) < limit:
+            raise self._damaged(f"batch {number} has rows of {name} outside of its file")
+        return found
+
+
+_NO_PLACES = np.empty(0, np.int32)
+
+
+def _section(sections: Sections, name: str) -> Any:
+    found = sections.get(name)
+    return _NO_PLACES if found is None else found
+
+
+def _is_order(order: Any, entries: int) -> bool:
+    """Whether these are the numbers 0 … entries − 1 in some order."""
+    if len(order) != entries or (entries and (order.min() < 0 or order.max() >= entries)):
+        return False
+    seen = np.zeros(entries, np.bool_)
+    seen[order] = True
+    return bool(seen.all())
+
+
+def _content(path: Path, name: str, nbytes: int) -> bytes:
+    """The data of a small array of the pack.
+
+    Raises:
+        StoreError: it is missing or too short.
+    """
+    file = ArrayInfo(name, "int64", (0,), "").file
+    try:
+        content = read_plain(path, file, nbytes)
+    except OSError as error:
+        raise StoreError(f"{path / file} cannot be read ({error.strerror}): {MEND}") from None
+    if len(content) != nbytes:
+        raise StoreError(f"{path / file} is too short: {MEND}")
+    return content[DATA_OFFSET:]
