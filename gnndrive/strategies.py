@@ -32,6 +32,8 @@ class Strategy:
         policy: which rows leave the feature buffer first, unless the user names another; none is
             used where the buffer holds all rows, unless the user named one.
         tiers: where rows are fetched from, below the feature buffer; the highest first.
+        replays: whether batches are those of a pack, which was recorded before (`gnndrive.pack`);
+            then schedule, sampler and layout read the pack, and there is no topology.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Strategy:
     layout: Any
     policy: Any
     tiers: tuple[Any, ...]
+    replays: bool = False
 
 
 STRATEGIES = {
@@ -50,6 +53,10 @@ STRATEGIES = {
         Strategy(
             "gnndrive", "GNNDrive (ICPP 2024)", "shuffled", "uniform",
             ("resident", "direct", "mmap"), "table", "belady", ("disk",),
+        ),
+        Strategy(
+            "diskgnn", "DiskGNN (SIGMOD 2025)", "recorded", "recorded",
+            ("mmap",), "packed", "lru", ("disk",), replays=True,
         ),
     )
 }  # fmt: skip

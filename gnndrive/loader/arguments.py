@@ -260,6 +260,7 @@ OWN_ARGUMENTS = {
     "device_memory": None,
     "feature_dtype": None,
     "strategy": "gnndrive",
+    "packed": None,
     "topology": "auto",
     "neighbour_cache": None,
     "engine": "auto",

@@ -42,6 +42,7 @@ from gnndrive.sampling.schedules.base import (
     ScheduleContext,
 )
 from gnndrive.store.calibration import checked_gap, load_calibration
+from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 
@@ -66,6 +67,7 @@ class Assembly:
         worker_init: called in each worker thread with its number; None: nothing is called.
         device: the device plug-in, and the torch.device, or None for the host.
         own: the values of `arguments.OWN_ARGUMENTS`.
+        recording: the pack that the loader replays; None: it draws its batches.
     """
 
     store: Store
@@ -83,12 +85,13 @@ class Assembly:
     worker_init: Callable[[int], object] | None
     device: tuple[Any, Any]
     own: dict[str, Any]
+    recording: Recording | None = None
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""
         context = ScheduleContext(
             self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
-            self.store,
+            self.store, self.recording,
         )  # fmt: skip
         return choose_schedule(self.strategy.schedule, context)
 
@@ -100,7 +103,7 @@ class Assembly:
             of_edges = isinstance(self.inputs, InputEdges)
             subgraphs = partial(SubgraphSampler, self.subgraphs, of_edges, self.inputs.type, limits)
         context = SamplerContext(
-            self.num_neighbors, self.replace, empty, limits, subgraphs, self.store
+            self.num_neighbors, self.replace, empty, limits, subgraphs, self.store, self.recording
         )
         kind: type[Sampler] = find("samplers", self.strategy.sampler)
         return kind.make(context)
@@ -131,6 +134,7 @@ class Assembly:
             gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
             request=request,
+            recording=self.recording,
         )
         first = with_plan(settings, planner, plan)
         if not planner.warm_up:
@@ -204,7 +208,8 @@ class Assembly:
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
         asked = own["topology"] != "auto"
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
-        degrees = None if own["memory"] is None else degrees_of(self.store)
+        known = own["memory"] is None or self.recording is not None
+        degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self._seeds_max, counts, types.edges, degrees)
         counts_of = {name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS}
@@ -235,6 +240,7 @@ class Assembly:
             sweep=self._sweep,
             staging_bytes=own["io_depth"] * self._block_bytes,
             disk=self._disk(),
+            recording=self.recording,
             **counts_of,
         )
         drawing = self._drawing()
@@ -252,7 +258,7 @@ class Assembly:
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
-        if not (own and self.in_order and on_host and size):
+        if not (own and self.in_order and on_host and size) or self.recording is not None:
             return None
         schedule = self.schedule(0) if self.batch_sampler is None else None
         spread, collate = not self.shuffle, self.collate

@@ -77,6 +77,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.
         strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
+        packed: with a strategy that replays, such as "diskgnn", the pack: its folder, or its name
+            in the store. None: the one in the store's folder that has these batches.
         topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
             "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
             of the strategy's topologies that suits the memory.
@@ -138,6 +140,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         device_memory: str | int | None = None,
         feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive",
+        packed: Any = None,
         topology: Any = "auto",
         neighbour_cache: str | int | None = None,
         engine: Any = "auto",
@@ -236,6 +239,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         device_memory: str | int | None = None,
         feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive",
+        packed: Any = None,
         topology: Any = "auto",
         neighbour_cache: str | int | None = None,
         engine: Any = "auto",

@@ -15,6 +15,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.loader.epoch_state import EpochState, fanout_to_json, from_state_dict, to_state_dict
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
+from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 
@@ -38,6 +39,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     _inputs: InputNodes | InputEdges
     _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     _strategy: Strategy
+    _recording: Recording | None = None  # the pack that is replayed
     _shuffle: bool
     _user_samples: bool
 
@@ -129,5 +131,6 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
+            "packed": None if self._recording is None else self._recording.info.settings.digest,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip

@@ -99,9 +99,9 @@ class Runtime:
     ) -> None:
         """Open the adjacency, the attributes that are read, and the tables' layouts."""
         assert settings.plan.topology is not None
-        self._adjacency = Adjacency(
-            store.all_edges(), settings.plan.topology, settings.gap_bytes_max
-        )
+        recording = settings.recording
+        edges = store.all_edges() if recording is None else ()
+        self._adjacency = Adjacency(edges, settings.plan.topology, settings.gap_bytes_max)
         undo.callback(self._adjacency.close)
         self.attributes = Attributes(
             store,
@@ -115,6 +115,7 @@ class Runtime:
                 settings.engine_settings.block_bytes,
                 settings.gap_bytes_max,
                 store=store,
+                packed=None if recording is None else recording.files[table.name],
             )
             layout = kind.make(context)
             undo.callback(layout.close)

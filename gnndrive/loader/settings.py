@@ -17,6 +17,7 @@ from gnndrive.plan.plan import Plan
 from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.packed.recording import Recording
 from gnndrive.strategies import Strategy
 
 
@@ -38,6 +39,7 @@ class RuntimeSettings:
         gap_bytes_max: rows with at most this many bytes between them on disk are read in one
             request.
         request: what the plan was made from.
+        recording: the pack that the loader replays; None: it draws its batches.
         worker_init: called in each worker thread with its number; None: nothing is called.
         limits: the largest batch that the plan counts; a larger one makes the loader plan again.
             None: the plan counts the most that the fanout allows.
@@ -55,6 +57,7 @@ class RuntimeSettings:
     device: tuple[Any, torch.device | None]
     gap_bytes_max: int
     request: PlanRequest
+    recording: Recording | None = None
     worker_init: Callable[[int], object] | None = None
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None

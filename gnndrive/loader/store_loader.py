@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -32,6 +33,7 @@ from gnndrive.loader.arguments import (
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
+from gnndrive.loader.find_pack import find_recording, replays
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
@@ -43,6 +45,7 @@ from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Window
 from gnndrive.store.feature_tables import feature_tables
+from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
@@ -57,6 +60,7 @@ class StoreLoader(Closeable, Resumable):
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
     strategy: str | Strategy
+    packed: Any
     topology: Any
     neighbour_cache: str | int | None
     engine: Any
@@ -122,6 +126,13 @@ class StoreLoader(Closeable, Resumable):
         self._collate = Collate(
             data, feature_tables(data), self.transform, self.pin_memory, dtype, self.custom_cls
         )
+        if self._strategy.replays:
+            self._assembly()  # so that a missing pack is an error here
+        elif self.packed is not None:
+            raise ConfigError(
+                f"packed= is for a strategy that replays, and strategy={self._strategy.name!r} "
+                "draws its batches: leave it out, or give strategy='diskgnn'"
+            )
 
     # ---- planning, counting, closing ----
 
@@ -225,7 +236,9 @@ class StoreLoader(Closeable, Resumable):
             state.seed = self._draw_seed()
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
         assembly = self._assembly()
-        seed, number = state.seed, 0 if self.seed is None else state.epoch
+        # Which recording is replayed depends on the epoch's number even without a seed.
+        numbered = self.seed is not None or self._strategy.replays
+        seed, number = state.seed, state.epoch if numbered else 0
         windows = assembly.schedule(seed).windows(number)
         batches = ((window, seeds) for window in windows for seeds in window.batches)
         remaining: Iterator[tuple[Window, Seeds]] = islice(batches, state.batches, None)
@@ -267,7 +280,7 @@ class StoreLoader(Closeable, Resumable):
         this loader and of its store."""
         self._collate = self._collate.current(self._runtime is not None)
         batches: Any = self.batch_sampler
-        return Assembly(
+        assembly = Assembly(
             store=self.data,
             strategy=self._strategy,
             inputs=self._inputs,
@@ -284,6 +297,19 @@ class StoreLoader(Closeable, Resumable):
             device=self._device,
             own={name: getattr(self, name) for name in OWN_ARGUMENTS},
         )
+        return replace(assembly, recording=self._find_recording(assembly))
+
+    def _find_recording(self, assembly: Assembly) -> Recording | None:
+        """The pack that this loader replays, opened once; None: it draws its batches.
+
+        Raises:
+            ConfigError, StoreError: see `find_recording`.
+        """
+        if not self._strategy.replays:
+            return None
+        if self._recording is None or not replays(self._recording, assembly):
+            self._recording = find_recording(assembly, self.packed)
+        return self._recording
 
     # ---- PyG's public parts ----
 

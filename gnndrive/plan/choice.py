@@ -21,6 +21,7 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.items import rest_bytes, slot_bytes
+from gnndrive.plan.packed import packed_planner
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import batch_seconds
@@ -67,6 +68,8 @@ def make_planner(request: PlanRequest) -> Planner:
         ConfigError: an argument cannot work; if `memory=` is too small, the message names the least
             that works.
     """
+    if request.recording is not None:
+        return packed_planner(request, request.recording)
     first = _with_chosen_topology(request, default_stages(request))
     if request.memory is None:
         return first

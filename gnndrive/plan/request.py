@@ -30,6 +30,7 @@ from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges, StoredNodes
 
@@ -83,6 +84,7 @@ class PlanRequest:
         sweep: the most batches that are read together; None: as many as fit.
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
+        recording: the pack that the loader replays; None: it draws its batches.
     """
 
     store: Store
@@ -114,6 +116,7 @@ class PlanRequest:
     sweep: int | None
     staging_bytes: int
     disk: Disk
+    recording: Recording | None = None
 
 
 def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:

@@ -1,0 +1,102 @@
+"""`find_recording`: the pack that a loader replays, found by the loader's own arguments.
+
+`StoreLoader` calls it for a strategy that replays. A pack fits if its recorded batches are those
+that the loader would draw: the same inputs, batch size, fanout and sampling. How its rows lie
+does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.recording import pack_settings
+from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
+from gnndrive.store.packed.recording import Recording
+from gnndrive.store.packed.settings import PackSettings, differences
+
+NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
+"""Arguments of a loader that draws its batches, which do nothing when they are replayed."""
+
+
+def find_recording(assembly: Assembly, packed: Any) -> Recording:
+    """Find and open the pack of a loader's batches.
+
+    Args:
+        assembly: the loader's.
+        packed: the user's argument: the folder of a pack or its name in the store; None: the only
+            pack in the store's folder that fits.
+
+    Raises:
+        ConfigError: no pack fits, or several do; or an argument has no use.
+        StoreError: the pack is damaged, or the store has changed since it was packed.
+    """
+    for name in NOT_USED:
+        if assembly.own[name] not in ("auto", None):
+            raise ConfigError(
+                f"{name}={assembly.own[name]!r} is for batches that are drawn, and strategy="
+                f"{assembly.strategy.name!r} replays recorded ones: leave it out"
+            )
+    wanted, store = pack_settings(assembly, 0, 1), assembly.store
+    if packed is not None:
+        path = _path(assembly, packed)
+        found = Pack(path, open_pack(path, store))
+        if _differs(found, wanted):
+            raise ConfigError(_none(assembly, wanted, [found]))
+    else:
+        found = _only(assembly, wanted)
+    assert found.info is not None
+    return Recording(found.path, found.info, store, assembly.collate.tables)
+
+
+def replays(recording: Recording, assembly: Assembly) -> bool:
+    """Whether a pack has the batches of a loader, whose arguments may have changed."""
+    return not differences(recording.info.settings, pack_settings(assembly, 0, 1))
+
+
+def _path(assembly: Assembly, packed: Any) -> Path:
+    try:
+        text = os.fspath(packed)
+    except TypeError:
+        raise ConfigError(f"packed={packed!r}: give the path of a pack's folder") from None
+    inside = Path(assembly.store.path, PACKED, text)
+    return inside if inside.is_dir() else Path(os.path.abspath(text))
+
+
+def _only(assembly: Assembly, wanted: PackSettings) -> Pack:
+    """The only pack of the store that fits."""
+    there = packs_of(assembly.store)
+    fitting = [each for each in there if not _differs(each, wanted)]
+    if not fitting:
+        raise ConfigError(_none(assembly, wanted, there))
+    if len(fitting) > 1:
+        names = ", ".join(f"packed={each.path.name!r}" for each in fitting)
+        raise ConfigError(
+            f"several packs of {assembly.store.path} have these batches: give {names}"
+        )
+    return fitting[0]
+
+
+def _differs(pack: Pack, wanted: PackSettings) -> bool:
+    return pack.info is None or bool(differences(pack.info.settings, wanted))
+
+
+def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[Pack]) -> str:
+    """The message for a store without a pack of these batches."""
+    store, name = assembly.store.path, assembly.strategy.name
+    lines = []
+    for pack in there:
+        said = pack.problem
+        if pack.info is not None:
+            said = "; ".join(differences(pack.info.settings, wanted))
+        lines.append(f"\n  {pack.path}: {said}")
+    fanout, size = wanted.num_neighbors, wanted.batch_size
+    return (
+        f"strategy={name!r} replays recorded batches, and {store} has no pack of this loader's: "
+        f"make one with gnndrive.pack(store, {fanout!r}, input_nodes, batch_size={size}, memory=…) "
+        f"and the loader's other arguments, or with gnndrive pack{''.join(lines)}"
+    )

@@ -1,0 +1,267 @@
+"""The plan of a loader that replays a pack: which rows are hot, and how large a batch's place is.
+
+All batches are known, so nothing is estimated: the index says how many rows of each batch lie at
+which level. The feature buffer has as many hot rows as the other items leave room for, and places
+for the other rows of the largest batch. `make_planner` (`choice.py`) calls `packed_planner`; before
+rows are packed, `room_for_rows` says how much memory training will have for both.
+
+When not to use it: for batches that are drawn (`plan.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.host_memory import left_memory
+from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.items import PlanItem, other_items
+from gnndrive.plan.plan import DEFAULT_SHARE, Plan, TablePlan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import COPY_BYTE_S, Disk
+from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
+from gnndrive.plan.requirements import Requirements
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.store.packed.recording import RecordedSizes, Recording
+
+STAGES = StageCounts(2, 2, 2)
+STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
+PLACES = 2  # one is read while the other is gathered
+READ_BYTES = 256 << 10  # of one request of a long read
+_NOT_NEEDED = ("mapping table", "index pointers", "look-ahead", "topology", "leases",
+               "queued samples", "sampler scratch")  # fmt: skip
+_ENTRY_BYTES = 16  # of a queued sample: the node's id and its row in the packed file
+ALIAS_BYTES, LOAD_BYTES = 4, 33  # of a row of a batch; of one that is read, with its planned read
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlanner(Planner):
+    """Makes the plan of a loader that replays a pack; see `Planner`.
+
+    Attributes:
+        recording: the pack.
+        sizes: the largest batches.
+        disk: what reads cost.
+    """
+
+    recording: Recording = field(kw_only=True)
+    sizes: RecordedSizes = field(kw_only=True)
+    disk: Disk = field(kw_only=True)
+
+    def _make(self, **more: int) -> Plan:
+        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
+        items = packed_items(requirements, self.sizes)
+        room, budget = self._room(requirements, items)
+        for places in range(min(PLACES, self.stages.training_queue), 0, -1):
+            for hot in _choices(self.recording):
+                tables = self._tables(requirements, hot, places)
+                if sum(each.slots * each.row_bytes for each in tables) <= room:
+                    return self._plan(requirements, items, tables, hot)
+        least = sum(each.slots * each.row_bytes for each in tables)
+        others = sum(item.nbytes for item in items)
+        lines = "\n".join(f"  {each.what}: {format_size(each.nbytes)}" for each in items)
+        name, given = budget
+        if name == "memory":
+            least += others
+        raise ConfigError(
+            f"{name}={format_size(given)} is too little to replay {self.recording.path}: give at "
+            f'least {name}="{least_text(least)}", or pack smaller batches; beside the rows there '
+            f"are\n{lines}"
+        )
+
+    def _room(
+        self, requirements: Requirements, items: Sequence[PlanItem]
+    ) -> tuple[int, tuple[str, int]]:
+        """Bytes for hot rows and places; and the argument that limits them, with its value."""
+        if self.buffer is not None:
+            return self.buffer, ("buffer", self.buffer)
+        if requirements.device_memory is not None:
+            live = 2 * requirements.batch_bytes + requirements.device_scratch_bytes
+            return requirements.device_memory - live, ("device_memory", requirements.device_memory)
+        if self.memory is not None:
+            return self.memory - sum(item.nbytes for item in items), ("memory", self.memory)
+        given = int(DEFAULT_SHARE * left_memory())
+        return given, ("buffer", given)
+
+    def _tables(
+        self, requirements: Requirements, hot: Mapping[str, int], places: int
+    ) -> tuple[TablePlan, ...]:
+        """The slots of each table if so many of its rows are hot."""
+        found = []
+        for table in requirements.tables:
+            name, held = table.name, hot[table.name]
+            place = int(self.recording.cold_entries(name, held).max(initial=0))
+            most = int(self.recording.cold_entries(name, 0).max(initial=0))
+            rows = self.recording.files[name].row_count
+            found.append(
+                TablePlan(
+                    name, rows, held + places * place, table.row_bytes, most, held, places, place
+                )
+            )
+        return tuple(found)
+
+    def _plan(
+        self, requirements: Requirements, items: tuple[PlanItem, ...],
+        tables: tuple[TablePlan, ...], hot: Mapping[str, int],
+    ) -> Plan:  # fmt: skip
+        held = sum(each.residents for each in tables)
+        nbytes = sum(each.slots * each.row_bytes for each in tables)
+        share = 1 - self._bytes(hot)[0] / max(self._bytes({})[0], 1)
+        places = max((each.places for each in tables), default=0)
+        rows = sum(each.place_rows for each in tables)
+        why = (
+            f"{held:,} hot rows, {share:.0%} of what batches use, and {places} places of up to "
+            f"{rows:,} other rows"
+        )
+        buffer = PlanItem("feature buffer", nbytes, why)
+        on_device = requirements.device_memory is not None
+        live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
+        plan = Plan(
+            items if on_device else (buffer, *items), tables, self.memory, self.topology,
+            (buffer, live) if on_device else (),
+            requirements.device_memory if requirements.device_given else None,
+            levels=self._levels(hot, on_device),
+        )  # fmt: skip
+        if self.memory is not None and plan.total_bytes > self.memory:
+            raise ConfigError(
+                f"memory={format_size(self.memory)} is less than this loader can need, "
+                f'{format_size(plan.total_bytes)}; give memory="{least_text(plan.total_bytes)}"'
+                f"\n{plan}"
+            )
+        return plan
+
+    def _bytes(self, hot: Mapping[str, int]) -> tuple[float, float, float, float]:
+        """Bytes of a batch's rows, on average over all batches: those that are read, and of these
+        the ones in the segment, in the chunk, and hot ones that memory has no room for."""
+        recording, total, shared, chunk = self.recording, 0.0, 0.0, 0.0
+        batches = max(len(recording), 1)
+        for name, file in recording.files.items():
+            counts = recording.places[name].counts(recording.index).sum(axis=(0, 1))
+            cold = recording.cold_entries(name, hot.get(name, 0)).sum()
+            total += float(cold) * file.row_bytes / batches
+            shared += float(counts[1]) * file.row_bytes / batches
+            chunk += float(counts[0]) * file.row_bytes / batches
+        return total, shared, chunk, total - shared - chunk
+
+    def _levels(self, hot: Mapping[str, int], on_device: bool) -> tuple[str, ...]:
+        """Where a batch's rows come from, and what a batch costs, as `plan()` prints it."""
+        every = self._bytes({})[0]
+        read, shared, chunk, beyond = self._bytes(hot)
+        where = "device" if on_device else "memory"
+        parts = [f"{format_size(int(every - read))} from {where}"]
+        if beyond >= 1:
+            parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
+        parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
+        requests = read / READ_BYTES + shared / (READ_BYTES / 4) + 2
+        seconds = requests * self.disk.request_s + read * self.disk.byte_s
+        seconds = max(seconds, COPY_BYTE_S * every)
+        return (
+            f"a batch's rows: {', '.join(parts)}",
+            f"a batch takes about {seconds:.2g} s of reading and copying",
+        )
+
+
+def packed_items(requirements: Requirements, sizes: RecordedSizes) -> tuple[PlanItem, ...]:
+    """All items of host memory except the feature buffer.
+
+    Args:
+        requirements: those of the largest recorded batches.
+        sizes: of the pack.
+    """
+    entries, queued = requirements.entries_max, requirements.batches_queued
+    nodes = requirements.batch_nodes_max
+    sample = sizes.record_bytes + _ENTRY_BYTES * max(nodes, entries)
+    if requirements.subgraphs:
+        sample += requirements.sample_bytes
+    extracted = requirements.batches_extracted
+    kept = [item for item in other_items(requirements, None) if item.what not in _NOT_NEEDED]
+    largest = f"the largest has {nodes:,} nodes and {requirements.batch_edges_max:,} edges"
+    return (
+        PlanItem("index", sizes.index_bytes, "of the pack: where each batch lies"),
+        *kept,
+        PlanItem("queued samples", sample * queued, f"{queued} samples; {largest}"),
+        PlanItem("records", sample * requirements.samplers, "samples that are being read"),
+        PlanItem(
+            "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * extracted,
+            f"aliases and reads of {extracted} batches",
+        ),
+    )  # fmt: skip
+
+
+def _choices(recording: Recording) -> list[dict[str, int]]:
+    """How many rows of each table may be hot, the most first: each choice leaves out the band whose
+    bytes save least."""
+    held = dict(recording.hot_rows)
+    bands = []
+    for name, file in recording.files.items():
+        ends = recording.band_ends[name]
+        sizes = np.diff(ends, prepend=0) * file.row_bytes
+        for band in np.flatnonzero(sizes).tolist():
+            worth = recording.band_uses[name][band] * file.row_bytes / sizes[band]
+            bands.append((worth, -band, name, int(ends[band - 1]) if band else 0))
+    found = [dict(held)]
+    for _, _, name, left in sorted(bands):
+        held[name] = min(held[name], left)
+        found.append(dict(held))
+    return found
+
+
+def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
+    """The request of a loader that draws, as it is if the loader replays such batches."""
+    entries = dict(sizes.nodes)
+    store = request.store.info.types
+    distinct = {type: min(count, store.nodes[type].num_nodes) for type, count in entries.items()}
+    bounds = Bounds(distinct, dict(sizes.edges), entries)
+    stages = {
+        name: getattr(STAGES, name) if getattr(request, name) is None else getattr(request, name)
+        for name in STAGE_NAMES
+    }
+    return replace(
+        request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None, policy="lru",
+        edge_temporaries=0, needs_indices=None, graph_bytes=0, candidate_bytes=0, **stages,
+    )  # fmt: skip
+
+
+def packed_planner(request: PlanRequest, recording: Recording) -> PackedPlanner:
+    """The planner of a loader that replays a pack."""
+    sizes = recording.sizes
+    request = packed_request(request, sizes)
+    requirements, warm_up = requirements_of(request, _stages(request))
+    return PackedPlanner(
+        replace(requirements, edge_number_bytes=0), request.memory, request.buffer,
+        TopologyChoice("none", "none, because samples are recorded", 0), warm_up,
+        _stages(request), None, attribute_files(request), recording=recording, sizes=sizes,
+        disk=request.disk,
+    )  # fmt: skip
+
+
+def room_for_rows(request: PlanRequest, sizes: RecordedSizes) -> tuple[int, int]:
+    """How much memory training will have for hot rows and places.
+
+    Args:
+        request: of a loader that draws the batches.
+        sizes: of the batches that it has drawn.
+
+    Returns:
+        Bytes, and the number of places.
+    """
+    request = packed_request(request, sizes)
+    requirements, _ = requirements_of(request, _stages(request))
+    items = packed_items(requirements, sizes)
+    places = min(PLACES, _stages(request).training_queue)
+    if request.buffer is not None:
+        return request.buffer, places
+    if request.device_memory is not None:
+        return request.device_memory - 2 * requirements.batch_bytes, places
+    if request.memory is not None:
+        return request.memory - sum(item.nbytes for item in items), places
+    return int(DEFAULT_SHARE * left_memory()), places
+
+
+def _stages(request: PlanRequest) -> StageCounts:
+    given = (getattr(request, name) for name in STAGE_NAMES)
+    return StageCounts(*(int(count) for count in given))
