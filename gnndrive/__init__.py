@@ -19,6 +19,7 @@ from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, Read
 from gnndrive.inference import infer
 from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
+from gnndrive.loader.packing import pack
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.store.arrays import write_store
 from gnndrive.store.importers import (
@@ -60,6 +61,7 @@ __all__ = [
     "open",
     "open_links",
     "open_or_make",
+    "pack",
     "split_links",
     "write_store",
 ]

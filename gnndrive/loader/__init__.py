@@ -15,6 +15,8 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `buffer_pool`: `BufferPool` lends each running epoch a feature buffer.
 - `lightning`: `LightningNodeData` and `LightningLinkData`; `store_datamodule` is their base class.
 - `imbalanced_sampler`: `ImbalancedSampler`, for the loaders' `sampler=`.
+- `recording` draws a loader's batches for `packing`, whose `pack` writes them to disk;
+  `packing_memory` says how many rows training will hold in memory.
 - `iterator`: `BatchIterator`, what `iter(loader)` returns; takes batches from the output queue.
 
 A new argument goes into the signatures in `neighbor_loader`, `OWN_ARGUMENTS` in `arguments`, and

@@ -11,7 +11,6 @@ When not to use it: for stores, which are written anew after a kill (temporary_f
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -21,14 +20,13 @@ from gnndrive.common.atomic_files import fsync_folder
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
 from gnndrive.common.limits import refusal
-from gnndrive.store.packed.format import PACK_JSON, VERSION, PackInfo, dump, open_pack
-from gnndrive.store.packed.samples import SCHEMA_JSON
+from gnndrive.store.packed.format import INDEX, PACK_JSON, VERSION, PackInfo, dump, open_pack
 from gnndrive.store.packed.settings import PackSettings
 from gnndrive.store.packed.volumes import PART, failure, write_whole
 from gnndrive.store.reader import Store
 
 PACKING_JSON, LOCK = "packing.json", "packing.lock"
-_OWN = (SCHEMA_JSON, PACKING_JSON)  # files that only an unfinished pack has; the lock goes last
+_KEPT = (PACK_JSON, f"{INDEX}.npy", LOCK)  # files of a finished pack; the lock goes last
 
 
 class PackingFolder:
@@ -130,6 +128,10 @@ class PackingFolder:
         if not self.resumed:
             write_whole(self.path / PACKING_JSON, content)
 
+    def discard(self) -> None:
+        """Remove the folder, because the same pack can never be finished."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def finish(self, info: PackInfo) -> PackInfo:
         """Write pack.json and give the folder its name; all arrays are written and fsynced.
 
@@ -142,9 +144,9 @@ class PackingFolder:
         write_whole(self.path / PACK_JSON, dump(info))
         found = open_pack(self.path, self._store)  # a pack that could not be read is never renamed
         try:
-            for name in _OWN:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.path / name)
+            for entry in list(os.scandir(self.path)):  # what only an unfinished pack has
+                if entry.name not in _KEPT and entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
             fsync_folder(self.path)
             os.rename(self.path, self.target)
             os.unlink(self.target / LOCK)

@@ -6,7 +6,10 @@ index when a batch is read (samples.py, encoding.py). The files have the store's
 
 - index.npy, int64 [batches, columns]: where each batch lies, and its counts (sections.py).
 - samples/NNN.npy, int32 [n]: the recorded samples (samples.py).
-- rows/TABLE/NNN.npy, shared/TABLE/SEGMENT.npy, hot/TABLE.npy, hot/TABLE.node.npy: the rows.
+- rows/TABLE.npy: the rows (placement.py).
+- ids/TABLE/hot.npy, ids/TABLE/SSS.npy: the numbers of the hot rows, and of the shared rows of
+  segment SSS; ids/TABLE/bands.npy, int64 [BANDS, 2]: the slot after each band's last, and the uses
+  of its rows.
 
 When not to use it: the store's own arrays are in store.json (`gnndrive/store/format.py`).
 """
@@ -19,12 +22,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.store.files import read_plain
-from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, JSON_BYTES_MAX, storage_dtype
+from gnndrive.store.files import open_plain, read_plain
+from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, storage_dtype
 from gnndrive.store.packed.sections import Schema, parse_schema
 from gnndrive.store.packed.settings import PackSettings, parse_settings
 from gnndrive.store.parsing import Record
@@ -33,9 +37,10 @@ from gnndrive.store.reader import Store
 FORMAT, VERSION = "gnndrive-pack", 1
 PACKED, PACK_JSON, INDEX = "packed", "pack.json", "index"
 MEND = "remove the pack, and pack the store again (gnndrive pack)"
-_GROUPS = (INDEX, "samples", "rows", "shared", "hot")
+_GROUPS = (INDEX, "samples", "rows", "ids")
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
 _NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
+_BLOCK_BYTES = 8 << 20
 _DIGEST = re.compile("[0-9a-f]{12}")
 
 
@@ -243,3 +248,24 @@ def packs_of(store: Store) -> list[Pack]:
         except StoreError as error:
             found.append(Pack(folder / name, None, str(error)))
     return found
+
+
+def file_checksum(root: Path, array: PackArray | ArrayInfo) -> str:
+    """The SHA-256 of an array's file, as pack.json has it.
+
+    Raises:
+        StoreError: the file is missing, of another size, or cannot be read.
+    """
+    digest, left = sha256(), array.nbytes
+    fd = open_plain(root, array.file)
+    try:
+        if os.fstat(fd).st_size != left:
+            raise StoreError(f"{root / array.file} does not have {left:,} bytes: {MEND}")
+        while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
+            digest.update(block)
+            left -= len(block)
+    except OSError as error:
+        raise StoreError(f"{root / array.file} cannot be read ({error.strerror}): {MEND}") from None
+    finally:
+        os.close(fd)
+    return f"sha256:{digest.hexdigest()}"

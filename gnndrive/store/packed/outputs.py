@@ -17,15 +17,46 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.common.records import Int32Array, Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.packed.gathering import Ids
 
 RUNS_MAX = 255  # with so many, "sets" order of eight batches still needs no spool
 RUN_BYTES_MIN = 1 << 20  # an output of more runs has those of so many bytes written as runs
 _BLOCK_IDS = 1 << 18  # ids that are looked at at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PickedIds:
+    """Ids that are picked out of two mapped files whenever they are needed.
+
+    Attributes:
+        ids: int32 or int64 [entries].
+        order: which of them, int32 [n].
+    """
+
+    ids: Ids
+    order: Int32Array
+    ndim = 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the ids."""
+        return self.ids.dtype
+
+    @property
+    def shape(self) -> tuple[int]:
+        """How many there are."""
+        return (len(self.order),)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.asarray(self.ids[self.order], dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +72,7 @@ class Output:
 
     file: Path
     offset: int
-    ids: Ids
+    ids: Ids | PickedIds
 
     def position(self, row_bytes: int) -> int:
         """The position of the first row in the file's array."""

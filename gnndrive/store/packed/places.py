@@ -134,7 +134,18 @@ class NodePlaces:
         self._enter(inside)
         return inside
 
-    def _enter(self, inside: Int64Array) -> None:
+    def set_shared(self, node: Ids) -> None:
+        """Set the rows of the shared file of a segment that was begun and ordered before; forget
+        the segment before.
+
+        Args:
+            node: the node at each position of the file.
+        """
+        self._place[self._shared] = lib.GD_PLACE_COLD
+        self._shared = np.sort(node).astype(np.int64)
+        self._enter(node)
+
+    def _enter(self, inside: Ids) -> None:
         positions = np.arange(len(inside), dtype=np.int32)
         self._place[inside] = np.int32(lib.GD_PLACE_SHARED) - positions
 

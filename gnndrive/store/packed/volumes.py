@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.packed.sections import (
     ABSENT,
+    PLACE_COLUMNS,
     RECORD_ALIGN,
     Schema,
     aligned,
@@ -41,6 +42,7 @@ _MAGIC = 0x6B6361706E6E67  # "gnnpack"
 _FOOTER = ("magic", "rows", "columns", "offset", "generation")
 _FOOTER_BYTES = 4096
 _ZEROS = bytes(RECORD_ALIGN)
+_BYTES = PLACE_COLUMNS.index("bytes")
 
 
 def volume_name(number: int) -> str:
@@ -137,10 +139,10 @@ class VolumeWriter:
         table[: rows.nbytes] = rows.reshape(-1).view(np.uint8)
         self._put(table)
         self._put(footer.view(np.uint8))
-        words = (self.nbytes + table.nbytes + footer.nbytes) // 4
-        name = volume_name(self.number)
+        columns = len(self._schema.columns)
+        info = volume_info(self.number, (row[_BYTES] for row in self._rows), columns)
         try:
-            os.pwrite(self._fd, npy_header(ArrayInfo(name, "int32", (words,), "")), 0)
+            os.pwrite(self._fd, npy_header(info), 0)
             os.fsync(self._fd)
             os.rename(self._part, self._path)
             fsync_folder(self._path.parent)
@@ -167,8 +169,13 @@ class Volume:
     generation: int
 
 
-def read_volume(root: Path, number: int, columns: int) -> Volume:
+def read_volume(root: Path, number: int, *widths: int) -> Volume:
     """Read the footer of a volume that this machine has written, and its rows of the index.
+
+    Args:
+        root: the pack's folder.
+        number: the volume's number.
+        widths: how many columns it may have.
 
     Raises:
         StoreError: it is missing, or no volume of so many columns.
@@ -181,9 +188,10 @@ def read_volume(root: Path, number: int, columns: int) -> Volume:
         content = read_at_most(fd, _FOOTER_BYTES)
         footer = dict(zip(_FOOTER, np.frombuffer(content, np.int64).tolist(), strict=False))
         count, offset = footer.get("rows", 0), footer.get("offset", 0)
+        columns = footer.get("columns", 0)
         end = size - _FOOTER_BYTES - DATA_OFFSET
         fits = len(content) == _FOOTER_BYTES and 0 <= offset <= end
-        if not fits or (footer["magic"], footer["columns"]) != (_MAGIC, columns):
+        if not fits or footer["magic"] != _MAGIC or columns not in widths:
             raise _no_volume(root / name)
         if not 0 <= 8 * count * columns <= end - offset:
             raise _no_volume(root / name)
@@ -192,6 +200,19 @@ def read_volume(root: Path, number: int, columns: int) -> Volume:
         return Volume(rows.reshape(count, columns), footer["generation"])
     finally:
         os.close(fd)
+
+
+def volume_info(number: int, records: Iterable[int], columns: int) -> ArrayInfo:
+    """A volume as an array, without checksum.
+
+    Args:
+        number: the volume's number.
+        records: bytes of each of its records.
+        columns: columns of the index.
+    """
+    sizes = list(records)
+    nbytes = sum(sizes) + aligned(8 * len(sizes) * columns, RECORD_ALIGN) + _FOOTER_BYTES
+    return ArrayInfo(volume_name(number), "int32", (nbytes // 4,), "")
 
 
 def whole_volumes(root: Path) -> int:

@@ -1,0 +1,110 @@
+"""`pack`: records the batches of a loader and packs their rows on disk (DiskGNN, SIGMOD 2025).
+
+When not to use it: for epochs that are trained once or twice, or features that fit in memory; then
+packing costs more than it saves.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size, size_or_none
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
+from gnndrive.loader.packing_memory import expected_slots, hot_slots
+from gnndrive.loader.recording import LoaderRecording, pack_settings
+from gnndrive.store.format import Progress
+from gnndrive.store.packed.format import PackInfo, pack_path
+from gnndrive.store.packed.pack import write_pack
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+
+
+def pack(
+    store: Store | str | os.PathLike[str],
+    num_neighbors: Any,
+    input_nodes: Any = None,
+    *,
+    batch_size: int,
+    epochs: int = 1,
+    seed: int = 0,
+    memory: str | int | None = None,
+    device_memory: str | int | None = None,
+    disk: str | int | None = None,
+    order: str = "sets",
+    segment: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    packing_memory: str | int | None = None,
+    progress: Progress | None = None,
+    **loader_arguments: Any,
+) -> PackInfo:
+    """Pack the batches that a loader with these arguments and `seed` yields.
+
+    After an error or a kill, the same call goes on where it stopped.
+
+    Args:
+        store: the store, or its path.
+        num_neighbors, input_nodes, batch_size: as for `NeighborLoader`.
+        epochs: how many epochs are recorded; epoch e of training replays recording e modulo it.
+        seed: the seed that these epochs are drawn with.
+        memory: the host memory that training will have, as for `NeighborLoader`; the rows that most
+            batches use stay in it.
+        device_memory: the GPU memory that training will have for such rows; None: none.
+        disk: the most bytes of the pack; None: as many as it takes.
+        order: how shared rows are ordered: "sets", "minhash" (the paper's) or "id".
+        segment: how many consecutive batches share rows. None: the fewest that fit, with "sets" 8
+            or more.
+        out: the pack's folder. None: a folder in the store.
+        packing_memory: the memory that packing may use. None: `memory`.
+        progress: called as progress(what, done, total); `store/packed/pack.py` lists the phases.
+        **loader_arguments: further arguments of `NeighborLoader`, or of `LinkNeighborLoader` if
+            edge_label_index is one of them.
+
+    Returns:
+        The content of its pack.json.
+
+    Raises:
+        ConfigError: an argument cannot work, batches of this loader cannot be recorded, `disk` is
+            too small, or another process packs the same.
+        StoreError: the disk is too full, or the store is damaged or has changed.
+        ReadError: the store cannot be read.
+    """
+    opened = store if isinstance(store, Store) else open_store(store)
+    given = {"batch_size": batch_size, "seed": seed, **loader_arguments}
+    if input_nodes is not None:
+        given["input_nodes"] = input_nodes
+    training = _assembly(opened, num_neighbors, {**given, "memory": memory})
+    packer = training
+    if packing_memory is not None:
+        packer = _assembly(opened, num_neighbors, {**given, "memory": packing_memory})
+    settings = pack_settings(
+        training, seed, epochs, order=order, segment=segment, memory=_bytes(memory=memory),
+        disk=_bytes(disk=disk), device_memory=size_or_none(device_memory or 0, "device_memory"),
+    )  # fmt: skip
+    expected = expected_slots(training)
+    return write_pack(
+        opened, pack_path(opened, settings) if out is None else Path(out), settings,
+        LoaderRecording(packer, seed, epochs), training.collate.tables,
+        lambda recorded: hot_slots(training, recorded),
+        _bytes(packing_memory=packing_memory) or settings.memory,
+        lambda table: (expected[table.name], None), progress,
+    )  # fmt: skip
+
+
+def _assembly(store: Store, num_neighbors: Any, arguments: dict[str, Any]) -> Assembly:
+    """What a loader with these arguments would be made from."""
+    links = "edge_label_index" in arguments
+    if links and "input_nodes" in arguments:
+        raise ConfigError("input_nodes= and edge_label_index= exclude each other: give one")
+    kind: Any = LinkNeighborLoader if links else NeighborLoader
+    made: Assembly = kind(store, num_neighbors, **arguments)._assembly()
+    return made
+
+
+def _bytes(**argument: str | int | None) -> int | None:
+    """The one keyword argument in bytes, or None."""
+    ((name, size),) = argument.items()
+    return None if size is None else parse_size(size, name)

@@ -1,0 +1,266 @@
+"""Pack recorded batches: `write_pack` goes through all phases (DiskGNN, SIGMOD 2025).
+
+    record   the batches are drawn and written, and the uses of each row counted
+    hot      the rows with the most uses are chosen
+    search   the smallest segment that fits is chosen
+    share    the rows that each segment's batches share are put in order
+    place    the samples are rewritten with where their rows lie
+    rows     the tables are read once, and the rows written to their places
+    check    the checksums of all other files are computed
+
+Each phase leaves durable files, and a packer that was killed goes on behind them and ends with the
+same bytes. When not to use it: `gnndrive.pack` (loader/packing.py) is for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import available_memory, format_size, least_text
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.format import Progress
+from gnndrive.store.packed.contents import (
+    TableRows,
+    TableUse,
+    contents,
+    listed,
+    pack_bytes,
+    placed_index,
+    rows_info,
+)
+from gnndrive.store.packed.folder import PackingFolder
+from gnndrive.store.packed.format import PackArray, PackInfo, file_checksum
+from gnndrive.store.packed.gathering import SUM_MODULUS
+from gnndrive.store.packed.hot import choose_hot
+from gnndrive.store.packed.mapped_samples import MappedSamples
+from gnndrive.store.packed.orders import SETS_MAX
+from gnndrive.store.packed.placement import with_places
+from gnndrive.store.packed.places import NodePlaces
+from gnndrive.store.packed.placing import Placing
+from gnndrive.store.packed.record import BatchSource, HotRows, Recorded, record
+from gnndrive.store.packed.room import Room
+from gnndrive.store.packed.row_outputs import outputs_of
+from gnndrive.store.packed.row_volumes import reserve
+from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
+from gnndrive.store.packed.samples import load_schema
+from gnndrive.store.packed.sections import Schema
+from gnndrive.store.packed.segments import SegmentChoice, choose_segment
+from gnndrive.store.packed.settings import PackSettings
+from gnndrive.store.packed.sharing import (
+    SegmentSearch,
+    SharedRows,
+    hot_places,
+    load_shared,
+    write_hot,
+)
+from gnndrive.store.packed.volumes import VOLUME_BYTES
+from gnndrive.store.reader import Store
+
+HotSlots = Callable[[Recorded], Mapping[str, int]]
+"""Takes what was recorded; returns how many rows of each table memory will hold."""
+
+CHECK = "check"
+MEMORY_DEFAULT = 1 << 30
+_BYTES_A_ROW = 12  # of a table: its uses, its place, and what counts rows by segment size
+
+
+def write_pack(
+    store: Store,
+    target: Path,
+    settings: PackSettings,
+    source: BatchSource,
+    tables: Sequence[FeatureTable],
+    hot_slots: HotSlots,
+    memory: int | None = None,
+    hot_rows: HotRows = lambda _: (1, None),
+    progress: Progress | None = None,
+    volume_bytes: int = VOLUME_BYTES,
+) -> PackInfo:
+    """Pack the batches of a source, or go on where an earlier packer was interrupted.
+
+    Args:
+        store: the store.
+        target: the pack's folder, which must not be there.
+        settings: what the pack is made with.
+        source: draws the batches.
+        tables: the tables whose rows are packed, at least one.
+        hot_slots: see `HotSlots`.
+        memory: bytes that this may use, apart from what `source` uses; None: a gibibyte, or half of
+            the available memory if that is less.
+        hot_rows: how many rows of each table memory will probably hold, see `record.HotRows`.
+        progress: called as progress(what, done, total) in each phase.
+        volume_bytes: see `SampleWriter`.
+
+    Raises:
+        ConfigError: there is nothing to pack, `memory` or `disk` is too little, a sample cannot be
+            recorded, or another process packs the same.
+        StoreError: the disk is too full, or the store is damaged or has changed.
+        ReadError: the store cannot be read.
+    """
+    if not tables or not source.total:
+        what = "features" if source.total else "batches"
+        raise ConfigError(f"there are no {what} to pack: train with another strategy")
+    if settings.order == "sets" and (settings.segment or 0) > SETS_MAX:
+        raise ConfigError(
+            f'segment={settings.segment} is too large for order="sets": give at most {SETS_MAX}, '
+            'or order="minhash"'
+        )
+    rows = sum(table.file.row_count for table in tables)
+    if memory is None:
+        memory = min(MEMORY_DEFAULT, available_memory() // 2)
+    if memory < (least := MEMORY_MIN + _BYTES_A_ROW * rows):
+        raise ConfigError(
+            f"memory={format_size(memory)} is too little to pack {rows:,} rows: give at least "
+            f"{least_text(least)}"
+        )
+    told = progress or _silent
+    with PackingFolder(store, target, settings) as folder, store.unchanged():
+        if folder.finished is not None:
+            return folder.finished
+        work = _Packing(store, folder, settings, source.total, tables, memory, told)
+        if (shared := load_shared(folder.path)) is None:
+            recorded = record(
+                folder.path, source, store.info.types, tables, work.room.check_prediction, hot_rows,
+                told, volume_bytes,
+            )  # fmt: skip
+            shared = work.share(recorded, hot_slots)
+        work.place(shared)
+        sums = work.write_rows(shared)
+        store.check_unchanged()
+        return work.finish(shared, sums)
+
+
+class _Packing:
+    """The phases after recording; arguments as for `write_pack`."""
+
+    def __init__(
+        self, store: Store, folder: PackingFolder, settings: PackSettings, total: int,
+        tables: Sequence[FeatureTable], memory: int, progress: Progress,
+    ) -> None:  # fmt: skip
+        self._store, self._folder, self._root = store, folder, folder.path
+        self._settings, self._tables, self._memory = settings, tables, memory
+        self._batches, self._progress = total // settings.epochs, progress
+        self.room = Room(folder.path, settings)
+        self._rows: dict[str, TableRows] = {}
+
+    def share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
+        """Choose the hot rows and the segment, and write which rows are hot or shared.
+
+        Raises:
+            ConfigError, StoreError: the pack does not fit.
+        """
+        wanted, slots, places = hot_slots(recorded), dict[str, int](), dict[str, NodePlaces]()
+        for table in self._tables:
+            hot = choose_hot(recorded.counts.pop(table.name), wanted.get(table.name, 0))
+            write_hot(self._root, table, hot)
+            slots[table.name] = len(hot.node)
+            places[table.name] = hot_places(self._root, table)
+        samples = MappedSamples(self._root, recorded.schema, recorded.index)
+        search = SegmentSearch(
+            self._root, samples, self._tables, places, self._settings.order, self._memory,
+            self._progress,
+        )  # fmt: skip
+        needed, limit = dict[int, int](), self.room.limit
+        for size in search.count(self._settings.segment):
+            least = search.least(size, slots)
+            needed[size] = self._bytes(recorded, least, size)
+        while True:
+            choice = choose_segment(needed, limit, self._settings.order, self._settings.segment)
+            if choice.segment is None:
+                raise self._refuse(choice, slots)
+            uses = search.settle(choice.segment, slots)
+            nbytes = self._bytes(recorded, uses, choice.segment)
+            needed[choice.segment] = nbytes
+            if nbytes <= limit:
+                break
+        shared_rows = {name: list(use.shared_rows) for name, use in uses.items()}
+        found = SharedRows(choice.segment, nbytes, slots, shared_rows)
+        found.save(self._root)
+        return found
+
+    def _refuse(self, choice: SegmentChoice, slots: Mapping[str, int]) -> Exception:
+        hot = sum(slots[table.name] * table.file.row_bytes for table in self._tables)
+        error = self.room.refusal(choice, hot)
+        if isinstance(error, ConfigError):  # the same command will never fit
+            self._folder.discard()
+        return error
+
+    def _bytes(self, recorded: Recorded, uses: Mapping[str, TableUse], segment: int) -> int:
+        """Bytes of a pack of recorded samples."""
+        schema = with_places(recorded.schema, [table.name for table in self._tables])
+        index = placed_index(recorded.schema, recorded.index, uses)
+        infos = contents(schema, index, self._tables, uses)
+        return pack_bytes(self._info(schema, segment, 0, listed(infos, {})))
+
+    def _info(
+        self, schema: Schema, segment: int, predicted: int, arrays: Mapping[str, PackArray]
+    ) -> PackInfo:
+        return PackInfo(
+            self._store.identity, self._settings, self._batches, segment, predicted, 0, schema,
+            arrays,
+        )  # fmt: skip
+
+    def place(self, shared: SharedRows) -> None:
+        """Rewrite the samples with where their rows lie."""
+        schema = load_schema(self._root)
+        assert schema is not None, "it was written before the first sample"
+        placing = Placing(self._root, schema, self._tables, shared)
+        self._schema, self._named = placing.schema, placing.places
+        places = (
+            {}
+            if placing.done
+            else {table.name: hot_places(self._root, table) for table in self._tables}
+        )
+        self._index = placing.run(places, self._progress)
+
+    def write_rows(self, shared: SharedRows) -> dict[str, str]:
+        """Reserve the files of rows and write them; returns their checksums by array."""
+        samples = MappedSamples(self._root, self._schema, self._index)
+        packings = []
+        for table in self._tables:
+            outputs = outputs_of(
+                self._root, samples, table, self._named[table.name], shared.segment
+            )
+            packings.append(
+                RowPacking(
+                    table.file, list(outputs), self._root, table.name.replace("/", ":"),
+                    self._memory, self._store.info.arrays[table.name].sha256,
+                )
+            )  # fmt: skip
+        infos = [
+            rows_info(table, sum(len(output.ids) for output in packing.outputs))
+            for table, packing in zip(self._tables, packings, strict=True)
+        ]
+        reserve(self._root, infos, max(packing.spool_bytes for packing in packings))
+        found = {}
+        for table, info, packing in zip(self._tables, infos, packings, strict=True):
+            total = sum(packing.run(self._progress)) % SUM_MODULUS
+            found[info.name] = f"sum64:{total:016x}"
+            self._rows[table.name] = TableRows(
+                shared.slots[table.name], info.shape[0], shared.shared_rows[table.name]
+            )
+        return found
+
+    def finish(self, shared: SharedRows, sums: Mapping[str, str]) -> PackInfo:
+        """Compute the other checksums and make the folder a pack.
+
+        Raises:
+            StoreError: a file has another size than was planned, or the disk failed.
+        """
+        infos = contents(self._schema, self._index, self._tables, self._rows)
+        hashed = [info for info in infos if info.name not in sums]
+        done, total, found = 0, sum(info.nbytes for info in hashed), dict(sums)
+        for info in hashed:
+            found[info.name] = file_checksum(self._root, info)
+            done += info.nbytes
+            self._progress(CHECK, done, total)
+        arrays = listed(infos, found)
+        made = self._info(self._schema, shared.segment, shared.predicted_bytes, arrays)
+        return self._folder.finish(replace(made, actual_bytes=pack_bytes(made)))
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """Report nothing."""

@@ -1,0 +1,206 @@
+"""Place the rows of recorded batches: rewrite each volume of samples with where its rows lie.
+
+Which rows are hot or shared was decided before (sharing.py), so a batch depends on nothing but its
+own sections. A volume is replaced in one step, so a packer that was killed goes on behind the last
+placed volume and repeats one at most, with the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gnndrive.common.records import Int64Array
+from gnndrive.store.feature_tables import FeatureTable
+from gnndrive.store.format import Progress, index_dtype
+from gnndrive.store.packed.contents import bands_name, shared_name
+from gnndrive.store.packed.hot import BANDS
+from gnndrive.store.packed.mapped_samples import Entries, Ids, MappedSamples, map_array
+from gnndrive.store.packed.placement import TablePlaces, places_of, with_places
+from gnndrive.store.packed.places import Arrangement, NodePlaces, renumber
+from gnndrive.store.packed.samples import write_index
+from gnndrive.store.packed.sections import PLACE_COLUMNS, Schema
+from gnndrive.store.packed.sharing import SharedRows
+from gnndrive.store.packed.volumes import VolumeWriter, read_volume, whole_volumes
+
+WHAT = "place"
+PLACED = 1  # the generation of placed volumes
+
+
+class Placing:
+    """Places all batches of a pack, or those that an earlier packer has not placed.
+
+    Args:
+        root: the unfinished pack's folder.
+        schema: the schema of the recorded samples.
+        tables: the packed tables.
+        shared: what was decided before.
+
+    Attributes:
+        schema: the schema of the placed samples.
+        places: what the index says of each table.
+        rows: the rows of the index of all batches, recorded or placed.
+
+    Raises:
+        StoreError: the folder is damaged.
+    """
+
+    def __init__(
+        self, root: Path, schema: Schema, tables: Sequence[FeatureTable], shared: SharedRows
+    ) -> None:
+        names = [table.name for table in tables]
+        self.schema, self.places = with_places(schema, names), places_of(schema, names)
+        self._root, self._recorded, self._shared = root, schema, shared
+        self._tables = tables
+        self.rows: list[Int64Array] = []
+        self._batches: list[int] = []  # of each volume
+        self._done = 0  # placed volumes
+        for number in range(whole_volumes(root)):
+            widths = len(schema.columns), len(self.schema.columns)
+            volume = read_volume(root, number, *widths)
+            self._done += volume.generation == PLACED
+            self._batches.append(len(volume.rows))
+            self.rows += list(volume.rows)
+
+    @property
+    def done(self) -> bool:
+        """Whether all volumes are placed."""
+        return self._done == len(self._batches)
+
+    def run(self, places: Mapping[str, NodePlaces], progress: Progress) -> Int64Array:
+        """Place what is left, and write index.npy.
+
+        Args:
+            places: where the rows of each table lie, its hot rows entered.
+            progress: called as progress("place", batches done, batches in all).
+
+        Returns:
+            The index, int64 [batches, columns].
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+        """
+        samples = MappedSamples(self._root, self._recorded, self.rows)
+        tables = [
+            _Table(
+                self._root, Entries(samples, table, self.places[table.name]),
+                self.places[table.name], places[table.name], self._shared,
+            )
+            for table in self._tables
+        ]  # fmt: skip
+        first = sum(self._batches[: self._done])
+        for table in tables if first else []:
+            table.go_on(first - 1, self.rows[first - 1])
+        for volume in range(self._done, len(self._batches)):
+            with VolumeWriter(self._root, volume, self.schema, PLACED) as writer:
+                for number in range(first, first + self._batches[volume]):
+                    sections, rest = self._place(samples, tables, number)
+                    self.rows[number] = writer.append(list(sections.values()), rest)
+                    progress(WHAT, number + 1, len(self.rows))
+                writer.finish()
+            first += self._batches[volume]
+            self._done += 1
+        index = np.array(self.rows, np.int64).reshape(len(self.rows), len(self.schema.columns))
+        write_index(self._root, index)
+        return index
+
+    def _place(
+        self, samples: MappedSamples, tables: Sequence[_Table], number: int
+    ) -> tuple[dict[str, Ids | None], list[int]]:
+        """The sections of a batch with its places; its columns of the index after the counts."""
+        sections, row = dict(samples.sections(number)), samples.rows[number]
+        per_hop = self.schema.hop_counts(row, "nodes", self.schema.node_types[0]) or []
+        for table in sorted(tables, key=lambda each: not each.arranged):  # others follow its order
+            table.place(sections, number, per_hop)
+        rest: list[int] = row[len(PLACE_COLUMNS) + len(self.schema.sections) :].tolist()
+        return sections, rest + [column for table in tables for column in table.columns]
+
+
+class _Table:
+    """Places the entries of one table, batch after batch.
+
+    Args:
+        root: the unfinished pack's folder.
+        entries: the table's entries in the recorded samples.
+        named: what the index says of the table.
+        places: where its rows lie, its hot rows entered.
+        shared: what was decided before.
+
+    Attributes:
+        arranged: whether the entries of a batch are put into the order of their rows.
+        columns: what the index says of the last batch.
+    """
+
+    def __init__(
+        self, root: Path, entries: Entries, named: TablePlaces, places: NodePlaces,
+        shared: SharedRows,
+    ) -> None:  # fmt: skip
+        name = named.name
+        self.arranged, self.columns = named.arranged, list[int]()
+        self._root, self._entries, self._named, self._places = root, entries, named, places
+        self._batches, self._shared = shared.segment, shared.shared_rows[name]
+        bands = map_array(root / f"{bands_name(name)}.npy", "int64").reshape(BANDS, 2)
+        self._band_ends = bands[:, 0]
+        self._segment = -1
+        self._start, self._end = 0, shared.slots[name]  # rows: of the segment, and placed so far
+
+    def go_on(self, number: int, row: Int64Array) -> None:
+        """Go on behind batch `number`, which was placed and has this row of the index."""
+        self._start, first = self._named.starts(row)
+        self._end = first + int(self._named.counts(row)[:, 0].sum())
+        self._segment = number // self._batches
+        self._enter()
+
+    def place(self, sections: dict[str, Ids | None], number: int, per_hop: list[int]) -> None:
+        """Set the sections of a batch that hold its places.
+
+        Args:
+            sections: its sections, in which other tables' places may be set already.
+            number: the number of the batch, one more than that of the last.
+            per_hop: how many nodes each hop has, if the table is arranged.
+        """
+        if number // self._batches != self._segment:
+            self._segment += 1
+            self._start = self._end
+            self._end += self._shared[self._segment]
+            self._enter()
+        name, ids = self._named.name, sections[self._entries.section]
+        if self._named.arranged:
+            found = self._places.arrange(_needed(sections, "node"), per_hop)
+            _renumber(sections, found)
+            counts = found.counts
+        else:
+            ids = np.empty(0, np.int32) if ids is None else ids
+            found = self._places.arrange(ids, [0, len(ids)])
+            counts, sections[f"order/{name}"] = found.counts[1:], found.order
+        sections[f"hot/{name}"], sections[f"shared/{name}"] = found.hot, found.shared
+        band = np.searchsorted(self._band_ends, found.hot, side="right")
+        bands = np.bincount(band, minlength=BANDS)
+        self.columns = self._named.row(self._start, self._end, counts, bands)
+        self._end += len(found.chunk)
+
+    def _enter(self) -> None:
+        """Enter the rows that the segment shares."""
+        ids: Ids = np.empty(0, np.int64)
+        if self._shared[self._segment]:
+            name, rows = self._named.name, self._entries.table.file.row_count
+            path = self._root / f"{shared_name(name, self._segment)}.npy"
+            ids = map_array(path, index_dtype(rows))
+        self._places.set_shared(ids)
+
+
+def _renumber(sections: dict[str, Ids | None], found: Arrangement) -> None:
+    """Put a plain sample's nodes and edges into their new order."""
+    row, colptr, edge = (_needed(sections, name) for name in ("row", "colptr", "edge"))
+    sections["row"], sections["colptr"], sections["edge"] = renumber(
+        row, colptr, edge, found, found
+    )
+    sections["node"] = found.node.astype(_needed(sections, "node").dtype)
+
+
+def _needed(sections: Mapping[str, Ids | None], name: str) -> Ids:
+    found = sections[name]
+    assert found is not None, f"a plain sample has {name}"
+    return found
