@@ -124,8 +124,8 @@ class PlaceTable(RowTable):
 
     @property
     def available(self) -> int:
-        """See `RowTable.available`."""
-        return self._place_rows * sum(place.free for place in self._places)
+        """See `RowTable.available`; a place counts even if no batch has rows for it."""
+        return max(self._place_rows, 1) * sum(place.free for place in self._places)
 
     def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
         """See `RowTable.fits_together`; batches do not share reads."""

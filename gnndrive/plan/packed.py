@@ -3,7 +3,7 @@
 All batches are known, so nothing is estimated: the index says how many rows of each batch lie at
 which level. The feature buffer has as many hot rows as the other items leave room for, and places
 for the other rows of the largest batch. `make_planner` (`choice.py`) calls `packed_planner`; before
-rows are packed, `room_for_rows` says how much memory training will have for both.
+rows are packed, `packed_room` says how much memory training will have for both.
 
 When not to use it: for batches that are drawn (`plan.py`).
 """
@@ -239,7 +239,7 @@ def packed_planner(request: PlanRequest, recording: Recording) -> PackedPlanner:
     )  # fmt: skip
 
 
-def room_for_rows(request: PlanRequest, sizes: RecordedSizes) -> tuple[int, int]:
+def packed_room(request: PlanRequest, sizes: RecordedSizes) -> tuple[int, int]:
     """How much memory training will have for hot rows and places.
 
     Args:

@@ -1,0 +1,289 @@
+"""Packing, and epochs from a pack beside epochs whose batches are drawn, in one run.
+
+usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--memory-limit 3GiB]
+           [--loaders gnndrive,diskgnn] [--segments 8] [--orders sets] [--memory 2600MB]
+           [--packing-memory SIZE] [--hand buffer=820MB,topology=resident,samplers=1]
+           [--out FOLDER] [--json FILE] [--png FILE]
+
+The first --batches batches of the train split are packed once for each order and segment size. Then
+all loaders run in turn, --rounds times, each in a process of its own with cold caches. An epoch
+whose files were not read before is cold: the first of each process; the others are warm. Each
+batch's x is touched and dropped; there is no training. gnndrive runs with the arguments of --hand,
+which were found by hand for P10M in 3 GiB; diskgnn with memory=--memory, for which it was packed.
+
+The floor of an epoch is the larger of its reads at the disk's two constants, measured just before
+and just after the process, and the CPU seconds of all threads divided by the cores. "read/cold" is
+the bytes read in warm epochs for each byte of rows that were not in memory.
+
+As root, every process runs under the memory limit, page cache included; otherwise without one, and
+the output says so. The packs are removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import _script
+from _limits import Cgroup, drop_caches, limited, run_limited
+from _loaders import SEED, touch
+
+import gnndrive
+from gnndrive.cli.measure.calibrate import calibrate, cost_of
+from gnndrive.cli.report.text import peak_memory_bytes
+from gnndrive.common.memory import format_size, parse_size
+
+BESIDE = 550_000_000  # of the limit, for Python, torch and their libraries
+DRAWS, REPLAYS = "gnndrive", "diskgnn"
+COUNTERS = ("requests", "bytes_read", "bytes_wanted", "rows_loaded")
+
+
+# ---- in a process of its own
+
+
+def arguments(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments that the loaders and the pack share."""
+    store = gnndrive.open(options.store)
+    seeds = store.split("train")[: options.batches * options.batch_size]
+    return {
+        "num_neighbors": options.fanout, "input_nodes": seeds, "batch_size": options.batch_size,
+        "shuffle": True, "seed": SEED,
+    }  # fmt: skip
+
+
+def work_pack(options: argparse.Namespace) -> dict[str, Any]:
+    """Pack, and return the seconds of each phase and the bytes."""
+    started = last = time.perf_counter()
+    phases: dict[str, float] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        phases[what] = phases.get(what, 0.0) + now - last
+        last = now
+        print(f"{what}: {done:,} of {total:,}, {now - started:.1f} s", file=sys.stderr, flush=True)
+
+    info = gnndrive.pack(
+        options.store, **arguments(options), memory=options.memory, order=options.order,
+        segment=options.segment, out=options.pack, packing_memory=options.packing_memory,
+        progress=progress,
+    )  # fmt: skip
+    return {
+        "s": time.perf_counter() - started, "phases": phases, "segment": info.segment,
+        "predicted_bytes": info.predicted_bytes, "actual_bytes": info.actual_bytes,
+    }  # fmt: skip
+
+
+def work_load(options: argparse.Namespace) -> dict[str, Any]:
+    """Load all epochs; return the figures of each."""
+    given: dict[str, Any] = dict(part.split("=") for part in options.hand.split(","))
+    given = {name: int(text) if text.isdigit() else text for name, text in given.items()}
+    if options.worker == REPLAYS:
+        given = {"memory": options.memory, "strategy": REPLAYS, "packed": options.pack}
+    store, epochs = gnndrive.open(options.store), []
+    row_bytes = store.table("x").row_bytes
+    with gnndrive.NeighborLoader(store, **arguments(options), **given) as loader:
+        plan, before = str(loader.plan()), dict.fromkeys(COUNTERS, 0)
+        for _ in range(options.epochs):
+            started, cpu, batches = time.perf_counter(), time.process_time(), 0
+            for batch in loader:
+                touch(batch.x)
+                batches += 1
+            del batch
+            seconds = time.perf_counter() - started
+            stats = loader.stats()
+            counted = {name: int(stats[name]) - before[name] for name in COUNTERS}
+            before = {name: int(stats[name]) for name in COUNTERS}
+            epochs.append(
+                counted | {"s": seconds, "cpu_s": time.process_time() - cpu, "batches": batches}
+            )
+            note = f"{options.worker}: epoch of {batches} batches, {seconds:.1f} s"
+            print(note, file=sys.stderr, flush=True)
+    return {"epochs": epochs, "plan": plan, "row_bytes": row_bytes}
+
+
+# ---- all of them
+
+
+def spawn(worker: str, options: argparse.Namespace, group: Cgroup | None, **more: Any) -> Any:
+    """Run a worker with cold caches, and return its figures."""
+    drop_caches(Path(options.store), everything=group is not None)
+    extra = [str(part) for name, value in more.items() if value is not None
+             for part in (f"--{name}", value)]  # fmt: skip
+    command = [sys.executable, __file__, *options.given, "--worker", worker, *extra]
+    child, peak = run_limited(command, group)
+    if child.returncode:
+        killed = " (killed: out of memory?)" if child.returncode == -9 else ""
+        sys.exit(f"{worker} ended with {child.returncode}{killed}")
+    result: dict[str, Any] = json.loads(child.stdout)
+    return result | ({} if peak is None else {"peak_bytes": peak})
+
+
+def add_floors(result: dict[str, Any], before: Any, after: Any, store: gnndrive.Store) -> None:
+    """Add to each epoch what no loader with these reads and this CPU time can beat, in seconds."""
+    cost = cost_of(before.points + after.points, store, after.depth, after.engine)
+    result["request_us"], result["byte_ns"] = cost.request_s * 1e6, cost.byte_s * 1e9
+    for epoch in result["epochs"]:
+        reads = cost.seconds(epoch["requests"], epoch["bytes_read"])
+        cpu = epoch["cpu_s"] / (os.cpu_count() or 1)
+        epoch["floor_s"], epoch["limit"] = max((reads, "reads"), (cpu, "CPU"))
+
+
+def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]:
+    """Pack in each way, then run all loaders in turn."""
+    packs, results = [], []
+    store, folder = gnndrive.open(options.store), Path(options.out)
+    for order, segment in product(options.orders, options.segments):
+        path = folder / f"{order}-{segment}"
+        shutil.rmtree(path, ignore_errors=True)
+        made = spawn("pack", options, group, order=order, segment=segment, pack=path)
+        packs.append(made | {"order": order, "segment": segment, "path": str(path)})
+    for number in range(options.rounds):
+        for name in options.loaders:
+            for pack in packs if name == REPLAYS else [None]:
+                before = calibrate(store)
+                result = spawn(name, options, group, pack=pack and pack["path"])
+                add_floors(result, before, calibrate(store), store)
+                label = f"{name} {pack['order']} {pack['segment']}" if pack else name
+                results.append(result | {"loader": label, "round": number})
+    for pack in packs:
+        shutil.rmtree(pack["path"])
+    return {"packs": packs, "results": results}
+
+
+def epochs_of(found: dict[str, Any], label: str, warm: bool) -> list[dict[str, Any]]:
+    """The warm epochs of a loader in all rounds, or the cold ones."""
+    runs = [each for each in found["results"] if each["loader"] == label]
+    return [epoch for run in runs for epoch in (run["epochs"][1:] if warm else run["epochs"][:1])]
+
+
+def seconds_of(epochs: list[dict[str, Any]]) -> float:
+    """The median of the seconds of a batch."""
+    return median(epoch["s"] / epoch["batches"] for epoch in epochs)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Format the figures."""
+    lines = [found["memory"]]
+    for pack in found["packs"]:
+        predicted = pack["predicted_bytes"] / pack["actual_bytes"] - 1
+        phases = ", ".join(f"{name} {seconds:.1f}" for name, seconds in pack["phases"].items())
+        lines.append(
+            f"pack {pack['order']} {pack['segment']}: {pack['s']:.1f} s ({phases}), "
+            f"{format_size(pack['actual_bytes'])}, predicted {predicted:+.1%}, "
+            f"peak {format_size(pack.get('peak_bytes', 0))}"
+        )
+    labels = list(dict.fromkeys(each["loader"] for each in found["results"]))
+    for label in labels:
+        for warm in (False, True):
+            epochs = epochs_of(found, label, warm)
+            if not epochs:
+                continue
+            each = [epoch["s"] / epoch["batches"] for epoch in epochs]
+            floor = median(epoch["s"] / epoch["floor_s"] for epoch in epochs)
+            row_bytes = found["results"][0]["row_bytes"]
+            cold = sum(epoch["rows_loaded"] for epoch in epochs) * row_bytes
+            lines.append(
+                f"{label}, {'warm' if warm else 'cold'}: {median(each):.3f} s a batch "
+                f"({min(each):.3f} to {max(each):.3f}), {floor:.2f} of its floor "
+                f"({epochs[0]['limit']}), read/cold "
+                f"{sum(epoch['bytes_read'] for epoch in epochs) / max(cold, 1):.2f}, "
+                f"CPU {median(epoch['cpu_s'] / epoch['batches'] for epoch in epochs):.3f} s"
+            )
+    return "\n".join(lines + comparisons(found, labels))
+
+
+def comparisons(found: dict[str, Any], labels: list[str]) -> list[str]:
+    """How much faster a warm epoch from a pack is, and what packing costs in drawn epochs."""
+    lines = []
+    for label in labels:
+        own, drawn = epochs_of(found, label, True), epochs_of(found, DRAWS, True)
+        if not label.startswith(REPLAYS) or not own or not drawn:
+            continue
+        pack = next(p for p in found["packs"] if label == f"{REPLAYS} {p['order']} {p['segment']}")
+        epoch = median(each["s"] for each in drawn)
+        lines.append(
+            f"{label}: a warm epoch is {seconds_of(drawn) / seconds_of(own):.1f} times as fast as "
+            f"{DRAWS}'s, and packing takes {pack['s'] / epoch:.2f} of one of those"
+        )
+    return lines
+
+
+def draw(found: dict[str, Any], path: str) -> None:
+    """Draw seconds of a batch in cold and warm epochs."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        sys.exit("--png needs matplotlib: pip install matplotlib")
+    labels = list(dict.fromkeys(each["loader"] for each in found["results"]))
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    for place, label in enumerate(labels):
+        for offset, warm in ((-0.2, False), (0.2, True)):
+            epochs = epochs_of(found, label, warm)
+            if epochs:
+                seconds = seconds_of(epochs)
+                axes.bar(place + offset, seconds, 0.38, color="tab:green" if warm else "tab:gray")
+                axes.text(place + offset, seconds, f"{seconds:.3f}", ha="center", va="bottom")
+    axes.set_xticks(range(len(labels)), labels)
+    axes.set_ylabel("seconds a batch (gray: cold, green: warm)")
+    axes.set_title(found["memory"], fontsize=9)
+    figure.savefig(path, dpi=150)
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("store")
+    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
+                        default=[10, 10, 10])  # fmt: skip
+    parser.add_argument("--memory-limit", default="3GiB")
+    parser.add_argument("--memory", help="of a loader that replays; default: the limit less 550 MB")
+    parser.add_argument("--packing-memory")
+    parser.add_argument("--loaders", type=lambda text: text.split(","), default=[DRAWS, REPLAYS])
+    parser.add_argument("--segments", type=lambda text: text.split(","), default=["8"])
+    parser.add_argument("--orders", type=lambda text: text.split(","), default=["sets"])
+    parser.add_argument("--hand", default="buffer=820MB,topology=resident,samplers=1")
+    parser.add_argument("--out", help="folder for the packs; default: the store's")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--png", metavar="FILE")
+    parser.add_argument("--worker", choices=["pack", DRAWS, REPLAYS], help=argparse.SUPPRESS)
+    parser.add_argument("--order", help=argparse.SUPPRESS)
+    parser.add_argument("--segment", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--pack", help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    options.given = given
+    if unknown := set(options.loaders) - {DRAWS, REPLAYS}:
+        parser.error(f"unknown loader {', '.join(unknown)}: choose from {DRAWS}, {REPLAYS}")
+    limit = parse_size(options.memory_limit, "--memory-limit")
+    options.memory = options.memory or limit - BESIDE
+    options.out = options.out or str(Path(options.store))
+    return options
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    if options.worker:
+        result = work_pack(options) if options.worker == "pack" else work_load(options)
+        json.dump(result | {"peak_bytes": peak_memory_bytes()}, sys.stdout)
+        return
+    with limited(parse_size(options.memory_limit, "--memory-limit")) as (group, memory):
+        found = measure(options, group) | {"memory": memory}
+    _script.show(table(found), found, options.json)
+    if options.png:
+        draw(found, options.png)
+
+
+if __name__ == "__main__":
+    _script.run(main)
