@@ -5,11 +5,12 @@ usage: python bench/pack.py STORE [--batches 100] [--epochs 3] [--rounds 3] [--m
            [--packing-memory SIZE] [--hand buffer=820MB,topology=resident,samplers=1]
            [--out FOLDER] [--json FILE] [--png FILE]
 
-The first --batches batches of the train split are packed once for each order and segment size. Then
-all loaders run in turn, --rounds times, each in a process of its own with cold caches. An epoch
-whose files were not read before is cold: the first of each process; the others are warm. Each
-batch's x is touched and dropped; there is no training. gnndrive runs with the arguments of --hand,
-which were found by hand for P10M in 3 GiB; diskgnn with memory=--memory, for which it was packed.
+The first --batches batches of the train split, or of random nodes without one, are packed once for
+each order and segment size. Then all loaders run in turn, --rounds times, each in a process of its
+own with cold caches. An epoch whose files were not read before is cold: the first of each process;
+the others are warm. Each batch's x is touched and dropped; there is no training. gnndrive runs with
+the arguments of --hand, which were found by hand for P10M in 3 GiB; diskgnn with memory=--memory,
+for which it was packed.
 
 The floor of an epoch is the larger of its reads at the disk's two constants, measured just before
 and just after the process, and the CPU seconds of all threads divided by the cores. "read/cold" is
@@ -33,6 +34,7 @@ from statistics import median
 from typing import Any
 
 import _script
+import torch
 from _limits import Cgroup, drop_caches, limited, run_limited
 from _loaders import SEED, touch
 
@@ -51,8 +53,12 @@ COUNTERS = ("requests", "bytes_read", "bytes_wanted", "rows_loaded")
 
 def arguments(options: argparse.Namespace) -> dict[str, Any]:
     """The arguments that the loaders and the pack share."""
-    store = gnndrive.open(options.store)
-    seeds = store.split("train")[: options.batches * options.batch_size]
+    store, count = gnndrive.open(options.store), options.batches * options.batch_size
+    if "train" in store.split_names:
+        seeds = store.split("train")[:count]
+    else:
+        drawn = torch.Generator().manual_seed(SEED)
+        seeds = torch.randperm(store.num_nodes, generator=drawn)[:count]
     return {
         "num_neighbors": options.fanout, "input_nodes": seeds, "batch_size": options.batch_size,
         "shuffle": True, "seed": SEED,
@@ -141,6 +147,7 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     """Pack in each way, then run all loaders in turn."""
     packs, results = [], []
     store, folder = gnndrive.open(options.store), Path(options.out)
+    folder.mkdir(exist_ok=True)
     for order, segment in product(options.orders, options.segments):
         path = folder / f"{order}-{segment}"
         shutil.rmtree(path, ignore_errors=True)
@@ -255,7 +262,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--segments", type=lambda text: text.split(","), default=["8"])
     parser.add_argument("--orders", type=lambda text: text.split(","), default=["sets"])
     parser.add_argument("--hand", default="buffer=820MB,topology=resident,samplers=1")
-    parser.add_argument("--out", help="folder for the packs; default: the store's")
+    parser.add_argument("--out", help="folder for the packs; default: STORE.packs")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--png", metavar="FILE")
     parser.add_argument("--worker", choices=["pack", DRAWS, REPLAYS], help=argparse.SUPPRESS)
@@ -268,7 +275,7 @@ def parse(given: list[str]) -> argparse.Namespace:
         parser.error(f"unknown loader {', '.join(unknown)}: choose from {DRAWS}, {REPLAYS}")
     limit = parse_size(options.memory_limit, "--memory-limit")
     options.memory = options.memory or limit - BESIDE
-    options.out = options.out or str(Path(options.store))
+    options.out = options.out or f"{Path(options.store)}.packs"
     return options
 
 
