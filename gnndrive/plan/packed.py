@@ -184,7 +184,10 @@ def packed_items(requirements: Requirements, sizes: RecordedSizes) -> tuple[Plan
         PlanItem("index", sizes.index_bytes, "of the pack: where each batch lies"),
         *kept,
         PlanItem("queued samples", sample * queued, f"{queued} samples; {largest}"),
-        PlanItem("records", sample * requirements.samplers, "samples that are being read"),
+        PlanItem(
+            "records", (sample + 8 * entries) * requirements.samplers,
+            "samples that are being read",
+        ),
         PlanItem(
             "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * extracted,
             f"aliases and reads of {extracted} batches",

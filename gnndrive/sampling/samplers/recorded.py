@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.sampling.degrees import Degrees
@@ -21,12 +24,13 @@ class Recorded(Sampler):
 
     Args:
         recording: the pack.
+        empty: allocates the arrays of samples.
     """
 
     name = "recorded"
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording, self._stopped = recording, False
+    def __init__(self, recording: Recording, empty: Allocate = np.empty) -> None:
+        self._recording, self._empty, self._stopped = recording, empty, False
 
     @classmethod
     def make(cls, context: SamplerContext) -> Recorded:
@@ -39,7 +43,7 @@ class Recorded(Sampler):
             raise ConfigError(
                 "the recorded sampler replays a pack: pack the store first (gnndrive pack)"
             )
-        return cls(context.recording)
+        return cls(context.recording, context.empty)
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
         """See `Sampler.sample`; reads the batch that `seeds.given` names.
@@ -57,7 +61,7 @@ class Recorded(Sampler):
             )
         if self._stopped:
             raise ClosedError("the epoch was ended while this batch was to be read")
-        return self._recording.read(number, seeds.index)
+        return self._recording.read(number, seeds.index, self._empty)
 
     def stop(self) -> None:
         """See `Sampler.stop`."""

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import (
     EdgeKey,
@@ -229,8 +230,9 @@ def hop_counts_of(sample: Sample | Subgraph, schema: Schema) -> list[int]:
 
 
 def batch_of(
-    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, where: str
-) -> RecordedBatch:
+    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, where: str,
+    empty: Allocate = np.empty,
+) -> RecordedBatch:  # fmt: skip
     """The batch that was recorded.
 
     Args:
@@ -240,13 +242,14 @@ def batch_of(
         schema: the recording's.
         types: the store's.
         where: the file, for errors.
+        empty: allocates the ids of a plain sample's nodes.
 
     Raises:
         StoreError: a number in it is out of range.
     """
     try:
         if schema.form == "sample":
-            return _plain(index, row, sections, schema, types)
+            return _plain(index, row, sections, schema, types, empty)
         return _subgraph(index, row, sections, schema, types)
     except (_OutOfRange, KeyError, ValueError, OverflowError) as error:
         raise StoreError(
@@ -273,7 +276,7 @@ def _needed(sections: Sections, name: str) -> npt.NDArray[Any]:
 
 
 def _plain(
-    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types
+    index: int, row: Int64Array, sections: Sections, schema: Schema, types: Types, empty: Allocate
 ) -> RecordedBatch:
     node, source = _needed(sections, "node"), _needed(sections, "row")
     colptr, edge = _needed(sections, "colptr"), _needed(sections, "edge")
@@ -291,7 +294,8 @@ def _plain(
     fits = 1 <= len(colptr) <= len(node) + 1 and (colptr[0], colptr[-1]) == (0, len(source))
     if not fits or bool((colptr[1:] < colptr[:-1]).any()):
         raise _OutOfRange("colptr does not run from 0 to the number of edges")
-    wide = node.astype(np.int64)
+    wide: Int64Array = empty(len(node), np.int64)
+    wide[:] = node
     sample = Sample(wide, source, colptr, edge, tuple(per_hop[0]), tuple(per_hop[1]), True)
     return RecordedBatch(Seeds(index, wide[:seeds], input_id), sample)
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.packed.hot import BANDS
@@ -154,6 +155,7 @@ def fill(
     counts: Int64Array,
     order: Int32Array | None,
     parts: Sequence[Any],
+    empty: Allocate = np.empty,
 ) -> Int64Array:
     """Put a number for each entry of a batch into the order of the entries.
 
@@ -162,6 +164,7 @@ def fill(
         counts: entries by hop and level, int64 [hops, 3].
         order: the section `order/TABLE`; None: the table is arranged.
         parts: the numbers of the entries at each level, in the order in which they are listed.
+        empty: allocates what is returned.
 
     Returns:
         int64 [entries].
@@ -172,7 +175,7 @@ def fill(
     sums = counts.sum(axis=0).tolist()
     if list(map(len, parts)) != sums:
         raise ValueError(f"the entries by level are {list(map(len, parts))}, not {sums}")
-    found = np.empty(sum(sums), np.int64)
+    found: Int64Array = empty(sum(sums), np.int64)
     if order is not None:
         if len(order) != len(found):
             raise ValueError(f"{len(order)} entries are ordered, not {len(found)}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import (
     EdgeKey,
@@ -176,12 +177,15 @@ class Recording:
         found: Int64Array = entries - places.bands(self.index)[:, held].sum(axis=1)
         return found
 
-    def read(self, number: int, index: int | None = None) -> Sample | Subgraph:
+    def read(
+        self, number: int, index: int | None = None, empty: Allocate = np.empty
+    ) -> Sample | Subgraph:
         """Read a batch; blocks.
 
         Args:
             number: recording × batches of an epoch + the batch's number in it.
             index: the batch's index in the epoch that replays it; None: the number in its epoch.
+            empty: allocates the large arrays.
 
         Returns:
             Its sample, with `numbered` edges and `replayed`.
@@ -189,16 +193,17 @@ class Recording:
         Raises:
             StoreError: it is missing or damaged.
         """
-        sections = self._reader.sections(number)
-        batch = self._reader.decode(number, sections)
-        rows = {table.name: self._rows(number, table, batch.sample, sections)
+        sections = self._reader.sections(number, empty)
+        batch = self._reader.decode(number, sections, empty)
+        rows = {table.name: self._rows(number, table, batch.sample, sections, empty)
                 for table in self._tables}  # fmt: skip
         seeds = batch.seeds if index is None else replace(batch.seeds, index=index)
         return replace(batch.sample, replayed=Replayed(seeds, rows))
 
     def _rows(
-        self, number: int, table: FeatureTable, sample: Sample | Subgraph, sections: Sections
-    ) -> Int64Array:
+        self, number: int, table: FeatureTable, sample: Sample | Subgraph, sections: Sections,
+        empty: Allocate,
+    ) -> Int64Array:  # fmt: skip
         """Where the rows of a batch's entries lie in the packed file."""
         name, row = table.name, self.index[number]
         places = self.places[name]
@@ -213,7 +218,7 @@ class Recording:
                 raise ValueError(f"order/{name} is no order of {entries} entries")
             own = np.arange(first, first + int(counts[:, 0].sum()))
             parts: tuple[Any, ...] = own, shared + np.int64(segment), hot
-            found = fill(places, counts, None if places.arranged else order, parts)
+            found = fill(places, counts, None if places.arranged else order, parts, empty)
         except ValueError as error:
             raise self._damaged(f"batch {number}: {error}") from None
         limit = self.files[name].row_count

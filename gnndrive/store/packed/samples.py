@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import Int64Array, Seeds
 from gnndrive.store.feature_tables import FeatureTable
@@ -172,21 +173,22 @@ class SampleReader:
         """
         return self.decode(number, self.sections(number))
 
-    def decode(self, number: int, sections: Sections) -> RecordedBatch:
+    def decode(self, number: int, sections: Sections, empty: Allocate = np.empty) -> RecordedBatch:
         """The batch that has these sections; see `read` and `sections`."""
         row = self._index[number]
         return batch_of(
-            number % self._batches, row, sections, self._schema, self._types, self._where(row)
-        )
+            number % self._batches, row, sections, self._schema, self._types, self._where(row),
+            empty,
+        )  # fmt: skip
 
     def seeds(self, number: int) -> Seeds:
         """The seeds of a batch, which reads all of it; see `read`."""
         return self.read(number).seeds
 
-    def sections(self, number: int) -> Sections:
+    def sections(self, number: int, empty: Allocate = np.empty) -> Sections:
         """Read the sections of a batch by name, as they are stored; None: it has none.
 
-        The arrays share one buffer that belongs to the caller.
+        The arrays share one buffer that belongs to the caller; `empty` allocates it.
 
         Raises:
             StoreError: they are missing, or the index is damaged.
@@ -198,19 +200,21 @@ class SampleReader:
         starts, needed = self._schema.places(counts if sane else [0] * len(counts))
         if not sane or nbytes != needed or offset < 0 or offset % RECORD_ALIGN:
             raise self._damaged(row)
-        record = self._record(row, DATA_OFFSET + offset, nbytes)
+        record = self._record(row, DATA_OFFSET + offset, nbytes, empty)
         found = {}
         for section, start, count in zip(self._schema.sections, starts, counts, strict=True):
             part = record[start : start + section.itemsize * max(count, 0)].view(section.dtype)
             found[section.name] = None if count < 0 else part
         return found
 
-    def _record(self, row: Int64Array, start: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    def _record(
+        self, row: Int64Array, start: int, nbytes: int, empty: Allocate
+    ) -> npt.NDArray[np.uint8]:
         fd = open_plain(self._root, f"{volume_name(int(row[0]))}.npy")
         try:
             if start + nbytes > os.fstat(fd).st_size:  # before memory is taken for it
                 raise self._damaged(row)
-            record = np.empty(nbytes, np.uint8)
+            record: npt.NDArray[np.uint8] = empty(nbytes, np.uint8)
             done = 0
             while done < nbytes:
                 got = os.preadv(fd, [record.data[done:]], start + done)
