@@ -77,19 +77,16 @@ def pack(
     if input_nodes is not None:
         given["input_nodes"] = input_nodes
     training = _assembly(opened, num_neighbors, {**given, "memory": memory})
-    packer = training
-    if packing_memory is not None:
-        packer = _assembly(opened, num_neighbors, {**given, "memory": packing_memory})
     settings = pack_settings(
         training, seed, epochs, order=order, segment=segment, memory=_bytes(memory=memory),
         disk=_bytes(disk=disk), device_memory=size_or_none(device_memory or 0, "device_memory"),
     )  # fmt: skip
-    expected = expected_slots(training)
+    room, expected = _bytes(packing_memory=packing_memory), expected_slots(training)
     return write_pack(
         opened, pack_path(opened, settings) if out is None else Path(out), settings,
-        LoaderRecording(packer, seed, epochs), training.collate.tables,
+        LoaderRecording(training, seed, epochs, room), training.collate.tables,
         lambda recorded: hot_slots(training, recorded),
-        _bytes(packing_memory=packing_memory) or settings.memory,
+        room or settings.memory,
         lambda table: (expected[table.name], None), progress,
     )  # fmt: skip
 

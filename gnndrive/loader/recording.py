@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import named_limit
+from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
@@ -86,6 +87,7 @@ class LoaderRecording:
         assembly: the loader's.
         seed: the loader's `seed=`.
         epochs: how many epochs to draw, from epoch 0 on.
+        memory: bytes that recording may use; None: the loader's `memory=`.
 
     Attributes:
         total: the number of batches of all these epochs.
@@ -95,8 +97,11 @@ class LoaderRecording:
         ConfigError: batches of this loader cannot be recorded.
     """
 
-    def __init__(self, assembly: Assembly, seed: int, epochs: int) -> None:
+    def __init__(
+        self, assembly: Assembly, seed: int, epochs: int, memory: int | None = None
+    ) -> None:
         check_recordable(assembly)
+        self._memory = memory
         self._assembly, self._seed, self._epochs = assembly, seed, epochs
         self._schedule = assembly.schedule(seed)
         self.total = epochs * len(self._schedule)
@@ -112,19 +117,19 @@ class LoaderRecording:
             StoreError, ReadError: the graph is damaged or cannot be read.
         """
         assembly, settings = self._assembly, self._assembly.settings()
-        samplers, store = settings.stages.samplers, assembly.store
+        memory, store = self._memory or settings.request.memory, assembly.store
         with ExitStack() as opened:
             with store.unchanged():
-                topology, fetched = recording_memory(settings)
-                adjacency = Adjacency(store.all_edges(), topology, settings.gap_bytes_max)
+                plan = recording_memory(settings, memory)
+                adjacency = Adjacency(store.all_edges(), plan.topology, settings.gap_bytes_max)
                 opened.callback(adjacency.close)
-                layouts = {name: adjacency.layout(store.table(name)) for name in fetched}
+                layouts = {name: adjacency.layout(store.table(name)) for name in plan.fetched}
                 attributes = Attributes(store, layouts, adjacency.read)
                 opened.callback(attributes.close)
             adjacency.start(choose_engine(settings.engine), settings.engine_settings)
             with named_limit():
-                threads = opened.enter_context(ThreadPoolExecutor(samplers))
-            run = _Run(assembly, self._seed, adjacency, attributes, threads, samplers)
+                threads = opened.enter_context(ThreadPoolExecutor(plan.samplers))
+            run = _Run(assembly, self._seed, adjacency, attributes, threads, plan.samplers)
             opened.callback(run.stop)  # before the threads are joined
             yield from run.batches(islice(self._seeds(), first, None))
 
@@ -135,35 +140,64 @@ class LoaderRecording:
                     yield epoch, seeds
 
 
-def recording_memory(settings: RuntimeSettings) -> tuple[TopologyChoice, list[str]]:
-    """Choose where the adjacency lives while batches are recorded, and how edge numbers are read.
+@dataclass(frozen=True, slots=True)
+class RecordingMemory:
+    """How memory is used while batches are recorded.
 
-    There is no feature buffer then, so both may have more room than in the loader.
-
-    Returns:
-        The topology, and the names of the arrays of edge numbers that are not memory-mapped.
+    Attributes:
+        topology: where the adjacency lives.
+        fetched: the names of the arrays of edge numbers that are not memory-mapped.
+        samplers: how many batches are sampled at once.
     """
-    request, samplers = settings.request, settings.stages.samplers
-    store, memory = request.store, request.memory
-    requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
-    counts = COUNT_BYTES * requirements.table_rows
-    requirements = replace(
-        requirements, tables=(), label_bytes=0, seed_bytes=requirements.seed_bytes + counts
-    )
-    topology = choose_topology(
-        request.topologies, request.neighbour_cache, graph_sizes(store), requirements, memory,
-        None, request.topology_asked, request.needs_indices,
-    )  # fmt: skip
+
+    topology: TopologyChoice
+    fetched: list[str]
+    samplers: int
+
+
+def recording_memory(settings: RuntimeSettings, memory: int | None) -> RecordingMemory:
+    """Choose how many batches are sampled at once, where the adjacency lives, and how edge numbers
+    are read. There is no feature buffer, so the adjacency may have more room than in the loader.
+
+    Args:
+        settings: the loader's.
+        memory: bytes that recording may use; None: it was not said.
+
+    Raises:
+        ConfigError: `memory` is too small; the message names the least that works.
+    """
+    request = settings.request
+    store = request.store
+    for samplers in range(settings.stages.samplers, 0, -1):
+        requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
+        counts = COUNT_BYTES * requirements.table_rows
+        requirements = replace(
+            requirements, tables=(), label_bytes=0, seed_bytes=requirements.seed_bytes + counts
+        )
+        topology = choose_topology(
+            request.topologies, request.neighbour_cache, graph_sizes(store), requirements, memory,
+            None, request.topology_asked, request.needs_indices,
+        )  # fmt: skip
+        least = rest_bytes(requirements) + topology.nbytes
+        if memory is None or least <= memory:
+            break
+    else:
+        assert memory is not None
+        raise ConfigError(
+            f"memory={format_size(memory)} is too little to record these batches: give at least "
+            f"{least_text(least)}, or a smaller batch_size or num_neighbors"
+        )
     numbers = [each.edge_id_name for each in store.all_edges() if each.edge_id_name is not None]
     names = sorted(numbers, key=lambda name: store.info.arrays[name].nbytes)
     if memory is None:
-        return topology, [name for name in names if name in settings.plan.fetched]
-    room, fetched = memory - rest_bytes(requirements) - topology.nbytes, []
+        fetched = [name for name in names if name in settings.plan.fetched]
+        return RecordingMemory(topology, fetched, samplers)
+    room, fetched = memory - least, []
     for name in names:  # the small ones are mapped
         room -= store.info.arrays[name].nbytes
         if room < 0:
             fetched.append(name)
-    return topology, fetched
+    return RecordingMemory(topology, fetched, samplers)
 
 
 class _Run:

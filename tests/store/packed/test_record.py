@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.memory import parse_size
 from gnndrive.common.records import Sample
 from gnndrive.loader.recording import pack_settings, recording_memory
 from gnndrive.store.feature_tables import feature_tables
@@ -181,19 +183,24 @@ def test_recorded_links_of_types_equal_the_loaders(
     check(loader, tmp_path / "pack", 1)
 
 
-@pytest.mark.parametrize("memory", [1 << 20, 1 << 24])
+@pytest.mark.parametrize("little", [True, False])
 def test_a_budget_changes_no_byte(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: int
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, little: bool
 ):
     """With little memory, neighbours and edge numbers are read from disk."""
     record_loader(make(), tmp_path / "whole")
-    loader, settings = make(), make()._assembly().settings()
-    settings = dataclasses.replace(
-        settings, request=dataclasses.replace(settings.request, memory=memory)
-    )
-    topology, fetched = recording_memory(settings)
-    little = memory == 1 << 20
-    assert (topology.has_ring, fetched) == (little, ["graph/edge_id"] if little else [])
+    loader = make(topology="direct")
+    settings = loader._assembly().settings()
+    with pytest.raises(ConfigError, match="too little to record") as error:
+        recording_memory(settings, 1 << 20)
+    named = re.search(r"at least (\w+\.\w+),", str(error.value))
+    assert named is not None
+    least = parse_size(named[1], "memory")
+    plan = recording_memory(settings, least if little else 2 * least)
+    assert plan.fetched == (["graph/edge_id"] if little else [])
+    assert (plan.samplers == 1) == little
+    request = dataclasses.replace(settings.request, memory=least if little else 2 * least)
+    settings = dataclasses.replace(settings, request=request)
     monkeypatch.setattr("gnndrive.loader.assembly.Assembly.settings", lambda _: settings)
     record_loader(loader, tmp_path / "pack")
     assert files_of(tmp_path / "pack") == files_of(tmp_path / "whole")
