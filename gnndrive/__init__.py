@@ -31,6 +31,7 @@ from gnndrive.store.importers import (
     open_or_make,
 )
 from gnndrive.store.link_split import open_links, split_links
+from gnndrive.store.packed.unpack import unpack
 from gnndrive.store.reader import Store, open
 from gnndrive.store.writer import StoreWriter
 
@@ -63,6 +64,7 @@ __all__ = [
     "open_or_make",
     "pack",
     "split_links",
+    "unpack",
     "write_store",
 ]
 

@@ -26,6 +26,7 @@ from gnndrive.store.packed.volumes import PART, failure, write_whole
 from gnndrive.store.reader import Store
 
 PACKING_JSON, LOCK = "packing.json", "packing.lock"
+PACKING = ".packing"  # ends the name of the folder
 _KEPT = (PACK_JSON, f"{INDEX}.npy", LOCK)  # files of a finished pack; the lock goes last
 
 
@@ -51,7 +52,7 @@ class PackingFolder:
     def __init__(self, store: Store, target: Path, settings: PackSettings) -> None:
         self._store, self._settings = store, settings
         self.target = Path(os.path.abspath(target))
-        self.path = self.target.parent / f".{self.target.name}.{settings.digest}.packing"
+        self.path = self.target.parent / f".{self.target.name}.{settings.digest}{PACKING}"
         self.resumed, self._lock = False, -1
         self.finished: PackInfo | None = None
 

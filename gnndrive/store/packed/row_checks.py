@@ -92,8 +92,11 @@ def verify_rows(
     folder: Path,
     memory: int,
     progress: Progress | None = None,
-) -> None:
+) -> int:
     """Check that the rows in the outputs' files are the table's; see `table_sums`.
+
+    Returns:
+        The checksum of all outputs' rows.
 
     Raises:
         StoreError: some are not, or a file is missing or too short.
@@ -107,6 +110,7 @@ def verify_rows(
                 f"rows {position} to {position + rows - 1} of {output.file} are not those of "
                 f"{table.path}: pack again, and check the disk"
             )
+    return sum(expected) % SUM_MODULUS
 
 
 def _add(

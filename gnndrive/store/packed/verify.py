@@ -1,0 +1,228 @@
+"""Read a whole pack and check it: every checksum, every index, and every row against its table.
+
+The packed tables are read once, and so are the pack's files, but for the samples, which are read
+three times.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import Int64Array, Sample, Subgraph
+from gnndrive.store.feature_tables import FeatureTable, feature_tables
+from gnndrive.store.format import Progress
+from gnndrive.store.packed.contents import (
+    TableRows,
+    bands_name,
+    contents,
+    hot_name,
+    listed,
+    rows_name,
+    shared_name,
+)
+from gnndrive.store.packed.encoding import Sections, rows_of
+from gnndrive.store.packed.format import (
+    INDEX,
+    MEND,
+    PackInfo,
+    file_checksum,
+    open_pack,
+)
+from gnndrive.store.packed.hot import BANDS
+from gnndrive.store.packed.mapped_samples import Ids, MappedSamples, map_array
+from gnndrive.store.packed.placement import (
+    PLACING,
+    TablePlaces,
+    fill,
+    places_of,
+    placing_sections,
+    with_places,
+)
+from gnndrive.store.packed.row_checks import verify_rows
+from gnndrive.store.packed.row_outputs import IN_CHUNK, outputs_of
+from gnndrive.store.packed.samples import SampleReader, read_index
+from gnndrive.store.reader import Store
+
+CHECKSUMS, SAMPLES = "checksums", "samples"
+MEMORY = 256 << 20
+
+
+def verify_pack(
+    path: str | os.PathLike[str], store: Store, progress: Progress | None = None
+) -> PackInfo:
+    """Check a whole pack, which may come from a stranger.
+
+    Args:
+        path: the pack's folder.
+        store: the store that it belongs to.
+        progress: called as progress(what, done, total) with bytes, or with batches of "samples".
+
+    Raises:
+        StoreError: it is damaged, or belongs to another store; the message says what to do.
+        ReadError: a table cannot be read.
+    """
+    root, told = Path(os.path.abspath(path)), progress or (lambda *_: None)
+    info = open_pack(root, store)
+    arrays = [each for name, each in info.arrays.items() if not name.startswith("rows/")]
+    done, total = 0, sum(array.nbytes for array in arrays)
+    for array in arrays:
+        if file_checksum(root, array) != array.checksum:
+            raise StoreError(
+                f"{root / array.file} has another checksum than pack.json says: {MEND}"
+            )
+        done += array.nbytes
+        told(CHECKSUMS, done, total)
+    with store.unchanged():
+        _Check(root, info, store).run(told)
+    return info
+
+
+class _Check:
+    """Checks what a pack whose files are whole says.
+
+    Raises:
+        StoreError: its tables, sections or columns are not those of a pack of this store.
+    """
+
+    def __init__(self, root: Path, info: PackInfo, store: Store) -> None:
+        self._root, self._info, self._store = root, info, store
+        schema = info.schema
+        self._tables = [t for t in feature_tables(store) if rows_name(t.name) in info.arrays]
+        names = [table.name for table in self._tables]
+        placing = [each for each in schema.sections if each.name.startswith(PLACING)]
+        if placing != list(placing_sections(schema.form, self._tables)):
+            raise _damaged(root, "its tables are not the store's")
+        if with_places(replace(schema, more=()), names) != schema:
+            raise _damaged(root, "its index has other columns")
+        self._places = places_of(schema, names)
+        self._index = read_index(root, *info.arrays[INDEX].shape)
+        types = store.info.types
+        self._reader = SampleReader(root, schema, self._index, types, info.batches)
+
+    def run(self, progress: Progress) -> None:
+        """Check everything but the files' checksums."""
+        tables = [_Table(self._root, self._info, t, self._places[t.name]) for t in self._tables]
+        for number, row in enumerate(self._index):
+            sections, sample = self._reader.sections(number), self._reader.read(number).sample
+            for table in tables:
+                table.check(number, row, sections, sample)
+            progress(SAMPLES, number + 1, len(self._index))
+        rows = {table.name: table.rows for table in tables}
+        infos = contents(self._info.schema, self._index, self._tables, rows)
+        checksums = {name: array.checksum for name, array in self._info.arrays.items()}
+        if listed(infos, checksums) != self._info.arrays:
+            raise _damaged(self._root, "its arrays have other shapes than the index says")
+        samples = MappedSamples(self._root, self._info.schema, self._index)
+        for packed in self._tables:
+            self._check_rows(packed, samples, progress)
+
+    def _check_rows(self, table: FeatureTable, samples: MappedSamples, progress: Progress) -> None:
+        places, name = self._places[table.name], rows_name(table.name)
+        outputs = list(outputs_of(self._root, samples, table, places, self._info.segment))
+        found = verify_rows(
+            table.file, outputs, self._root, MEMORY,
+            lambda _, done, total: progress(f"rows {table.name}", done, total),
+        )  # fmt: skip
+        if f"sum64:{found:016x}" != self._info.arrays[name].checksum:
+            raise _damaged(self._root, f"{name}.npy has another checksum than pack.json says")
+
+
+class _Table:
+    """Checks what the samples say of one table, batch after batch.
+
+    Attributes:
+        name: the table's name.
+        rows: how many rows the batches so far need.
+    """
+
+    def __init__(
+        self, root: Path, info: PackInfo, table: FeatureTable, places: TablePlaces
+    ) -> None:
+        self.name, self._root, self._table, self._places = table.name, root, table, places
+        self._segment = info.segment
+        self._arrays, self._shared = info.arrays, np.empty(0, np.int64)
+        self._hot = self._ids(hot_name(table.name))
+        bands = self._numbers(bands_name(table.name)).reshape(-1, 2)
+        self._band_ends = ends = bands[:, 0]
+        ascending = len(ends) == BANDS and ends[0] >= 0 and not (np.diff(ends) < 0).any()
+        if not ascending or ends[-1] != len(self._hot):
+            self._fail("its bands are not those of the hot rows")
+        self._start, self.rows = 0, TableRows(len(self._hot), len(self._hot), [])
+
+    def _ids(self, name: str) -> Ids:
+        """The numbers of rows in an array; none if there is no such array."""
+        found = self._numbers(name)
+        if len(found) and not 0 <= found.min() <= found.max() < self._table.file.row_count:
+            self._fail(f"{name}.npy has numbers of no rows")
+        return found
+
+    def _numbers(self, name: str) -> Ids:
+        array = self._arrays.get(name)
+        if array is None:
+            return np.empty(0, np.int64)
+        if array.dtype not in ("int32", "int64"):
+            self._fail(f"{name}.npy has no whole numbers")
+        return map_array(self._root / array.file, array.dtype)
+
+    def check(
+        self, number: int, row: Int64Array, sections: Sections, sample: Sample | Subgraph
+    ) -> None:
+        """Check one batch, the next one.
+
+        Raises:
+            StoreError: its places are damaged.
+        """
+        start, first = self._places.starts(row)
+        counts, shared, end = self._places.counts(row), self.rows.shared_rows, self.rows.rows
+        if number % self._segment == 0:
+            name = shared_name(self.name, number // self._segment)
+            self._shared = self._ids(name)
+            self._start, end = end, end + len(self._shared)
+            shared = [*shared, len(self._shared)]
+        if (start, first) != (self._start, end) or int(counts.min(initial=0)) < 0:
+            self._fail(f"batch {number} lies elsewhere")
+        hot, mine = sections.get(f"hot/{self.name}"), sections.get(f"shared/{self.name}")
+        order = sections.get(f"order/{self.name}")
+        ids = np.asarray(rows_of(sample, self._table), np.int64)
+        if (
+            hot is None
+            or mine is None
+            or not (_within(hot, self._hot) and _within(mine, self._shared))
+        ):
+            self._fail(f"batch {number} has a place out of range")
+            return
+        if not self._places.arranged and not _is_permutation(order, len(ids)):
+            self._fail(f"batch {number} has no order")
+        chunk = int(counts[:, IN_CHUNK].sum())
+        parts = [np.full(chunk, -1), self._shared[mine], self._hot[hot]]
+        try:
+            found = fill(self._places, counts, order, parts)
+        except ValueError as error:
+            self._fail(f"batch {number}: {error}")
+            return
+        if len(found) != len(ids) or (found[found >= 0] != ids[found >= 0]).any():
+            self._fail(f"batch {number} has the places of other rows")
+        band = np.searchsorted(self._band_ends, hot, side="right")
+        if (np.bincount(band, minlength=BANDS) != self._places.bands(row)).any():
+            self._fail(f"batch {number} counts other bands")
+        self.rows = TableRows(self.rows.slots, end + chunk, shared)
+
+    def _fail(self, why: str) -> None:
+        raise _damaged(self._root, f"{self.name}: {why}")
+
+
+def _within(places: Ids, rows: Ids) -> bool:
+    return not len(places) or (int(places.min()) >= 0 and int(places.max()) < len(rows))
+
+
+def _is_permutation(order: Ids | None, count: int) -> bool:
+    return order is not None and np.array_equal(np.sort(order), np.arange(count))
+
+
+def _damaged(root: Path, why: str) -> StoreError:
+    return StoreError(f"{root} is damaged ({why}): {MEND}")
