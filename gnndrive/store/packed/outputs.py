@@ -178,7 +178,7 @@ def _check_places(table: TableFile, outputs: Sequence[Output]) -> None:
         if row < 0 or rest or output.offset < ends.get(output.file, 0):
             raise ConfigError(
                 f"an output at byte {output.offset} of {output.file} overlaps another one or does "
-                "not begin at a row: place outputs with Volumes.place"
+                "not begin at a row: remove the folder, and pack again"
             )
         end = output.offset + len(output.ids) * table.row_bytes
         ends[output.file] = max(ends.get(output.file, 0), end)

@@ -41,9 +41,9 @@ from gnndrive.store.packed.placement import with_places
 from gnndrive.store.packed.places import NodePlaces
 from gnndrive.store.packed.placing import Placing
 from gnndrive.store.packed.record import BatchSource, HotRows, Recorded, record
+from gnndrive.store.packed.reserving import reserve
 from gnndrive.store.packed.room import Room
 from gnndrive.store.packed.row_outputs import outputs_of
-from gnndrive.store.packed.row_volumes import reserve
 from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
 from gnndrive.store.packed.samples import load_schema
 from gnndrive.store.packed.sections import Schema

@@ -10,7 +10,7 @@ from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.memory import format_size
 from gnndrive.store.packed.orders import SETS_MAX
 from gnndrive.store.packed.predict import Prediction
-from gnndrive.store.packed.row_volumes import free_bytes
+from gnndrive.store.packed.reserving import free_bytes
 from gnndrive.store.packed.segments import SegmentChoice
 from gnndrive.store.packed.settings import PackSettings
 

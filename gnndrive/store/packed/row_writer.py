@@ -22,7 +22,7 @@ from gnndrive.common.direct_file import PAGE_BYTES, whole_pages
 from gnndrive.common.limits import named_limit
 from gnndrive.store.packed.durable import sync_file_system
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids, gather
-from gnndrive.store.packed.row_volumes import write_failure
+from gnndrive.store.packed.reserving import write_failure
 from gnndrive.store.packed.table_parts import Bytes, Part, page_buffer
 
 BUFFERS = 4

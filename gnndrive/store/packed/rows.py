@@ -29,8 +29,8 @@ from gnndrive.common.records import TableFile
 from gnndrive.store.format import Progress
 from gnndrive.store.packed.gathering import SUM_MODULUS, Ids
 from gnndrive.store.packed.outputs import Output, Piece, divide
+from gnndrive.store.packed.reserving import disk_full, free_bytes, reserve_spool, write_failure
 from gnndrive.store.packed.row_record import SUFFIX, RowRecord, load
-from gnndrive.store.packed.row_volumes import disk_full, free_bytes, reserve_spool, write_failure
 from gnndrive.store.packed.row_writer import BUFFERS, RowWriter, buffer_bytes
 from gnndrive.store.packed.table_parts import DirectReader, Part, TableParts
 
@@ -81,7 +81,7 @@ class RowPacking:
     Args:
         table: the table.
         outputs: what to write; no two overlap. Their files are in `folder`, at their full size
-            (`volumes.reserve`) when `run` is called.
+            (`reserving.reserve`) when `run` is called.
         folder: the packed folder, which only one process writes.
         name: the table's name without "/"; the record is NAME.rows.json in `folder`, the spool
             NAME.spool.

@@ -12,7 +12,7 @@ import numpy as np
 from gnndrive.common.records import TableFile
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header
 from gnndrive.store.packed.outputs import Output
-from gnndrive.store.packed.row_volumes import Volumes, reserve
+from gnndrive.store.packed.reserving import reserve
 
 MEMORY = 64 << 20
 MASK = (1 << 64) - 1
@@ -35,17 +35,35 @@ def make_table(
 
 
 def place_all(
+    folder: Path,
+    table: TableFile,
+    ids: Sequence[np.ndarray[Any, Any]],
+    name: str = "x",
+    file_bytes: int = 100_000,
+) -> tuple[list[Output], list[ArrayInfo]]:
+    """Outputs for each of `ids` in files of `file_bytes` or more in `folder`, and the files."""
+    width, outputs, rows = table.row_bytes, [], list[int]()
+    for each in ids:
+        if not rows or rows[-1] * width >= file_bytes:
+            rows.append(0)
+        file = folder / f"rows/{name}/{len(rows) - 1:03}.npy"
+        outputs.append(Output(file, DATA_OFFSET + rows[-1] * width, each))
+        rows[-1] += len(each)
+    infos = [
+        ArrayInfo(f"rows/{name}/{number:03}", table.dtype, (count, *table.row_shape), "")
+        for number, count in enumerate(rows)
+    ]
+    return outputs, infos
+
+
+def reserve_all(
     folder: Path, table: TableFile, ids: Sequence[np.ndarray[Any, Any]], name: str = "x"
 ) -> list[Output]:
-    """Outputs for each of `ids` in reserved volumes of 100,000 bytes in `folder`."""
+    """The same, in reserved files."""
     folder.mkdir(exist_ok=True)
-    volumes = Volumes(f"rows/{name}", table.dtype, table.row_shape, 100_000)
-    places = [volumes.place(len(each)) for each in ids]
-    reserve(folder, volumes.infos())
-    return [
-        Output(folder / volumes.info(place.volume).file, place.offset, each)
-        for place, each in zip(places, ids, strict=True)
-    ]
+    outputs, infos = place_all(folder, table, ids, name)
+    reserve(folder, infos)
+    return outputs
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from gnndrive.store.packed.gathering import gather, sum_of_rows
 from gnndrive.store.packed.row_checks import stored_sum, table_sums, verify_rows
 from gnndrive.store.packed.rows import RowPacking
 from gnndrive.store.packed.table_parts import Part
-from tests.store.packed.packed_tables import MASK, MEMORY, make_table, place_all, sum_of
+from tests.store.packed.packed_tables import MASK, MEMORY, make_table, reserve_all, sum_of
 
 Small = Callable[..., None]
 
@@ -75,7 +75,7 @@ def test_outputs_are_verified(
     table, _ = make_table(tmp_path, "t", "uint8", (row_bytes,), 2000)
     ids = [np.arange(0, 2000, 3, np.int32), rng.permutation(2000), np.empty(0, np.int64)]
     folder = tmp_path / "p"
-    outputs = place_all(folder, table, ids)
+    outputs = reserve_all(folder, table, ids)
     small(2 * 4096 + 300 * row_bytes)
     monkeypatch.setattr(row_checks, "STRETCH_BYTES", 10_000)
     sums = RowPacking(table, outputs, folder, "x", MEMORY).run()

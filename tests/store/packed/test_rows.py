@@ -24,7 +24,7 @@ from tests.store.packed.packed_tables import (
     check_outputs,
     contents,
     make_table,
-    place_all,
+    reserve_all,
     sets_order,
     sum_of,
 )
@@ -65,7 +65,7 @@ def test_all_row_sizes(
     count = min(400_000 // row_bytes, 5000)
     table, rows = make_table(tmp_path, "t", "uint8", (row_bytes,), count)
     ids = some_ids(rng, count)
-    outputs = place_all(tmp_path / "p", table, ids)
+    outputs = reserve_all(tmp_path / "p", table, ids)
     small(2 * 4096 + count * row_bytes // 7, slice_rows=count // 3)
     monkeypatch.setattr(outputs_module, "RUNS_MAX", 16)
     monkeypatch.setattr(outputs_module, "RUN_BYTES_MIN", 20_000)
@@ -92,7 +92,7 @@ def test_all_dtypes(tmp_path: Path, small: Small, dtype: str) -> None:
     small(20_000)
     for name, shape in (("x", (3, 5)), ("y", ())):
         table, rows = make_table(tmp_path, name, dtype, shape, 3000)
-        outputs = place_all(tmp_path / "p", table, some_ids(rng, 3000), name)
+        outputs = reserve_all(tmp_path / "p", table, some_ids(rng, 3000), name)
         RowPacking(table, outputs, tmp_path / "p", name, MEMORY).run()
         check_outputs(outputs, rows)
         stored = np.load(table.path)
@@ -106,7 +106,7 @@ def test_all_dtypes(tmp_path: Path, small: Small, dtype: str) -> None:
 def test_the_sum_of_a_file_is_that_of_its_outputs(tmp_path: Path, small: Small) -> None:
     table, rows = make_table(tmp_path, "t", "float32", (3,), 900)
     ids = [np.arange(0, 900, 2), np.arange(1, 900, 2), np.arange(899, -1, -1)]
-    outputs = place_all(tmp_path / "p", table, ids)
+    outputs = reserve_all(tmp_path / "p", table, ids)
     assert len({output.file for output in outputs}) == 1
     small(9000)
     sums = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
@@ -128,7 +128,7 @@ def test_long_runs_of_a_disordered_output_are_not_spooled(tmp_path: Path) -> Non
     rng = np.random.default_rng(4)
     table, rows = make_table(tmp_path, "t", "uint8", (512,), 6000)
     ids = np.concatenate([rng.permutation(6000)[:1000], np.arange(6000)])
-    outputs = place_all(tmp_path / "p", table, [ids])
+    outputs = reserve_all(tmp_path / "p", table, [ids])
     packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
     assert 900 * 512 < packing.spool_bytes <= 1000 * 512
     packing.run()
@@ -139,7 +139,7 @@ def test_only_the_rows_between_the_ids_are_read(
     tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, rows = make_table(tmp_path, "t", "uint8", (4096,), 100)
-    outputs = place_all(tmp_path / "p", table, [np.array([40, 42, 60]), np.array([50])])
+    outputs = reserve_all(tmp_path / "p", table, [np.array([40, 42, 60]), np.array([50])])
     small(8 * 4096)
     read, whole = [], os.preadv
 
@@ -159,7 +159,7 @@ def test_mapped_ids(tmp_path: Path, small: Small) -> None:
     table, rows = make_table(tmp_path, "t", "uint8", (7,), 5000)
     np.save(tmp_path / "ids.npy", np.arange(0, 5000, 3, np.int32))
     ids = np.load(tmp_path / "ids.npy", mmap_mode="r")
-    outputs = place_all(tmp_path / "p", table, [ids, ids[::-1]])
+    outputs = reserve_all(tmp_path / "p", table, [ids, ids[::-1]])
     small(10_000)
     RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run()
     check_outputs(outputs, rows)
@@ -168,7 +168,7 @@ def test_mapped_ids(tmp_path: Path, small: Small) -> None:
 def test_progress(tmp_path: Path, small: Small) -> None:
     table, _ = make_table(tmp_path, "t", "uint8", (100,), 5000)
     shuffled = np.random.default_rng(5).permutation(5000)
-    outputs = place_all(tmp_path / "p", table, [np.arange(5000), shuffled])
+    outputs = reserve_all(tmp_path / "p", table, [np.arange(5000), shuffled])
     small(50_000)
     told: list[tuple[str, int, int]] = []
     packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
@@ -198,7 +198,7 @@ def test_too_little_memory(row_bytes: int, least: str) -> None:
 @pytest.mark.parametrize("ids", [[0, 100], [-1, 3], [3, 2**40]])
 def test_an_id_that_is_no_row(tmp_path: Path, ids: list[int]) -> None:
     table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
-    outputs = place_all(tmp_path / "p", table, [np.array(ids)])
+    outputs = reserve_all(tmp_path / "p", table, [np.array(ids)])
     with pytest.raises(ConfigError, match="record the batches again"):
         RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
 
@@ -221,7 +221,7 @@ def test_other_dtypes_of_ids(tmp_path: Path) -> None:
 
 def test_files_that_are_not_reserved(tmp_path: Path) -> None:
     table, _ = make_table(tmp_path, "t", "uint8", (4,), 100)
-    outputs = place_all(tmp_path / "p", table, [np.arange(100)])
+    outputs = reserve_all(tmp_path / "p", table, [np.arange(100)])
     packing = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY)
     os.truncate(outputs[0].file, DATA_OFFSET + 399)
     with pytest.raises(StoreError, match=r"4,495 bytes and needs 4,496"):
@@ -235,7 +235,7 @@ def test_a_table_that_cannot_be_read(
     tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
-    outputs = place_all(tmp_path / "p", table, [np.arange(1000)])
+    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)])
     small(50_000)
     packing, whole = RowPacking(table, outputs, tmp_path / "p", "x", MEMORY), os.preadv
 
@@ -270,7 +270,7 @@ def test_a_file_system_that_refuses_direct_reads_and_writes(
 ) -> None:
     """It accepts the flag when a file is opened, and refuses each read and write."""
     table, rows = make_table(tmp_path, "t", "uint8", (400,), 1000)
-    outputs = place_all(tmp_path / "p", table, [np.arange(1000)])
+    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)])
     small(150_000)
     refused = []
 
@@ -296,7 +296,7 @@ def test_a_file_system_that_refuses_direct_reads_and_writes(
 def test_many_files(tmp_path: Path, small: Small) -> None:
     """More than are open at the same time; all descriptors are closed."""
     table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    outputs = place_all(tmp_path / "p", table, [np.arange(1000)] * 70)
+    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)] * 70)
     assert len({output.file for output in outputs}) == 70
     small(50_000, dirty_bytes=100_000)
     before = len(os.listdir("/proc/self/fd"))
@@ -312,7 +312,7 @@ def test_dirty_pages_are_bounded(
     ids = [np.arange(0, 1000, 10)] * 100
     counts = []
     for dirty_bytes in (1 << 30, 100_000):
-        outputs = place_all(tmp_path / "p", table, ids)
+        outputs = reserve_all(tmp_path / "p", table, ids)
         file_system_syncs.clear()
         small(1 << 20, dirty_bytes=dirty_bytes)
         (tmp_path / "p" / "x.rows.json").unlink(missing_ok=True)
@@ -326,7 +326,7 @@ def test_small_parts_share_a_sync(
     tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch, file_system_syncs: list[str]
 ) -> None:
     table, rows = make_table(tmp_path, "t", "uint8", (100,), 1000)
-    outputs = place_all(tmp_path / "p", table, [np.arange(1000)])
+    outputs = reserve_all(tmp_path / "p", table, [np.arange(1000)])
     small(2 * 4096 + 10_000)
     monkeypatch.setattr(rows_module, "SYNC_BYTES", 35_000)
     file_system_syncs.clear()
@@ -341,6 +341,6 @@ def test_small_parts_share_a_sync(
 def test_nothing_to_write(tmp_path: Path) -> None:
     table, _ = make_table(tmp_path, "t", "uint8", (100,), 10)
     assert RowPacking(table, [], tmp_path, "x", MEMORY).run() == []
-    outputs = place_all(tmp_path / "p", table, [np.empty(0, np.int32)])
+    outputs = reserve_all(tmp_path / "p", table, [np.empty(0, np.int32)])
     assert RowPacking(table, outputs, tmp_path / "p", "x", MEMORY).run() == [0]
     assert list(contents(tmp_path / "p")) == ["rows/x/000.npy"]

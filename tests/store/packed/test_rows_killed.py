@@ -17,11 +17,19 @@ import pytest
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.records import TableFile
+from gnndrive.store.format import ArrayInfo
 from gnndrive.store.packed import durable, row_writer
 from gnndrive.store.packed.outputs import Output
-from gnndrive.store.packed.row_volumes import Volumes, reserve
+from gnndrive.store.packed.reserving import reserve
 from gnndrive.store.packed.rows import RowPacking
-from tests.store.packed.packed_tables import MEMORY, check_outputs, contents, make_table, sets_order
+from tests.store.packed.packed_tables import (
+    MEMORY,
+    check_outputs,
+    contents,
+    make_table,
+    place_all,
+    sets_order,
+)
 
 Small = Callable[..., None]
 Whole = tuple[list[list[int]], dict[str, bytes]]  # the sums, and the files
@@ -61,22 +69,15 @@ class Work:
         return self._placed(name)[0]
 
     def packing(self, name: str) -> RowPacking:
-        outputs, volumes = self._placed(name)
+        outputs, infos = self._placed(name)
         packing = RowPacking(
             self.tables[name], outputs, self.folder, name, MEMORY, identity=self.identity
         )
-        reserve(self.folder, volumes.infos(), packing.spool_bytes)
+        reserve(self.folder, infos, packing.spool_bytes)
         return packing
 
-    def _placed(self, name: str) -> tuple[list[Output], Volumes]:
-        table = self.tables[name]
-        volumes = Volumes(f"rows/{name}", table.dtype, table.row_shape, 300_000)
-        places = [volumes.place(len(ids)) for ids in self.ids]
-        outputs = [
-            Output(self.folder / volumes.info(place.volume).file, place.offset, ids)
-            for place, ids in zip(places, self.ids, strict=True)
-        ]
-        return outputs, volumes
+    def _placed(self, name: str) -> tuple[list[Output], list[ArrayInfo]]:
+        return place_all(self.folder, self.tables[name], self.ids, name, 300_000)
 
     def run(self) -> list[list[int]]:
         def progress(what: str, done: int, total: int) -> None:

@@ -1,98 +1,30 @@
-"""The files of a packed layout: which output lies in which volume, and reserving their room.
+"""Reserve the room of files before a row is written.
 
-`Volumes` places the rows of many batches into a few files in the form of a store's arrays, and
-`reserve` makes all files at their full size before a row is written, so that a disk that is too
-small is an error at once. Both only count: the rows are written by `RowPacking` (rows.py). When not
-to use `Volumes`: for an array that belongs together, such as a segment's shared rows, which is one
-`ArrayInfo` of its own.
+`reserve` makes all files at their full size, so that a disk that is too small is an error at once;
+the rows are written by `RowPacking` (rows.py). When not to use it: for a file that is written once
+from its beginning, such as the samples.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from gnndrive.common.atomic_files import write_all
 from gnndrive.common.errors import StoreError
 from gnndrive.common.limits import refusal
 from gnndrive.common.memory import format_size
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
+from gnndrive.store.format import ArrayInfo, npy_header
 from gnndrive.store.packed.durable import make_durable
 from gnndrive.store.packed.row_record import forget
 
-VOLUME_BYTES_MIN = 64 << 20
 _MARGIN_BYTES = 1 << 20  # for folders, records and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the rows of one output lie.
-
-    Attributes:
-        volume: the number of the volume.
-        row: the position of the output's first row in the volume's array.
-        offset: the byte of the file at which that row starts.
-    """
-
-    volume: int
-    row: int
-    offset: int
-
-
-class Volumes:
-    """Places the outputs of one table into volumes, one behind the other.
-
-    A volume is full once it has `volume_bytes` or more, so an output is never divided, and a volume
-    has at most one output more than `volume_bytes`.
-
-    Args:
-        name: the folder of the volumes in the packed folder, such as "rows/x".
-        dtype: the name of the table's element type.
-        row_shape: the shape of one row.
-        volume_bytes: the least bytes of rows of each volume but the last.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        dtype: str,
-        row_shape: tuple[int, ...],
-        volume_bytes: int = VOLUME_BYTES_MIN,
-    ) -> None:
-        self.name, self.dtype, self.row_shape = name, dtype, tuple(row_shape)
-        self.row_bytes = math.prod(self.row_shape) * storage_dtype(dtype).itemsize
-        self._rows: list[int] = []  # of each volume
-        self._volume_bytes = volume_bytes
-
-    def place(self, rows: int) -> Place:
-        """Place an output of `rows` rows, 0 or more, behind all earlier ones."""
-        if not self._rows or self._rows[-1] * self.row_bytes >= self._volume_bytes:
-            self._rows.append(0)
-        first = self._rows[-1]
-        self._rows[-1] += rows
-        return Place(len(self._rows) - 1, first, DATA_OFFSET + first * self.row_bytes)
-
-    def info(self, volume: int) -> ArrayInfo:
-        """A volume as an array, without checksum; its shape is final after the last `place`."""
-        shape = (self._rows[volume], *self.row_shape)
-        return ArrayInfo(f"{self.name}/{volume:03}", self.dtype, shape, "")
-
-    def infos(self) -> list[ArrayInfo]:
-        """All volumes, in order."""
-        return [self.info(volume) for volume in range(len(self._rows))]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all volumes' files."""
-        return sum(info.nbytes for info in self.infos())
 
 
 def reserve(folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0) -> None:

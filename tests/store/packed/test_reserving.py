@@ -1,4 +1,4 @@
-"""Places of outputs in volumes, and reserving their files: exact, idempotent, refused in time."""
+"""Reserving files: exact, idempotent, refused in time."""
 
 from __future__ import annotations
 
@@ -11,28 +11,9 @@ import numpy as np
 import pytest
 
 from gnndrive.common.errors import StoreError
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo
-from gnndrive.store.packed import row_volumes as module
-from gnndrive.store.packed.row_volumes import VOLUME_BYTES_MIN, Place, Volumes, reserve
-
-
-def test_places_are_dense_and_volumes_are_long_enough() -> None:
-    volumes = Volumes("rows/x", "bfloat16", (50,))
-    assert volumes.row_bytes == 100
-    rng = np.random.default_rng(0)
-    counts = [0, *rng.integers(0, 400_000, 40).tolist(), 0]
-    places = [volumes.place(count) for count in counts]
-    ends = [0] * len(volumes.infos())
-    for place, count in zip(places, counts, strict=True):
-        assert place == Place(place.volume, ends[place.volume], DATA_OFFSET + 100 * place.row)
-        ends[place.volume] += count
-    assert [place.volume for place in places] == sorted(place.volume for place in places)
-    infos = volumes.infos()
-    assert [info.shape for info in infos] == [(end, 50) for end in ends]
-    assert all(end * 100 >= VOLUME_BYTES_MIN for end in ends[:-1])
-    assert all(end * 100 < VOLUME_BYTES_MIN + 40_000_000 for end in ends)
-    assert infos[3].file == "rows/x/003.npy"
-    assert volumes.nbytes == sum(info.nbytes for info in infos)
+from gnndrive.store.format import ArrayInfo
+from gnndrive.store.packed import reserving as module
+from gnndrive.store.packed.reserving import reserve
 
 
 def arrays() -> list[ArrayInfo]:
