@@ -56,7 +56,7 @@ STRATEGIES = {
         ),
         Strategy(
             "diskgnn", "DiskGNN (SIGMOD 2025)", "recorded", "recorded",
-            ("mmap",), "packed", "lru", ("disk",), replays=True,
+            ("mmap",), "packed", "lru", ("host-rows", "disk"), replays=True,
         ),
     )
 }  # fmt: skip

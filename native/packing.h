@@ -62,6 +62,11 @@ uint64_t gd_pack_sum(const uint8_t *rows, int64_t n, int64_t row_bytes, int64_t 
 int64_t gd_place_rows(const int64_t *rows, int64_t n, int64_t row_count, int64_t residents,
                       int32_t slot, int64_t place_rows, int32_t *alias, int64_t *load_rows,
                       int32_t *load_slots);
+/* Copy row[i] of rows[], which are row_bytes each, to place[i] of `to`, for i < n; places are
+ * `stride` bytes apart. */
+void gd_spread(const uint8_t *rows, const int64_t *row, int64_t n, int64_t row_bytes,
+               const int32_t *place, int64_t stride, uint8_t *to);
+
 /* ---- durability ---- */
 /* Make all that was written to the file system of `fd` durable; syncfs(2). */
 int gd_sync_file_system(int fd);

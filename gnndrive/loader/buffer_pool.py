@@ -181,6 +181,8 @@ class BufferPool:
         for part in reversed(self.settings.strategy.tiers):
             kind: type[Tier] = find("tiers", part)
             layout = self._layouts[plan.name]
-            tier = kind.make(TierContext(layout, self._engine, tier, plan.rows, plan.row_bytes))
+            kept = plan.residents, plan.residents + plan.kept
+            context = TierContext(layout, self._engine, tier, plan.rows, plan.row_bytes, kept)
+            tier = kind.make(context)
         assert tier is not None, "every strategy has at least one tier"
         return tier

@@ -41,18 +41,19 @@ class _Use:
     hot: int = 0
 
 
-def hot_slots(assembly: Assembly, recorded: Recorded) -> dict[str, int]:
+def hot_slots(assembly: Assembly, recorded: Recorded, device_memory: int = 0) -> dict[str, int]:
     """Choose how many rows of each table are hot; the rows with the most uses a byte come first.
 
     Args:
         assembly: of the loader that trains.
         recorded: the batches, and how many of them use each row.
+        device_memory: bytes of a GPU that training may use; 0: it trains on the host.
 
     Returns:
         The number of rows of each table.
     """
     sizes = _placed_sizes(recorded, assembly.collate.tables)
-    room, places = packed_room(assembly.settings().request, sizes)
+    room, places = packed_room(assembly.settings().request, sizes, device_memory)
     left, uses = room * (1 - SPARE), dict[str, _Use]()
     for table in assembly.collate.tables:
         entries, counts = _entries(sizes, table), recorded.counts[table.name]

@@ -19,7 +19,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.items import PlanItem, other_items
+from gnndrive.plan.items import PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import DEFAULT_SHARE, Plan, TablePlan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import COPY_BYTE_S, Disk
@@ -60,6 +60,8 @@ class PackedPlanner(Planner):
             for hot in _choices(self.recording):
                 tables = self._tables(requirements, hot, places)
                 if sum(each.slots * each.row_bytes for each in tables) <= room:
+                    if requirements.device_memory is not None:
+                        tables = self._with_kept(tables, hot, items)
                     return self._plan(requirements, items, tables, hot)
         least = sum(each.slots * each.row_bytes for each in tables)
         others = sum(item.nbytes for item in items)
@@ -104,6 +106,20 @@ class PackedPlanner(Planner):
             )
         return tuple(found)
 
+    def _with_kept(
+        self, tables: Sequence[TablePlan], hot: Mapping[str, int], items: Sequence[PlanItem]
+    ) -> tuple[TablePlan, ...]:
+        """The tables with the hot rows that have no room on the device, as far as host memory has
+        room for them."""
+        room = int(DEFAULT_SHARE * left_memory())
+        if self.memory is not None:
+            room = self.memory - sum(item.nbytes for item in items)
+        for more in _choices(self.recording):
+            kept = [max(more[each.name] - hot[each.name], 0) for each in tables]
+            if sum(n * each.row_bytes for n, each in zip(kept, tables, strict=True)) <= room:
+                break
+        return tuple(replace(each, kept=n) for n, each in zip(kept, tables, strict=True))
+
     def _plan(
         self, requirements: Requirements, items: tuple[PlanItem, ...],
         tables: tuple[TablePlan, ...], hot: Mapping[str, int],
@@ -119,12 +135,16 @@ class PackedPlanner(Planner):
         )
         buffer = PlanItem("feature buffer", nbytes, why)
         on_device = requirements.device_memory is not None
+        kept = sum(each.kept for each in tables)
+        kept_bytes = sum(each.kept * each.row_bytes for each in tables)
+        kept_why = f"{kept:,} rows for which the device has no room"
+        items = (*item_if_any("hot rows", kept_bytes, kept_why), *items)
         live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
         plan = Plan(
             items if on_device else (buffer, *items), tables, self.memory, self.topology,
             (buffer, live) if on_device else (),
             requirements.device_memory if requirements.device_given else None,
-            levels=self._levels(hot, on_device),
+            levels=self._levels(tables, on_device),
         )  # fmt: skip
         if self.memory is not None and plan.total_bytes > self.memory:
             raise ConfigError(
@@ -147,12 +167,17 @@ class PackedPlanner(Planner):
             chunk += float(counts[0]) * file.row_bytes / batches
         return total, shared, chunk, total - shared - chunk
 
-    def _levels(self, hot: Mapping[str, int], on_device: bool) -> tuple[str, ...]:
+    def _levels(self, tables: Sequence[TablePlan], on_device: bool) -> tuple[str, ...]:
         """Where a batch's rows come from, and what a batch costs, as `plan()` prints it."""
         every = self._bytes({})[0]
-        read, shared, chunk, beyond = self._bytes(hot)
+        held = self._bytes({each.name: each.residents for each in tables})[0]
+        read, shared, chunk, beyond = self._bytes(
+            {each.name: each.residents + each.kept for each in tables}
+        )
         where = "device" if on_device else "memory"
-        parts = [f"{format_size(int(every - read))} from {where}"]
+        parts = [f"{format_size(int(every - held))} from {where}"]
+        if on_device:
+            parts.append(f"{format_size(int(held - read))} from host memory")
         if beyond >= 1:
             parts.append(f"{format_size(int(beyond))} of hot rows for which there is no room")
         parts += [f"{format_size(int(shared))} of its segment", f"{format_size(int(chunk))} chunk"]
@@ -242,27 +267,32 @@ def packed_planner(request: PlanRequest, recording: Recording) -> PackedPlanner:
     )  # fmt: skip
 
 
-def packed_room(request: PlanRequest, sizes: RecordedSizes) -> tuple[int, int]:
+def packed_room(
+    request: PlanRequest, sizes: RecordedSizes, device_memory: int = 0
+) -> tuple[int, int]:
     """How much memory training will have for hot rows and places.
 
     Args:
         request: of a loader that draws the batches.
         sizes: of the batches that it has drawn.
+        device_memory: bytes of a GPU that training may use; 0: it trains on the host.
 
     Returns:
-        Bytes, and the number of places.
+        Bytes of the device and the host together, and the number of places.
     """
     request = packed_request(request, sizes)
     requirements, _ = requirements_of(request, _stages(request))
-    items = packed_items(requirements, sizes)
     places = min(PLACES, _stages(request).training_queue)
+    if device_memory:
+        requirements = replace(requirements, device_memory=device_memory)
+        device_memory -= 2 * requirements.batch_bytes
+    items = packed_items(requirements, sizes)
+    host = int(DEFAULT_SHARE * left_memory())
     if request.buffer is not None:
-        return request.buffer, places
-    if request.device_memory is not None:
-        return request.device_memory - 2 * requirements.batch_bytes, places
-    if request.memory is not None:
-        return request.memory - sum(item.nbytes for item in items), places
-    return int(DEFAULT_SHARE * left_memory()), places
+        host = request.buffer
+    elif request.memory is not None:
+        host = request.memory - sum(item.nbytes for item in items)
+    return max(host, 0) + max(device_memory, 0), places
 
 
 def _stages(request: PlanRequest) -> StageCounts:

@@ -44,6 +44,7 @@ class TablePlan:
         residents: rows that never leave the buffer, if it has places for whole batches.
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
         place_rows: the most rows of a batch that are not resident.
+        kept: how many rows behind the residents are kept in host memory beside a device.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TablePlan:
     residents: int = 0
     places: int = 0
     place_rows: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def _for_one_batch(table: TablePlan) -> TablePlan:
     """A table that holds one largest batch; one with places has a place for it and no residents."""
     if table.places:
         rows = table.batch_rows_max
-        return replace(table, slots=rows, residents=0, places=1, place_rows=rows)
+        return replace(table, slots=rows, residents=0, places=1, place_rows=rows, kept=0)
     return replace(table, slots=max(min(table.slots, table.batch_rows_max), 1))
 
 

@@ -38,6 +38,7 @@ class TierContext:
         below: the next tier of the strategy's chain; None: this is the lowest.
         rows: the number of rows of the table.
         row_bytes: bytes of one row.
+        kept: the rows that a tier of host memory keeps: from the first to the second number.
     """
 
     layout: Layout
@@ -45,6 +46,7 @@ class TierContext:
     below: Tier | None = None
     rows: int = 0
     row_bytes: int = 0
+    kept: tuple[int, int] = (0, 0)
 
 
 class Tier(ABC):
