@@ -85,7 +85,7 @@ def pack(
     return write_pack(
         opened, pack_path(opened, settings) if out is None else Path(out), settings,
         LoaderRecording(training, seed, epochs, room), training.collate.tables,
-        lambda recorded: hot_slots(training, recorded, sizes["device_memory"] or 0),
+        lambda recorded: hot_slots(training, recorded, settings.device_memory),
         room or settings.memory,
         lambda table: (expected[table.name], None), progress,
     )  # fmt: skip
