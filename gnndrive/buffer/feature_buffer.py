@@ -313,7 +313,8 @@ class FeatureBuffer:
         self._fetches.begin(hold)
 
     def _rows_settled(self) -> None:
-        self._residents.go_on()
+        if not self.retired:
+            self._residents.go_on()
         for lease in list(self.watchers):
             lease.wake_if_settled()
         self.advance()

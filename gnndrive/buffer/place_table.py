@@ -20,13 +20,15 @@ import numpy as np
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.errors import ClosedError, ConfigError, ReadError, StoreError
 from gnndrive.common.ffi import lib, pointer
-from gnndrive.common.records import Int32Array, Int64Array, Stretch
+from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 # Residents are fetched in parts, because planning the read of a row takes 33 bytes.
 RESIDENT_PART_ROWS = 1 << 18
+SLOTS_MAX = (1 << 31) - 1
+_MISSING, _LOADING, _VALID = range(3)  # the states of a resident
 
 
 class _Place:
@@ -87,9 +89,10 @@ class PlaceHold(RowHold):
 
     def fail_unfetched(self) -> None:
         """See `RowHold.fail_unfetched`."""
-        if self.loads is not None:
-            self._place.loading -= len(self.loads[0])
-            self._place.failed = self._place.failed or (self._place.slot, errno.ENOMEM, 0)
+        if self.loads is not None and len(self.loads[1]):
+            failures = np.zeros(len(self.loads[1]), FAILURE)
+            failures["slot"], failures["error"] = self.loads[1], errno.ENOMEM
+            self._table.commit(Stretch(np.empty(0, np.int32), failures))
 
     def release(self, begin: int, end: int) -> None:
         """See `RowHold.release`."""
@@ -107,6 +110,9 @@ class PlaceTable(RowTable):
         place_rows: the most rows of a batch that are not resident, duplicates counted.
         row_bytes, memory, tier, empty: see `RowTable`; the memory has residents + places ×
             place_rows slots.
+
+    Raises:
+        ConfigError: slots cannot be numbered so far.
     """
 
     def __init__(
@@ -114,17 +120,22 @@ class PlaceTable(RowTable):
         memory: SlotMemory, tier: Tier, empty: Allocate = np.empty,
     ) -> None:  # fmt: skip
         slots = residents + places * place_rows
+        if slots > SLOTS_MAX:
+            raise ConfigError(
+                f"a place table cannot have {slots:,} slots, because slots are numbered with 31 "
+                "bits: give buffer= or memory= less"
+            )
         super().__init__(rows, slots, row_bytes, memory, tier, place_rows, empty)
         self.residents = _Place(0)
-        self._valid = np.zeros(residents, np.bool_)
-        self._missing: Int64Array = np.empty(0, np.int64)  # residents to be fetched
+        self._states = np.full(residents, _MISSING, np.uint8)
+        self._next = 0  # residents before this one are not missing, or have failed
         self._place_rows = place_rows
         self._places = [_Place(residents + place * place_rows) for place in range(places)]
         self._counted = dict.fromkeys(("hits", "waits", "loads", "evictions", "repeats"), 0)
 
     @property
     def available(self) -> int:
-        """See `RowTable.available`; a place counts even if no batch has rows for it."""
+        """See `RowTable.available`; a place without rows counts as one slot."""
         return max(self._place_rows, 1) * sum(place.free for place in self._places)
 
     def fits_together(self, batches: Sequence[tuple[int, Int64Array]]) -> bool:
@@ -132,25 +143,36 @@ class PlaceTable(RowTable):
         return len(batches) <= 1
 
     def probe(self, rows: Int64Array) -> tuple[int, int]:
-        """See `RowTable.probe`."""
-        if any(place.free for place in self._places):
+        """See `RowTable.probe`; a batch without rows of this table needs no place."""
+        if not len(rows) or any(place.free for place in self._places):
             return 0, 0
         return -errno.EAGAIN, max(self._place_rows, 1)
 
     def admit(self, rows: Int64Array) -> tuple[int, int, PlaceHold | None]:
-        """See `RowTable.admit`."""
+        """See `RowTable.admit`.
+
+        Raises:
+            StoreError: the batch has more rows that are not resident than the plan counts.
+        """
         code, deficit = self.probe(rows)
         if code:
             return code, deficit, None
-        place, count = next(place for place in self._places if place.free), len(rows)
+        count = len(rows)
+        # Places without entries are free: another batch would get the same one.
+        place = next(place for place in self._places if place.free) if count else _Place(0)
         alias, load_slots = (self.empty(count, np.int32) for _ in range(2))
         load_rows = self.empty(count, np.int64)
         loads = int(
             lib.gd_place_rows(
-                pointer(rows), count, self.rows, len(self._valid), place.slot, self._place_rows,
+                pointer(rows), count, self.rows, len(self._states), place.slot, self._place_rows,
                 pointer(alias), pointer(load_rows), pointer(load_slots),
             )
         )  # fmt: skip
+        if loads == -errno.ENOSPC:
+            raise StoreError(
+                f"a batch needs more rows of {self.tier.path} than the pack's index says, so the "
+                "pack is damaged: remove it, and pack the store again (gnndrive pack)"
+            )
         if loads < 0:
             return loads, 0, None
         place.entries, place.loading, place.failed = count, loads, None
@@ -168,38 +190,42 @@ class PlaceTable(RowTable):
         place.loading -= len(slots) + len(failures)
         assert place.loading >= 0, "a row ended twice"
         if place is self.residents:
-            self._valid[slots] = True
+            self._states[slots], self._states[failures["slot"]] = _VALID, _MISSING
         if len(failures) and place.failed is None:
             first = failures[0]
             place.failed = int(first["slot"]), int(first["error"]), int(first["offset"])
 
     def _place_of(self, slot: int) -> _Place:
-        if slot < len(self._valid):
+        if slot < len(self._states):
             return self.residents
-        return self._places[(slot - len(self._valid)) // self._place_rows]
+        return self._places[(slot - len(self._states)) // self._place_rows]
 
     # ---- residents ----
 
     @property
     def residents_settled(self) -> bool:
         """Whether all residents are valid, or one has failed and no more are being fetched."""
-        ended = not len(self._missing) or self.residents.failed is not None
+        ended = self._next >= len(self._states) or self.residents.failed is not None
         return ended and not self.residents.loading
 
     def begin_residents(self) -> None:
         """See `RowTable.begin_residents`; tries those again that have failed."""
-        if not self.residents.loading:
-            self._missing, self.residents.failed = np.flatnonzero(~self._valid), None
+        self._next, self.residents.failed = 0, None
 
     def next_residents(self) -> PlaceHold | None:
         """See `RowTable.next_residents`; a part, if less than half a part is being fetched."""
-        wait = self.residents.loading > RESIDENT_PART_ROWS // 2 or self.residents.failed is not None
-        if wait or not len(self._missing):
+        if self.residents.loading > RESIDENT_PART_ROWS // 2 or self.residents.failed is not None:
             return None
-        part, self._missing = np.split(self._missing, [RESIDENT_PART_ROWS])
-        self.residents.loading += len(part)
-        none = np.empty(0, np.int32)
-        return PlaceHold(self, self.residents, none, (part, part.astype(np.int32)))
+        while self._next < len(self._states):
+            states = self._states[self._next : self._next + RESIDENT_PART_ROWS]
+            part = self._next + np.flatnonzero(states == _MISSING)
+            self._next += len(states)
+            if len(part):
+                self._states[part] = _LOADING
+                self.residents.loading += len(part)
+                none = np.empty(0, np.int32)
+                return PlaceHold(self, self.residents, none, (part, part.astype(np.int32)))
+        return None
 
     def stats(self) -> dict[str, int]:
         """See `RowTable.stats`; a row that a batch has several times is loaded several times."""
@@ -207,6 +233,8 @@ class PlaceTable(RowTable):
 
     def verify(self) -> None:
         """See `RowTable.verify`."""
-        for place in (self.residents, *self._places):
+        for place in self._places:
             assert place.entries >= 0, f"the place at slot {place.slot} was released twice"
-            assert 0 <= place.loading <= self.slots, f"{place.loading} rows are loading"
+            assert 0 <= place.loading <= self._place_rows, f"{place.loading} rows are loading"
+        loading = np.count_nonzero(self._states == _LOADING)
+        assert self.residents.loading == loading, f"{loading} residents are loading"

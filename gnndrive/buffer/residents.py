@@ -41,5 +41,5 @@ class Residents:
                     self._fetch(hold)
                 except Exception as error:
                     hold.fail_unfetched()
-                    if not isinstance(error, ClosedError):
+                    if not isinstance(error, (ClosedError, MemoryError)):
                         self._broken(error)

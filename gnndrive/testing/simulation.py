@@ -25,6 +25,7 @@ from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.lease import Lease
+from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.buffer.slot_table import SlotTable
@@ -145,7 +146,8 @@ class Scenario:
 
     Attributes:
         file: a table from `write_told_rows`.
-        slots: number of slots of the feature buffer; 0: just enough for the largest batch.
+        slots: number of slots of the feature buffer, or of a place in it; 0: just enough for the
+            largest batch.
         batches: number of batches of an epoch.
         batch_size: seeds of a batch.
         extra_max: the most nodes that sampling adds; a batch has at most batch_size + extra_max
@@ -157,6 +159,9 @@ class Scenario:
             rows, or more rows than any sweep has.
         together: samples of a round, see `Epoch`.
         device: where the buffer lives: "host" or "simulated-cuda".
+        places: how many batches have places in the buffer at once (`PlaceTable`); 0: each row has a
+            slot of its own (`SlotTable`).
+        residents: beside places, how many of the file's first rows never leave the buffer.
     """
 
     file: TableFile
@@ -172,6 +177,8 @@ class Scenario:
     part_rows: int = 0
     together: int = 1
     device: str = field(default_factory=lambda: DEFAULT_DEVICE)
+    places: int = 0
+    residents: int = 0
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """Yield the seeds of each batch of an epoch, which `seed` determines."""
@@ -212,20 +219,29 @@ class Simulation:
         self.engine = Simulated(
             EngineSettings(scenario.depth, 4096 + file.row_bytes, seed, scenario.faults)
         )
-        self.layout = TableLayout(file, extent_bytes_max=4096)
+        self.layout = TableLayout(file, extent_bytes_max=4096, repeats=bool(scenario.places))
         cuda = scenario.device == SimulatedCuda.name
         self.device: Device = SimulatedCuda(seed=seed) if cuda else Host()
-        slots = scenario.slots or scenario.batch_size + scenario.extra_max
-        memory = self.device.allocate(slots, file.row_bytes)
-        tier = Disk(self.layout, self.engine)
-        self.table = SlotTable(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
+        self.table = self._make_table(scenario)
         part_rows = scenario.part_rows or (4, 1, 1 << 17)[seed % 3]
         self.buffer = FeatureBuffer({"x": self.table}, part_rows)
+        self.buffer.begin_residents()
         self.counters = Counters()
+
+    def _make_table(self, scenario: Scenario) -> SlotTable | PlaceTable:
+        file, tier = scenario.file, Disk(self.layout, self.engine)
+        slots = scenario.slots or scenario.batch_size + scenario.extra_max
+        places, residents = scenario.places, scenario.residents
+        held = residents + places * slots if places else slots
+        memory = self.device.allocate(held, file.row_bytes)
+        if not places:
+            return SlotTable(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
+        return PlaceTable(file.row_count, residents, places, slots, file.row_bytes, memory, tier)
 
     def epoch(self, number: int = 0) -> Epoch:
         """Make an epoch that uses the buffer."""
         scenario = self.scenario
+        self.buffer.begin_residents()
         sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
         batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
         return Epoch(
@@ -284,13 +300,15 @@ class Simulation:
         assert not len(wrong), f"batch {batch.index}: wrong rows for nodes {batch.node[wrong]}"
 
     def check_idle(self) -> None:
-        """Raise AssertionError unless every slot is free or on standby and the slot table is
-        consistent."""
+        """Raise AssertionError unless every slot is free, on standby or a resident's, and the table
+        is consistent."""
         self.buffer.verify()
-        stats = self.table.stats()
+        table = self.table
         assert self.buffer.idle, "the buffer still has waiters or loads"
-        assert stats["free"] + stats["standby"] == stats["slots"], f"slots are missing: {stats}"
-        assert self.table.announced == 0, "a batch is still announced, but all batches have ended"
+        reusable = table.slots - self.scenario.residents
+        assert table.available == reusable, f"slots are missing: {table.available} of {reusable}"
+        if isinstance(table, SlotTable):
+            assert table.announced == 0, "a batch is still announced, but all batches have ended"
 
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""

@@ -1,4 +1,7 @@
-"""Scenarios for the protocol's rules: each raises an error if something goes wrong."""
+"""Scenarios for the protocol's rules: each raises an error if something goes wrong.
+
+`given` are further arguments of the `Scenario`, such as `PLACES`.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -29,20 +32,23 @@ from gnndrive.testing.simulation import (
 
 SLOW = Faults(short=0.1, delay_turns_max=6)
 AHEAD_TURNS = 300
+PLACES: dict[str, Any] = {"places": 2, "residents": 60}
 
 
-def epoch_ends_well(rows: TableFile, seed: int) -> None:
-    scenario = Scenario(rows, faults=SLOW, batches=16)
+def epoch_ends_well(rows: TableFile, seed: int, **given: Any) -> None:
+    scenario = Scenario(rows, faults=SLOW, batches=16, **given)
     assert [batch.index for batch in simulate(scenario, seed)] == list(range(16))
 
 
-def narrow_queues_end_well(rows: TableFile, seed: int) -> None:
-    scenario = Scenario(rows, faults=SLOW, batches=16, slots=48, stages=Stages(4, 4, 2, 2))
+def narrow_queues_end_well(rows: TableFile, seed: int, **given: Any) -> None:
+    scenario = Scenario(rows, faults=SLOW, batches=16, slots=48, stages=Stages(4, 4, 2, 2), **given)
     assert [batch.index for batch in simulate(scenario, seed)] == list(range(16))
 
 
-def failing_epoch_ends(rows: TableFile, seed: int) -> None:
-    scenario = Scenario(rows, batches=8, slots=64, faults=replace(SLOW, eio_offsets=((0, 512),)))
+def failing_epoch_ends(rows: TableFile, seed: int, **given: Any) -> None:
+    bad = range(64, 72)  # the rows of bytes 4,096 … 4,608
+    faults = replace(SLOW, eio_offsets=((4096, 4608),))
+    scenario = Scenario(rows, batches=8, slots=64, faults=faults, **given)
 
     async def main() -> None:
         simulation = Simulation(scenario, seed)
@@ -53,7 +59,7 @@ def failing_epoch_ends(rows: TableFile, seed: int) -> None:
             while True:
                 batch = await epoch.output.aget()
                 simulation.check(batch)
-                assert not set(batch.node.tolist()) & set(range(8)), "a failed row was delivered"
+                assert not set(batch.node.tolist()) & set(bad), "a failed row was delivered"
                 delivered += 1
         except OSError as caught:
             error = caught
@@ -61,7 +67,7 @@ def failing_epoch_ends(rows: TableFile, seed: int) -> None:
             pass
         await running
         expected = next(
-            (i for i, nodes in expected_nodes(scenario, seed) if set(nodes) & set(range(8))), 8
+            (i for i, nodes in expected_nodes(scenario, seed) if set(nodes) & set(bad)), 8
         )
         assert delivered == expected, "a batch before the failed one was lost"
         assert (error is not None) == (expected < 8)
@@ -79,11 +85,11 @@ def expected_nodes(scenario: Scenario, seed: int) -> list[tuple[int, list[int]]]
     ]
 
 
-def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24) -> None:
+def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24, **given: Any) -> None:
     """Leases of overlapping rows, each row a read of its own; one is cancelled after some turns."""
 
     async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=slots, depth=4, faults=SLOW), seed)
+        simulation = Simulation(Scenario(rows, slots=slots, depth=4, faults=SLOW, **given), seed)
 
         async def use(start: int) -> None:
             ids = (start + 2 * np.arange(16, dtype=np.int64)) % 200
@@ -109,9 +115,9 @@ def cancelled_leases_come_back(rows: TableFile, seed: int, slots: int = 24) -> N
     run(main())
 
 
-def cancelled_leases_among_many_slots(rows: TableFile, seed: int) -> None:
+def cancelled_leases_among_many_slots(rows: TableFile, seed: int, **given: Any) -> None:
     """The same with room for all: leases wait for rows that a cancelled one was loading."""
-    cancelled_leases_come_back(rows, seed, slots=100)
+    cancelled_leases_come_back(rows, seed, slots=100, **given)
 
 
 def leases_share_staging(rows: TableFile, seed: int) -> None:
@@ -139,17 +145,18 @@ def leases_share_staging(rows: TableFile, seed: int) -> None:
     run(main())
 
 
-def few_staging_blocks_end_well(rows: TableFile, seed: int) -> None:
+def few_staging_blocks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     """The engine has fewer staging blocks than there are fetches at once."""
     stages = Stages(sweep=1)
-    simulate(Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW, stages=stages), seed)
+    scenario = Scenario(rows, slots=100, batches=16, depth=2, faults=SLOW, stages=stages, **given)
+    simulate(scenario, seed)
 
 
-def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
+def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int, **given: Any) -> None:
     """A lease is granted by another's release and its task cancelled before it runs again."""
 
     async def main() -> None:
-        simulation = Simulation(Scenario(rows, slots=16), seed)
+        simulation = Simulation(Scenario(rows, slots=16, **given), seed)
         first = await simulation.buffer.lease({"x": np.arange(16)})
         await first.ready()
         waiting = asyncio.ensure_future(simulation.buffer.lease({"x": np.arange(50, 66)}))
@@ -162,12 +169,12 @@ def granted_and_cancelled_in_one_turn(rows: TableFile, seed: int) -> None:
     run(main())
 
 
-def two_epochs_in_one_task(rows: TableFile, seed: int) -> None:
+def two_epochs_in_one_task(rows: TableFile, seed: int, **given: Any) -> None:
     """zip(loader, loader): one user takes batches of two epochs in turn, so the releases of each
     wait for him. The buffers come from a `BufferPool`, as in a loader, and hold one batch."""
 
     async def main() -> None:
-        scenario = Scenario(rows, batches=8, batch_size=8, extra_max=0, faults=SLOW)
+        scenario = Scenario(rows, batches=8, batch_size=8, extra_max=0, faults=SLOW, **given)
         simulation = Simulation(scenario, seed)
         pool = pool_of(simulation)
         epochs, running = [], []
@@ -193,7 +200,10 @@ def two_epochs_in_one_task(rows: TableFile, seed: int) -> None:
 def pool_of(simulation: Simulation) -> BufferPool:
     """A loader's buffer pool on the simulation's disk and device."""
     table, scenario = simulation.table, simulation.scenario
-    held = TablePlan("x", table.rows, table.slots, table.row_bytes, table.slots)
+    most = scenario.slots or scenario.batch_size + scenario.extra_max
+    held = TablePlan("x", table.rows, table.slots, table.row_bytes, most)
+    if scenario.places:
+        held = replace(held, residents=scenario.residents, places=scenario.places, place_rows=most)
     disk = Strategy("disk", "", "", "", (), "table", "lru", ("disk",))
     request: Any = None  # nothing is planned again
     settings = RuntimeSettings(
@@ -206,9 +216,9 @@ def pool_of(simulation: Simulation) -> BufferPool:
     return BufferPool(settings, store, layouts, simulation.engine, simulation.device, np.empty)
 
 
-def closing_waits_for_the_kernel(rows: TableFile, seed: int) -> None:
+def closing_waits_for_the_kernel(rows: TableFile, seed: int, **given: Any) -> None:
     async def main() -> None:
-        simulation = Simulation(Scenario(rows, faults=SLOW), seed)
+        simulation = Simulation(Scenario(rows, faults=SLOW, **given), seed)
         lease = await simulation.buffer.lease({"x": np.arange(16)})
         lease.release()
         await simulation.buffer.drain()

@@ -1,0 +1,180 @@
+"""Two tables with places behind one gate, and residents whose fetch is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.buffer import place_table
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.place_table import PlaceTable
+from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.disk.engines.simulated import Faults
+from gnndrive.disk.tiers.base import Tier
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import Scenario, Simulation, told_rows
+from tests.pipeline.scenarios import PLACES
+from tests.pipeline.test_parts import Limited
+from tests.pipeline.test_simulated import NOISE
+from tests.pipeline.tight import ids
+
+RESIDENTS, PLACE_ROWS = 20, 16
+NONE = np.empty(0, np.int64)
+
+
+@asynccontextmanager
+async def two_tables(
+    rows: TableFile, seed: int = 0, faults: Faults = NOISE
+) -> AsyncIterator[FeatureBuffer]:
+    simulation = Simulation(Scenario(rows, places=1, faults=faults), seed)
+    slots = RESIDENTS + 2 * PLACE_ROWS
+    tables = {
+        name: PlaceTable(
+            rows.row_count, residents, 2, PLACE_ROWS, rows.row_bytes,
+            Host().allocate(slots, rows.row_bytes), simulation.table.tier,
+        )
+        for name, residents in (("one", RESIDENTS), ("two", 0))
+    }  # fmt: skip
+    buffer = FeatureBuffer(tables)
+    buffer.begin_residents()
+    yield buffer
+    await buffer.drain()
+    buffer.verify()
+    assert buffer.idle
+    assert [table.available for table in tables.values()] == [2 * PLACE_ROWS] * 2
+    buffer.close()
+    await simulation.close()
+
+
+async def use(buffer: FeatureBuffer, rows: TableFile, wanted: dict[str, Int64Array]) -> None:
+    lease = await buffer.lease(wanted)
+    try:
+        await lease.ready()
+        for name, asked in wanted.items():
+            got = lease.gather(name, torch.uint8, (rows.row_bytes,)).numpy()
+            assert np.array_equal(got, told_rows(asked, rows.row_bytes))
+        await lease.gathered()
+    finally:
+        lease.release()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_of_both(rows: TableFile, seed: int) -> None:
+    """Some have no rows of one table or of both; one is cancelled."""
+
+    async def main() -> None:
+        draw = np.random.default_rng(seed)
+        async with two_tables(rows, seed) as buffer:
+            users = []
+            for _ in range(12):
+                counts = draw.choice([0, 3, PLACE_ROWS], 2)
+                one, two = (draw.integers(0, 200, count) for count in counts)
+                users.append(asyncio.ensure_future(use(buffer, rows, {"one": one, "two": two})))
+            for _ in range(int(draw.integers(0, 40))):
+                await asyncio.sleep(0)
+            gone = users[int(draw.integers(0, 12))]
+            gone.cancel()
+            await asyncio.wait(users)
+            for user in users:
+                if user is not gone:
+                    user.result()
+
+    run(main())
+
+
+def test_a_batch_has_the_errors_of_its_own_rows(rows: TableFile) -> None:
+    """A batch without rows of a table has no error of another batch that needs the table."""
+    faults = Faults(eio_offsets=((100 * rows.row_bytes, 101 * rows.row_bytes),), delay_turns_max=4)
+
+    async def main() -> None:
+        async with two_tables(rows, faults=faults) as buffer:
+            wanted = [
+                {"one": ids(0, 30), "two": NONE},
+                {"one": ids(40, 50), "two": ids(96, 104)},
+                {"one": ids(60, 70), "two": NONE},
+            ]
+            users = [asyncio.ensure_future(use(buffer, rows, each)) for each in wanted]
+            await asyncio.wait(users)
+            assert isinstance(users[1].exception(), ReadError)
+            users[0].result()
+            users[2].result()
+
+    run(main())
+
+
+def test_all_tables_or_none(rows: TableFile) -> None:
+    """A batch without a place in one table takes none of the other."""
+
+    async def main() -> None:
+        async with two_tables(rows) as buffer:
+            first = await buffer.lease({"one": NONE, "two": ids(0, 9)})
+            second = await buffer.lease({"one": NONE, "two": ids(0, 9)})
+            (ticket,) = buffer.join([(None, {"one": ids(0, 30), "two": ids(0, 3)})])
+            assert not ticket.granted.done()
+            assert buffer.tables["one"].available == 2 * PLACE_ROWS
+            await first.ready()
+            first.release()
+            (await buffer.granted(ticket)).release()
+            await second.ready()
+            second.release()
+
+    run(main())
+
+
+class Closed(Limited):
+    """Refuses the next fetch as a closed engine does."""
+
+    def fetch(self, *given: object) -> object:  # type: ignore[override]
+        raise ClosedError("the engine was closed")
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2])
+def test_residents_whose_fetch_is_refused(
+    rows: TableFile, passed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or that of a batch, which has an error at its turn. The next epoch reads what is missing."""
+    monkeypatch.setattr(place_table, "RESIDENT_PART_ROWS", 9)
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, batches=4, places=1), 0)
+        await simulation.buffer.drain()
+        table = simulation.table = PlaceTable(
+            200, 60, 2, 16, rows.row_bytes, simulation.device.allocate(92, rows.row_bytes),
+            Limited(simulation.table.tier, passed),
+        )  # fmt: skip
+        simulation.buffer = FeatureBuffer({"x": table})
+        for number in range(2):
+            epoch = simulation.epoch(number)
+            running = asyncio.ensure_future(run_epoch(epoch))
+            if number == 0:
+                with pytest.raises((ReadError, MemoryError), match="memory"):
+                    await epoch.output.aget()
+            else:
+                assert len(await simulation.consume(epoch)) == 4
+            await running
+        await simulation.buffer.drain()
+        simulation.buffer.verify()
+        await simulation.engine.aclose()
+
+    run(main())
+
+
+def test_a_closed_engine_refuses_residents(rows: TableFile) -> None:
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, batches=4, **PLACES), 0)
+        await simulation.buffer.drain()
+        tier: Tier = Closed(simulation.table.tier, 0)
+        simulation.table.tier = tier
+        simulation.buffer.begin_residents()
+        simulation.buffer.raise_if_broken()
+        await simulation.close()
+
+    run(main())
