@@ -18,7 +18,7 @@ import numpy as np
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, Seeds
-from gnndrive.sampling.schedules._order import Order
+from gnndrive.sampling.schedules._order import Order, order_width
 from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.store.packed.recording import Recording
 
@@ -59,7 +59,8 @@ class Recorded(Schedule):
     @property
     def order_bytes(self) -> int:
         """See `Schedule.order_bytes`."""
-        return 8 * len(self)
+        count = len(self)
+        return self._shuffle * (8 + order_width(count)) * count
 
     def windows(self, epoch: int) -> Iterator[Window]:
         """Yield one window for each batch of the epoch."""
