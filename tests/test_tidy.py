@@ -28,7 +28,8 @@ KINDS = [
 ]  # fmt: skip
 # The order above has no exception. What measures, what fakes and what composes may name plug-ins.
 MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
-AMBIGUOUS = {"uniform", "table", "disk"}  # PyG's temporal strategy, an attribute, a key of a file
+# PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store.
+AMBIGUOUS = {"uniform", "table", "disk", "packed"}
 CORE_IMPORTER = "gnndrive.common.ffi"
 
 

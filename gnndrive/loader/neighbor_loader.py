@@ -162,8 +162,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             self.__dict__.update(own)
             PyGNeighborLoader.__init__(
                 self, data, num_neighbors, input_nodes, input_time,
-                time_attr=time_attr,
-                transform=transform,
+                time_attr=time_attr, transform=transform,
                 transform_sampler_output=transform_sampler_output,
                 filter_per_worker=filter_per_worker,
                 neighbor_sampler=neighbor_sampler or _default_sampler(arguments),

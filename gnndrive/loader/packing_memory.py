@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,8 +89,8 @@ def _placed_sizes(recorded: Recorded, tables: Sequence[FeatureTable]) -> Recorde
 
 def _entries(sizes: RecordedSizes, table: FeatureTable) -> int:
     """The most rows of a table that a batch has."""
-    of_type: dict[object, int] = dict(sizes.edges if table.of_edges else sizes.nodes)  # type: ignore[arg-type]
-    return of_type[table.type]
+    of_type: Any = sizes.edges if table.of_edges else sizes.nodes
+    return int(of_type[table.type])
 
 
 def _hottest(uses: dict[str, _Use]) -> Iterator[tuple[str, int]]:

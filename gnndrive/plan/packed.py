@@ -249,7 +249,7 @@ def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
         for name in STAGE_NAMES
     }
     return replace(
-        request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None, policy="lru",
+        request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None,
         edge_temporaries=0, needs_indices=None, graph_bytes=0, candidate_bytes=0, **stages,
     )  # fmt: skip
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from typing import Self
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.disk.layouts._rows_file import RowsFile
 from gnndrive.disk.layouts.base import LayoutContext
-from gnndrive.disk.layouts.table import TableLayout
 
 
-class Packed(TableLayout):
-    """A table's packed rows; see `TableLayout`."""
+class Packed(RowsFile):
+    """A table's packed rows; see `RowsFile`."""
 
     name = "packed"
 

@@ -30,7 +30,7 @@ from gnndrive.common.records import (
     Seeds,
     Subgraph,
     ends_of,
-)
+)  # fmt: skip
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import dtype_name
 from gnndrive.store.packed.placement import PLACING, placing_sections
@@ -39,8 +39,7 @@ from gnndrive.store.types import Types, folder
 
 Sections = Mapping[str, "npt.NDArray[Any] | None"]
 _OF_NODES, _OF_EDGES = ("node", "batch"), ("row", "col", "edge", "orig_row", "orig_col")
-_IDS = ("node", "edge")
-_BINARY, _TRIPLET = 4, 5  # lengths of the metadata of PyG's edge samplers
+_IDS, _BINARY, _TRIPLET = ("node", "edge"), 4, 5  # lengths of edge samplers' metadata
 _NONE = np.empty(0, np.int64)
 
 

@@ -276,7 +276,7 @@ def test_a_file_system_without_direct_io_is_read_buffered_with_a_warning(tmp_pat
             raise OSError(errno.EINVAL, "Invalid argument")
         return real_open(name, flags, *rest)
 
-    monkeypatch.setattr("gnndrive.disk.layouts.table.os.open", refuse)
+    monkeypatch.setattr("gnndrive.disk.layouts._rows_file.os.open", refuse)
     with pytest.warns(RuntimeWarning, match="page cache"):
         table = TableLayout(file)
     assert not table.direct
