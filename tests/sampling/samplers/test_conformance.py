@@ -1,6 +1,7 @@
-"""What every sampler must do, and that a sampler which does not is found.
+"""What every sampler that draws must do, and that a sampler which does not is found.
 
-What PyG's users rely on beyond that is in `test_sampler_contract.py`, for uniform sampling.
+What PyG's users rely on beyond that is in `test_sampler_contract.py`, for uniform sampling. A
+sampler that replays reads no graph, so its contract is another: `test_recorded.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from tests.second import Runs
 
 # Samplers that the standard context does not make: a function of it gives theirs.
 CONTEXTS: dict[str, Callable[[SamplerContext], SamplerContext]] = {}
-ALL = [*plugins.names("samplers"), Runs]
+REPLAYING = ("recorded",)
+ALL = [each for each in (*plugins.names("samplers"), Runs) if each not in REPLAYING]
 
 
 def made(kind: type[Sampler], num_neighbors: Any = (4, 3), **more: Any) -> Sampler:
