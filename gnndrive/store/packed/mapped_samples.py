@@ -15,6 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.errors import StoreError
+from gnndrive.common.limits import refusal
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import DATA_OFFSET
@@ -70,8 +72,7 @@ class MappedSamples:
     def _map(self, number: int) -> npt.NDArray[np.uint8]:
         found = self._maps.pop(number, None)
         if found is None:
-            path = self._root / f"{volume_name(number)}.npy"
-            found = np.asarray(np.memmap(path, np.uint8, "r", DATA_OFFSET))
+            found = map_array(self._root / f"{volume_name(number)}.npy", "uint8")
         self._maps[number] = found
         if len(self._maps) > _OPEN_MAX:
             del self._maps[next(iter(self._maps))]
@@ -87,13 +88,13 @@ class Entries:
         places: what the index says of it.
 
     Attributes:
-        table: the table.
+        table, places: the table, and what the index says of it.
         arranged: see `TablePlaces`.
         section: the section that holds them.
     """
 
     def __init__(self, samples: MappedSamples, table: FeatureTable, places: TablePlaces) -> None:
-        self.table, self.arranged = table, places.arranged
+        self.table, self.places, self.arranged = table, places, places.arranged
         self._samples = samples
         self.section = section_name("edge" if table.of_edges else "node", table.type)
 
@@ -116,7 +117,17 @@ class Entries:
 
 
 def map_array(path: Path, dtype: str) -> Ids:
-    """The numbers in an .npy file in the form of a store's, memory-mapped; [n]."""
-    if path.stat().st_size <= DATA_OFFSET:
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r", DATA_OFFSET))
+    """The numbers in an .npy file in the form of a store's, memory-mapped; [n].
+
+    Raises:
+        StoreError: the file cannot be opened.
+        ConfigError: too many files are open.
+    """
+    try:
+        if path.stat().st_size <= DATA_OFFSET:
+            return np.empty(0, dtype)
+        return np.asarray(np.memmap(path, dtype, "r", DATA_OFFSET))
+    except OSError as error:
+        raise refusal(error.errno or 0) or StoreError(
+            f"{path} cannot be opened ({error.strerror}): remove the folder, and pack again"
+        ) from error

@@ -42,12 +42,12 @@ from gnndrive.store.packed.places import NodePlaces
 from gnndrive.store.packed.placing import Placing
 from gnndrive.store.packed.record import BatchSource, HotRows, Recorded, record
 from gnndrive.store.packed.reserving import reserve
-from gnndrive.store.packed.room import Room
+from gnndrive.store.packed.room import DoesNotFit, Room
 from gnndrive.store.packed.row_outputs import outputs_of
 from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
 from gnndrive.store.packed.samples import load_schema
 from gnndrive.store.packed.sections import Schema
-from gnndrive.store.packed.segments import SegmentChoice, choose_segment
+from gnndrive.store.packed.segments import choose_segment
 from gnndrive.store.packed.settings import PackSettings
 from gnndrive.store.packed.sharing import (
     SegmentSearch,
@@ -121,12 +121,11 @@ def write_pack(
         if folder.finished is not None:
             return folder.finished
         work = _Packing(store, folder, settings, source.total, tables, memory, told)
-        if (shared := load_shared(folder.path)) is None:
-            recorded = record(
-                folder.path, source, store.info.types, tables, work.room.check_prediction, hot_rows,
-                told, volume_bytes,
-            )  # fmt: skip
-            shared = work.share(recorded, hot_slots)
+        try:
+            shared = work.shared(source, hot_slots, hot_rows, volume_bytes)
+        except DoesNotFit:
+            folder.discard()
+            raise
         work.place(shared)
         sums = work.write_rows(shared)
         store.check_unchanged()
@@ -143,14 +142,26 @@ class _Packing:
         self._store, self._folder, self._root = store, folder, folder.path
         self._settings, self._tables, self._memory = settings, tables, memory
         self._batches, self._progress = total // settings.epochs, progress
-        self.room = Room(folder.path, settings)
+        self._room = Room(folder.path, settings)
         self._rows: dict[str, TableRows] = {}
 
-    def share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
+    def shared(
+        self, source: BatchSource, hot_slots: HotSlots, hot_rows: HotRows, volume_bytes: int
+    ) -> SharedRows:
+        """Record the batches and decide which rows are hot or shared, unless that is done."""
+        if (shared := load_shared(self._root)) is not None:
+            return shared
+        recorded = record(
+            self._root, source, self._store.info.types, self._tables, self._room.check_prediction,
+            hot_rows, self._progress, volume_bytes,
+        )  # fmt: skip
+        return self._share(recorded, hot_slots)
+
+    def _share(self, recorded: Recorded, hot_slots: HotSlots) -> SharedRows:
         """Choose the hot rows and the segment, and write which rows are hot or shared.
 
         Raises:
-            ConfigError, StoreError: the pack does not fit.
+            DoesNotFit, StoreError: the pack does not fit.
         """
         wanted, slots, places = hot_slots(recorded), dict[str, int](), dict[str, NodePlaces]()
         for table in self._tables:
@@ -160,33 +171,28 @@ class _Packing:
             places[table.name] = hot_places(self._root, table)
         samples = MappedSamples(self._root, recorded.schema, recorded.index)
         search = SegmentSearch(
-            self._root, samples, self._tables, places, self._settings.order, self._memory,
-            self._progress,
-        )  # fmt: skip
-        needed, limit = dict[int, int](), self.room.limit
+            self._root, samples, self._tables, places, self._memory, self._progress
+        )
+        needed, counted, limit = dict[int, int](), set[int](), self._room.limit
         for size in search.count(self._settings.segment):
             least = search.least(size, slots)
             needed[size] = self._bytes(recorded, least, size)
         while True:
             choice = choose_segment(needed, limit, self._settings.order, self._settings.segment)
-            if choice.segment is None:
-                raise self._refuse(choice, slots)
-            uses = search.settle(choice.segment, slots)
-            nbytes = self._bytes(recorded, uses, choice.segment)
-            needed[choice.segment] = nbytes
-            if nbytes <= limit:
+            # If none fits, one that might with another order is counted to be named.
+            segment = choice.segment or min(choice.fitting, default=None)
+            if segment is None or segment in counted:
+                fixed = sum(slots[t.name] * t.file.row_bytes for t in self._tables)
+                raise self._room.refusal(choice, fixed)
+            uses = search.settle(segment, slots, self._settings.order if choice.segment else "id")
+            nbytes = needed[segment] = self._bytes(recorded, uses, segment)
+            counted.add(segment)
+            if choice.segment and nbytes <= limit:
                 break
         shared_rows = {name: list(use.shared_rows) for name, use in uses.items()}
-        found = SharedRows(choice.segment, nbytes, slots, shared_rows)
+        found = SharedRows(segment, nbytes, slots, shared_rows)
         found.save(self._root)
         return found
-
-    def _refuse(self, choice: SegmentChoice, slots: Mapping[str, int]) -> Exception:
-        hot = sum(slots[table.name] * table.file.row_bytes for table in self._tables)
-        error = self.room.refusal(choice, hot)
-        if isinstance(error, ConfigError):  # the same command will never fit
-            self._folder.discard()
-        return error
 
     def _bytes(self, recorded: Recorded, uses: Mapping[str, TableUse], segment: int) -> int:
         """Bytes of a pack of recorded samples."""
@@ -209,12 +215,7 @@ class _Packing:
         assert schema is not None, "it was written before the first sample"
         placing = Placing(self._root, schema, self._tables, shared)
         self._schema, self._named = placing.schema, placing.places
-        places = (
-            {}
-            if placing.done
-            else {table.name: hot_places(self._root, table) for table in self._tables}
-        )
-        self._index = placing.run(places, self._progress)
+        self._index = placing.run(self._progress)
 
     def write_rows(self, shared: SharedRows) -> dict[str, str]:
         """Reserve the files of rows and write them; returns their checksums by array."""

@@ -18,11 +18,11 @@ from gnndrive.store.format import Progress, index_dtype
 from gnndrive.store.packed.contents import bands_name, shared_name
 from gnndrive.store.packed.hot import BANDS
 from gnndrive.store.packed.mapped_samples import Entries, Ids, MappedSamples, map_array
-from gnndrive.store.packed.placement import TablePlaces, places_of, with_places
-from gnndrive.store.packed.places import Arrangement, NodePlaces, renumber
+from gnndrive.store.packed.placement import places_of, with_places
+from gnndrive.store.packed.places import Arrangement, renumber
 from gnndrive.store.packed.samples import write_index
 from gnndrive.store.packed.sections import PLACE_COLUMNS, Schema
-from gnndrive.store.packed.sharing import SharedRows
+from gnndrive.store.packed.sharing import SharedRows, hot_places
 from gnndrive.store.packed.volumes import VolumeWriter, read_volume, whole_volumes
 
 WHAT = "place"
@@ -64,16 +64,10 @@ class Placing:
             self._batches.append(len(volume.rows))
             self.rows += list(volume.rows)
 
-    @property
-    def done(self) -> bool:
-        """Whether all volumes are placed."""
-        return self._done == len(self._batches)
-
-    def run(self, places: Mapping[str, NodePlaces], progress: Progress) -> Int64Array:
+    def run(self, progress: Progress) -> Int64Array:
         """Place what is left, and write index.npy.
 
         Args:
-            places: where the rows of each table lie, its hot rows entered.
             progress: called as progress("place", batches done, batches in all).
 
         Returns:
@@ -82,15 +76,20 @@ class Placing:
         Raises:
             StoreError: the disk is full, or writing failed.
         """
+        first = sum(self._batches[: self._done])
+        if first < len(self.rows):
+            self._run(first, progress)
+        index = np.array(self.rows, np.int64).reshape(len(self.rows), len(self.schema.columns))
+        write_index(self._root, index)
+        return index
+
+    def _run(self, first: int, progress: Progress) -> None:
+        """Place the batches from `first` on, which begins a volume."""
         samples = MappedSamples(self._root, self._recorded, self.rows)
         tables = [
-            _Table(
-                self._root, Entries(samples, table, self.places[table.name]),
-                self.places[table.name], places[table.name], self._shared,
-            )
+            _Table(self._root, Entries(samples, table, self.places[table.name]), self._shared)
             for table in self._tables
-        ]  # fmt: skip
-        first = sum(self._batches[: self._done])
+        ]
         for table in tables if first else []:
             table.go_on(first - 1, self.rows[first - 1])
         for volume in range(self._done, len(self._batches)):
@@ -101,10 +100,6 @@ class Placing:
                     progress(WHAT, number + 1, len(self.rows))
                 writer.finish()
             first += self._batches[volume]
-            self._done += 1
-        index = np.array(self.rows, np.int64).reshape(len(self.rows), len(self.schema.columns))
-        write_index(self._root, index)
-        return index
 
     def _place(
         self, samples: MappedSamples, tables: Sequence[_Table], number: int
@@ -124,8 +119,6 @@ class _Table:
     Args:
         root: the unfinished pack's folder.
         entries: the table's entries in the recorded samples.
-        named: what the index says of the table.
-        places: where its rows lie, its hot rows entered.
         shared: what was decided before.
 
     Attributes:
@@ -133,13 +126,11 @@ class _Table:
         columns: what the index says of the last batch.
     """
 
-    def __init__(
-        self, root: Path, entries: Entries, named: TablePlaces, places: NodePlaces,
-        shared: SharedRows,
-    ) -> None:  # fmt: skip
-        name = named.name
-        self.arranged, self.columns = named.arranged, list[int]()
-        self._root, self._entries, self._named, self._places = root, entries, named, places
+    def __init__(self, root: Path, entries: Entries, shared: SharedRows) -> None:
+        name = entries.table.name
+        self.arranged, self.columns = entries.arranged, list[int]()
+        self._root, self._entries, self._named = root, entries, entries.places
+        self._places = hot_places(root, entries.table)
         self._batches, self._shared = shared.segment, shared.shared_rows[name]
         bands = map_array(root / f"{bands_name(name)}.npy", "int64").reshape(BANDS, 2)
         self._band_ends = bands[:, 0]
@@ -167,7 +158,7 @@ class _Table:
             self._end += self._shared[self._segment]
             self._enter()
         name, ids = self._named.name, sections[self._entries.section]
-        if self._named.arranged:
+        if self.arranged:
             found = self._places.arrange(_needed(sections, "node"), per_hop)
             _renumber(sections, found)
             counts = found.counts

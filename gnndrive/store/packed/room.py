@@ -18,6 +18,10 @@ _MARGIN_BYTES = 2 << 20  # for folders and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks
 
 
+class DoesNotFit(ConfigError):
+    """The pack needs more than `disk=`, so the same call can never succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """How many bytes a pack may have.
@@ -49,7 +53,7 @@ class Room:
         known of the others, because rows may be hot that the first batches do not show to be.
 
         Raises:
-            ConfigError: `disk=` is too small.
+            DoesNotFit: `disk=` is too small.
             StoreError: the disk is too full.
         """
         least, segment = found.samples, self.settings.segment
@@ -84,7 +88,7 @@ class Room:
         remedies += ["pack fewer batches", "give more memory= for hot rows"]
         if (disk := self.settings.disk) is not None and disk <= self.free:
             remedies += ["allow more with disk="]
-            return ConfigError(f"{text}, and disk={format_size(disk)}: {', or '.join(remedies)}")
+            return DoesNotFit(f"{text}, and disk={format_size(disk)}: {', or '.join(remedies)}")
         remedies += ["free some space", "choose another disk with out="]
         has = f"the disk of {self.root} has {self.free:,} for it"
         return StoreError(f"{text}, and {has}: {', or '.join(remedies)}")

@@ -12,7 +12,6 @@ the smallest and the largest id.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
@@ -134,8 +133,10 @@ class RowPacking:
         record = self._begin()
         if not record.ended:
             self._run(record, progress or _silent)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._spool_path)
+        try:
+            self._spool_path.unlink(missing_ok=True)
+        except OSError as error:
+            raise write_failure(self._spool_path, error) from error
         return record.sums
 
     def _run(self, record: RowRecord, progress: Progress) -> None:

@@ -61,8 +61,8 @@ class PackSettings:
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise ConfigError(f"order={self.order!r}: give one of {', '.join(ORDERS)}")
-        for name in ("batch_size", "epochs"):
-            if getattr(self, name) < 1:
+        for name in ("batch_size", "epochs", "segment"):
+            if (number := getattr(self, name)) is not None and number < 1:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: give a number from 1")
 
     @property

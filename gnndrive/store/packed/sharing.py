@@ -28,7 +28,7 @@ from gnndrive.store.packed.orders import order_rows
 from gnndrive.store.packed.placement import places_of
 from gnndrive.store.packed.places import NodePlaces
 from gnndrive.store.packed.segments import rows_by_segment
-from gnndrive.store.packed.volumes import write_whole
+from gnndrive.store.packed.volumes import failure, write_whole
 
 SHARED_JSON = "shared.json"  # of an unfinished pack
 SEARCH, SHARE = "search", "share"
@@ -86,15 +86,22 @@ def hot_places(root: Path, table: FeatureTable) -> NodePlaces:
 
 def _remove_shared(root: Path, table: FeatureTable) -> None:
     """Remove the ids of rows that an earlier packer, or another segment size, shared."""
+    folder = (root / hot_name(table.name)).parent
     kept = {root / f"{name(table.name)}.npy" for name in (hot_name, bands_name)}
-    for path in set((root / hot_name(table.name)).parent.iterdir()) - kept:
-        os.unlink(path)
+    try:
+        for path in set(folder.iterdir()) - kept:
+            os.unlink(path)
+    except OSError as error:
+        raise failure(error, folder) from error
 
 
 def _write(root: Path, name: str, array: Ids) -> None:
     info = ArrayInfo(name, array.dtype.name, array.shape, "")
     path = root / info.file
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise failure(error, path) from error
     write_whole(path, npy_header(info) + np.ascontiguousarray(array).tobytes())
 
 
@@ -106,17 +113,16 @@ class SegmentSearch:
         samples: the recorded samples.
         tables: the packed tables.
         places: where the rows of each table lie, its hot rows entered.
-        order: the order of shared rows, see `orders.order_rows`.
         memory: bytes that this may use for ids.
         progress: called as progress(what, done, total), with batches of all tables.
     """
 
     def __init__(
         self, root: Path, samples: MappedSamples, tables: Sequence[FeatureTable],
-        places: Mapping[str, NodePlaces], order: str, memory: int, progress: Progress,
+        places: Mapping[str, NodePlaces], memory: int, progress: Progress,
     ) -> None:  # fmt: skip
         self._root, self._samples, self._tables, self._places = root, samples, tables, places
-        self._order, self._memory, self._progress = order, memory, progress
+        self._memory, self._progress = memory, progress
         named = places_of(samples.schema, [table.name for table in tables])
         self._entries = {t.name: Entries(samples, t, named[t.name]) for t in tables}
         batches = range(len(samples))
@@ -163,8 +169,13 @@ class SegmentSearch:
             for name in self._entries
         }  # fmt: skip
 
-    def settle(self, segment: int, slots: Mapping[str, int]) -> dict[str, TableUse]:
+    def settle(self, segment: int, slots: Mapping[str, int], order: str) -> dict[str, TableUse]:
         """Decide which rows each segment shares, and write their ids.
+
+        Args:
+            segment: batches of a segment.
+            slots: table -> hot rows.
+            order: the order of shared rows, see `orders.order_rows`.
 
         Raises:
             ConfigError: the segment is too large for the order.
@@ -177,7 +188,7 @@ class SegmentSearch:
             _remove_shared(self._root, table)
             for number, first in enumerate(range(0, batches, segment)):
                 within = range(first, min(first + segment, batches))
-                ids, counts = self._share(table.name, within)
+                ids, counts = self._share(table.name, within, order)
                 shared[first : first + segment] = counts
                 rows.append(len(ids))
                 if len(ids):
@@ -188,7 +199,7 @@ class SegmentSearch:
             uses[table.name] = replace(uses[table.name], shared=shared, shared_rows=rows)
         return uses
 
-    def _share(self, name: str, within: range) -> tuple[Ids, list[int]]:
+    def _share(self, name: str, within: range, by: str) -> tuple[Ids, list[int]]:
         """The ids of the rows that a segment shares, in the order of the file; and how many entries
         of each batch are such rows."""
         places, cold = self._places[name], _Cold(self, name, within, self._memory // _KEPT_SHARE)
@@ -202,7 +213,7 @@ class SegmentSearch:
                 yield found
 
         each = members()
-        order = order_rows(self._order, each, len(rows), len(within))
+        order = order_rows(by, each, len(rows), len(within))
         deque(each, maxlen=0)  # an order that does not depend on them has not asked for them
         return places.set_order(order), counts
 
