@@ -115,7 +115,8 @@ def _remove(path: Path) -> None:
     try:
         if (path / PACK_JSON).exists() and not path.name.startswith("."):
             hidden = path.with_name(f".{path.name}.{12 * '0'}{PACKING}")
-            shutil.rmtree(hidden, ignore_errors=True)
+            if hidden.exists():  # of an earlier removal that was interrupted
+                shutil.rmtree(hidden)
             os.rename(path, hidden)
         shutil.rmtree(hidden)
     except OSError as error:

@@ -1,0 +1,194 @@
+"""`gnndrive.pack` takes a loader's arguments; `gnndrive.unpack` removes packs, and nothing else."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader, Store, StoreError
+from gnndrive.store.packed import format as packed_format
+from gnndrive.store.packed.format import Pack, PackInfo, pack_path, packs_of
+from gnndrive.store.packed.verify import verify_pack
+
+MEMORY = "100MB"
+
+
+@pytest.fixture
+def copy(store: Store, tmp_path: Path) -> Store:
+    """A store of its own, into which a test may pack."""
+    shutil.copytree(store.path, tmp_path / "graph.gnn")
+    return gnndrive.open(tmp_path / "graph.gnn")
+
+
+def pack(store: Any, **more: Any) -> PackInfo:
+    given = {"num_neighbors": [4, 3], "batch_size": 32, "memory": MEMORY, "samplers": 1}
+    return gnndrive.pack(store, **(given | more))
+
+
+def path_of(store: Store, info: PackInfo) -> Path:
+    return pack_path(store, info.settings)
+
+
+def test_a_store_or_its_path_is_packed(copy: Store, tmp_path: Path):
+    info = pack(copy, epochs=2, shuffle=True)
+    assert [each.info for each in packs_of(copy)] == [info]
+    assert (info.epochs, info.batches, info.settings.memory) == (2, 13, 100_000_000)
+    again = pack(str(copy.path), epochs=2, shuffle=True, out=tmp_path / "p")
+    assert again == info
+    assert verify_pack(tmp_path / "p", copy) == info
+    for path in (path_of(copy, info), tmp_path / "p"):
+        with pytest.raises(ConfigError, match="is there already"):
+            pack(copy, epochs=2, shuffle=True, out=path)
+
+
+def test_the_arguments_are_the_loaders(copy: Store):
+    nodes = torch.arange(100)
+    info = pack(copy, input_nodes=nodes, seed=9, disjoint=True, order="minhash", segment=2)
+    with NeighborLoader(
+        copy, [4, 3], nodes, batch_size=32, seed=9, disjoint=True, memory=MEMORY
+    ) as loader:
+        inputs = loader._assembly().inputs.identity
+    settings = info.settings
+    assert (settings.inputs, settings.seed, settings.num_neighbors) == (inputs, 9, [4, 3])
+    assert (settings.order, settings.segment, info.segment) == ("minhash", 2, 2)
+    assert "disjoint" in settings.sampling
+
+
+def test_edges_are_packed(copy: Store):
+    info = pack(copy, edge_label_index=None, neg_sampling="binary", batch_size=2000)
+    assert info.schema.of_edges
+    assert info.batches == 2
+    with pytest.raises(ConfigError, match="give one"):
+        pack(copy, edge_label_index=None, input_nodes=torch.arange(3))
+
+
+def test_memory_holds_hot_rows(copy: Store):
+    """With memory for all of them, each used row is stored once, but for the seeds'."""
+    info = pack(copy)
+    hot = np.load(path_of(copy, info) / "ids/nodes/x/hot.npy")
+    rows = info.arrays["rows/nodes/x"].shape[0]
+    assert rows == len(hot) + copy.num_nodes
+    assert len(hot) == len(set(hot.tolist())) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"memory": "7 apples"}, "memory='7 apples' is no size"),
+        ({"disk": 0}, "disk=0"),
+        ({"packing_memory": "1MB"}, "packing_memory|too little"),
+        ({"order": "best"}, "give one of sets"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"sampler": range(3)}, "cannot be recorded"),
+        ({"transform_sampler_output": lambda out: out}, "cannot be recorded"),
+        ({"disk": "60KB"}, "at least about"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(copy: Store, arguments: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        pack(copy, **arguments)
+    folder = copy.path / "packed"
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+# ---- unpack
+
+
+def test_the_only_pack_is_removed(copy: Store):
+    path = path_of(copy, pack(copy))
+    assert gnndrive.unpack(copy) == [path]
+    assert list(path.parent.iterdir()) == []
+    with pytest.raises(ConfigError, match="has no pack"):
+        gnndrive.unpack(copy.path)
+
+
+def test_one_of_several_packs_is_removed(copy: Store, tmp_path: Path):
+    infos = [pack(copy, seed=seed) for seed in range(3)]
+    names = [info.settings.digest for info in infos]
+    with pytest.raises(ConfigError) as error:
+        gnndrive.unpack(copy)
+    assert all(name in str(error.value) for name in names)
+    with pytest.raises(ConfigError, match=f"no pack '0123'.* the store has .*{names[0]}"):
+        gnndrive.unpack(copy, "0123")
+    gnndrive.unpack(copy, names[1])
+    gnndrive.unpack(copy, path_of(copy, infos[2]))
+    assert [each.info for each in packs_of(copy)] == [infos[0]]
+    pack(copy, seed=5, out=tmp_path / "elsewhere")
+    assert gnndrive.unpack(copy, tmp_path / "elsewhere") == [tmp_path / "elsewhere"]
+    assert [each.info for each in packs_of(copy)] == [infos[0]]
+
+
+def test_what_is_no_pack_is_never_removed(copy: Store, tmp_path: Path):
+    info = pack(copy, out=tmp_path / "p")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    (tmp_path / "link").symlink_to(tmp_path / "p")
+    for name in ("mine", "link", "graph.gnn"):
+        with pytest.raises(StoreError):
+            gnndrive.unpack(copy, tmp_path / name)
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+    assert packed_format.open_pack(tmp_path / "p", copy) == info
+    copy.verify()
+
+
+def test_a_damaged_pack_is_removed_by_its_name(copy: Store):
+    path = path_of(copy, pack(copy))
+    (path / "pack.json").write_text("nonsense")
+    assert packs_of(copy) == [Pack(path, None, packs_of(copy)[0].problem)]
+    assert gnndrive.unpack(copy, path.name) == [path]
+    assert not path.exists()
+
+
+class Stopped(BaseException):
+    """Stands for a killed packer."""
+
+
+def stop(what: str, done: int, total: int) -> None:
+    """Stop packing when its samples are being placed."""
+    if what == "place":
+        raise Stopped
+
+
+def test_unfinished_packs_are_removed_unless_a_process_has_them(copy: Store, tmp_path: Path):
+    for out in (None, tmp_path / "p"):
+        with pytest.raises(Stopped):
+            pack(copy, progress=stop, out=out)
+    (unfinished,) = (copy.path / "packed").iterdir()
+    other = next(tmp_path.glob(".p.*.packing"))
+    lock = os.open(unfinished / "packing.lock", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="has no pack"):
+        gnndrive.unpack(copy)
+    os.close(lock)
+    assert gnndrive.unpack(copy) == [unfinished]
+    assert not unfinished.exists()
+    info = pack(copy, out=tmp_path / "p")
+    assert not other.exists()
+    assert gnndrive.unpack(copy, tmp_path / "p") == [tmp_path / "p"]
+    assert info.segment == 8
+
+
+def test_an_interrupted_removal_is_ended_by_the_next(copy: Store, monkeypatch: pytest.MonkeyPatch):
+    path = path_of(copy, pack(copy))
+    real = shutil.rmtree
+
+    def killed(folder: Any, **given: Any) -> None:
+        real(Path(folder) / "rows", ignore_errors=True)
+        raise Stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(Stopped):
+            gnndrive.unpack(copy)
+    assert packs_of(copy) == []
+    assert not path.exists()
+    assert len(gnndrive.unpack(copy)) == 1
+    assert list((copy.path / "packed").iterdir()) == []

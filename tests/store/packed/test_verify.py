@@ -1,0 +1,120 @@
+"""`verify_pack` finds each damage: of a file, of a place, of a row; and never crashes."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gnndrive
+from gnndrive import NeighborLoader, Store
+from gnndrive.common.errors import StoreError
+from gnndrive.store.packed.format import dump, open_pack
+from gnndrive.store.packed.verify import verify_pack
+from tests.store.packed.graphs import make_graph
+from tests.store.packed.packs import pack_loader
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return gnndrive.from_data(make_graph(), tmp_path_factory.mktemp("verify") / "graph.gnn")
+
+
+@pytest.fixture
+def root(store: Store, tmp_path: Path) -> Path:
+    with NeighborLoader(store, [4, 3], batch_size=16, seed=5, buffer="4MB", io_depth=16) as loader:
+        pack_loader(loader, tmp_path / "p", hot=0.1)
+    return tmp_path / "p"
+
+
+def claim(root: Path, name: str) -> None:
+    """Write the checksum of a file that was changed into pack.json."""
+    info = open_pack(root)
+    digest = f"sha256:{sha256((root / f'{name}.npy').read_bytes()).hexdigest()}"
+    arrays = dict(info.arrays) | {name: replace(info.arrays[name], checksum=digest)}
+    (root / "pack.json").write_bytes(dump(replace(info, arrays=arrays)))
+
+
+def test_every_file_is_read(root: Path, store: Store):
+    """One bit in the data of any file is found, and so is a missing or a shorter one."""
+    told = dict[str, list[tuple[int, int]]]()
+    verify_pack(root, store, lambda what, *each: told.setdefault(what, []).append(each))
+    assert all(each[-1][0] == each[-1][1] for each in told.values())
+    assert list(told) == ["checksums", "samples", "rows nodes/x", "rows edges/edge_attr"]
+    for path in sorted(root.rglob("*.npy")):
+        content = path.read_bytes()
+        for place in (4096, len(content) - 1):
+            if place < len(content):
+                changed = bytearray(content)
+                changed[place] ^= 4
+                path.write_bytes(changed)
+                with pytest.raises(StoreError, match="pack"):
+                    verify_pack(root, store)
+        path.write_bytes(content[:-1])
+        with pytest.raises(StoreError):
+            verify_pack(root, store)
+        path.unlink()
+        with pytest.raises(StoreError):
+            verify_pack(root, store)
+        path.write_bytes(content)
+    verify_pack(root, store)
+
+
+@pytest.mark.parametrize("name", ["index", "samples/000", "ids/nodes/x/hot", "ids/nodes/x/000"])
+def test_what_a_stranger_changed_is_refused_or_harmless(root: Path, store: Store, name: str):
+    """Numbers are replaced by others and the checksums made to fit. What is accepted differs from
+    the pack in nothing that a batch has: in padding, or in numbers that are nowhere used."""
+    draw, path = random.Random(name), root / f"{name}.npy"
+    content, refused = path.read_bytes(), 0
+    dtype = np.dtype(np.int64 if name == "index" else np.int32)
+    numbers = np.flatnonzero(np.frombuffer(content, dtype)[4096 // dtype.itemsize :])
+    for _ in range(40):
+        changed = np.frombuffer(content, dtype).copy()
+        at = 4096 // dtype.itemsize + int(draw.choice(numbers.tolist()))
+        changed[at] += draw.choice([1, -1, 64, -(1 << 30), 1 << 30])
+        path.write_bytes(changed.tobytes())
+        claim(root, name)
+        try:
+            verify_pack(root, store)
+        except StoreError:
+            refused += 1
+    assert refused >= 30
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda each: each.update(segment=each["segment"] + 1),
+        lambda each: each["arrays"].pop("ids/nodes/x/bands"),
+        lambda each: each["arrays"].pop("ids/edges/edge_attr/001"),
+        lambda each: each["arrays"].pop("rows/edges/edge_attr"),
+        lambda each: each["arrays"]["rows/nodes/x"].update(dtype="int32"),
+        lambda each: each["arrays"]["rows/nodes/x"].update(checksum="sum64:" + 16 * "1"),
+        lambda each: each["schema"]["more"].append("another"),
+    ],
+)
+def test_a_pack_json_that_contradicts_the_files_is_refused(
+    root: Path, store: Store, change: Callable[[dict[str, object]], object]
+):
+    document = json.loads((root / "pack.json").read_text())
+    change(document)
+    (root / "pack.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError):
+        verify_pack(root, store)
+
+
+def test_a_pack_of_another_store_is_refused(root: Path, store: Store, tmp_path: Path):
+    graph = make_graph()
+    graph.x[0, 0] += 1
+    other = gnndrive.from_data(graph, tmp_path / "other.gnn")
+    with pytest.raises(StoreError, match="has changed since"):
+        verify_pack(root, other)
+    shutil.copytree(store.path, tmp_path / "copy.gnn")
+    verify_pack(root, gnndrive.open(tmp_path / "copy.gnn"))
