@@ -1,6 +1,6 @@
-/* residents.c: rows that stay in memory. In the feature buffer residents have the slots of their own
- * numbers, and a batch's other rows get the slots of its place one after another. Rows that are kept
- * in host memory are copied to where they were asked for. */
+/* residents.c: rows that stay in memory. In the feature buffer residents have the slots of their
+ * own numbers, and a batch's other rows get the slots of its place one after another. Rows that are
+ * kept in host memory are copied to where they were asked for. */
 #include <errno.h>
 #include <string.h>
 #include "packing.h"

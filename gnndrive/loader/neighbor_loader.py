@@ -262,8 +262,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             PyGLinkNeighborLoader.__init__(
                 self, data, num_neighbors, *seed_edges,
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
-                time_attr=time_attr,
-                transform=transform,
+                time_attr=time_attr, transform=transform,
                 transform_sampler_output=transform_sampler_output,
                 filter_per_worker=filter_per_worker,
                 neighbor_sampler=neighbor_sampler or _default_sampler(arguments),

