@@ -1,0 +1,99 @@
+"""Packs of small graphs, and what a replayed batch has in common with the drawn one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+import gnndrive
+from gnndrive import LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.store.packed.format import PackInfo
+
+PACK_BUFFER = "60KB"  # of which some rows of the graphs of these tests are hot
+SEED = 7
+
+
+def make_pack(store: Store, arguments: dict[str, Any], **more: Any) -> PackInfo:
+    """A pack of the batches that `loader_of` replays."""
+    given = {"seed": SEED, "buffer": PACK_BUFFER, **arguments, **more}
+    return gnndrive.pack(store, **given)
+
+
+def least_buffer(store: Store, arguments: dict[str, Any], places: int = 1) -> int:
+    """The bytes of a buffer that has so many places, and hardly any hot rows."""
+    tables = loader_of(store, arguments, buffer="1GB").plan().tables
+    return places * sum(each.batch_rows_max * each.row_bytes for each in tables) + 1000
+
+
+def loader_of(store: Store, arguments: dict[str, Any], **more: Any) -> NeighborLoader:
+    """A loader that replays a pack; with strategy="gnndrive", one that draws the same batches. The
+    buffer has one place, unless `more` says otherwise."""
+    kind: Any = LinkNeighborLoader if "edge_label_index" in arguments else NeighborLoader
+    given = {"strategy": "diskgnn", "seed": SEED, "io_depth": 16, **arguments, **more}
+    if given["strategy"] != "diskgnn":
+        given.setdefault("buffer", "400KB")
+    elif not {"buffer", "memory"} & given.keys():
+        given["buffer"] = least_buffer(store, arguments)
+    made: NeighborLoader = kind(store, **given)
+    return made
+
+
+def pack_folder(store: Store) -> Path:
+    """The store's only pack."""
+    (path,) = Path(store.path, "packed").iterdir()
+    return path
+
+
+def by_hop(batch: Data) -> list[Any]:
+    """The nodes and the edges of a batch, each hop's as a sorted list."""
+    source, target = batch.n_id[batch.edge_index]
+    edges = torch.stack([source, target, batch.e_id], 1).tolist()
+    nodes = batch.n_id.tolist()
+    found, at = [], 0
+    for count in batch.num_sampled_nodes:
+        found.append(sorted(nodes[at : at + count]))
+        at += count
+    assert at == len(nodes)
+    at = 0
+    for count in batch.num_sampled_edges:
+        found.append(sorted(edges[at : at + count]))
+        at += count
+    assert at == len(edges)
+    return found
+
+
+def assert_same_sample(replayed: Data, drawn: Data) -> None:
+    """Raise AssertionError unless both have the same nodes and edges in each hop, the seeds in the
+    same order, and all else is equal."""
+    assert by_hop(replayed) == by_hop(drawn)
+    size = drawn.batch_size
+    for name in ("n_id", "x", "y"):
+        if name in drawn:
+            assert torch.equal(replayed[name][:size], drawn[name][:size])
+    assert torch.equal(replayed.input_id, drawn.input_id)
+    assert set(replayed.keys()) == set(drawn.keys())
+    for name in ("batch_size", "num_sampled_nodes", "num_sampled_edges"):
+        assert replayed[name] == drawn[name]
+
+
+def check_rows(batch: Data | HeteroData, data: Data | HeteroData) -> None:
+    """Raise AssertionError unless each attribute of a node or edge is the graph's."""
+    stores = zip(batch.node_stores + batch.edge_stores, data.node_stores + data.edge_stores,
+                 strict=True) if isinstance(data, HeteroData) else [(batch, data)]  # fmt: skip
+    for got, whole in stores:
+        for name, value in whole.items():
+            if name in ("edge_index", "num_nodes") or not isinstance(value, torch.Tensor):
+                continue
+            number = got.get("e_id" if whole.is_edge_attr(name) else "n_id")
+            if name in got and number is not None:
+                assert got[name].dtype == value.dtype, name
+                expected = value[number]
+                assert torch.equal(bits(got[name]), bits(expected)), name
+
+
+def bits(rows: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor, so that NaNs compare."""
+    return rows.contiguous().view(torch.uint8) if rows.numel() else rows
