@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,13 +49,13 @@ def open_recording(store: Store, arguments: dict[str, Any]) -> tuple[Recording, 
 @pytest.fixture(scope="module", params=KINDS)
 def pack(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Recording, LoaderRecording]]:
+) -> tuple[Recording, LoaderRecording]:
     """A recording of two epochs, and what drew them."""
     path = tmp_path_factory.mktemp("recorded") / "graph.gnn"
     typed = request.param == "typed"
     store = gnndrive.from_data(make_data() if typed else make_graph(), path)
     given = {"num_neighbors": [4, 3], "batch_size": 30, "shuffle": True} | KINDS[request.param]
-    yield open_recording(store, given)
+    return open_recording(store, given)
 
 
 def seeds_of(number: int, index: int = 0) -> Seeds:
