@@ -60,9 +60,11 @@ def replays(recording: Recording, assembly: Assembly) -> bool:
 
 def _path(assembly: Assembly, packed: Any) -> Path:
     try:
-        text = os.fspath(packed)
+        text = os.fsdecode(packed)
     except TypeError:
-        raise ConfigError(f"packed={packed!r}: give the path of a pack's folder") from None
+        text = "\0"
+    if "\0" in text:
+        raise ConfigError(f"packed={packed!r}: give the path of a pack's folder")
     inside = Path(assembly.store.path, PACKED, text)
     return inside if inside.is_dir() else Path(os.path.abspath(text))
 
