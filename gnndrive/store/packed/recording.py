@@ -10,6 +10,7 @@ When not to use it: while the pack is being made; then its samples have no place
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import read_plain
+from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
 from gnndrive.store.packed.format import MEND, PackInfo
@@ -130,6 +131,12 @@ class Recording:
         array, file = self.info.arrays.get(f"rows/{table.name}"), table.file
         if array is None or (array.dtype, array.shape[1:]) != (file.dtype, file.row_shape):
             raise self._damaged(f"it has no rows of {table.name}, or others")
+        fd = open_plain(self.path, array.file)
+        try:
+            if os.fstat(fd).st_size < array.nbytes:
+                raise self._damaged(f"{array.file} is too short")
+        finally:
+            os.close(fd)
         path = str(self.path / array.file)
         return TableFile(
             path, DATA_OFFSET, array.shape[0], file.row_bytes, file.dtype, file.row_shape
