@@ -29,6 +29,10 @@ def damage(root: Path, seed: int) -> str:
     if kind == "json":
         return _damage_json(root / "pack.json", draw)
     files = sorted(path for path in root.rglob("*.npy") if path.stat().st_size > DATA_OFFSET)
+    if kind != "short":  # any bytes are rows
+        files = [path for path in files if path.relative_to(root).parts[0] != "rows"]
+    if kind == "byte":
+        files.append(root / "pack.json")
     file = draw.choice(files)
     content = bytearray(file.read_bytes())
     said = f"{kind} of {file.relative_to(root)}"
@@ -39,7 +43,7 @@ def damage(root: Path, seed: int) -> str:
         content[at] ^= 1 << draw.randrange(8)
         said += f" at {at}"
     else:
-        width = 4 if "samples" in file.parts or "rows" in str(file) else 8
+        width = 4 if "samples" in file.parts else 8
         count = (len(content) - DATA_OFFSET) // width
         at = DATA_OFFSET + width * draw.randrange(max(count, 1))
         number = draw.choice(NUMBERS)

@@ -58,9 +58,13 @@ def test_files_that_are_none(store: Store, pack: Path, name: str, what: str) -> 
         file.mkdir()
     elif what == "link":
         file.symlink_to(kept)
-    with pytest.raises((StoreError, ReadError, ConfigError)) as caught:
+
+    def an_epoch() -> None:
         with loader_of(store, ARGUMENTS, packed=pack, buffer=SMALL) as loader:
             list(loader)
+
+    with pytest.raises((StoreError, ReadError, ConfigError)) as caught:
+        an_epoch()
     assert str(file) in str(caught.value)
 
 
