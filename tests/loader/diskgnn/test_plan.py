@@ -1,0 +1,108 @@
+"""The plan of a loader that replays: within its budget, and it says where rows come from."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from torch_geometric.data import Data
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
+from tests.loader.diskgnn.conftest import BATCHES, Replay
+from tests.loader.diskgnn.packs import check_rows
+
+ITEMS = ("feature buffer", "index", "input nodes", "labels", "staging", "live batches",
+         "queued samples", "records", "leases")  # fmt: skip
+
+
+def least_of(error: ConfigError, name: str) -> str:
+    found = re.search(rf'give at least {name}="([^"]+)"', str(error))
+    assert found is not None, error
+    return found[1]
+
+
+@pytest.mark.parametrize("name", ["memory", "buffer"])
+def test_the_least_that_is_named_works(replay: Replay, graph: Data, name: str) -> None:
+    """And less does not."""
+    with pytest.raises(ConfigError) as caught:
+        replay(**{name: "1KB"}).plan()
+    least = parse_size(least_of(caught.value, name), name)
+    with pytest.raises(ConfigError):
+        replay(**{name: int(least * 0.98)}).plan()
+    loader = replay(**{name: least})
+    for batch in loader:
+        check_rows(batch, graph)
+
+
+@pytest.mark.parametrize("memory", ["4.8MB", "5MB", "6MB", "50MB"])
+def test_the_total_is_within_memory(replay: Replay, graph: Data, memory: str) -> None:
+    loader = replay(memory=memory, io_depth=16)
+    plan = loader.plan()
+    assert plan.total_bytes <= parse_size(memory, "memory")
+    assert [line.what for line in plan.lines] == list(ITEMS)
+    assert sum(line.nbytes for line in plan.lines) == plan.total_bytes
+    assert plan.lines[0].nbytes == sum(table.slots * table.row_bytes for table in plan.tables)
+    for table in plan.tables:
+        assert table.slots == table.residents + table.places * table.place_rows
+        assert table.places in (1, 2)
+    batches = list(loader)
+    assert len(batches) == BATCHES
+    for batch in batches:
+        check_rows(batch, graph)
+
+
+def test_more_memory_holds_more(replay: Replay) -> None:
+    """With room for all hot rows the fewest are read."""
+    read: list[int] = []
+    for buffer in ("46KB", "60KB", "80KB", "100KB", "150KB", "1MB"):
+        loader = replay(buffer=buffer, io_depth=16)
+        for _ in range(2):
+            assert len(list(loader)) == BATCHES
+        plan, stats = loader.plan(), loader.stats()
+        places = {table.places for table in plan.tables}
+        read.append(int(stats["rows_loaded"]))
+        assert len(places) == 1
+    assert read[-1] == min(read) < 0.8 * read[0]
+
+
+def test_levels_are_printed(replay: Replay) -> None:
+    """And add up to what a batch uses."""
+    for buffer in ("46KB", "1MB"):
+        loader = replay(buffer=buffer)
+        plan = loader.plan()
+        text = str(plan)
+        assert "a batch's rows: " in text
+        assert ("hot rows for which there is no room" in text) is (buffer == "46KB")
+        for level in (r"from memory", r"of its segment", r"chunk"):
+            assert re.search(rf"[\d.]+ [KM]?B {level}", text), (level, text)
+        assert re.search(r"a batch takes about [\d.e-]+ s", text)
+        batches: list[Any] = list(loader)
+        mean = sum(80 * b.num_nodes + 64 * b.num_edges for b in batches) / len(batches)
+        said = sum(
+            parse_size(number.replace(" ", ""), "said")
+            for number in re.findall(r"([\d.]+ [KM]?B) (?:from|of|chunk)", plan.levels[0])
+        )
+        assert abs(said - mean) < 0.1 * mean
+
+
+def test_on_a_device(replay: Replay) -> None:
+    loader = replay(device="simulated-cuda", device_memory="600KB")
+    plan = loader.plan()
+    assert plan.device_bytes <= 600_000
+    assert [line.what for line in plan.device_lines] == ["feature buffer", "live batches"]
+    assert "from device" in str(plan)
+    assert len(list(loader)) == BATCHES
+
+
+def test_a_second_iterator_is_counted(replay: Replay) -> None:
+    """It has a place and no hot rows; with memory= it must fit."""
+    with pytest.raises(ConfigError) as caught:
+        replay(memory="1KB", io_depth=16).plan()
+    loader = replay(memory=least_of(caught.value, "memory"), io_depth=16)
+    first = iter(loader)
+    next(first)
+    with pytest.raises(ConfigError, match="second live iterator"):
+        iter(loader)
+    assert len(list(first)) == BATCHES - 1
