@@ -192,6 +192,6 @@ def test_large_arrays_come_from_the_loaders_memory(
 
 
 def test_nothing_is_read_without_a_pack() -> None:
-    others: Any = SimpleNamespace  # makes the sampler of loaders that draw more than plainly
+    others: Any = SimpleNamespace
     with pytest.raises(ConfigError, match="gnndrive pack"):
         Recorded.make(SamplerContext([3], subgraphs=others))
