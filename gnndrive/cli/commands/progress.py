@@ -31,7 +31,7 @@ class Bars:
     def __enter__(self) -> Bars:
         if self._console.is_terminal:
             columns = (
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f} %"),
             )

@@ -33,8 +33,8 @@ def clock(seconds: float) -> str:
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line unchanged: without colours, markup or wrapping."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
+    """Print a line unchanged: without colours, markup, emoji or wrapping."""
+    console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 class LiveLine:
