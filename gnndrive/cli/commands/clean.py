@@ -1,4 +1,4 @@
-"""`gnndrive clean`: what imports and inferences that were killed have left behind."""
+"""`gnndrive clean`: what imports, inferences and packers that were killed have left behind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from gnndrive.common.file_lock import is_free, remove_if_free
 from gnndrive.common.memory import format_size
 from gnndrive.inference.unfinished import Unfinished, unfinished
 from gnndrive.store.format import STORE_JSON
+from gnndrive.store.packed.format import PACKED
+from gnndrive.store.packed.unfinished import UnfinishedPack, unfinished_packs
 from gnndrive.store.temporary_folders import Leftover, leftovers
 
 
 def run(folder: Path, dry_run: bool = False) -> None:
     """Remove what killed processes have left in `folder`, and print each with its size.
 
-    That are temporary folders and lock files that no process holds, and unfinished inferences in
-    stores. A store that was being replaced, of which nothing else is left, is put back.
+    That are temporary folders and lock files that no process holds, and unfinished inferences and
+    packs in stores. A store that was being replaced, of which nothing else is left, is put back.
 
     Raises:
         ConfigError: there is no such folder.
@@ -26,13 +28,14 @@ def run(folder: Path, dry_run: bool = False) -> None:
         folders = leftovers(folder)
         locks = _free_locks(folder, {each.target for each in folders})
         runs = unfinished(folder)
+        packs = _unfinished_packs(folder)
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be read ({error.strerror}): give the folder in which the stores lie"
         ) from None
     removed = 0
-    both: list[Leftover | Unfinished] = [*folders, *runs]
-    for each in both:
+    every: list[Leftover | Unfinished | UnfinishedPack] = [*folders, *runs, *packs]
+    for each in every:
         restored = isinstance(each, Leftover) and each.remedy == "restore"
         text = f"remove {each.path}"
         if isinstance(each, Leftover) and restored:
@@ -48,9 +51,16 @@ def run(folder: Path, dry_run: bool = False) -> None:
         print(f"{format_size(0):>8}  remove {lock}")
         if not dry_run:
             remove_if_free(lock)
-    found = folders or runs or locks
+    found = every or locks
     would = " would be" if dry_run else ""
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
+
+
+def _unfinished_packs(folder: Path) -> list[UnfinishedPack]:
+    """Unfinished packs that no process makes, in `folder` and in the stores in it."""
+    packed = [each.parent / PACKED for each in sorted(folder.glob(f"*/{STORE_JSON}"))]
+    found = [unfinished_packs(each) for each in (folder, *packed) if each.is_dir()]
+    return [pack for packs in found for pack in packs if not pack.in_use]
 
 
 def _free_locks(folder: Path, targets: set[Path]) -> list[Path]:

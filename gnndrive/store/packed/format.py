@@ -37,7 +37,7 @@ from gnndrive.store.reader import Store
 FORMAT, VERSION = "gnndrive-pack", 1
 PACKED, PACK_JSON, INDEX = "packed", "pack.json", "index"
 MEND = "remove the pack, and pack the store again (gnndrive pack)"
-_GROUPS = (INDEX, "samples", "rows", "ids")
+GROUPS = (INDEX, "samples", "rows", "ids")
 _CHECKSUM = re.compile("sha256:[0-9a-f]{64}|sum64:[0-9a-f]{16}")
 _NAME = re.compile(r"[\w.\-]+(/[\w.\-]+)*")
 _BLOCK_BYTES = 8 << 20
@@ -172,7 +172,7 @@ def _inner(top: Record, name: str) -> Record:
 
 def _parse_array(name: str, record: Record) -> PackArray:
     parts = name.split("/")
-    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in _GROUPS:
+    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in GROUPS:
         raise record.error("is no array of a pack")
     dtype, shape, checksum = record.text("dtype"), record.value("shape", list), ""
     try:

@@ -7,20 +7,15 @@ open others.
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.file_lock import is_free
-from gnndrive.store.packed.folder import LOCK, PACKING
-from gnndrive.store.packed.format import PACK_JSON, PACKED, Pack, open_pack, packs_of
-from gnndrive.store.packed.volumes import failure
+from gnndrive.store.packed.folder import PACKING
+from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
+from gnndrive.store.packed.unfinished import UnfinishedPack, unfinished_packs
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
-
-_UNFINISHED = re.compile(rf"\..+\.[0-9a-f]{{12}}{re.escape(PACKING)}")
 
 
 def unpack(
@@ -45,13 +40,21 @@ def unpack(
     opened = store if isinstance(store, Store) else open_store(store)
     folder, found = opened.path / PACKED, packs_of(opened)
     target = _target(opened, pack, found)
-    unfinished = folder if target is None else target.parent
-    removed = [] if target is None else [target]
-    removed += [path for path in _unfinished(unfinished) if _belongs(path, target, folder)]
-    if not removed:
+    beside = folder if target is None else target.parent
+    unfinished = [
+        each
+        for each in (unfinished_packs(beside) if beside.is_dir() else [])
+        if not each.in_use and (beside == folder or each.target == target)
+    ]
+    if target is None and not unfinished:
         raise ConfigError(f"{opened.path} has no pack, so there is nothing to remove")
-    for path in removed:
-        _remove(path)
+    removed = []
+    if target is not None:
+        _remove(target)
+        removed.append(target)
+    for each in unfinished:
+        _remove_unfinished(each)
+        removed.append(each.path)
     return removed
 
 
@@ -88,36 +91,32 @@ def _listed(found: list[Pack]) -> str:
     return ", ".join(each.path.name for each in found) or "none"
 
 
-def _unfinished(folder: Path) -> Iterator[Path]:
-    """The folders of unfinished packs that no process has locked."""
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.iterdir()):
-        unfinished = _UNFINISHED.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
-        if unfinished and (is_free(path / LOCK) or not (path / LOCK).exists()):
-            yield path
-
-
-def _belongs(path: Path, target: Path | None, folder: Path) -> bool:
-    """Whether an unfinished pack is the store's, or was to become `target`."""
-    return path.parent == folder or (
-        target is not None and path.name.startswith(f".{target.name}.")
-    )
-
-
 def _remove(path: Path) -> None:
     """Remove a pack; an interrupted removal leaves what is no pack any more, but an unfinished one.
 
     Raises:
         StoreError: it cannot be removed.
     """
-    hidden = path
+    hidden = path.with_name(f".{path.name}.{12 * '0'}{PACKING}")
     try:
-        if (path / PACK_JSON).exists() and not path.name.startswith("."):
-            hidden = path.with_name(f".{path.name}.{12 * '0'}{PACKING}")
-            if hidden.exists():  # of an earlier removal that was interrupted
-                shutil.rmtree(hidden)
-            os.rename(path, hidden)
+        if hidden.exists():  # of an earlier removal that was interrupted
+            shutil.rmtree(hidden)
+        os.rename(path, hidden)
         shutil.rmtree(hidden)
     except OSError as error:
-        raise failure(error, path) from error
+        raise StoreError(
+            f"{path} cannot be removed ({error.strerror}): check whose it is, and call unpack again"
+        ) from error
+
+
+def _remove_unfinished(pack: UnfinishedPack) -> None:
+    """Remove an unfinished pack.
+
+    Raises:
+        StoreError: it cannot be removed, or a process has begun to pack again.
+    """
+    if not pack.clean():
+        raise StoreError(
+            f"{pack.path} cannot be removed, or a process packs again: check whose it is, and call "
+            "unpack again"
+        )
