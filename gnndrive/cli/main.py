@@ -1,4 +1,4 @@
-"""The commands `gnndrive demo | import | info | verify | clean | plan | train | infer | bench`.
+"""The commands `gnndrive demo | import | info | verify | clean | plan | pack | train | infer | …`.
 
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
 exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
@@ -19,13 +19,33 @@ from typing import Annotated, Literal
 import typer
 
 from gnndrive.cli import streams
-from gnndrive.cli.commands import bench, imports, stores
+from gnndrive.cli.commands import bench, imports, packs, stores
 from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import infer as infer_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.malloc import return_large_blocks
-from gnndrive.cli.commands.options import parse_fanout
+from gnndrive.cli.commands.options import (
+    BATCH_SIZE,
+    FANOUT,
+    BatchSize,
+    Buffer,
+    Device,
+    DeviceMemory,
+    Extractors,
+    Fanout,
+    IfExists,
+    Json,
+    Memory,
+    NeighbourCache,
+    Packed,
+    Samplers,
+    StoreOrPack,
+    StorePath,
+    StrategyName,
+    Topology,
+    parse_fanout,
+)
 from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import GNNDriveError, StoreError
 
@@ -42,38 +62,11 @@ _INTERRUPTED = 130
 _READER_ENDED = 141  # the shell's code of a program that SIGPIPE ended
 _debug = False
 
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
-Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Seeds in a batch.")]
-Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]
-Memory = Annotated[str | None, typer.Option(help="Memory for all of loading, such as 8GB.")]
-Samplers = Annotated[int, typer.Option(min=1, help="Batches sampled at once.")]
-Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
-Topology = Annotated[
-    str, typer.Option(help="Where the adjacency is: resident, mmap, direct, or auto.")
-]
-Device = Annotated[
-    str, typer.Option(help="Where the feature buffer, batches and model are: cpu, cuda, cuda:1, …")
-]
-DeviceMemory = Annotated[
-    str | None, typer.Option(help="GPU memory for loading, such as 4GB; default: measured.")
-]
-NeighbourCache = Annotated[
-    str | None, typer.Option(help="Adjacency that direct keeps in memory, such as 100MB.")
-]
-
 
 def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"gnndrive {version('gnndrive')}")
         raise typer.Exit
-
-
-IfExists = Annotated[
-    Literal["error", "open", "replace"],
-    typer.Option(help="If there is a store at OUT: fail, keep it, or make it anew."),
-]
 
 
 @app.callback()
@@ -179,16 +172,21 @@ def split_links(
 
 
 @app.command()
-def info(store: StorePath, json: Json = False) -> None:
-    """Print what a store holds: counts, arrays, splits, how it was made."""
+def info(store: StoreOrPack, json: Json = False) -> None:
+    """Print what a store or a pack holds: counts, arrays, packs, how it was made."""
     stores.show_info(store, json)
 
 
 @app.command()
-def verify(store: StorePath) -> None:
-    """Read a whole store and check every checksum and index; exit code 1 if it is damaged."""
+def verify(
+    store: StoreOrPack,
+    of: Annotated[
+        Path | None, typer.Option(help="The store of a pack that lies outside of it.")
+    ] = None,
+) -> None:
+    """Read a store and its packs, or one pack, and check everything; exit code 1 if damaged."""
     try:
-        stores.verify(store)
+        stores.verify(store, of)
     except StoreError as error:
         if _debug:
             raise
@@ -205,18 +203,20 @@ def clean(
         bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove what imports and inferences left behind when they were killed."""
+    """Remove what imports, inferences and packers left behind when they were killed."""
     clean_command.run(folder, dry_run)
 
 
 @app.command()
 def plan(
     store: StorePath,
-    fanout: Fanout = "10,10",
-    batch_size: BatchSize = 1024,
+    fanout: Fanout = FANOUT,
+    batch_size: BatchSize = BATCH_SIZE,
+    strategy: StrategyName = "gnndrive",
+    packed: Packed = None,
     buffer: Buffer = None,
     memory: Memory = None,
-    samplers: Samplers = 4,
+    samplers: Samplers = None,
     extractors: Extractors = 4,
     topology: Topology = "auto",
     neighbour_cache: NeighbourCache = None,
@@ -235,8 +235,14 @@ def plan(
         neighbour_cache=neighbour_cache,
         device=device,
         device_memory=device_memory,
+        strategy=strategy,
+        packed=packed,
     )
     stores.show_plan(store, options)
+
+
+app.command()(packs.pack)
+app.command()(packs.unpack)
 
 
 @app.command()
@@ -246,8 +252,10 @@ def train(
         Literal["sage", "gcn", "gat"], typer.Option(help="PyG's GraphSAGE, GCN or GAT.")
     ] = "sage",
     epochs: Annotated[int, typer.Option(min=1, help="Epochs, those of --resume included.")] = 3,
-    fanout: Fanout = "10,10",
-    batch_size: BatchSize = 1024,
+    fanout: Fanout = FANOUT,
+    batch_size: BatchSize = BATCH_SIZE,
+    strategy: StrategyName = "gnndrive",
+    packed: Packed = None,
     hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
@@ -256,7 +264,7 @@ def train(
     buffer: Buffer = None,
     memory: Memory = None,
     engine: Annotated[str, typer.Option(help="uring, threads, or auto.")] = "auto",
-    samplers: Samplers = 4,
+    samplers: Samplers = None,
     extractors: Extractors = 4,
     topology: Topology = "auto",
     neighbour_cache: NeighbourCache = None,
@@ -271,7 +279,7 @@ def train(
     """Train a model on a store; evaluate it on the val and test splits after each epoch."""
     options = train_command.LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
-        topology, neighbour_cache, device, device_memory,
+        topology, neighbour_cache, device, device_memory, strategy, packed,
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(

@@ -26,6 +26,18 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture
+def store(planted: Path, tmp_path: Path) -> Path:
+    """A store of the test's own, whose files are those of `planted`."""
+    path = tmp_path / "own.gnn"
+    for file in sorted(planted.rglob("*")):
+        place = path / file.relative_to(planted)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_file():
+            place.hardlink_to(file)
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
     """Use one torch thread: on a busy machine, two threads that spin slow down tiny batches."""

@@ -24,18 +24,6 @@ def layers():
 
 
 @pytest.fixture
-def store(planted: Path, tmp_path: Path) -> Path:
-    """A store of the test's own, whose files are those of `planted`."""
-    path = tmp_path / "own.gnn"
-    for file in sorted(planted.rglob("*")):
-        place = path / file.relative_to(planted)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if file.is_file():
-            place.hardlink_to(file)
-    return path
-
-
-@pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a module in the folder where the command runs."""
     name = f"models_{tmp_path.name.replace('-', '_')}"

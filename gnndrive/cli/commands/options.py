@@ -1,11 +1,54 @@
-"""Parse options of the command line that are lists."""
+"""Options that several commands have, as types; and the parsing of those that are lists."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.importers.splits import RandomSplit, SplitSpec
+
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
+StoreOrPack = Annotated[
+    Path, typer.Argument(metavar="STORE", help="A store's folder, or a pack's.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
+Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Seeds in a batch.")]
+Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]
+Memory = Annotated[str | None, typer.Option(help="Memory for all of loading, such as 8GB.")]
+StrategyName = Annotated[
+    str, typer.Option(help="gnndrive draws batches; diskgnn replays those of gnndrive pack.")
+]
+Packed = Annotated[
+    str | None, typer.Option(help="The pack to replay: its folder, or its name in the store.")
+]
+Samplers = Annotated[
+    int | None, typer.Option(min=1, help="Batches sampled at once; default: 4, or for a pack 2.")
+]
+Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
+Topology = Annotated[
+    str, typer.Option(help="Where the adjacency is: resident, mmap, direct, or auto.")
+]
+Device = Annotated[
+    str, typer.Option(help="Where the feature buffer, batches and model are: cpu, cuda, cuda:1, …")
+]
+DeviceMemory = Annotated[
+    str | None, typer.Option(help="GPU memory for loading, such as 4GB; default: measured.")
+]
+NeighbourCache = Annotated[
+    str | None, typer.Option(help="Adjacency that direct keeps in memory, such as 100MB.")
+]
+IfExists = Annotated[
+    Literal["error", "open", "replace"],
+    typer.Option(help="If there is a store at OUT: fail, keep it, or make it anew."),
+]
+
+FANOUT, BATCH_SIZE, INPUT = "10,10", 1024, "train"
+"""The defaults of commands that train, and of those that pack for them."""
 
 
 def parse_fanout(text: str) -> tuple[int, ...]:

@@ -8,6 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gnndrive.cli.commands.pack_text import (
+    is_pack,
+    pack_dicts,
+    pack_lines,
+    show_pack,
+    store_of,
+    verify_one,
+    verify_packs,
+)
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.train import LoaderOptions
 from gnndrive.cli.measure.text import costs
@@ -51,11 +60,14 @@ def split(path: Path, out: Path | None, **given: Any) -> None:
 
 
 def show_info(path: Path, as_json: bool) -> None:
-    """Print what a store holds.
+    """Print what a store or a pack holds.
 
     Raises:
-        StoreError: the store cannot be opened.
+        StoreError: it cannot be opened.
     """
+    if is_pack(path):
+        show_pack(path, as_json)
+        return
     store = open_store(path)
     if not as_json:
         print(info_text(store))
@@ -80,20 +92,30 @@ def show_info(path: Path, as_json: bool) -> None:
         "bytes": store.info.nbytes,
         "disk": None if cost is None else asdict(cost),
         "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
+        "packs": pack_dicts(store),
     }
     print(json.dumps(content, indent=2))
 
 
-def verify(path: Path) -> None:
-    """Read and check a whole store, and show progress.
+def verify(path: Path, of: Path | None = None) -> None:
+    """Read and check a whole store with its packs, or one pack, and show progress.
+
+    Args:
+        path: the folder of a store or of a pack.
+        of: the store of a pack; None: the one in which it lies.
 
     Raises:
-        StoreError: the store is damaged; the message names the first damage found.
+        ConfigError: the store of a pack is not known.
+        StoreError: something is damaged; the message names the first damage found.
     """
+    if is_pack(path):
+        verify_one(path, store_of(path, of))
+        return
     store = open_store(path)
     with Bars() as bars:
         store.verify(bars)
     print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
+    verify_packs(store)
 
 
 def show_plan(path: Path, options: LoaderOptions) -> None:
@@ -126,6 +148,7 @@ def info_text(store: Store) -> str:
     wide = max(map(len, head))
     lines += [f"  {name:<{wide}} : {value}" for name, value in head.items()]
     lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
+    lines += [f"  {line}" for line in pack_lines(store)]
     return "\n".join(lines)
 
 

@@ -28,6 +28,7 @@ from gnndrive.common.plugins import find
 from gnndrive.loader.arguments import checked_device
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.strategies import strategy as find_strategy
 
 _SUMMED = (
     "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
@@ -36,11 +37,15 @@ _SUMMED = (
     "neighbours_cached",
 )  # fmt: skip
 EVALUATED = ("val", "valid", "test")
+SAMPLERS = 4  # of batches that are drawn
 
 
 @dataclass(frozen=True, slots=True)
 class LoaderOptions:
-    """How batches are loaded; `NeighborLoader` explains the arguments."""
+    """How batches are loaded; `NeighborLoader` explains the arguments.
+
+    `samplers` is None where the strategy decides: 4 if it draws batches, "auto" if it replays them.
+    """
 
     fanout: tuple[int, ...] = (10, 10)
     batch_size: int = 1024
@@ -48,12 +53,19 @@ class LoaderOptions:
     buffer: str | int | None = None
     memory: str | int | None = None
     engine: str = "auto"
-    samplers: int = 4
+    samplers: int | None = None
     extractors: int = 4
     topology: str = "auto"
     neighbour_cache: str | int | None = None
     device: str = "cpu"
     device_memory: str | int | None = None
+    strategy: str = "gnndrive"
+    packed: str | None = None
+
+    def drawn(self) -> LoaderOptions:
+        """The same for batches that no pack has, such as those of an evaluation: they are drawn."""
+        replays = find_strategy(self.strategy).replays
+        return replace(self, strategy="gnndrive", packed=None) if replays else self
 
     def where(self) -> torch.device:
         """Where the batches are.
@@ -74,6 +86,7 @@ class LoaderOptions:
 
     def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
         """Make a loader over `seeds`."""
+        replays = find_strategy(self.strategy).replays
         return NeighborLoader(
             store,
             list(self.fanout),
@@ -84,12 +97,14 @@ class LoaderOptions:
             buffer=self.buffer,
             memory=self.memory,
             engine=self.engine,
-            samplers=self.samplers,
+            samplers=self.samplers or ("auto" if replays else SAMPLERS),
             extractors=self.extractors,
             topology=self.topology,
             neighbour_cache=self.neighbour_cache,
             device=self.device,
             device_memory=self.device_memory,
+            strategy=self.strategy,
+            packed=self.packed,
         )
 
 
@@ -155,11 +170,10 @@ class SplitBatches:
     def _open(self, split: str) -> NeighborLoader:
         if self._loader is None or self._split != split:
             self.close()
-            seeds = _seeds(self, split)
-            self._loader, self._split = (
-                self.options.loader(self.store, seeds, split == "train"),
-                split,
-            )
+            training, seeds = split == "train", _seeds(self, split)
+            options = self.options if training else self.options.drawn()
+            self._loader = options.loader(self.store, seeds, training)
+            self._split = split
         return self._loader
 
     def _show(self, loader: NeighborLoader, split: str, epoch: int) -> Generator[Any, None, None]:

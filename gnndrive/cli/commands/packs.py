@@ -1,0 +1,135 @@
+"""`gnndrive pack` and `unpack`: record batches and pack their rows on disk, and remove that again.
+
+The defaults are those of `gnndrive train`, so that it finds the pack without further options.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from gnndrive.cli.commands.options import (
+    BATCH_SIZE,
+    FANOUT,
+    INPUT,
+    BatchSize,
+    Fanout,
+    Json,
+    StorePath,
+    parse_fanout,
+)
+from gnndrive.cli.commands.pack_text import pack_dict, sizes, summary
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.report import say
+from gnndrive.common.memory import format_size
+from gnndrive.loader.packing import pack as pack_batches
+from gnndrive.store.packed.format import PackInfo, pack_path, packs_of
+from gnndrive.store.packed.settings import differences
+from gnndrive.store.packed.unpack import unpack as remove_packs
+from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.store.reader import open as open_store
+
+
+def pack(
+    store: StorePath,
+    fanout: Fanout = FANOUT,
+    batch_size: BatchSize = BATCH_SIZE,
+    input: Annotated[str, typer.Option(help="The split whose nodes are the seeds.")] = INPUT,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs to record.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the recorded batches.")] = 0,
+    shuffle: Annotated[bool, typer.Option(help="Whether training shuffles its seeds.")] = True,
+    memory: Annotated[
+        str | None, typer.Option(help="Memory that training will have for loading, such as 8GB.")
+    ] = None,
+    device_memory: Annotated[
+        str | None, typer.Option(help="GPU memory that training will have for rows.")
+    ] = None,
+    disk: Annotated[str | None, typer.Option(help="The most that the pack may take.")] = None,
+    order: Annotated[
+        Literal["sets", "minhash", "id"], typer.Option(help="Order of rows that batches share.")
+    ] = "sets",
+    segment: Annotated[
+        int | None, typer.Option(min=1, help="Batches that share rows; 1: none do.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The pack's folder; default: in STORE.")] = None,
+    packing_memory: Annotated[
+        str | None, typer.Option(help="Memory for packing; default: --memory.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Record batches and pack their rows, for train --strategy diskgnn; goes on if interrupted."""
+    opened, console = open_homogeneous(store, "gnndrive pack"), Console(stderr=True)
+    hops = list(parse_fanout(fanout))
+    try:
+        with Bars(console) as bars:
+            info = pack_batches(
+                opened, hops, opened.split(input), batch_size=batch_size, epochs=epochs, seed=seed,
+                shuffle=shuffle, memory=memory, device_memory=device_memory, disk=disk,
+                order=order, segment=segment, out=out, packing_memory=packing_memory,
+                progress=bars,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        say(console, "what was packed is kept: the same command goes on where it stopped")
+        raise
+    path = pack_path(opened, info.settings) if out is None else out
+    if as_json:
+        print(json.dumps({"path": str(path), **pack_dict(info), "arrays": sizes(info)}, indent=2))
+        return
+    lines = [f"{path}: {summary(info)}"]
+    lines += [f"  predicted : {format_size(info.predicted_bytes)} ({info.predicted_bytes:,} bytes)"]
+    lines += [f"  actual    : {format_size(info.actual_bytes)} ({info.actual_bytes:,} bytes)"]
+    named = _name(opened, info, out)
+    call: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "memory": memory}
+    call |= {"device": "cuda", "device_memory": device_memory} if device_memory else {}
+    call |= {"strategy": "diskgnn", "packed": named}
+    call = {name: each for name, each in call.items() if each is not None}
+    if input == INPUT and shuffle:
+        lines += [
+            "train from it:",
+            f"  gnndrive train {shlex.quote(str(store))} {_options(call, fanout)}",
+        ]
+    given = "".join(
+        f", {name}={json.dumps(each) if isinstance(each, str) else each}"
+        for name, each in call.items()
+    )
+    lines += ["or in Python:", f'  NeighborLoader(store, {hops}, store.split("{input}"){given})']
+    print("\n".join(lines))
+
+
+def _options(call: dict[str, Any], fanout: str) -> str:
+    """The options of `gnndrive train` for a loader's arguments, without those that are its
+    defaults."""
+    given = {"fanout": fanout} | {name.replace("_", "-"): each for name, each in call.items()}
+    default = {"fanout": FANOUT, "batch-size": BATCH_SIZE, "shuffle": True}
+    return " ".join(
+        f"--{name} {shlex.quote(str(each))}"
+        for name, each in given.items()
+        if each != default.get(name)
+    )
+
+
+def _name(store: Store, info: PackInfo, out: Path | None) -> str | None:
+    """What `packed=` must say to replay a pack; None: nothing, because no other of the store has
+    these batches."""
+    if out is not None:
+        return str(out)
+    others = [each.info.settings for each in packs_of(store) if each.info is not None]
+    fitting = [each for each in others if not differences(each, info.settings)]
+    return info.settings.digest if len(fitting) > 1 else None
+
+
+def unpack(
+    store: StorePath,
+    pack: Annotated[
+        str | None,
+        typer.Argument(help="Its folder, or its name in the store; default: the only one."),
+    ] = None,
+) -> None:
+    """Remove a pack of a store, and what killed packers have left beside it."""
+    for path in remove_packs(open_store(store), pack):
+        print(f"removed {path}")
