@@ -39,9 +39,7 @@ def sparse(x: torch.Tensor) -> torch.Tensor:
     """The same matrix, float32 [rows, columns], as a sparse tensor."""
     where = x.nonzero().T
     found = x[where[0], where[1]].to(torch.float32)
-    return torch.sparse_coo_tensor(
-        where, found, x.shape, is_coalesced=True, check_invariants=False
-    )
+    return torch.sparse_coo_tensor(where, found, x.shape, is_coalesced=True, check_invariants=False)
 
 
 def forward(model: GraphSAGE, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
