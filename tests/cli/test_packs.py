@@ -158,6 +158,19 @@ def test_training_without_its_pack_is_refused(gnndrive: Command, store: Path):
     assert "ginx" in refusal(gnndrive("train", store, "--strategy", "ginx", *QUICK))
 
 
+def test_an_evaluation_that_cannot_fit_is_refused_before_training(gnndrive: Command, store: Path):
+    gnndrive("pack", store, *SMALL)
+    words = ("train", store, *SMALL, "--strategy", "diskgnn", *QUICK, "--memory")
+    plan = ("plan", store, *SMALL, "--strategy", "diskgnn", "--memory", "1MB")
+    little = refusal(gnndrive(*plan))
+    least = little.split('memory="')[1].split('"')[0]
+    error = refusal(gnndrive(*words, least))
+    assert "batches of the val split are drawn, and memory=" in error
+    assert "epoch 1/1" not in error
+    enough = error.split('at least memory="')[1].split('"')[0]
+    assert gnndrive(*words, enough).code == 0
+
+
 # ---- interruptions
 
 

@@ -8,7 +8,7 @@ buffer that starts cold in each epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -151,6 +151,21 @@ class SplitBatches:
         self._shown = self._show(loader, split, epoch)
         return self._shown
 
+    def check_drawn(self, splits: Sequence[str]) -> None:
+        """Plan the batches of evaluations that are drawn where those of training are replayed, so
+        that they are not refused after an epoch.
+
+        Raises:
+            ConfigError: they need more memory than there is.
+        """
+        options = self.options.drawn()
+        for split in splits if options is not self.options else ():
+            try:
+                with options.loader(self.store, _seeds(self, split), False) as loader:
+                    loader.plan()
+            except ConfigError as error:
+                raise ConfigError(f"batches of the {split} split are drawn, and {error}") from None
+
     def set_loss(self, loss: float) -> None:
         """Set the loss that the live line shows."""
         self.last_loss = loss
@@ -275,6 +290,9 @@ def run_training(
     where = batches.options.where()
     console = batches.console or Console(stderr=True)
 
+    evaluate_all = _evaluation(batches, settings, console)
+    if evaluate_all is None:
+        batches.check_drawn(settings.evaluate)
     with batches, _used(where):
         return train(
             batches,
@@ -284,7 +302,7 @@ def run_training(
             on_epoch=lambda result: say(console, epoch_line(result)),
             checkpoint=checkpoint,
             resume=resume,
-            evaluate_all=_evaluation(batches, settings, console),
+            evaluate_all=evaluate_all,
             device=where,
         )
 
