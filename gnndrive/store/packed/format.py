@@ -20,13 +20,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import COUNT_MAX, DATA_OFFSET, JSON_BYTES_MAX, ArrayInfo, storage_dtype
 from gnndrive.store.packed.sections import Schema, parse_schema
@@ -88,6 +89,8 @@ class PackInfo:
         predicted_bytes, actual_bytes: of the whole folder.
         schema: the sections of a recorded sample, and the columns of the index.
         arrays: every array by name.
+        tables: the SHA-256 of the file of each packed table, as the store has it. A table may have
+            been added to the store, whose identity does not depend on it.
     """
 
     store: str
@@ -98,6 +101,7 @@ class PackInfo:
     actual_bytes: int
     schema: Schema
     arrays: Mapping[str, PackArray]
+    tables: Mapping[str, str]
 
     @property
     def epochs(self) -> int:
@@ -110,7 +114,7 @@ class PackInfo:
             "format": FORMAT, "version": VERSION, "store": self.store,
             "settings": self.settings.as_dict(), "batches": self.batches, "segment": self.segment,
             "predicted_bytes": self.predicted_bytes, "actual_bytes": self.actual_bytes,
-            "schema": self.schema.as_dict(),
+            "schema": self.schema.as_dict(), "tables": dict(self.tables),
             "arrays": {name: each.as_dict() for name, each in sorted(self.arrays.items())},
         }  # fmt: skip
 
@@ -159,9 +163,12 @@ def parse(content: bytes, where: str) -> PackInfo:
     store = top.text("store")
     if not re.fullmatch("[0-9a-f]{64}", store):
         raise top.error("has a 'store' that is not 64 hexadecimal digits")
+    tables = top.value("tables", dict)
+    if not all(isinstance(each, str) for each in tables.values()):
+        raise top.error("has a checksum of a table that is no text")
     numbers = ("batches", "segment", "predicted_bytes", "actual_bytes")
     batches, segment, predicted, actual = map(top.whole, numbers)
-    info = PackInfo(store, settings, batches, segment, predicted, actual, schema, arrays)
+    info = PackInfo(store, settings, batches, segment, predicted, actual, schema, arrays, tables)
     _check(info, top)
     return info
 
@@ -204,6 +211,11 @@ def _check(info: PackInfo, top: Record) -> None:
     for name, array in info.arrays.items():
         if name.startswith("samples/") and (array.dtype != "int32" or len(array.shape) != 1):
             raise top.error(f"has samples that are not int32 [n]: {name}")
+
+
+def table_checksums(store: Store, tables: Iterable[FeatureTable]) -> dict[str, str]:
+    """The SHA-256 of each table's file, by the table's name; see `PackInfo.tables`."""
+    return {table.name: store.info.arrays[table.name].sha256 for table in tables}
 
 
 def pack_path(store: Store, settings: PackSettings) -> Path:

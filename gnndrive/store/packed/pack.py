@@ -32,7 +32,7 @@ from gnndrive.store.packed.contents import (
     rows_info,
 )
 from gnndrive.store.packed.folder import PackingFolder
-from gnndrive.store.packed.format import PackArray, PackInfo, file_checksum
+from gnndrive.store.packed.format import PackArray, PackInfo, file_checksum, table_checksums
 from gnndrive.store.packed.gathering import SUM_MODULUS
 from gnndrive.store.packed.hot import choose_hot
 from gnndrive.store.packed.mapped_samples import MappedSamples
@@ -206,7 +206,7 @@ class _Packing:
     ) -> PackInfo:
         return PackInfo(
             self._store.identity, self._settings, self._batches, segment, predicted, 0, schema,
-            arrays,
+            arrays, table_checksums(self._store, self._tables),
         )  # fmt: skip
 
     def place(self, shared: SharedRows) -> None:

@@ -33,7 +33,7 @@ from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
-from gnndrive.store.packed.format import MEND, PackInfo
+from gnndrive.store.packed.format import MEND, PackInfo, table_checksums
 from gnndrive.store.packed.hot import BANDS
 from gnndrive.store.packed.placement import LEVELS, fill, places_of, with_places
 from gnndrive.store.packed.samples import SampleReader, read_index
@@ -106,6 +106,10 @@ class Recording:
             raise StoreError(
                 f"{path} has the rows of {', '.join(listed) or 'no table'}, and the store's are "
                 f"{', '.join(names) or 'none'}: {MEND}"
+            )
+        if dict(info.tables) != table_checksums(store, tables):
+            raise StoreError(
+                f"the features of {store.path} have changed since {path} was packed: {MEND}"
             )
         self.places = places_of(plain, names)
         total = info.epochs * info.batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -162,3 +163,14 @@ def test_an_argument_that_is_changed_later(replay: Replay) -> None:
         iter(loader)
     loader.num_neighbors = [4, 3]
     assert len(list(loader)) == BATCHES
+
+
+def test_features_that_changed_are_refused(own: Store) -> None:
+    """Those that `gnndrive.infer` adds may change without the store's identity."""
+    path = pack_folder(own) / "pack.json"
+    document = json.loads(path.read_text())
+    assert document["tables"]["nodes/x"] == own.info.arrays["nodes/x"].sha256
+    document["tables"]["nodes/x"] = "0" * 64
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=r"the features of .* have changed since .* was packed"):
+        loader_of(own, ARGUMENTS, buffer="100KB")
