@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from gnndrive.buffer.devices.base import Fence
@@ -138,10 +137,9 @@ class Lease:
             return
         steps = RELEASE_STEPS if self._gate.in_parts else 1
         left = [
-            (hold, int(part[0]), int(part[-1]) + 1)
-            for name, hold in self._holds.items()
-            for part in np.array_split(range(self._held[name]), steps)
-            if len(part)
+            (hold, held * step // steps, held * (step + 1) // steps)
+            for hold, held in ((hold, self._held[name]) for name, hold in self._holds.items())
+            for step in range(steps)
         ]
         try:
             # The last rows first: the first are the batch's hubs, which other batches share.
