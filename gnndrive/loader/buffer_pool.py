@@ -157,7 +157,7 @@ class BufferPool:
         """Make a table and the memory of its slots, which is the last to be allocated."""
         slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
         tier, policy = self._make_tiers(plan), None
-        if self.settings.policy is not None:
+        if self.settings.policy is not None and not plan.places:
             kind: type[Policy] = find("policies", self.settings.policy)
             policy = kind.make(PolicyContext(plan.name, plan.rows, slots, self._store))
         memory = self._device.allocate(slots, plan.row_bytes)

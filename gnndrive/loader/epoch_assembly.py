@@ -32,7 +32,7 @@ class EpochAssembly:
     Args:
         assembly: the loader's assembly.
         runtime: has the attributes, the array pool and the device.
-        number: the epoch's number if the user gave `seed`, else 0.
+        number: the epoch's number if the user gave `seed` or the loader replays a pack, else 0.
         seed: the user's, or the one drawn for this epoch. A batch's random draws depend on `seed`,
             `number` and its index.
     """

@@ -131,6 +131,6 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
-            "packed": None if self._recording is None else self._recording.info.settings.digest,
+            "packed": None if self._recording is None else self._recording.info.settings.batches,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip

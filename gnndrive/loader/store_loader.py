@@ -308,7 +308,14 @@ class StoreLoader(Closeable, Resumable):
         if not self._strategy.replays:
             return None
         if self._recording is None or not replays(self._recording, assembly):
-            self._recording = find_recording(assembly, self.packed)
+            found = find_recording(assembly, self.packed)
+            if self._runtime is not None:
+                raise ConfigError(
+                    "arguments of this loader have changed so that it would replay another pack, "
+                    f"{found.path}, and another one is open already: make "
+                    "another loader"
+                )
+            self._recording = found
         return self._recording
 
     # ---- PyG's public parts ----

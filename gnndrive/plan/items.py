@@ -23,6 +23,7 @@ WINDOW_BYTES = 1  # a row's entry in native/window.c
 PER_EPOCH = (  # the items that each live iterator has for itself
     "mapping table",
     "queued samples",
+    "records",
     "sampler scratch",
     "leases",
     "live batches",

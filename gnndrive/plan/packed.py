@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
 from gnndrive.common.memory import format_size, least_text
@@ -34,8 +35,26 @@ PLACES = 2  # one is read while the other is gathered
 READ_BYTES = 256 << 10  # of one request of a long read
 _NOT_NEEDED = ("mapping table", "index pointers", "look-ahead", "topology", "leases",
                "queued samples", "sampler scratch")  # fmt: skip
+RESIDENT_BYTES = 45  # of a hot row that is being read: its numbers, and its planned read
 _ENTRY_BYTES = 16  # of a queued sample: the node's id and its row in the packed file
 ALIAS_BYTES, LOAD_BYTES = 4, 33  # of a row of a batch; of one that is read, with its planned read
+
+
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    """What limits the feature buffer.
+
+    Attributes:
+        name: the argument that would raise it.
+        nbytes: the limit.
+        taken: how much of it other items take.
+        said: the limit, for an error message.
+    """
+
+    name: str
+    nbytes: int
+    taken: int
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,40 +73,39 @@ class PackedPlanner(Planner):
 
     def _make(self, **more: int) -> Plan:
         requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
-        items = packed_items(requirements, self.sizes)
-        room, budget = self._room(requirements, items)
+        hot_rows = sum(self.recording.hot_rows.values())
+        items = packed_items(requirements, self.sizes, hot_rows)
+        budget = self._budget(requirements, items)
+        room, tried = budget.nbytes - budget.taken, list[int]()
         for places in range(min(PLACES, self.stages.training_queue), 0, -1):
             for hot in _choices(self.recording):
                 tables = self._tables(requirements, hot, places)
-                if sum(each.slots * each.row_bytes for each in tables) <= room:
+                tried.append(sum(each.slots * each.row_bytes for each in tables))
+                if tried[-1] <= room:
                     if requirements.device_memory is not None:
                         tables = self._with_kept(tables, hot, items)
                     return self._plan(requirements, items, tables, hot)
-        least = sum(each.slots * each.row_bytes for each in tables)
-        others = sum(item.nbytes for item in items)
         lines = "\n".join(f"  {each.what}: {format_size(each.nbytes)}" for each in items)
-        name, given = budget
-        if name == "memory":
-            least += others
         raise ConfigError(
-            f"{name}={format_size(given)} is too little to replay {self.recording.path}: give at "
-            f'least {name}="{least_text(least)}", or pack smaller batches; beside the rows there '
-            f"are\n{lines}"
+            f"{budget.said} is too little to replay {self.recording.path}: give at least "
+            f'{budget.name}="{least_text(min(tried) + budget.taken)}", or pack smaller batches; beside '
+            f"the rows there are\n{lines}"
         )
 
-    def _room(
-        self, requirements: Requirements, items: Sequence[PlanItem]
-    ) -> tuple[int, tuple[str, int]]:
-        """Bytes for hot rows and places; and the argument that limits them, with its value."""
+    def _budget(self, requirements: Requirements, items: Sequence[PlanItem]) -> _Budget:
+        """What limits hot rows and places."""
         if self.buffer is not None:
-            return self.buffer, ("buffer", self.buffer)
-        if requirements.device_memory is not None:
+            return _Budget("buffer", self.buffer, 0, f"buffer={format_size(self.buffer)}")
+        if (device := requirements.device_memory) is not None:
             live = 2 * requirements.batch_bytes + requirements.device_scratch_bytes
-            return requirements.device_memory - live, ("device_memory", requirements.device_memory)
+            said = f"device_memory={format_size(device)}"
+            return _Budget("device_memory", device, live, said)
         if self.memory is not None:
-            return self.memory - sum(item.nbytes for item in items), ("memory", self.memory)
+            others = sum(item.nbytes for item in items)
+            return _Budget("memory", self.memory, others, f"memory={format_size(self.memory)}")
         given = int(DEFAULT_SHARE * left_memory())
-        return given, ("buffer", given)
+        said = f"a quarter of the memory that is left, {format_size(given)},"
+        return _Budget("buffer", given, 0, said)
 
     def _tables(
         self, requirements: Requirements, hot: Mapping[str, int], places: int
@@ -190,12 +208,15 @@ class PackedPlanner(Planner):
         )
 
 
-def packed_items(requirements: Requirements, sizes: RecordedSizes) -> tuple[PlanItem, ...]:
+def packed_items(
+    requirements: Requirements, sizes: RecordedSizes, hot_rows: int
+) -> tuple[PlanItem, ...]:
     """All items of host memory except the feature buffer.
 
     Args:
         requirements: those of the largest recorded batches.
         sizes: of the pack.
+        hot_rows: how many rows of the pack are hot.
     """
     entries, queued = requirements.entries_max, requirements.batches_queued
     nodes = requirements.batch_nodes_max
@@ -209,6 +230,11 @@ def packed_items(requirements: Requirements, sizes: RecordedSizes) -> tuple[Plan
         PlanItem("index", sizes.index_bytes, "of the pack: where each batch lies"),
         *kept,
         PlanItem("queued samples", sample * queued, f"{queued} samples; {largest}"),
+        PlanItem(
+            "residents",
+            hot_rows + RESIDENT_BYTES * min(hot_rows, 3 * RESIDENT_PART_ROWS // 2),
+            "to read the hot rows in parts",
+        ),
         PlanItem(
             "records", (sample + 8 * entries) * requirements.samplers,
             "samples that are being read",
@@ -286,7 +312,8 @@ def packed_room(
     if device_memory:
         requirements = replace(requirements, device_memory=device_memory)
         device_memory -= 2 * requirements.batch_bytes
-    items = packed_items(requirements, sizes)
+    hot_rows = sum(each.rows for each in requirements.tables)
+    items = packed_items(requirements, sizes, hot_rows)
     host = int(DEFAULT_SHARE * left_memory())
     if request.buffer is not None:
         host = request.buffer

@@ -27,7 +27,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     """
     tables = [_for_one_batch(each) for each in plan.tables]
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
-    slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables)
+    slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables if not each.places)
     host = slot_table_bytes + plan.epoch_bytes + (0 if plan.device_lines else rows_bytes)
     if plan.memory is not None:
         left = plan.memory - plan.total_bytes - others * host

@@ -71,6 +71,12 @@ class PackSettings:
         text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=True, allow_nan=False)
         return sha256(text.encode()).hexdigest()[:_DIGITS]
 
+    @property
+    def batches(self) -> str:
+        """A text that identifies the recorded batches; packs that place them otherwise share it."""
+        named = {name: getattr(self, name) for name in (*SAMPLING, "seed", "epochs")}
+        return sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
     def as_dict(self) -> dict[str, Any]:
         """The settings in a form that JSON can hold."""
         return asdict(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.loader.diskgnn.conftest import BATCHES, Replay
 from tests.loader.diskgnn.packs import check_rows
 
 ITEMS = ("feature buffer", "index", "input nodes", "labels", "staging", "live batches",
-         "queued samples", "records", "leases")  # fmt: skip
+         "queued samples", "residents", "records", "leases")  # fmt: skip
 
 
 def least_of(error: ConfigError, name: str) -> str:
@@ -23,9 +24,11 @@ def least_of(error: ConfigError, name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", ["memory", "buffer"])
+@pytest.mark.parametrize("name", ["memory", "buffer", "device_memory"])
 def test_the_least_that_is_named_works(replay: Replay, graph: Data, name: str) -> None:
     """And less does not."""
+    if name == "device_memory":
+        replay = partial(replay, device="simulated-cuda", memory="50MB")
     with pytest.raises(ConfigError) as caught:
         replay(**{name: "1KB"}).plan()
     least = parse_size(least_of(caught.value, name), name)

@@ -46,7 +46,9 @@ def info_of(store: Store) -> PackInfo:
         "index": PackArray("index", "int64", shape, "sha256:" + "a" * 64),
         "rows/nodes/x/000": PackArray("rows/nodes/x/000", "bfloat16", (9, 3), "sum64:" + "0" * 16),
     }
-    return PackInfo(store.identity, SETTINGS, 7, 8, 1000, 999, SCHEMA, arrays, {"nodes/x": "b" * 64})
+    return PackInfo(
+        store.identity, SETTINGS, 7, 8, 1000, 999, SCHEMA, arrays, {"nodes/x": "b" * 64}
+    )
 
 
 def test_pack_json_is_read_as_it_was_written(store: Store):
