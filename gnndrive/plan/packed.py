@@ -86,10 +86,10 @@ class PackedPlanner(Planner):
                         tables = self._with_kept(tables, hot, items)
                     return self._plan(requirements, items, tables, hot)
         lines = "\n".join(f"  {each.what}: {format_size(each.nbytes)}" for each in items)
+        least = least_text(min(tried) + budget.taken)
         raise ConfigError(
             f"{budget.said} is too little to replay {self.recording.path}: give at least "
-            f'{budget.name}="{least_text(min(tried) + budget.taken)}", or pack smaller batches; beside '
-            f"the rows there are\n{lines}"
+            f'{budget.name}="{least}", or pack smaller batches; beside the rows there are\n{lines}'
         )
 
     def _budget(self, requirements: Requirements, items: Sequence[PlanItem]) -> _Budget:
