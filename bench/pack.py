@@ -23,6 +23,7 @@ the output says so. The packs are removed at the end.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -121,7 +122,9 @@ def work_load(options: argparse.Namespace) -> dict[str, Any]:
 
 def spawn(worker: str, options: argparse.Namespace, group: Cgroup | None, **more: Any) -> Any:
     """Run a worker with cold caches, and return its figures."""
-    drop_caches(Path(options.store), everything=group is not None)
+    for folder in (options.store, more.get("pack")):
+        if folder is not None:
+            drop_caches(Path(folder), everything=group is not None)
     extra = [str(part) for name, value in more.items() if value is not None
              for part in (f"--{name}", value)]  # fmt: skip
     command = [sys.executable, __file__, *options.given, "--worker", worker, *extra]
@@ -150,7 +153,8 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
     folder.mkdir(exist_ok=True)
     for order, segment in product(options.orders, options.segments):
         path = folder / f"{order}-{segment}"
-        shutil.rmtree(path, ignore_errors=True)
+        for old in (path, *folder.glob(f".{path.name}.*.packing")):
+            shutil.rmtree(old, ignore_errors=True)
         made = spawn("pack", options, group, order=order, segment=segment, pack=path)
         packs.append(made | {"order": order, "segment": segment, "path": str(path)})
     for number in range(options.rounds):
@@ -163,6 +167,8 @@ def measure(options: argparse.Namespace, group: Cgroup | None) -> dict[str, Any]
                 results.append(result | {"loader": label, "round": number})
     for pack in packs:
         shutil.rmtree(pack["path"])
+    with contextlib.suppress(OSError):  # packs of the user's are there
+        folder.rmdir()
     return {"packs": packs, "results": results}
 
 

@@ -122,6 +122,8 @@ def pack_lines(store: Store) -> list[str]:
 def _state(pack: UnfinishedPack) -> str:
     if pack.in_use:
         return "being packed"
+    if pack.settings() is None:
+        return "the rest of a removed pack (gnndrive clean removes it)"
     return "unfinished (gnndrive pack goes on with it, gnndrive clean removes it)"
 
 
