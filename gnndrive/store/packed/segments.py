@@ -61,25 +61,11 @@ class SegmentChoice:
         return [size for size, need in self.needed.items() if limit is None or need <= limit]
 
 
-def disk_rows(batches: Iterable[Ids], num_nodes: int, segment: int) -> int:
-    """Return how many rows the chunks and the shared files of all batches hold together.
-
-    Args:
-        batches: the cold ids of each batch in recorded order, without its seeds, int32 or int64;
-            an id that comes twice in a batch is one row.
-        num_nodes: ids are below this number.
-        segment: how many consecutive batches share a file.
-
-    Raises:
-        ValueError: an id is out of range.
-    """
-    return _count(batches, num_nodes, [segment])[0][segment]
-
-
 def rows_by_segment(
     batches: Iterable[Ids], num_nodes: int, segment: int | None = None
 ) -> tuple[dict[int, int], int]:
-    """Return `disk_rows` for the segment sizes 1, 2, 4, ... up to all batches, and for `segment`.
+    """Return how many rows the chunks and the shared rows of all batches are together, for the
+    segment sizes 1, 2, 4, ... up to all batches, and for `segment`.
 
     One pass over the batches; takes 4 bytes a node.
 
@@ -136,35 +122,3 @@ def choose_segment(
         candidates = list(ascending)
     fitting = [size for size in candidates if disk_bytes is None or ascending[size] <= disk_bytes]
     return SegmentChoice(min(fitting, default=None), ascending, candidates, disk_bytes)
-
-
-def search_segment(
-    batches: Iterable[Ids],
-    num_nodes: int,
-    row_bytes: Sequence[int],
-    fixed_bytes: int,
-    disk_bytes: int | None,
-    order: str = "sets",
-    segment: int | None = None,
-    file_bytes: int = 0,
-) -> SegmentChoice:
-    """Return the smallest segment with which the packed batches fit on disk.
-
-    For a graph with several types add up `rows_by_segment` of each type and call `choose_segment`.
-
-    Args:
-        batches: the cold ids of each batch in recorded order, see `disk_rows`.
-        num_nodes: ids are below this number.
-        row_bytes: bytes of a row in each table that is packed.
-        fixed_bytes: bytes that do not depend on the segment: samples, hot rows, seeds' rows.
-        disk_bytes: the limit; None: there is none.
-        order, segment: see `choose_segment`.
-        file_bytes: bytes that a shared file takes at most besides its rows: header and padding;
-            counted for each segment and table.
-    """
-    rows, count = rows_by_segment(batches, num_nodes, segment)
-    needed = {}
-    for size, each in rows.items():
-        files = -(-count // size) * len(row_bytes)
-        needed[size] = fixed_bytes + each * sum(row_bytes) + files * file_bytes
-    return choose_segment(needed, disk_bytes, order, segment)

@@ -10,9 +10,7 @@ import pytest
 from gnndrive.store.packed.places import NodePlaces
 from gnndrive.store.packed.segments import (
     choose_segment,
-    disk_rows,
     rows_by_segment,
-    search_segment,
 )
 from tests.store.packed.uses import small
 
@@ -65,9 +63,12 @@ def test_500_searches_equal_brute_force():
         if random.integers(5):
             limit = int(random.choice(list(needed.values()))) - int(random.integers(2))
         recorded = Recorded(batches)
-        choice = search_segment(
-            recorded, nodes, row_bytes, fixed, limit, order, asked, per_file
-        )  # fmt: skip
+        rows, count = rows_by_segment(recorded, nodes, asked)
+        found_bytes = {
+            size: fixed + each * sum(row_bytes) + -(-count // size) * len(row_bytes) * per_file
+            for size, each in rows.items()
+        }
+        choice = choose_segment(found_bytes, limit, order, asked)
         fits = [size for size in sizes if limit is None or needed[size] <= limit]
         may = fits
         if asked is not None:
@@ -93,7 +94,7 @@ def test_the_rows_counted_are_those_that_are_placed(seed):
             mine = batches[start : start + segment]
             rows += len(places.begin(mine))
             rows += sum(len(ids) - len(places.members(ids)) for ids in mine)
-        assert disk_rows(batches, nodes, segment) == rows
+        assert rows_by_segment(batches, nodes, segment)[0][segment] == rows
 
 
 def test_sizes_double_up_to_all_batches():
@@ -126,4 +127,4 @@ def test_where_none_fits_it_says_what_each_would_need():
 @pytest.mark.parametrize("id", [-1, 4, 1 << 40])
 def test_an_id_out_of_range_is_refused(id):
     with pytest.raises(ValueError, match="batch 1 has ids outside 0 to 3"):
-        disk_rows([np.array([0]), np.array([1, id])], 4, 1)
+        rows_by_segment([np.array([0]), np.array([1, id])], 4)
