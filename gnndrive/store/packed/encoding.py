@@ -33,6 +33,7 @@ from gnndrive.common.records import (
 )  # fmt: skip
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import dtype_name
+from gnndrive.store.packed.format import MEND
 from gnndrive.store.packed.placement import PLACING, placing_sections
 from gnndrive.store.packed.sections import ABSENT, Schema, Section, Type, narrow
 from gnndrive.store.types import Types, folder
@@ -97,8 +98,8 @@ def schema_of(
     return Schema(form, seeds.of_edges, seeds.type, hops, node_types, edge_types, tuple(found))
 
 
-def check_schema(schema: Schema, types: Types, where: str) -> None:
-    """Check that a schema, perhaps a stranger's, is one of a recording of this store.
+def check_schema(schema: Schema, types: Types, tables: Sequence[FeatureTable], where: str) -> None:
+    """Check that a schema, perhaps a stranger's, is one of a recording of these tables.
 
     Raises:
         StoreError: it is not.
@@ -106,14 +107,13 @@ def check_schema(schema: Schema, types: Types, where: str) -> None:
     more = ("metadata/", *PLACING)
     fixed = [each for each in schema.sections if not each.name.startswith(more)]
     metadata = [each.name for each in schema.sections if each.name.startswith("metadata/")]
+    placing = [each for each in schema.sections if each.name.startswith(PLACING)]
     fits = fixed == _fixed_sections(schema.form, types)
     fits = fits and metadata == [f"metadata/{place}" for place in range(len(metadata))]
-    fits = fits and schema.node_types == tuple(types.nodes)
-    if not fits or schema.edge_types != tuple(types.edges):
-        raise StoreError(
-            f"{where} has samples of another form than this store's: remove the pack, and pack the "
-            "store again (gnndrive pack)"
-        )
+    fits = fits and placing == list(placing_sections(schema.form, tables))
+    of_types = tuple(types.nodes), tuple(types.edges)
+    if not fits or (schema.node_types, schema.edge_types) != of_types:
+        raise StoreError(f"{where} has samples of another form than this store's: {MEND}")
 
 
 def _fixed_sections(form: str, types: Types) -> list[Section]:
@@ -251,10 +251,7 @@ def batch_of(
             return _plain(index, row, sections, schema, types, empty)
         return _subgraph(index, row, sections, schema, types)
     except (_OutOfRange, KeyError, ValueError, OverflowError) as error:
-        raise StoreError(
-            f"{where}: batch {index} is damaged ({error}): remove the pack, and pack the store "
-            "again (gnndrive pack)"
-        ) from None
+        raise StoreError(f"{where}: batch {index} is damaged ({error}): {MEND}") from None
 
 
 class _OutOfRange(Exception):

@@ -97,7 +97,7 @@ def record(
     first: dict[str, list[npt.NDArray[Any]]] = {table.name: [] for table in tables}
     prediction: Prediction | None = None
     with SampleWriter(root, types, tables, source.hops, volume_bytes) as writer:
-        for done, batch in enumerate(_batches(root, source, types, writer), 1):
+        for done, batch in enumerate(_batches(root, source, types, tables, writer), 1):
             _count(batch, tables, counts)
             if done <= SAMPLES:
                 for table in tables:
@@ -118,12 +118,13 @@ def record(
 
 
 def _batches(
-    root: Path, source: BatchSource, types: Types, writer: SampleWriter
-) -> Iterator[RecordedBatch]:
+    root: Path, source: BatchSource, types: Types, tables: Sequence[FeatureTable],
+    writer: SampleWriter,
+) -> Iterator[RecordedBatch]:  # fmt: skip
     """The batches that are there, and those that are drawn and written now."""
     if writer.done:
         assert writer.schema is not None
-        reader = SampleReader(root, writer.schema, np.array(writer.rows), types)
+        reader = SampleReader(root, writer.schema, np.array(writer.rows), types, tables)
         for number in range(len(reader)):
             yield reader.read(number)
     if writer.done < source.total:

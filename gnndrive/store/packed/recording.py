@@ -114,7 +114,9 @@ class Recording:
         self.places = places_of(plain, names)
         total = info.epochs * info.batches
         self.index = read_index(path, total, len(info.schema.columns))
-        self._reader = SampleReader(path, info.schema, self.index, store.info.types, info.batches)
+        self._reader = SampleReader(
+            path, info.schema, self.index, store.info.types, tables, info.batches
+        )
         self.files = {table.name: self._file(table) for table in tables}
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}

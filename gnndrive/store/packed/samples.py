@@ -147,6 +147,7 @@ class SampleReader:
         schema: what its records hold.
         index: the index, int64 [batches of all epochs, columns].
         types: the store's types.
+        tables: the tables whose rows are packed.
         batches: batches of an epoch; None: all are one epoch's.
 
     Raises:
@@ -155,9 +156,9 @@ class SampleReader:
 
     def __init__(
         self, root: Path, schema: Schema, index: Int64Array, types: Types,
-        batches: int | None = None,
+        tables: Sequence[FeatureTable], batches: int | None = None,
     ) -> None:  # fmt: skip
-        check_schema(schema, types, str(root))
+        check_schema(schema, types, tables, str(root))
         self._root, self._schema, self._types = root, schema, types
         self._index, self._batches = index, batches or max(len(index), 1)
 

@@ -36,11 +36,9 @@ from gnndrive.store.packed.format import (
 from gnndrive.store.packed.hot import BANDS
 from gnndrive.store.packed.mapped_samples import Ids, MappedSamples, map_array
 from gnndrive.store.packed.placement import (
-    PLACING,
     TablePlaces,
     fill,
     places_of,
-    placing_sections,
     with_places,
 )
 from gnndrive.store.packed.row_checks import verify_rows
@@ -94,15 +92,12 @@ class _Check:
         schema = info.schema
         self._tables = [t for t in feature_tables(store) if rows_name(t.name) in info.arrays]
         names = [table.name for table in self._tables]
-        placing = [each for each in schema.sections if each.name.startswith(PLACING)]
-        if placing != list(placing_sections(schema.form, self._tables)):
-            raise _damaged(root, "its tables are not the store's")
         if with_places(replace(schema, more=()), names) != schema:
             raise _damaged(root, "its index has other columns")
         self._places = places_of(schema, names)
         self._index = read_index(root, *info.arrays[INDEX].shape)
         types = store.info.types
-        self._reader = SampleReader(root, schema, self._index, types, info.batches)
+        self._reader = SampleReader(root, schema, self._index, types, self._tables, info.batches)
 
     def run(self, progress: Progress) -> None:
         """Check everything but the files' checksums."""

@@ -47,7 +47,12 @@ def record_loader(loader: Any, root: Path, epochs: int = 1, **more: Any) -> Reco
 def reader_of(loader: Any, root: Path, recorded: Recorded) -> SampleReader:
     """What reads them again."""
     return SampleReader(
-        root, recorded.schema, recorded.index, loader.data.info.types, max(len(loader), 1)
+        root,
+        recorded.schema,
+        recorded.index,
+        loader.data.info.types,
+        feature_tables(loader.data),
+        max(len(loader), 1),
     )
 
 

@@ -87,8 +87,10 @@ class OpenedPack:
         schema = self.info.schema
         shape = self.info.arrays["index"].shape
         self.index = read_index(root, *shape)
-        self.reader = SampleReader(root, schema, self.index, store.info.types, self.info.batches)
         self.tables = feature_tables(store)
+        self.reader = SampleReader(
+            root, schema, self.index, store.info.types, self.tables, self.info.batches
+        )
         self.places = places_of(schema, [table.name for table in self.tables])
         self.levels = np.zeros(3, np.int64)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import StoreError
+from gnndrive.store.feature_tables import feature_tables
+from gnndrive.store.packed.placement import PLACING
 from gnndrive.store.packed.samples import SampleReader
+from gnndrive.store.packed.sections import Schema
 from gnndrive.store.packed.volumes import read_volume, whole_volumes
 from tests.loader.hetero.graph import make_data
 from tests.store.packed.graphs import make_graph, record_loader
@@ -57,6 +61,7 @@ def test_damaged_samples_are_refused_or_consistent(loader, tmp_path: Path):
     """Each number is replaced by one that is out of range for all kinds of sections."""
     recorded, root = record_loader(loader, tmp_path / "pack"), tmp_path / "pack"
     types, index, schema = loader.data.info.types, recorded.index, recorded.schema
+    tables = feature_tables(loader.data)
     path, bad = root / "samples" / "000.npy", 0
     whole = path.read_bytes()
     starts, _ = schema.places(schema.counts(index[0]))
@@ -71,39 +76,59 @@ def test_damaged_samples_are_refused_or_consistent(loader, tmp_path: Path):
             damaged[at : at + 4] = np.int32(value).tobytes()
             path.write_bytes(damaged)
             with pytest.raises(StoreError, match="is damaged"):
-                SampleReader(root, schema, index, types).read(0)
+                SampleReader(root, schema, index, types, tables).read(0)
             bad += 1
     assert bad >= 8
     path.write_bytes(whole)
-    SampleReader(root, schema, index, types).read(0)
+    SampleReader(root, schema, index, types, tables).read(0)
 
 
 def test_a_schema_of_another_store_is_refused(loader, tmp_path: Path):
     recorded, types = record_loader(loader, tmp_path / "pack"), loader.data.info.types
-    schema = recorded.schema
+    schema, tables = recorded.schema, feature_tables(loader.data)
     first = dataclasses.replace(schema.sections[0], delivered="float32")
     for other in (
         dataclasses.replace(schema, sections=schema.sections[1:]),
         dataclasses.replace(schema, sections=(first, *schema.sections[1:])),
         dataclasses.replace(schema, edge_types=()),
         dataclasses.replace(schema, node_types=("paper",)),
+        *other_places(schema),
     ):
         with pytest.raises(StoreError, match="another form"):
-            SampleReader(tmp_path / "pack", other, recorded.index, types)
+            SampleReader(tmp_path / "pack", other, recorded.index, types, tables)
+    SampleReader(tmp_path / "pack", schema, recorded.index, types, tables)
+
+
+def other_places(schema: Schema) -> Iterator[Schema]:
+    """Schemas with another section for the places of rows."""
+    for place, section in enumerate(schema.sections):
+        if not section.name.startswith(PLACING):
+            continue
+        before, after = schema.sections[:place], schema.sections[place + 1 :]
+        yield dataclasses.replace(schema, sections=before + after)
+        for fields in (
+            {"dtype": "float64"},
+            {"delivered": "float32"},
+            {"shape": (2, -1)},
+            {"name": f"{section.name}/more"},
+        ):
+            other = dataclasses.replace(section, **fields)
+            yield dataclasses.replace(schema, sections=(*before, other, *after))
 
 
 def test_a_damaged_index_is_refused_or_consistent(loader, tmp_path: Path):
     recorded, root = record_loader(loader, tmp_path / "pack"), tmp_path / "pack"
     types, schema, refused = loader.data.info.types, recorded.schema, 0
+    tables = feature_tables(loader.data)
     for column in range(recorded.index.shape[1]):
         for value in (-2, -1, 7, 4096, 1 << 45, -(1 << 63)):
             index = recorded.index.copy()
             index[1, column] = value
             try:
-                SampleReader(root, schema, index, types).read(1)
+                SampleReader(root, schema, index, types, tables).read(1)
             except StoreError:
                 refused += 1
     assert refused > 2 * recorded.index.shape[1]
     (root / "samples" / "000.npy").write_bytes(b"")
     with pytest.raises(StoreError, match="does not hold"):
-        SampleReader(root, schema, recorded.index, types).read(0)
+        SampleReader(root, schema, recorded.index, types, tables).read(0)
