@@ -109,17 +109,18 @@ class Runtime:
             self._adjacency.read,
         )
         kind: type[Layout] = find("layouts", settings.strategy.layout)
-        for table in settings.tables:
-            context = LayoutContext(
-                table.file,
-                settings.engine_settings.block_bytes,
-                settings.gap_bytes_max,
-                store=store,
-                packed=None if recording is None else recording.files[table.name],
-            )
-            layout = kind.make(context)
-            undo.callback(layout.close)
-            self._layouts[table.name] = layout
+        with contextlib.nullcontext() if recording is None else recording.unchanged():
+            for table in settings.tables:
+                context = LayoutContext(
+                    table.file,
+                    settings.engine_settings.block_bytes,
+                    settings.gap_bytes_max,
+                    store=store,
+                    packed=None if recording is None else recording.files[table.name],
+                )
+                layout = kind.make(context)
+                undo.callback(layout.close)
+                self._layouts[table.name] = layout
 
     def _samples_per_round(self) -> int:
         """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It

@@ -5,9 +5,25 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import TypeAlias
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.limits import refusal
+
+FileStatus: TypeAlias = tuple[int, ...]
+"""What differs between two files, or after a file was written: device, inode, size, times."""
+
+
+def file_status(path: Path) -> FileStatus:
+    """The status of a file; of a link itself.
+
+    Raises:
+        OSError: it is missing.
+    """
+    status = os.lstat(path)
+    return (
+        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
+    )  # fmt: skip
 
 
 def open_plain(store: Path, file: str) -> int:

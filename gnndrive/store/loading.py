@@ -8,14 +8,14 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import StoreError
 from gnndrive.store.checks import check_for
-from gnndrive.store.files import open_plain, read_at_most, read_plain
+from gnndrive.store.files import FileStatus, file_status, open_plain, read_at_most, read_plain
 from gnndrive.store.format import (
     DATA_OFFSET,
     JSON_BYTES_MAX,
@@ -29,9 +29,6 @@ from gnndrive.store.types import Types
 
 _STEP = 1 << 20  # values checked at once
 
-FileStatus: TypeAlias = tuple[int, ...]
-"""What differs between two files, or after a file was written: device, inode, size, times."""
-
 
 def info_status(folder: Path) -> FileStatus:
     """The status of a store's store.json.
@@ -40,12 +37,9 @@ def info_status(folder: Path) -> FileStatus:
         StoreError: it is missing.
     """
     try:
-        status = os.lstat(folder / STORE_JSON)
+        return file_status(folder / STORE_JSON)
     except OSError as error:
         raise _unreadable(folder / STORE_JSON, error) from error
-    return (
-        status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns,
-    )  # fmt: skip
 
 
 def read_info(folder: Path) -> StoreInfo:

@@ -18,8 +18,9 @@ import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
+from gnndrive.store.files import FileStatus
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, torch_dtype
-from gnndrive.store.loading import FileStatus, info_status, load_checked, open_checked, read_info
+from gnndrive.store.loading import info_status, load_checked, open_checked, read_info
 from gnndrive.store.overlay import Overlay
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on

@@ -20,8 +20,9 @@ import torch
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey
 from gnndrive.store.added import DERIVED, with_added
+from gnndrive.store.files import FileStatus
 from gnndrive.store.format import STORE_JSON, Progress, dump
-from gnndrive.store.loading import FileStatus, info_status, load_checked, open_checked, read_info
+from gnndrive.store.loading import info_status, load_checked, open_checked, read_info
 from gnndrive.store.overlay import Overlay
 from gnndrive.store.store_view import StoreView
 from gnndrive.store.types import array_name

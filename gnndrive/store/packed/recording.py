@@ -3,7 +3,8 @@
 A loader that replays opens one (`loader/find_pack.py`); its schedule asks it for the number of
 batches, its sampler for the batches (`read`), its layout for the files of packed rows (`files`),
 and its plan for what batches need. Everything in a pack may come from a stranger, so each number is
-checked before it is used.
+checked before it is used. Files are opened when they are needed; `unchanged` makes sure that they
+all belong to one pack.
 
 When not to use it: while the pack is being made; then its samples have no places.
 """
@@ -11,7 +12,8 @@ When not to use it: while the pack is being made; then its samples have no place
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +32,10 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import open_plain, read_plain
+from gnndrive.store.files import FileStatus, file_status, open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
-from gnndrive.store.packed.format import MEND, PackInfo, table_checksums
+from gnndrive.store.packed.format import MEND, PACK_JSON, PackInfo, open_pack, table_checksums
 from gnndrive.store.packed.hot import BANDS
 from gnndrive.store.packed.placement import LEVELS, fill, places_of, with_places
 from gnndrive.store.packed.samples import SampleReader, read_index
@@ -92,7 +94,7 @@ class Recording:
         band_uses: table name → the uses of each band's rows in all batches, int64 [BANDS].
 
     Raises:
-        StoreError: the pack is damaged, or was made for other tables.
+        StoreError: the pack is damaged, was made for other tables, or was removed or replaced.
     """
 
     def __init__(
@@ -112,23 +114,58 @@ class Recording:
                 f"the features of {store.path} have changed since {path} was packed: {MEND}"
             )
         self.places = places_of(plain, names)
-        total = info.epochs * info.batches
-        self.index = read_index(path, total, len(info.schema.columns))
-        self._reader = SampleReader(
-            path, info.schema, self.index, store.info.types, tables, info.batches
-        )
-        self.files = {table.name: self._file(table) for table in tables}
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}
         self.band_uses: dict[str, Int64Array] = {}
-        for name in names:
-            self._open_bands(name)
+        self._status: FileStatus | None = None  # of pack.json; None: not known yet
+        with self.unchanged():
+            self.index = read_index(path, info.epochs * info.batches, len(info.schema.columns))
+            self.files = {table.name: self._file(table) for table in tables}
+            for name in names:
+                self._open_bands(name)
+        self._reader = SampleReader(
+            path, info.schema, self.index, store.info.types, tables, info.batches
+        )
         self._check_index()
         self.sizes = recorded_sizes(info.schema, self.index)
 
     def __len__(self) -> int:
         """The number of batches of all recorded epochs."""
         return len(self.index)
+
+    def check_unchanged(self) -> None:
+        """Check that the folder still holds the pack that was opened, or a copy of it.
+
+        A pack is removed or replaced as a whole folder, so a file that was opened before this check
+        is of the pack that was opened.
+
+        Raises:
+            StoreError: the pack was removed or replaced.
+        """
+        status: FileStatus = ()
+        with suppress(OSError, StoreError):
+            status = file_status(self.path / PACK_JSON)
+            if status != self._status and open_pack(self.path) == self.info:
+                self._status = status  # pack.json has the checksums of all files
+        if status != self._status:
+            raise StoreError(
+                f"the pack {self.path} was removed or replaced since it was opened: make a new "
+                "loader"
+            )
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Check after the block, which opens files of the pack by their paths, that they are its.
+
+        Raises:
+            StoreError: the pack was removed or replaced.
+        """
+        try:
+            yield
+        except StoreError:
+            self.check_unchanged()
+            raise
+        self.check_unchanged()
 
     def _damaged(self, why: str) -> StoreError:
         return StoreError(f"{self.path} is damaged ({why}): {MEND}")
@@ -204,9 +241,10 @@ class Recording:
             Its sample, with `numbered` edges and `replayed`.
 
         Raises:
-            StoreError: it is missing or damaged.
+            StoreError: it is missing or damaged, or the pack was removed or replaced.
         """
-        sections = self._reader.sections(number, empty)
+        with self.unchanged():
+            sections = self._reader.sections(number, empty)
         batch = self._reader.decode(number, sections, empty)
         rows = {table.name: self._rows(number, table, batch.sample, sections, empty)
                 for table in self._tables}  # fmt: skip

@@ -1,7 +1,6 @@
 """Remove packs, and what killed packers left.
 
-When not to use it: while a loader replays the pack; its open files stay readable, but it cannot
-open others.
+When not to use it: while a loader replays the pack, whose next batches are then errors.
 """
 
 from __future__ import annotations

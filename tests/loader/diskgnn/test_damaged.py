@@ -68,15 +68,6 @@ def test_files_that_are_none(store: Store, pack: Path, name: str, what: str) -> 
     assert str(file) in str(caught.value)
 
 
-def test_a_loader_that_is_open_outlives_its_pack(store: Store, pack: Path) -> None:
-    """The rows' files are open; samples are opened for each batch."""
-    with loader_of(store, ARGUMENTS, packed=pack, buffer=SMALL) as loader:
-        assert len(list(loader)) == BATCHES
-        shutil.rmtree(pack)
-        with pytest.raises(StoreError, match="cannot be opened"):
-            list(loader)
-
-
 def test_rows_that_end_early_are_an_error_of_their_batch(store: Store, pack: Path) -> None:
     """Batches before it are delivered: the last batches' chunks are at the end of the file."""
     file = pack / "rows" / "nodes" / "x.npy"
