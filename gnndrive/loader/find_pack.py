@@ -32,7 +32,7 @@ def find_recording(assembly: Assembly, packed: Any) -> Recording:
             pack in the store's folder that fits.
 
     Raises:
-        ConfigError: no pack fits, or several do; or an argument has no use.
+        ConfigError: no pack fits, or several do; nothing is at `packed`; or an argument has no use.
         StoreError: the pack is damaged, or the store has changed since it was packed.
     """
     for name in NOT_USED:
@@ -63,10 +63,17 @@ def _path(assembly: Assembly, packed: Any) -> Path:
         text = os.fsdecode(packed)
     except TypeError:
         text = "\0"
-    if "\0" in text:
+    if not text or "\0" in text:
         raise ConfigError(f"packed={packed!r}: give the path of a pack's folder")
-    inside = Path(assembly.store.path, PACKED, text)
-    return inside if inside.is_dir() else Path(os.path.abspath(text))
+    places = [Path(assembly.store.path, PACKED, text), Path(os.path.abspath(text))]
+    for path in places:
+        if os.path.isdir(path):
+            return path
+    tried = " or ".join(dict.fromkeys(map(str, places)))  # one place if the path is absolute
+    raise ConfigError(
+        f"packed={packed!r} is not there: no folder is at {tried}; give the name of a pack in the "
+        "store or the path of one, or pack the store again (gnndrive pack)"
+    )
 
 
 def _only(assembly: Assembly, wanted: PackSettings) -> Pack:

@@ -26,7 +26,10 @@ def file_status(path: Path) -> FileStatus:
     )  # fmt: skip
 
 
-def open_plain(store: Path, file: str) -> int:
+COPY = "copy the store again, with its own files in it, or import it again"
+
+
+def open_plain(store: Path, file: str, mend: str = COPY) -> int:
     """Open `store/file` for reading: a regular file, reached through no link inside the store.
 
     A store from a stranger must not make the process read outside its folder or wait for a pipe.
@@ -34,6 +37,7 @@ def open_plain(store: Path, file: str) -> int:
     Args:
         store: the store's folder.
         file: the file's path relative to `store`.
+        mend: what to do if it is no plain file, for errors.
 
     Returns:
         A descriptor that the caller closes.
@@ -46,26 +50,19 @@ def open_plain(store: Path, file: str) -> int:
     try:
         for parent in path.parents[: len(Path(file).parts) - 1]:
             if not stat.S_ISDIR(os.lstat(parent).st_mode):
-                raise StoreError(
-                    f"{parent} is not a folder: copy the store again, with its own files in it"
-                )
+                raise StoreError(f"{parent} is not a folder: {mend}")
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if (refused := refusal(error.errno or 0)) is not None:
             raise refused from None
-        raise StoreError(
-            f"{path} cannot be opened ({error.strerror}): copy the store again with all its files "
-            "and without links, or import it again"
-        ) from None
+        raise StoreError(f"{path} cannot be opened ({error.strerror}): {mend}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise StoreError(
-            f"{path} is not a plain file: copy the store again, with its own files in it"
-        )
+        raise StoreError(f"{path} is not a plain file: {mend}")
     return fd
 
 
-def read_plain(store: Path, file: str, nbytes: int) -> bytes:
+def read_plain(store: Path, file: str, nbytes: int, mend: str = COPY) -> bytes:
     """Read at most the first `nbytes` of `store/file`; see `open_plain`.
 
     Raises:
@@ -73,7 +70,7 @@ def read_plain(store: Path, file: str, nbytes: int) -> bytes:
         StoreError: it is missing or not a plain file.
         ConfigError: too many files are open.
     """
-    fd = open_plain(store, file)
+    fd = open_plain(store, file, mend)
     try:
         return read_at_most(fd, nbytes)
     finally:

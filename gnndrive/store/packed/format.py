@@ -234,8 +234,12 @@ def open_pack(path: str | os.PathLike[str], store: Store | None = None) -> PackI
         StoreError: there is no pack, it is damaged, or the store has changed since it was packed.
     """
     root = Path(os.path.abspath(path))
+    if not os.path.lexists(root / PACK_JSON):
+        raise StoreError(
+            f"{root / PACK_JSON} is not there: {root} is not a pack; make one with gnndrive pack"
+        )
     try:
-        content = read_plain(root, PACK_JSON, JSON_BYTES_MAX + 1)
+        content = read_plain(root, PACK_JSON, JSON_BYTES_MAX + 1, MEND)
     except OSError as error:
         raise StoreError(f"{root / PACK_JSON} cannot be read ({error.strerror}): {MEND}") from None
     if len(content) > JSON_BYTES_MAX:
@@ -269,7 +273,7 @@ def file_checksum(root: Path, array: PackArray | ArrayInfo) -> str:
         StoreError: the file is missing, of another size, or cannot be read.
     """
     digest, left = sha256(), array.nbytes
-    fd = open_plain(root, array.file)
+    fd = open_plain(root, array.file, MEND)
     try:
         if os.fstat(fd).st_size != left:
             raise StoreError(f"{root / array.file} does not have {left:,} bytes: {MEND}")

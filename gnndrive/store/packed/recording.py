@@ -174,7 +174,7 @@ class Recording:
         array, file = self.info.arrays.get(f"rows/{table.name}"), table.file
         if array is None or (array.dtype, array.shape[1:]) != (file.dtype, file.row_shape):
             raise self._damaged(f"it has no rows of {table.name}, or others")
-        fd = open_plain(self.path, array.file)
+        fd = open_plain(self.path, array.file, MEND)
         try:
             if os.fstat(fd).st_size < array.nbytes:
                 raise self._damaged(f"{array.file} is too short")
@@ -303,7 +303,7 @@ def _content(path: Path, name: str, nbytes: int) -> bytes:
     """
     file = ArrayInfo(name, "int64", (0,), "").file
     try:
-        content = read_plain(path, file, nbytes)
+        content = read_plain(path, file, nbytes, MEND)
     except OSError as error:
         raise StoreError(f"{path / file} cannot be read ({error.strerror}): {MEND}") from None
     if len(content) != nbytes:

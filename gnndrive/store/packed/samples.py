@@ -35,6 +35,7 @@ from gnndrive.store.packed.encoding import (
     schema_of,
     sections_of,
 )
+from gnndrive.store.packed.format import MEND
 from gnndrive.store.packed.sections import RECORD_ALIGN, Schema, parse_schema
 from gnndrive.store.packed.volumes import (
     VOLUME_BYTES,
@@ -214,7 +215,7 @@ class SampleReader:
     def _record(
         self, row: Int64Array, start: int, nbytes: int, empty: Allocate
     ) -> npt.NDArray[np.uint8]:
-        fd = open_plain(self._root, f"{volume_name(int(row[0]))}.npy")
+        fd = open_plain(self._root, f"{volume_name(int(row[0]))}.npy", MEND)
         try:
             if start + nbytes > os.fstat(fd).st_size:  # before memory is taken for it
                 raise self._damaged(row)
@@ -233,10 +234,7 @@ class SampleReader:
         return str(self._root / f"{volume_name(int(row[0]))}.npy")
 
     def _damaged(self, row: Int64Array) -> StoreError:
-        return StoreError(
-            f"{self._where(row)} does not hold what the index says: remove the pack, and pack the "
-            "store again (gnndrive pack)"
-        )
+        return StoreError(f"{self._where(row)} does not hold what the index says: {MEND}")
 
 
 def _read(fd: int, record: npt.NDArray[np.uint8], start: int) -> int:
@@ -305,9 +303,9 @@ def read_index(root: Path, batches: int, columns: int) -> Int64Array:
     """
     wanted = DATA_OFFSET + 8 * batches * columns
     try:
-        content = read_plain(root, "index.npy", wanted + 1)
+        content = read_plain(root, "index.npy", wanted + 1, MEND)
     except OSError as error:
-        raise StoreError(f"{root}/index.npy cannot be read ({error.strerror})") from None
+        raise StoreError(f"{root}/index.npy cannot be read ({error.strerror}): {MEND}") from None
     if len(content) != wanted:
-        raise StoreError(f"{root}/index.npy has another size than pack.json says: pack again")
+        raise StoreError(f"{root}/index.npy has another size than pack.json says: {MEND}")
     return np.frombuffer(content, np.int64, offset=DATA_OFFSET).reshape(batches, columns)

@@ -66,6 +66,7 @@ def test_files_that_are_none(store: Store, pack: Path, name: str, what: str) -> 
     with pytest.raises((StoreError, ReadError, ConfigError)) as caught:
         an_epoch()
     assert str(file) in str(caught.value)
+    assert "remove the pack, and pack the store again (gnndrive pack)" in str(caught.value)
 
 
 def test_rows_that_end_early_are_an_error_of_their_batch(store: Store, pack: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -84,10 +85,25 @@ def test_a_pack_may_be_anywhere(own: Store, tmp_path: Path) -> None:
                 assert_same(one, other)
 
 
-@pytest.mark.parametrize("packed", ["nowhere", "", "../graph.gnn", b"bytes", "a\0b", 3, object()])
-def test_what_is_no_pack_is_refused(own: Store, packed: Any) -> None:
-    with pytest.raises((ConfigError, StoreError)):
+@pytest.mark.parametrize("packed", ["", b"", "a\0b", 3, object()])
+def test_what_is_no_path_is_refused(own: Store, packed: Any) -> None:
+    with pytest.raises(ConfigError, match=r"packed=.*: give the path of a pack's folder"):
         loader_of(own, ARGUMENTS, buffer="100KB", packed=packed)
+
+
+@pytest.mark.parametrize("packed", ["nowhere", b"bytes", "n" * 300, "nowhere/else"])
+def test_what_is_not_there_is_refused(own: Store, packed: str | bytes) -> None:
+    """The message says where the loader has looked."""
+    name = os.fsdecode(packed)
+    with pytest.raises(ConfigError, match=r"is not there: .*\(gnndrive pack\)") as caught:
+        loader_of(own, ARGUMENTS, buffer="100KB", packed=packed)
+    assert f" at {own.path}/packed/{name} or {Path.cwd()}/{name}; " in str(caught.value)
+
+
+def test_a_folder_that_is_no_pack_is_refused(own: Store, tmp_path: Path) -> None:
+    for packed in ("..", tmp_path):
+        with pytest.raises(StoreError, match=r"is not a pack; make one with gnndrive pack"):
+            loader_of(own, ARGUMENTS, buffer="100KB", packed=packed)
 
 
 def test_a_store_that_has_changed_is_refused(own: Store) -> None:
