@@ -15,6 +15,7 @@ from typing import Any
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.recording import pack_settings
+from gnndrive.sampling.schedules.base import InputEdges
 from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.packed.settings import PackSettings, differences
@@ -32,8 +33,11 @@ def find_recording(assembly: Assembly, packed: Any) -> Recording:
             pack in the store's folder that fits.
 
     Raises:
-        ConfigError: no pack fits, or several do; nothing is at `packed`; or an argument has no use.
-        StoreError: the pack is damaged, or the store has changed since it was packed.
+        ConfigError: no pack fits, or several do; without `packed`, this includes packs that are
+            damaged or of another state of the store, and the message says so of each. Or nothing is
+            at `packed`, or an argument has no use.
+        StoreError: the pack at `packed` is damaged, or the store has changed since it was packed;
+            or files of the pack that fits are damaged.
     """
     for name in NOT_USED:
         if assembly.own[name] not in ("auto", None):
@@ -104,8 +108,11 @@ def _none(assembly: Assembly, wanted: PackSettings, there: Sequence[Pack]) -> st
             said = "; ".join(differences(pack.info.settings, wanted))
         lines.append(f"\n  {pack.path}: {said}")
     fanout, size = wanted.num_neighbors, wanted.batch_size
+    seeds, command = "input_nodes=…", ", or with gnndrive pack"
+    if isinstance(assembly.inputs, InputEdges):
+        seeds, command = "edge_label_index=…", ""
     return (
         f"strategy={name!r} replays recorded batches, and {store} has no pack of this loader's: "
-        f"make one with gnndrive.pack(store, {fanout!r}, input_nodes, batch_size={size}, memory=…) "
-        f"and the loader's other arguments, or with gnndrive pack{''.join(lines)}"
+        f"make one with gnndrive.pack(store, {fanout!r}, {seeds}, batch_size={size}, memory=…) "
+        f"and the loader's other arguments{command}{''.join(lines)}"
     )

@@ -61,6 +61,22 @@ def test_without_a_pack_the_message_says_how_to_make_one(tmp_path: Path) -> None
         loader_of(store, ARGUMENTS, buffer="100KB")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ({}, "[4, 3], input_nodes=…, batch_size=32, memory=…"),
+        ({"edge_label_index": None}, "[4, 3], edge_label_index=…, batch_size=32, memory=…"),
+    ],
+    ids=["nodes", "links"],
+)
+def test_the_advice_is_for_this_kind_of_loader(
+    store: Store, arguments: dict[str, Any], advice: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(advice)) as caught:
+        loader_of(store, ARGUMENTS | {"shuffle": False} | arguments, buffer="100KB")
+    assert ("or with gnndrive pack" in str(caught.value)) == (not arguments)
+
+
 def test_several_packs_need_a_choice(own: Store) -> None:
     make_pack(own, ARGUMENTS, seed=9)
     names = sorted(path.name for path in Path(own.path, "packed").iterdir())
