@@ -9,6 +9,7 @@ When not to use it: for a pack that may come from a stranger, whose sections `Sa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,7 +27,69 @@ from gnndrive.store.packed.sections import Schema
 from gnndrive.store.packed.volumes import volume_name
 
 Ids: TypeAlias = "npt.NDArray[Any]"
-_OPEN_MAX = 4  # volumes whose maps are kept
+_OPEN_MAX = 4  # files whose maps are kept, each with a descriptor
+
+
+class Maps:
+    """Memory maps of the files that were used last; nothing grows with the number of files."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, npt.NDArray[np.uint8]] = {}
+
+    def data(self, path: Path) -> npt.NDArray[np.uint8]:
+        """The bytes of an .npy file in the form of a store's, without the header.
+
+        Raises:
+            StoreError, ConfigError: see `map_array`.
+        """
+        found = self._maps.pop(path, None)
+        if found is None:
+            found = map_array(path, "uint8")
+        self._maps[path] = found
+        if len(self._maps) > _OPEN_MAX:
+            del self._maps[next(iter(self._maps))]
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredIds:
+    """Numbers in a file, which is mapped while they are looked at: `np.asarray` maps it.
+
+    Attributes:
+        maps: maps the file.
+        path: the file.
+        start: the first byte, counted from the end of the header.
+        count: how many numbers there are.
+        dtype: int32 or int64.
+    """
+
+    maps: Maps
+    path: Path
+    start: int
+    count: int
+    dtype: np.dtype[Any]
+    ndim = 1
+
+    @property
+    def shape(self) -> tuple[int]:
+        """How many there are."""
+        return (self.count,)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def part(self, start: int, stop: int) -> StoredIds:
+        """Those at the places from `start` to `stop`."""
+        assert 0 <= start <= stop <= self.count
+        first = self.start + start * self.dtype.itemsize
+        return replace(self, start=first, count=stop - start)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        end = self.start + self.count * self.dtype.itemsize
+        found = self.maps.data(self.path)[self.start : end]
+        if found.nbytes != end - self.start:
+            raise StoreError(f"{self.path} became shorter: remove the folder, and pack again")
+        return np.asarray(found.view(self.dtype), dtype)
 
 
 class MappedSamples:
@@ -41,7 +104,7 @@ class MappedSamples:
     def __init__(self, root: Path, schema: Schema, rows: Iterable[Int64Array]) -> None:
         self.schema, self.rows = schema, list(rows)
         self._root = root
-        self._maps: dict[int, npt.NDArray[np.uint8]] = {}
+        self._maps = Maps()
         self._place = {section.name: at for at, section in enumerate(schema.sections)}
 
     def __len__(self) -> int:
@@ -53,7 +116,7 @@ class MappedSamples:
         row = self.rows[number]
         counts = self.schema.counts(row).tolist()
         starts, _ = self.schema.places(counts)
-        volume, first = self._map(int(row[0])), int(row[1])
+        volume, first = self._maps.data(self._volume(row)), int(row[1])
         found: dict[str, Ids | None] = {}
         for section, start, count in zip(self.schema.sections, starts, counts, strict=True):
             part = volume[first + start : first + start + section.itemsize * max(count, 0)]
@@ -69,14 +132,16 @@ class MappedSamples:
         """The number of entries of a section."""
         return max(int(self.schema.counts(self.rows[number])[self._place[name]]), 0)
 
-    def _map(self, number: int) -> npt.NDArray[np.uint8]:
-        found = self._maps.pop(number, None)
-        if found is None:
-            found = map_array(self._root / f"{volume_name(number)}.npy", "uint8")
-        self._maps[number] = found
-        if len(self._maps) > _OPEN_MAX:
-            del self._maps[next(iter(self._maps))]
-        return found
+    def stored(self, number: int, name: str) -> StoredIds:
+        """One section of a batch, whose file is mapped only while it is looked at."""
+        row, at = self.rows[number], self._place[name]
+        counts = self.schema.counts(row).tolist()
+        start = int(row[1]) + self.schema.places(counts)[0][at]
+        dtype = np.dtype(self.schema.sections[at].dtype)
+        return StoredIds(self._maps, self._volume(row), start, max(counts[at], 0), dtype)
+
+    def _volume(self, row: Int64Array) -> Path:
+        return self._root / f"{volume_name(int(row[0]))}.npy"
 
 
 class Entries:
@@ -101,6 +166,10 @@ class Entries:
     def ids(self, number: int) -> Ids:
         """The rows, int32 or int64 [entries]; the seeds' first if the table is arranged."""
         return self._samples.section(number, self.section)
+
+    def stored(self, number: int) -> StoredIds:
+        """The same, whose file is mapped only while they are looked at."""
+        return self._samples.stored(number, self.section)
 
     def count(self, number: int) -> int:
         """The number of entries of a batch."""

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Int32Array, Int64Array, TableFile
+from gnndrive.common.records import Int64Array, TableFile
 from gnndrive.store.format import DATA_OFFSET
 from gnndrive.store.packed.gathering import Ids
+from gnndrive.store.packed.mapped_samples import StoredIds
 
 RUNS_MAX = 255  # with so many, "sets" order of eight batches still needs no spool
 RUN_BYTES_MIN = 1 << 20  # an output of more runs has those of so many bytes written as runs
@@ -31,15 +32,15 @@ _BLOCK_IDS = 1 << 18  # ids that are looked at at a time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PickedIds:
-    """Ids that are picked out of two mapped files whenever they are needed.
+    """Ids that are picked out of two files whenever they are needed.
 
     Attributes:
         ids: int32 or int64 [entries].
         order: which of them, int32 [n].
     """
 
-    ids: Ids
-    order: Int32Array
+    ids: StoredIds
+    order: StoredIds
     ndim = 1
 
     @property
@@ -56,7 +57,7 @@ class PickedIds:
         return len(self.order)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.asarray(self.ids[self.order], dtype)
+        return np.asarray(np.asarray(self.ids)[np.asarray(self.order)], dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +67,13 @@ class Output:
     Attributes:
         file: an .npy file in the form of a store's, whose array has rows of the table's size.
         offset: the byte of the file at which the first row starts.
-        ids: the number of each row in the table, in the order of the file; int32 or int64 [n]. It
-            may be a part of a mapped file, which is read again for each part of the table.
+        ids: the number of each row in the table, in the order of the file; int32 or int64 [n]. If
+            they are in a file, it is read again for each part of the table.
     """
 
     file: Path
     offset: int
-    ids: Ids | PickedIds
+    ids: Ids | StoredIds | PickedIds
 
     def position(self, row_bytes: int) -> int:
         """The position of the first row in the file's array."""

@@ -1,6 +1,7 @@
 """The outputs of a placed pack: which rows of a table its file has where (see placement.py).
 
-Their ids are parts of mapped files, so that nothing in memory grows with the rows.
+Their ids are parts of files that are mapped while they are looked at, so that neither memory nor
+open files grow with the rows and the batches.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from gnndrive.common.records import Int64Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import DATA_OFFSET, index_dtype
 from gnndrive.store.packed.contents import hot_name, rows_name, shared_name
-from gnndrive.store.packed.mapped_samples import Entries, Ids, MappedSamples, map_array
+from gnndrive.store.packed.mapped_samples import Entries, MappedSamples, Maps, StoredIds, map_array
 from gnndrive.store.packed.outputs import Output, PickedIds
 from gnndrive.store.packed.placement import TablePlaces, levels_by_stretch
 
@@ -33,36 +36,39 @@ def outputs_of(
     """
     file, width = root / f"{rows_name(table.name)}.npy", table.file.row_bytes
     dtype, entries = index_dtype(table.file.row_count), Entries(samples, table, places)
-    row = 0
+    row, maps = 0, Maps()
 
-    def output(ids: Ids | PickedIds) -> Output:
+    def stored(name: str, count: int) -> StoredIds:
+        return StoredIds(maps, root / f"{name}.npy", 0, count, np.dtype(dtype))
+
+    def output(ids: StoredIds | PickedIds) -> Output:
         nonlocal row
         made = Output(file, DATA_OFFSET + row * width, ids)
         row += len(ids)
         return made
 
-    yield output(map_array(root / f"{hot_name(table.name)}.npy", dtype))
+    hot = len(map_array(root / f"{hot_name(table.name)}.npy", dtype))
+    yield output(stored(hot_name(table.name), hot))
     for number, found in enumerate(samples.rows):
         start, first = places.starts(found)
         if number % segment == 0:
             assert row == start
             if first > start:
-                name = shared_name(table.name, number // segment)
-                yield output(map_array(root / f"{name}.npy", dtype))
+                yield output(stored(shared_name(table.name, number // segment), first - start))
         assert row == first
         counts = places.counts(found)
         if places.arranged:
-            ids = entries.ids(number)
-            yield from map(output, _stretches(ids, counts))
+            yield from map(output, _stretches(entries.stored(number), counts))
         elif counts[0, IN_CHUNK]:
-            order = samples.section(number, f"order/{table.name}")[: counts[0, IN_CHUNK]]
-            yield output(PickedIds(entries.ids(number), order))
+            order = samples.stored(number, f"order/{table.name}")
+            chunk = order.part(0, int(counts[0, IN_CHUNK]))
+            yield output(PickedIds(entries.stored(number), chunk))
 
 
-def _stretches(ids: Ids, counts: Int64Array) -> Iterator[Ids]:
+def _stretches(ids: StoredIds, counts: Int64Array) -> Iterator[StoredIds]:
     """The ids of a batch's chunk, hop by hop."""
     at = 0
     for level, count in levels_by_stretch(counts):
         if level == IN_CHUNK:
-            yield ids[at : at + count]
+            yield ids.part(at, at + count)
         at += count

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -59,6 +61,32 @@ def check(loader: Any, target: Path, epochs: int = 1, **more: Any) -> OpenedPack
     pack.check(drawn(loader, epochs).batches)
     assert verify_pack(target, loader.data) == pack.info
     return pack
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """The test may open 100 more files, less than it has segments."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("more", [{}, {"disjoint": True}])
+def test_open_files_do_not_grow_with_the_segments(
+    make: Make, tmp_path: Path, few_files: None, more: dict[str, Any]
+):
+    """300 batches, 150 segments and as many volumes."""
+    loader = make(batch_size=1, **more)
+    source = drawn(loader)
+    info = pack_loader(
+        loader, tmp_path / "p", source=source, segment=2, volume_bytes=1 << 12, hot=0.01
+    )
+    assert sum(name.startswith("ids/nodes/x/0") for name in info.arrays) > 30
+    assert sum(name.startswith("samples/") for name in info.arrays) > 100
+    assert verify_pack(tmp_path / "p", loader.data) == info
 
 
 @pytest.mark.parametrize("order", ["sets", "minhash", "id"])
