@@ -21,6 +21,7 @@ from gnndrive.store.packed.format import PackInfo, pack_path
 from gnndrive.store.packed.pack import write_pack
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.strategies import strategy as find_strategy
 
 
 def pack(
@@ -72,6 +73,7 @@ def pack(
         StoreError: the disk is too full, or the store is damaged or has changed.
         ReadError: the store cannot be read.
     """
+    _check_draws(loader_arguments)
     opened = store if isinstance(store, Store) else open_store(store)
     given = {"batch_size": batch_size, "seed": seed, **loader_arguments}
     if input_nodes is not None:
@@ -89,6 +91,21 @@ def pack(
         room or settings.memory,
         lambda table: (expected[table.name], None), progress,
     )  # fmt: skip
+
+
+def _check_draws(arguments: dict[str, Any]) -> None:
+    """Refuse arguments of a loader that replays a pack: its batches are to be drawn.
+
+    Raises:
+        ConfigError: there is such an argument.
+    """
+    replays = find_strategy(arguments.get("strategy", "gnndrive")).replays
+    for name in ("strategy",) if replays else ("packed",):
+        if arguments.get(name) is not None:
+            raise ConfigError(
+                f"{name}={arguments[name]!r} is for a loader that replays a pack, and pack draws "
+                "the batches: give it to the loader that trains"
+            )
 
 
 def _assembly(store: Store, num_neighbors: Any, arguments: dict[str, Any]) -> Assembly:

@@ -61,11 +61,17 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
 
 
 def check_recordable(assembly: Assembly) -> None:
-    """Refuse what may draw other batches each time.
+    """Refuse what may draw other batches each time, or draws none.
 
     Raises:
-        ConfigError: the loader has a sampler, batch sampler or sample transform of the user's.
+        ConfigError: the loader has a sampler, batch sampler or sample transform of the user's, or
+            replays a pack.
     """
+    if assembly.recording is not None:
+        raise ConfigError(
+            f"strategy={assembly.strategy.name!r} replays batches that are recorded already: leave "
+            "it out, so that batches are drawn"
+        )
     subgraphs, named = assembly.subgraphs, ""
     if assembly.batch_sampler is not None:
         named = "sampler= or batch_sampler="

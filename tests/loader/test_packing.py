@@ -14,6 +14,7 @@ import torch
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store, StoreError
+from gnndrive.loader.recording import LoaderRecording
 from gnndrive.store.packed import format as packed_format
 from gnndrive.store.packed.format import Pack, PackInfo, pack_path, packs_of
 from gnndrive.store.packed.verify import verify_pack
@@ -97,6 +98,23 @@ def test_what_cannot_be_packed_is_refused(copy: Store, arguments: dict[str, Any]
         pack(copy, **arguments)
     folder = copy.path / "packed"
     assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_a_loader_that_replays_is_not_recorded(copy: Store):
+    """Whether a pack fits or not; a pack of replayed batches would be broken."""
+    for there in (0, 1):
+        with pytest.raises(ConfigError, match=r"strategy='diskgnn' .* pack draws"):
+            pack(copy, strategy="diskgnn", segment=3)
+        with pytest.raises(ConfigError, match=r"packed='p' .* pack draws"):
+            pack(copy, packed="p")
+        assert len(packs_of(copy)) == there
+        if not there:
+            pack(copy)
+    with (
+        NeighborLoader(copy, [4, 3], batch_size=32, memory=MEMORY, strategy="diskgnn") as loader,
+        pytest.raises(ConfigError, match="recorded already"),
+    ):
+        LoaderRecording(loader._assembly(), 0, 1)
 
 
 # ---- unpack
