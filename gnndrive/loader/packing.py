@@ -12,6 +12,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size, size_or_none
+from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.loader.packing_memory import expected_slots, hot_slots
@@ -74,6 +75,8 @@ def pack(
         ReadError: the store cannot be read.
     """
     _check_draws(loader_arguments)
+    batch_size, epochs = positive(batch_size=batch_size), positive(epochs=epochs)
+    seed, segment = whole(seed=seed), None if segment is None else positive(segment=segment)
     opened = store if isinstance(store, Store) else open_store(store)
     given = {"batch_size": batch_size, "seed": seed, **loader_arguments}
     if input_nodes is not None:

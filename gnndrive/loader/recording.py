@@ -55,7 +55,7 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
     assert assembly.batch_size is not None
     return PackSettings(
         assembly.inputs.identity, assembly.batch_size, bool(assembly.drop_last), assembly.shuffle,
-        fanout_to_json(assembly.num_neighbors), assembly.replace,
+        fanout_to_json(assembly.num_neighbors), bool(assembly.replace),
         "" if subgraphs is None else subgraphs.identity, seed, epochs, **placing,
     )  # fmt: skip
 

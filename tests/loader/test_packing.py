@@ -63,6 +63,26 @@ def test_the_arguments_are_the_loaders(copy: Store):
     assert "disjoint" in settings.sampling
 
 
+@pytest.mark.parametrize("seed", [-(1 << 63), -1, 1 << 48, (1 << 64) - 1])
+def test_every_seed_of_a_loader_is_packed(copy: Store, seed: int):
+    info = pack(copy, seed=seed, shuffle=True)
+    assert packs_of(copy)[0].info == info
+    given = {"batch_size": 32, "memory": MEMORY, "shuffle": True}
+    with (
+        NeighborLoader(copy, [4, 3], seed=seed, **given) as drawn,
+        NeighborLoader(copy, [4, 3], seed=seed, **given, strategy="diskgnn") as replayed,
+    ):
+        for one, other in zip(drawn, replayed, strict=True):
+            assert one.input_id.tolist() == other.input_id.tolist()
+
+
+def test_whole_numbers_of_numpy_are_taken(copy: Store):
+    names = {"batch_size": 32, "epochs": 2, "seed": 3, "segment": 4}
+    info = pack(copy, **{name: np.int64(number) for name, number in names.items()})
+    assert packs_of(copy)[0].info == info
+    assert {name: getattr(info.settings, name) for name in names} == names
+
+
 def test_edges_are_packed(copy: Store):
     info = pack(copy, edge_label_index=None, neg_sampling="binary", batch_size=2000)
     assert info.schema.of_edges
@@ -88,6 +108,13 @@ def test_memory_holds_hot_rows(copy: Store):
         ({"packing_memory": "1MB"}, "packing_memory|too little"),
         ({"order": "best"}, "give one of sets"),
         ({"epochs": 0}, "epochs=0"),
+        ({"epochs": 2.0}, "epochs=2.0 must be a whole number"),
+        ({"epochs": "2"}, "epochs='2' must be a whole number"),
+        ({"segment": 1.5}, "segment=1.5 must be a whole number"),
+        ({"batch_size": "8"}, "batch_size='8' must be a whole number"),
+        ({"seed": None}, "seed=None must be a whole number"),
+        ({"seed": 1 << 64}, "seed=18446744073709551616: give a whole number from -"),
+        ({"disk": 1 << 48}, "disk=281474976710656: give a whole number from 0 to 281474976710655"),
         ({"sampler": range(3)}, "cannot be recorded"),
         ({"transform_sampler_output": lambda out: out}, "cannot be recorded"),
         ({"disk": "60KB"}, "at least about"),

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.store.format import COUNT_MAX
 from gnndrive.store.parsing import Record
 
 SAMPLING = (
@@ -22,6 +23,10 @@ SAMPLING = (
 ORDERS = ("sets", "minhash", "id")
 _SPOKEN = {"num_neighbors": "fanout", "inputs": "the input nodes or edges"}
 _DIGITS = 12
+_OPTIONAL = ("segment", "memory", "disk")
+_RANGES = dict.fromkeys(("batch_size", "epochs", "segment"), (1, COUNT_MAX))
+_RANGES |= dict.fromkeys(("memory", "disk", "device_memory"), (0, COUNT_MAX))
+_RANGES["seed"] = -(1 << 63), 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,9 @@ class PackSettings:
         memory: bytes of host memory that training will have; None: it was not said.
         device_memory: bytes of device memory for hot rows.
         disk: the most bytes of the pack; None: as many as it takes.
+
+    Raises:
+        ConfigError: a number is none that pack.json may hold, or there is no such order.
     """
 
     inputs: str
@@ -61,9 +69,14 @@ class PackSettings:
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise ConfigError(f"order={self.order!r}: give one of {', '.join(ORDERS)}")
-        for name in ("batch_size", "epochs", "segment"):
-            if (number := getattr(self, name)) is not None and number < 1:
-                raise ConfigError(f"{name}={getattr(self, name)!r}: give a number from 1")
+        for name, (least, end) in _RANGES.items():
+            number = getattr(self, name)
+            if number is None and name in _OPTIONAL:
+                continue
+            if type(number) is not int or not least <= number < end:
+                raise ConfigError(
+                    f"{name}={number!r}: give a whole number from {least} to {end - 1}"
+                )
 
     @property
     def digest(self) -> str:
@@ -88,11 +101,11 @@ def parse_settings(record: Record) -> PackSettings:
     Raises:
         StoreError: they are damaged.
     """
-    optional = ("segment", "memory", "disk")
-    wholes = ("batch_size", "seed", "epochs", "device_memory")
+    wholes = ("batch_size", "epochs", "device_memory")
     given: dict[str, Any] = {name: record.text(name) for name in ("inputs", "sampling", "order")}
-    for name in (*wholes, *optional):
-        absent = name in optional and record.fields.get(name, 0) is None
+    given["seed"] = record.value("seed", int)
+    for name in (*wholes, *_OPTIONAL):
+        absent = name in _OPTIONAL and record.fields.get(name, 0) is None
         given[name] = None if absent else record.whole(name)
     for name in ("drop_last", "shuffle", "replace"):
         given[name] = record.value(name, bool)

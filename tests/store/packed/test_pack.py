@@ -305,7 +305,7 @@ def test_a_full_disk_is_refused_and_the_samples_are_kept(
     [
         ({"memory": 1 << 20}, "too little to pack 2,800 rows: give at least"),
         ({"segment": 65}, "segment=65 is too large"),
-        ({"segment": 0}, "segment=0: give a number from 1"),
+        ({"segment": 0}, "segment=0: give a whole number from 1 to"),
         ({"order": "best"}, "give one of sets, minhash, id"),
     ],
 )
