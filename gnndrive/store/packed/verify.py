@@ -179,11 +179,14 @@ class _Table:
             self._shared = self._ids(name)
             self._start, end = end, end + len(self._shared)
             shared = [*shared, len(self._shared)]
-        if (start, first) != (self._start, end) or int(counts.min(initial=0)) < 0:
+        if (start, first) != (self._start, end):
             self._fail(f"batch {number} lies elsewhere")
         hot, mine = sections.get(f"hot/{self.name}"), sections.get(f"shared/{self.name}")
         order = sections.get(f"order/{self.name}")
         ids = np.asarray(rows_of(sample, self._table), np.int64)
+        each = counts.reshape(-1).tolist()
+        if min(each) < 0 or sum(each) != len(ids):
+            self._fail(f"batch {number} counts other rows than it has")
         if (
             hot is None
             or mine is None

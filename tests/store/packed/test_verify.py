@@ -88,6 +88,19 @@ def test_what_a_stranger_changed_is_refused_or_harmless(root: Path, store: Store
     assert refused >= 30
 
 
+@pytest.mark.parametrize("name", ["chunk nodes/x 1", "chunk edges/edge_attr 0", "hot nodes/x 2"])
+@pytest.mark.parametrize("more", [1 << 40, 1 << 62, -(1 << 40)])
+def test_counts_that_no_batch_has_are_refused(root: Path, store: Store, name: str, more: int):
+    """Before memory is taken for so many rows."""
+    columns = open_pack(root).schema.columns
+    index = np.memmap(root / "index.npy", np.int64, "r+", 4096)
+    index[columns.index(name)] += more
+    index.flush()
+    claim(root, "index")
+    with pytest.raises(StoreError, match="batch 0 counts other rows than it has"):
+        verify_pack(root, store)
+
+
 @pytest.mark.parametrize(
     "change",
     [
