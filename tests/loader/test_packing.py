@@ -192,6 +192,18 @@ def test_a_damaged_pack_is_removed_by_its_name(copy: Store):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("named", ["not", "name", "path"])
+def test_of_a_link_in_the_store_the_link_is_removed(copy: Store, tmp_path: Path, named: str):
+    info = pack(copy, out=tmp_path / "p")
+    link = path_of(copy, info)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(tmp_path / "p")
+    given: Any = {"not": None, "name": link.name, "path": link}[named]
+    assert gnndrive.unpack(copy, given) == [link]
+    assert list(link.parent.iterdir()) == []
+    assert verify_pack(tmp_path / "p", copy) == info
+
+
 class Stopped(BaseException):
     """Stands for a killed packer."""
 

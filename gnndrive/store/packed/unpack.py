@@ -21,7 +21,7 @@ def unpack(
     store: Store | str | os.PathLike[str], pack: str | os.PathLike[str] | None = None
 ) -> list[Path]:
     """Remove a pack of a store, and the folders of unfinished packs beside it that no process
-    packs any more.
+    packs any more. If the store has only a link to the pack, the link is removed.
 
     Args:
         store: the store, or its path.
@@ -67,7 +67,7 @@ def _target(store: Store, pack: str | os.PathLike[str] | None, found: list[Pack]
     path = by_name.get(os.fspath(pack), Path(os.path.abspath(pack)))
     if not path.is_dir():
         raise ConfigError(f"there is no pack {os.fspath(pack)!r}: the store has {_listed(found)}")
-    if path.is_symlink() or path not in by_name.values():
+    if path not in by_name.values():
         _check_pack(path)
     return path
 
@@ -92,19 +92,24 @@ def _listed(found: list[Pack]) -> str:
 
 def _remove(path: Path) -> None:
     """Remove a pack; an interrupted removal leaves what is no pack any more, but an unfinished one.
+    Of a link to a pack that lies elsewhere, only the link is removed.
 
     Raises:
         StoreError: it cannot be removed.
     """
     hidden = path.with_name(f".{path.name}.{12 * '0'}{PACKING}")
     try:
+        if path.is_symlink():
+            path.unlink()
+            return
         if hidden.exists():  # of an earlier removal that was interrupted
             shutil.rmtree(hidden)
         os.rename(path, hidden)
         shutil.rmtree(hidden)
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be removed ({error.strerror}): check whose it is, and call unpack again"
+            f"{path} cannot be removed ({error.strerror or error}): check whose it is, and call "
+            "unpack again"
         ) from error
 
 
