@@ -52,6 +52,7 @@ from gnndrive.store.packed.settings import PackSettings
 from gnndrive.store.packed.sharing import (
     SegmentSearch,
     SharedRows,
+    TooLittleMemory,
     hot_places,
     load_shared,
     write_hot,
@@ -162,6 +163,7 @@ class _Packing:
 
         Raises:
             DoesNotFit, StoreError: the pack does not fit.
+            ConfigError: the memory is too little to put shared rows in order.
         """
         wanted, slots, places = hot_slots(recorded), dict[str, int](), dict[str, NodePlaces]()
         for table in self._tables:
@@ -184,7 +186,14 @@ class _Packing:
             if segment is None or segment in counted:
                 fixed = sum(slots[t.name] * t.file.row_bytes for t in self._tables)
                 raise self._room.refusal(choice, fixed)
-            uses = search.settle(segment, slots, self._settings.order if choice.segment else "id")
+            order = self._settings.order if choice.segment else "id"
+            try:
+                uses = search.settle(segment, slots, order)
+            except TooLittleMemory:
+                if choice.segment:
+                    raise
+                del needed[segment]  # it is not named
+                continue
             nbytes = needed[segment] = self._bytes(recorded, uses, segment)
             counted.add(segment)
             if choice.segment and nbytes <= limit:

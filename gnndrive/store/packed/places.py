@@ -64,6 +64,18 @@ class Arrangement:
     hot: Int32Array
 
 
+class TooManyShared(Exception):
+    """A segment's batches share more rows than may be held.
+
+    Attributes:
+        rows: how many they share.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(f"{rows} shared rows")
+        self.rows = rows
+
+
 class NodePlaces:
     """Where the row of each node lies, while one segment after the other is packed.
 
@@ -90,11 +102,12 @@ class NodePlaces:
         later = node[seeds:]
         return later[self._place[later] < 0]
 
-    def begin(self, batches: Iterable[Ids]) -> Int64Array:
+    def begin(self, batches: Iterable[Ids], rows_max: int | None = None) -> Int64Array:
         """Begin a segment, and forget the one before.
 
         Args:
             batches: the cold ids of each of its batches, int32 or int64.
+            rows_max: how many rows may be returned; None: all.
 
         Returns:
             The nodes that are used more than once, by id. They are rows 0, 1, ... of the shared
@@ -102,10 +115,11 @@ class NodePlaces:
 
         Raises:
             ValueError: an id is out of range.
+            TooManyShared: there are more than `rows_max`.
         """
         np.maximum(self._place, lib.GD_PLACE_COLD, out=self._place)
         self._shared = np.empty(0, np.int64)
-        found = []
+        found, total = [], 0
         for batch, ids in enumerate(batches):
             ids = np.ascontiguousarray(ids, np.int64)
             shared = np.empty(len(ids), np.int64)
@@ -116,7 +130,13 @@ class NodePlaces:
                 raise ValueError(
                     f"batch {batch} of the segment has ids outside 0 to {len(self._place) - 1}"
                 )
-            found.append(shared[:count].copy())
+            total += count
+            if rows_max is None or total <= rows_max:
+                found.append(shared[:count].copy())
+            else:
+                found.clear()  # the rest is only counted
+        if rows_max is not None and total > rows_max:
+            raise TooManyShared(total)
         self._shared = np.sort(np.concatenate(found)) if found else self._shared
         self._enter(self._shared)
         return self._shared

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.format import ArrayInfo, Progress, index_dtype, npy_header
@@ -26,13 +28,19 @@ from gnndrive.store.packed.hot import HotNodes
 from gnndrive.store.packed.mapped_samples import Entries, Ids, MappedSamples, map_array
 from gnndrive.store.packed.orders import order_rows
 from gnndrive.store.packed.placement import places_of
-from gnndrive.store.packed.places import NodePlaces
+from gnndrive.store.packed.places import NodePlaces, TooManyShared
 from gnndrive.store.packed.segments import rows_by_segment
 from gnndrive.store.packed.volumes import failure, write_whole
 
 SHARED_JSON = "shared.json"  # of an unfinished pack
 SEARCH, SHARE = "search", "share"
 _KEPT_SHARE = 8  # of the memory for the ids of a segment, so that they are not looked up twice
+_BYTES_A_PLACE = 4  # of each row of a table
+_BYTES_A_SHARED_ROW = 40  # while they are put in order
+
+
+class TooLittleMemory(ConfigError):
+    """The shared rows of a segment cannot be put in order in the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +186,7 @@ class SegmentSearch:
             order: the order of shared rows, see `orders.order_rows`.
 
         Raises:
+            TooLittleMemory: the segment is too large for the memory.
             ConfigError: the segment is too large for the order.
             StoreError: the disk is full, or writing failed.
         """
@@ -203,7 +212,11 @@ class SegmentSearch:
         """The ids of the rows that a segment shares, in the order of the file; and how many entries
         of each batch are such rows."""
         places, cold = self._places[name], _Cold(self, name, within, self._memory // _KEPT_SHARE)
-        rows = places.begin(cold)
+        left = self._memory - self._memory // _KEPT_SHARE - self._place_bytes
+        try:
+            rows = places.begin(cold, left // _BYTES_A_SHARED_ROW)
+        except TooManyShared:
+            raise self._too_little(within.stop - within.start) from None
         counts: list[int] = []
 
         def members() -> Iterator[Int32Array]:
@@ -216,6 +229,28 @@ class SegmentSearch:
         order = order_rows(by, each, len(rows), len(within))
         deque(each, maxlen=0)  # an order that does not depend on them has not asked for them
         return places.set_order(order), counts
+
+    @property
+    def _place_bytes(self) -> int:
+        return _BYTES_A_PLACE * sum(table.file.row_count for table in self._tables)
+
+    def _too_little(self, segment: int) -> TooLittleMemory:
+        """The error for a segment whose shared rows cannot be put in order in memory."""
+        batches, most = len(self._samples), 0
+        for name, places in self._places.items():
+            for first in range(0, batches, segment):
+                cold = _Cold(self, name, range(first, min(first + segment, batches)), 0)
+                try:
+                    places.begin(cold, 0)
+                except TooManyShared as error:
+                    most = max(most, error.rows)
+        needed = _BYTES_A_SHARED_ROW * most + self._place_bytes
+        least = -(-needed * _KEPT_SHARE // (_KEPT_SHARE - 1)) + 1
+        return TooLittleMemory(
+            f"memory={format_size(self._memory)} is too little to put in order the {most:,} rows "
+            f"that {segment} batches share: give packing at least {least_text(least)}, or allow "
+            "shorter segments: give a smaller segment=, or more disk="
+        )
 
     def _later(self, name: str, number: int) -> int:
         """The number of entries that are no seeds."""

@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 import gnndrive
 from gnndrive import LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.memory import parse_size
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed import room, sharing
 from gnndrive.store.packed.room import DoesNotFit
@@ -61,6 +62,22 @@ def check(loader: Any, target: Path, epochs: int = 1, **more: Any) -> OpenedPack
     pack.check(drawn(loader, epochs).batches)
     assert verify_pack(target, loader.data) == pack.info
     return pack
+
+
+def test_too_little_memory_to_order_shared_rows_is_refused(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The message names the least that works, for all segments and tables."""
+    monkeypatch.setattr(sharing, "_BYTES_A_SHARED_ROW", 1 << 20)
+    given = {"segment": 8, "hot": 0.0}
+    with pytest.raises(ConfigError, match="rows that 8 batches share: give packing") as error:
+        pack_loader(make(), tmp_path / "p", **given)
+    found = re.search(r"at least ([\d,.]+ ?\w*B)", str(error.value))
+    assert found is not None
+    least = parse_size(found[1], "memory")
+    with pytest.raises(ConfigError, match="rows that 8 batches share"):
+        pack_loader(make(), tmp_path / "p", **given, memory=int(least * 0.99))
+    check(make(), tmp_path / "p", **given, memory=least)
 
 
 @pytest.fixture
@@ -262,6 +279,17 @@ def test_what_fits_with_another_order_is_named(make: Make, tmp_path: Path):
         make(), tmp_path / "p", disk=least - 3000, order="minhash", segment=128, **arguments
     )
     assert info.actual_bytes <= least - 3000
+
+
+def test_what_would_need_more_memory_is_not_named(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    arguments: dict[str, Any] = {"epochs": 4, "segment": 1, "hot": 0.01}
+    disk = needed(make, tmp_path, **arguments) - 200
+    monkeypatch.setattr(sharing, "_BYTES_A_SHARED_ROW", 1 << 40)
+    with pytest.raises(DoesNotFit) as error:
+        pack_loader(make(), tmp_path / "p", disk=disk, **arguments)
+    assert "give segment" not in str(error.value)
 
 
 def test_a_small_disk_is_refused_after_five_batches(make: Make, tmp_path: Path):
