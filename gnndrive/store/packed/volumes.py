@@ -12,6 +12,7 @@ When not to use it: for rows of tables, whose sizes are known before they are wr
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,9 +53,13 @@ def volume_name(number: int) -> str:
 
 def failure(error: OSError, path: Path) -> Exception:
     """The error for a file of a pack that cannot be written."""
+    remedy = (
+        "free some space, or choose another disk; the same command goes on after what is written"
+    )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "choose a folder that you may write with out=, or --out"
     return refusal(error.errno or 0) or StoreError(
-        f"writing {path} failed ({error.strerror}): free some space, or choose another disk; the "
-        "same command goes on after what is written"
+        f"writing {path} failed ({error.strerror or error}): {remedy}"
     )
 
 

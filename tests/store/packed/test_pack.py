@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -323,6 +324,26 @@ def test_a_full_disk_is_refused_and_the_samples_are_kept(
     pack_loader(make(), tmp_path / "p", source=source)
     assert told == {}, "nothing is drawn again"
     assert files_of(tmp_path / "p") == files_of(tmp_path / "unlimited")
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EACCES, "may write with out="), (errno.EROFS, "may write with out="),
+        (errno.EPERM, "may write with out="), (errno.ENOSPC, "free some space"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_written_is_refused_with_what_helps(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+):
+    def mkdir(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    loader = make()
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(StoreError, match=remedy) as error:
+        pack_loader(loader, tmp_path / "p")
+    assert os.strerror(code) in str(error.value)
 
 
 # ---- arguments
