@@ -117,7 +117,7 @@ def test_memory_holds_hot_rows(copy: Store):
         ({"disk": 1 << 48}, "disk=281474976710656: give a whole number from 0 to 281474976710655"),
         ({"sampler": range(3)}, "cannot be recorded"),
         ({"transform_sampler_output": lambda out: out}, "cannot be recorded"),
-        ({"disk": "60KB"}, "at least about"),
+        ({"disk": "60KB"}, "needs about"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(copy: Store, arguments: dict[str, Any], message: str):

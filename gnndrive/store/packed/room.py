@@ -16,6 +16,7 @@ from gnndrive.store.packed.settings import PackSettings
 
 _MARGIN_BYTES = 2 << 20  # for folders and the file system's metadata
 _BLOCK_BYTES = 512  # the unit of st_blocks
+_UNSURE = 2  # so many times less than the prediction, a pack may be
 
 
 class DoesNotFit(ConfigError):
@@ -50,7 +51,9 @@ class Room:
         """Refuse what cannot fit, from the first recorded batches.
 
         The rows of a segment are at least those of one of its batches. With hot rows nothing is
-        known of the others, because rows may be hot that the first batches do not show to be.
+        known of the others, because rows may be hot that the first batches do not show to be. Five
+        batches may be larger than the others, so only what exceeds the limit twice is refused here;
+        the exact bytes are compared before a row is written.
 
         Raises:
             DoesNotFit: `disk=` is too small.
@@ -61,8 +64,8 @@ class Room:
             segment = SETS_MAX
         if not found.hot and segment is not None:
             least += found.cold // segment
-        if least > self.limit:
-            raise self._refusal(least, "at least about", [])
+        if least // _UNSURE > self.limit:
+            raise self._refusal(least, "about", [])
 
     def refusal(self, choice: SegmentChoice, fixed: int) -> Exception:
         """The error for a pack that fits with no segment that may be chosen.

@@ -295,12 +295,26 @@ def test_what_would_need_more_memory_is_not_named(
 
 def test_a_small_disk_is_refused_after_five_batches(make: Make, tmp_path: Path):
     told = list[int]()
-    with pytest.raises(DoesNotFit, match=r"at least about [0-9,]+ bytes"):
+    with pytest.raises(DoesNotFit, match=r"needs about [0-9,]+ bytes"):
         pack_loader(
             make(), tmp_path / "p", disk=20_000, progress=lambda _, done, __: told.append(done)
         )
     assert told == [1, 2, 3, 4]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pack_whose_first_batches_are_the_largest_fits(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Four of nine batches have nodes without neighbours."""
+    nodes = torch.cat([torch.arange(80), torch.arange(280, 300).repeat(4)[:64]])
+    given: dict[str, Any] = {"segment": 1, "hot": 0, "hot_rows": lambda _: (0, None)}
+    loader = make(input_nodes=nodes, shuffle=False)
+    disk = pack_loader(loader, tmp_path / "p", **given).actual_bytes
+    assert pack_loader(loader, tmp_path / "q", disk=disk + 1000, **given).actual_bytes > disk - 1000
+    monkeypatch.setattr(room, "_UNSURE", 1)
+    with pytest.raises(DoesNotFit, match="needs about"):
+        pack_loader(loader, tmp_path / "r", disk=disk + 1000, **given)
 
 
 def test_a_full_disk_is_refused_and_the_samples_are_kept(
