@@ -45,7 +45,8 @@ def pack(
 ) -> PackInfo:
     """Pack the batches that a loader with these arguments and `seed` yields.
 
-    After an error or a kill, the same call goes on where it stopped.
+    After an error or a kill, the same call goes on where it stopped, and once the segment is chosen
+    it ends with the same bytes. Before that, the free space of the disk decides with `disk`.
 
     Args:
         store: the store, or its path.

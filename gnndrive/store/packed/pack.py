@@ -8,8 +8,9 @@
     rows     the tables are read once, and the rows written to their places
     check    the checksums of all other files are computed
 
-Each phase leaves durable files, and a packer that was killed goes on behind them and ends with the
-same bytes. When not to use it: `gnndrive.pack` (loader/packing.py) is for users.
+Each phase leaves durable files, and a packer that was killed goes on behind them. Once the segment
+is chosen (shared.json) it ends with the same bytes; which one fits depends on the free space. When
+not to use it: `gnndrive.pack` (loader/packing.py) is for users.
 """
 
 from __future__ import annotations
