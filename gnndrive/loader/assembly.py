@@ -110,7 +110,7 @@ class Assembly:
 
     def plan(self) -> Plan:
         """See `NeighborLoader.plan`."""
-        return make_planner(self._request()).plan()
+        return make_planner(self.request()).plan()
 
     def settings(self) -> RuntimeSettings:
         """Decide what the loader's runtime is made from.
@@ -118,7 +118,7 @@ class Assembly:
         Raises:
             ConfigError: an argument cannot work.
         """
-        request = self._request()
+        request = self.request()
         planner, own = make_planner(request), self.own
         plan, with_plan = planner.plan(), partial(_with_plan, *self._if_whole)
         counts = planner.stages
@@ -129,7 +129,7 @@ class Assembly:
             policy=self._policy,
             stages=Stages(counts.samplers, own["extractors"], in_order=self.in_order),
             engine=own["engine"],
-            engine_settings=EngineSettings(own["io_depth"], self._block_bytes),
+            engine_settings=self.engine_settings,
             device=self.device,
             gap_bytes_max=request.disk.gap_bytes,
             worker_init=self.worker_init,
@@ -194,11 +194,17 @@ class Assembly:
         return self.strategy.policy if self.own["policy"] == "auto" else self.own["policy"]
 
     @property
+    def engine_settings(self) -> EngineSettings:
+        """What an engine of this loader is made from."""
+        return EngineSettings(self.own["io_depth"], self._block_bytes)
+
+    @property
     def _block_bytes(self) -> int:
         return block_bytes(max((table.file.row_bytes for table in self.collate.tables), default=1))
 
-    def _request(self) -> PlanRequest:
-        """What this loader's plan depends on; may draw batches.
+    def request(self) -> PlanRequest:
+        """What this loader's plan depends on; may draw batches. A budget that is too small for the
+        plan is not refused here.
 
         Raises:
             ConfigError: an argument cannot work.

@@ -15,7 +15,7 @@ from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.loader.arguments import positive, whole
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
-from gnndrive.loader.packing_memory import expected_slots, hot_slots
+from gnndrive.loader.packing_memory import hot_slots
 from gnndrive.loader.recording import LoaderRecording, pack_settings
 from gnndrive.store.format import Progress
 from gnndrive.store.packed.format import PackInfo, pack_path
@@ -87,13 +87,12 @@ def pack(
         training, seed, epochs, order=order, segment=segment, memory=_bytes(memory=memory),
         disk=_bytes(disk=disk), device_memory=size_or_none(device_memory or 0, "device_memory"),
     )  # fmt: skip
-    room, expected = _bytes(packing_memory=packing_memory), expected_slots(training)
+    room, request = _bytes(packing_memory=packing_memory), training.request()
     return write_pack(
         opened, pack_path(opened, settings) if out is None else Path(out), settings,
         LoaderRecording(training, seed, epochs, room), training.collate.tables,
-        lambda recorded: hot_slots(training, recorded, settings.device_memory),
-        room or settings.memory,
-        lambda table: (expected[table.name], None), progress,
+        lambda recorded: hot_slots(request, recorded, settings.device_memory),
+        room or settings.memory, progress=progress,
     )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.loader.assembly import Assembly
 from gnndrive.plan.packed import packed_room
+from gnndrive.plan.request import PlanRequest
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.packed.predict import SLOT_BYTES
 from gnndrive.store.packed.record import Recorded
@@ -42,21 +42,22 @@ class _Use:
     hot: int = 0
 
 
-def hot_slots(assembly: Assembly, recorded: Recorded, device_memory: int = 0) -> dict[str, int]:
+def hot_slots(request: PlanRequest, recorded: Recorded, device_memory: int = 0) -> dict[str, int]:
     """Choose how many rows of each table are hot; the rows with the most uses a byte come first.
 
     Args:
-        assembly: of the loader that trains.
+        request: of a loader that draws the batches, in the memory that training will have. No
+            plan is made of it, because drawing may need more memory than replaying.
         recorded: the batches, and how many of them use each row.
         device_memory: bytes of a GPU that training may use; 0: it trains on the host.
 
     Returns:
         The number of rows of each table.
     """
-    sizes = _placed_sizes(recorded, assembly.collate.tables)
-    room, places = packed_room(assembly.settings().request, sizes, device_memory)
+    sizes = _placed_sizes(recorded, request.tables)
+    room, places = packed_room(request, sizes, device_memory)
     left, uses = room * (1 - SPARE), dict[str, _Use]()
-    for table in assembly.collate.tables:
+    for table in request.tables:
         entries, counts = _entries(sizes, table), recorded.counts[table.name]
         total = max(int(counts.sum(dtype=np.int64)), 1)
         saved = places * LARGEST * entries / total
@@ -72,11 +73,6 @@ def hot_slots(assembly: Assembly, recorded: Recorded, device_memory: int = 0) ->
         if taken < rows:
             break
     return {name: use.hot for name, use in uses.items()}
-
-
-def expected_slots(assembly: Assembly) -> dict[str, int]:
-    """How many rows of each table the loader's feature buffer holds, before batches are known."""
-    return {table.name: table.slots for table in assembly.plan().tables}
 
 
 def _placed_sizes(recorded: Recorded, tables: Sequence[FeatureTable]) -> RecordedSizes:

@@ -21,14 +21,14 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.limits import named_limit
-from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.memory import available_memory, format_size, least_text
 from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_state import fanout_to_json
-from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.plan.choice import default_stages
 from gnndrive.plan.items import rest_bytes
-from gnndrive.plan.request import StageCounts, requirements_of
+from gnndrive.plan.request import PlanRequest, StageCounts, requirements_of
 from gnndrive.plan.topology_choice import choose_topology
 from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency, graph_sizes
@@ -122,17 +122,16 @@ class LoaderRecording:
             ConfigError: `memory=` is too small; the message names the least that works.
             StoreError, ReadError: the graph is damaged or cannot be read.
         """
-        assembly, settings = self._assembly, self._assembly.settings()
-        memory, store = self._memory or settings.request.memory, assembly.store
+        assembly, request, store = self._assembly, self._assembly.request(), self._assembly.store
         with ExitStack() as opened:
             with store.unchanged():
-                plan = recording_memory(settings, memory)
-                adjacency = Adjacency(store.all_edges(), plan.topology, settings.gap_bytes_max)
+                plan = recording_memory(request, self._memory)
+                adjacency = Adjacency(store.all_edges(), plan.topology, request.disk.gap_bytes)
                 opened.callback(adjacency.close)
                 layouts = {name: adjacency.layout(store.table(name)) for name in plan.fetched}
                 attributes = Attributes(store, layouts, adjacency.read)
                 opened.callback(attributes.close)
-            adjacency.start(choose_engine(settings.engine), settings.engine_settings)
+            adjacency.start(choose_engine(assembly.own["engine"]), assembly.engine_settings)
             with named_limit():
                 threads = opened.enter_context(ThreadPoolExecutor(plan.samplers))
             run = _Run(assembly, self._seed, adjacency, attributes, threads, plan.samplers)
@@ -161,20 +160,20 @@ class RecordingMemory:
     samplers: int
 
 
-def recording_memory(settings: RuntimeSettings, memory: int | None) -> RecordingMemory:
+def recording_memory(request: PlanRequest, packing_memory: int | None = None) -> RecordingMemory:
     """Choose how many batches are sampled at once, where the adjacency lives, and how edge numbers
     are read. There is no feature buffer, so the adjacency may have more room than in the loader.
 
     Args:
-        settings: the loader's.
-        memory: bytes that recording may use; None: it was not said.
+        request: the loader's. No plan is made of it, because recording needs less than drawing in
+            training, and training will replay.
+        packing_memory: bytes that recording may use; None: the loader's `memory=`.
 
     Raises:
-        ConfigError: `memory` is too small; the message names the least that works.
+        ConfigError: the memory is too small; the message names the least that works.
     """
-    request = settings.request
-    store = request.store
-    for samplers in range(settings.stages.samplers, 0, -1):
+    store, memory = request.store, packing_memory or request.memory
+    for samplers in range(default_stages(request).samplers, 0, -1):
         requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
         counts = COUNT_BYTES * requirements.table_rows
         requirements = replace(
@@ -189,16 +188,14 @@ def recording_memory(settings: RuntimeSettings, memory: int | None) -> Recording
             break
     else:
         assert memory is not None
+        name = "packing_memory" if packing_memory else "memory"
         raise ConfigError(
-            f"memory={format_size(memory)} is too little to record these batches: give at least "
-            f"{least_text(least)}, or a smaller batch_size or num_neighbors"
+            f"{name}={format_size(memory)} is too little to record these batches: give at least "
+            f'packing_memory="{least_text(least)}", or a smaller batch_size or num_neighbors'
         )
     numbers = [each.edge_id_name for each in store.all_edges() if each.edge_id_name is not None]
     names = sorted(numbers, key=lambda name: store.info.arrays[name].nbytes)
-    if memory is None:
-        fetched = [name for name in names if name in settings.plan.fetched]
-        return RecordingMemory(topology, fetched, samplers)
-    room, fetched = memory - least, []
+    room, fetched = (available_memory() if memory is None else memory) - least, []
     for name in names:  # the small ones are mapped
         room -= store.info.arrays[name].nbytes
         if room < 0:

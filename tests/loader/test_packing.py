@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store, StoreError
@@ -98,6 +99,28 @@ def test_memory_holds_hot_rows(copy: Store):
     rows = info.arrays["rows/nodes/x"].shape[0]
     assert rows == len(hot) + copy.num_nodes
     assert len(hot) == len(set(hot.tolist())) > 0
+
+
+def test_memory_need_only_suffice_for_replaying(tmp_path: Path):
+    """Drawing the batches takes more; packing has memory of its own."""
+    nodes, draw = 100_000, torch.Generator().manual_seed(0)
+    edges = torch.randint(0, nodes, (2, 200_000), generator=draw)
+    data = Data(x=torch.randn(nodes, 4, generator=draw), edge_index=edges)
+    store = gnndrive.from_data(data, tmp_path / "graph.gnn")
+    given: dict[str, Any] = {
+        "num_neighbors": [2, 2], "input_nodes": torch.arange(640), "batch_size": 64, "seed": 3,
+        "io_depth": 4, "memory": "1.4MB",
+    }  # fmt: skip
+    with NeighborLoader(store, **given) as drawing, pytest.raises(ConfigError, match="too little"):
+        drawing.plan()
+    with pytest.raises(ConfigError, match="too little to pack"):
+        gnndrive.pack(store, **given)
+    info = gnndrive.pack(store, **given, packing_memory="1GB")
+    assert info.settings.memory == 1_400_000
+    with NeighborLoader(store, **given, strategy="diskgnn") as loader:
+        assert loader.plan().total_bytes <= info.settings.memory
+        for batch in loader:
+            assert torch.equal(batch.x, data.x[batch.n_id])
 
 
 @pytest.mark.parametrize(

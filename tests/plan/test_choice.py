@@ -99,7 +99,7 @@ def test_a_neighbour_cache_of_everything_reads_nothing() -> None:
 
 
 def request_of(loader: NeighborLoader) -> PlanRequest:
-    return loader._assembly()._request()
+    return loader._assembly().request()
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planner_of(loader: NeighborLoader) -> planning.Planner:
-    return make_planner(loader._assembly()._request())
+    return make_planner(loader._assembly().request())
 
 
 def same(one: Data, other: Data) -> bool:

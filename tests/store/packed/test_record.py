@@ -190,18 +190,18 @@ def test_a_budget_changes_no_byte(
     """With little memory, neighbours and edge numbers are read from disk."""
     record_loader(make(), tmp_path / "whole")
     loader = make(topology="direct")
-    settings = loader._assembly().settings()
+    request = loader._assembly().request()
     with pytest.raises(ConfigError, match="too little to record") as error:
-        recording_memory(settings, 1 << 20)
-    named = re.search(r"at least (\w+\.\w+),", str(error.value))
+        recording_memory(request, 1 << 20)
+    named = re.search(r'at least packing_memory="([^"]+)",', str(error.value))
     assert named is not None
     least = parse_size(named[1], "memory")
-    plan = recording_memory(settings, least if little else 2 * least)
+    plan = recording_memory(request, least if little else 2 * least)
     assert plan.fetched == (["graph/edge_id"] if little else [])
     assert (plan.samplers == 1) == little
-    request = dataclasses.replace(settings.request, memory=least if little else 2 * least)
-    settings = dataclasses.replace(settings, request=request)
-    monkeypatch.setattr("gnndrive.loader.assembly.Assembly.settings", lambda _: settings)
+    request = dataclasses.replace(request, memory=least if little else 2 * least)
+    assert recording_memory(request) == plan
+    monkeypatch.setattr("gnndrive.loader.assembly.Assembly.request", lambda _: request)
     record_loader(loader, tmp_path / "pack")
     assert files_of(tmp_path / "pack") == files_of(tmp_path / "whole")
 
