@@ -370,13 +370,20 @@ class FeatureBuffer:
         for table in self.tables.values():
             table.verify()
 
-    def close(self) -> None:
-        """Free the slots' memory. Only after `drain` (rule 13).
+    async def close_tiers(self) -> None:
+        """Free what the tiers hold; no row can be fetched afterwards. Only after `drain`, and
+        before the engine and the layouts are closed."""
+        for table in self.tables.values():
+            await table.tier.aclose()
+
+    async def aclose(self) -> None:
+        """Free what the tiers hold, and the slots' memory. Only after `drain` (rule 13).
 
         Raises:
             RuntimeError: reads are still under way.
         """
         if self._fetches:
             raise RuntimeError("drain the feature buffer before closing it")
+        await self.close_tiers()  # which copy rows into the slots
         for table in self.tables.values():
             table.memory.close()

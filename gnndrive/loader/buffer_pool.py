@@ -7,6 +7,7 @@ iterators in one user's thread must never wait for each other's slots (rule 12).
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -56,6 +57,7 @@ class BufferPool:
         self._kept: FeatureBuffer | None = None
         self._free_bytes = device.watch() if settings.after_warm_up is not None else lambda: 0
         self._lent: list[FeatureBuffer] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._closed_stats: Counter[str] = Counter()  # the sum over closed buffers
 
     def take(self) -> FeatureBuffer:
@@ -78,7 +80,8 @@ class BufferPool:
         return buffer
 
     def give(self, buffer: FeatureBuffer) -> None:
-        """Take a buffer back from an epoch that has ended."""
+        """Take a buffer back from an epoch that has ended; `closed` waits until it is freed if it
+        is not kept."""
         self._lent.remove(buffer)
         if buffer is not self._kept:
             self._close_buffer(buffer)
@@ -124,9 +127,21 @@ class BufferPool:
             buffer.retire()
 
     async def drain(self) -> None:
-        """Wait until no read into the kept buffer is under way."""
+        """Wait until no read into the kept buffer is under way, and others are freed."""
+        await self.closed()
         if self._kept is not None:
             await self._kept.drain()
+
+    async def closed(self) -> None:
+        """Wait until the buffers that were given back and are not kept are freed."""
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def close_tiers(self) -> None:
+        """After `drain`, and before the engine and the layouts are closed: free what the tiers of
+        the kept buffer hold."""
+        if self._kept is not None:
+            await self._kept.close_tiers()
 
     async def close(self) -> None:
         """Close the kept buffer, which must not be lent."""
@@ -135,11 +150,15 @@ class BufferPool:
         if self._kept is not None:
             self._kept.verify()
             buffer, self._kept = self._kept, None
-            self._close_buffer(buffer)
+            await asyncio.shield(self._close_buffer(buffer))
 
-    def _close_buffer(self, buffer: FeatureBuffer) -> None:
+    def _close_buffer(self, buffer: FeatureBuffer) -> asyncio.Task[None]:
+        """Start to free a buffer."""
         self._closed_stats.update(buffer.stats())
-        buffer.close()
+        task = asyncio.get_running_loop().create_task(buffer.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
 
     def _make(self, plans: Sequence[TablePlan]) -> FeatureBuffer:
         """Make a buffer with a slot table for each of `plans`."""

@@ -192,6 +192,7 @@ class Runtime:
         for run, task in list(self._tasks.items()):
             if run.epoch.output.ended:
                 await asyncio.wait([task])
+        await self._buffers.closed()
         if self._freeing is not None:
             raise ClosedError(CLOSED)
 
@@ -373,6 +374,7 @@ class Runtime:
         release(self._claim)
         try:
             await self._buffers.drain()
+            await self._buffers.close_tiers()
             await self.engine.aclose()
             await self._buffers.close()
         finally:

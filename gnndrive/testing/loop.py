@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 UNWIND_TURNS_MAX = 1000
 _stuck: list[asyncio.Task[Any]] = []
 
@@ -47,6 +49,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """The virtual time, in seconds."""
         return self.now
+
+    def run_in_executor(
+        self,
+        executor: Executor | None,
+        func: Callable[[Unpack[Arguments]], Result],
+        *args: *Arguments,
+    ) -> asyncio.Future[Result]:
+        """Call the function now, in this thread; what waits for a thread would be a deadlock."""
+        future: asyncio.Future[Result] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:

@@ -313,9 +313,10 @@ class Simulation:
     async def close(self) -> None:
         """Check that every slot is accounted for and free everything."""
         await self.buffer.drain()
+        await self.buffer.close_tiers()
         await self.engine.aclose()
         self.check_idle()
-        self.buffer.close()
+        await self.buffer.aclose()
         self.layout.close()
 
 

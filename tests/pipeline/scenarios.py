@@ -222,7 +222,7 @@ def closing_waits_for_the_kernel(rows: TableFile, seed: int, **given: Any) -> No
         lease = await simulation.buffer.lease({"x": np.arange(16)})
         lease.release()
         await simulation.buffer.drain()
-        simulation.buffer.close()  # refuses while a read is under way
+        await simulation.buffer.aclose()  # refuses while a read is under way
         assert not simulation.engine.inflight
         await simulation.engine.aclose()
 

@@ -196,7 +196,7 @@ def test_a_fetch_refused_by_one_of_two_tables(rows: TableFile, refused: str) -> 
         for table in tables.values():
             stats = table.stats()
             assert stats["free"] + stats["standby"] == 16
-        buffer.close()
+        await buffer.aclose()
         await simulation.close()
 
     run(main())

@@ -50,7 +50,7 @@ async def two_tables(
     buffer.verify()
     assert buffer.idle
     assert [table.available for table in tables.values()] == [2 * PLACE_ROWS] * 2
-    buffer.close()
+    await buffer.aclose()
     await simulation.close()
 
 

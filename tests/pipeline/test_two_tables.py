@@ -39,7 +39,7 @@ async def two_tables(
     await buffer.drain()
     buffer.verify()
     assert [table.available for table in tables.values()] == [SLOTS, SLOTS]
-    buffer.close()
+    await buffer.aclose()
     await simulation.close()
 
 

@@ -53,6 +53,9 @@ class Keeping(Tier):
         used["tiers"] += int(kept.sum())
         return _Fetch(self, places[kept], rest, memory, (rows[~kept], places[~kept]))
 
+    async def aclose(self) -> None:
+        await self._below.aclose()
+
     def keep(self, rows: Int64Array, content: npt.NDArray[np.uint8]) -> None:
         """Copy rows that have landed whole, the newest where the oldest are."""
         new = self._copy_of[rows] < 0  # another fetch may have brought a row meanwhile

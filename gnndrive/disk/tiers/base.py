@@ -77,3 +77,7 @@ class Tier(ABC):
             ValueError: a row is out of range or requested twice.
             ClosedError: the engine was closed.
         """
+
+    async def aclose(self) -> None:  # noqa: B027  # most tiers hold nothing
+        """Free what this tier and those below it hold, after their fetches have ended and before
+        the engine and the layout are closed; idempotent."""

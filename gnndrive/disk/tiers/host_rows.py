@@ -2,7 +2,8 @@
 
 For strategies whose hottest rows are known (DiskGNN §4.2): the hottest stay on the device, the next
 ones here, and only the others are read. The rows are read once, beginning with the first fetch;
-until all of them are there, fetches bring them from the tier below.
+until all of them are there, fetches bring them from the tier below. A thread of the tier copies the
+rows of a batch, because they may be hundreds of megabytes and the event loop has other work.
 
 When not to use it: for a feature buffer in host memory, which holds its rows itself.
 """
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import numpy as np
 
 from gnndrive.common.array_pool import keep_from_children, private_map
-from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.limits import named_limit
 from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 
@@ -35,6 +38,7 @@ class HostRows(Tier):
 
     Raises:
         MemoryError: there is no memory for the rows.
+        ConfigError: the system refuses to start a thread.
     """
 
     name = "host-rows"
@@ -44,10 +48,15 @@ class HostRows(Tier):
         self.first, self.end, self.row_bytes = first, end, row_bytes
         self._filling: asyncio.Task[None] | None = None
         self._valid = np.zeros(end - first, np.bool_)
-        self._full = False
+        self._part: Fetch | None = None  # what the filling task waits for
+        self._full = self._closed = False
         self._map = private_map((end - first) * row_bytes) if end > first else None
-        if self._map is not None:
-            keep_from_children(self._map)
+        if self._map is None:
+            return
+        keep_from_children(self._map)
+        self._thread = ThreadPoolExecutor(1, "gnndrive-host-rows")
+        with named_limit():
+            self._thread.submit(int)  # starts the thread, so that none is refused during a fetch
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
@@ -72,12 +81,39 @@ class HostRows(Tier):
         here[here] = self._valid[rows[here] - self.first]
         rest = self._below.fetch(rows[~here], places[~here], landing)
         kept, served = rows[here] - self.first, places[here]
-        memory = self._landing()
+        if not len(kept):
+            return rest
+        arguments = self._landing(), kept, served, landing
+        try:
+            copied = asyncio.get_running_loop().run_in_executor(
+                self._thread, self._copy, *arguments
+            )
+        except RuntimeError:  # the interpreter is ending, and executors take no more work
+            self._copy(*arguments)
+            copied = asyncio.get_running_loop().create_future()
+            copied.set_result(None)
+        return _Fetch(served, copied, rest)
+
+    def _copy(
+        self, memory: Landing, kept: Int64Array, served: Int32Array, landing: Landing
+    ) -> None:
+        """Copy the rows `kept` of this tier to the places `served`."""
         lib.gd_spread(
             ffi.cast("uint8_t *", memory.address), pointer(kept), len(kept), self.row_bytes,
             pointer(served), landing.slot_stride, ffi.cast("uint8_t *", landing.address),
         )  # fmt: skip
-        return _Fetch(served, rest)
+
+    async def aclose(self) -> None:
+        """See `Tier.aclose`; ends the filling, waits for copies, and frees the rows."""
+        self._closed = True
+        if self._part is not None:
+            self._part.cancel()
+        if self._filling is not None and not self._filling.done():
+            await asyncio.wait([self._filling])
+        if self._map is not None:
+            self._map = None
+            self._thread.shutdown()
+        await self._below.aclose()
 
     def _landing(self) -> Landing:
         assert self._map is not None
@@ -86,36 +122,60 @@ class HostRows(Tier):
 
     async def _fill(self) -> None:
         """Bring all kept rows, part after part. A row that cannot be read is not kept, so that each
-        batch that needs it gets the error. After a cancellation a later fetch goes on."""
-        missing = np.flatnonzero(~self._valid)
-        for start in range(0, len(missing), PART_ROWS):
-            rows = missing[start : start + PART_ROWS]
-            try:
-                part = self._below.fetch(rows + self.first, rows.astype(np.int32), self._landing())
-            except ClosedError:
+        batch that needs it gets the error. After a cancellation or an error a later fetch goes
+        on."""
+        for start in range(0, len(self._valid), PART_ROWS):
+            rows = start + np.flatnonzero(~self._valid[start : start + PART_ROWS])
+            if len(rows) and not await self._fill_part(rows):
                 return
-            async for stretch in part:
-                self._valid[stretch.slots] = True
-                if (stretch.failures["error"] == errno.ECANCELED).any():
-                    return
         self._full = True
+
+    async def _fill_part(self, rows: Int64Array) -> bool:
+        """Bring some of the kept rows; returns whether each has landed or cannot be read."""
+        if self._closed:
+            return False
+        cancelled = False
+        try:
+            part = self._below.fetch(rows + self.first, rows.astype(np.int32), self._landing())
+            self._part = part
+            async for stretch in part:  # to its end: reads that were started go on
+                self._valid[stretch.slots] = True
+                cancelled |= bool((stretch.failures["error"] == errno.ECANCELED).any())
+        except Exception:  # no batch waits for this; those that need the rows get their own error
+            return False
+        finally:
+            self._part = None
+        return not cancelled
 
 
 class _Fetch:
-    """First the rows that are kept, then those from below as they come."""
+    """First the rows that are kept, when they are copied, then those from below as they come."""
 
-    def __init__(self, served: Int32Array, rest: Fetch) -> None:
-        self._served, self._rest = served, rest
+    def __init__(self, served: Int32Array, copied: asyncio.Future[None], rest: Fetch) -> None:
+        self._served, self._copied, self._rest = served, copied, rest
 
     def __aiter__(self) -> AsyncIterator[Stretch]:
         return self._stretches()
 
     async def _stretches(self) -> AsyncIterator[Stretch]:
-        if len(self._served):
-            yield Stretch(self._served)
+        await self._wait_for_copy()
+        yield Stretch(self._served)
         async for stretch in self._rest:
             yield stretch
 
+    async def _wait_for_copy(self) -> None:
+        """Wait until the rows are copied. A thread cannot be cancelled: when cancelled, this waits,
+        too, because it writes to the landing, and then raises CancelledError."""
+        cancelled: asyncio.CancelledError | None = None
+        while not self._copied.done():
+            try:
+                await asyncio.wait([self._copied])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        self._copied.result()
+
     def cancel(self) -> None:
-        """See `Fetch.cancel`."""
+        """See `Fetch.cancel`; the copy goes on to its end."""
         self._rest.cancel()

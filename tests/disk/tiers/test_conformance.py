@@ -115,7 +115,8 @@ class Bench:
         return await self.end(self.fetch(rows, slots), rows, slots)
 
     async def close(self) -> None:
-        """Close what the tier was made over."""
+        """Close the tier and what it was made over."""
+        await self.tier.aclose()
         await self.engine.aclose()
         self.layout.close()
 
@@ -158,9 +159,15 @@ def each_row_lands_once(kind: type[Tier], folder: Path) -> None:
 
 
 def a_fetch_starts_in_the_call(kind: type[Tier], folder: Path) -> None:
-    """And goes on whether anything listens or not."""
+    """And goes on whether anything listens or not; also if rows have been fetched before."""
 
     async def main(bench: Bench) -> None:
+        for seed in range(3):
+            await started(bench)
+            await bench.bring(*some(150, seed))
+
+    async def started(bench: Bench) -> None:
+        bench.rows[:] = 0xEE
         bench.engine.paused = True
         rows, slots = some(40, 0)
         fetch = bench.fetch(rows, slots)
@@ -250,6 +257,20 @@ def what_cannot_be_asked_for_is_refused(kind: type[Tier], folder: Path) -> None:
     on_a_bench(kind, folder, main)
 
 
+def closing_ends_what_the_tier_does_itself(kind: type[Tier], folder: Path) -> None:
+    """Before the engine is closed, whenever it is closed, and twice."""
+
+    async def main(bench: Bench) -> None:
+        others = asyncio.all_tasks()
+        await bench.bring(*some(10, 0))
+        for _ in range(2):
+            await bench.tier.aclose()
+            assert asyncio.all_tasks() == others, "a task is left"
+            assert not bench.engine.inflight, "a read is left"
+
+    on_a_bench(kind, folder, main)
+
+
 def errors_name_the_file(kind: type[Tier], folder: Path) -> None:
     named: list[str] = []
 
@@ -289,6 +310,7 @@ CONTRACT = (
     cancelling_fails_what_was_not_started,
     a_bad_sector_fails_the_rows_in_it,
     what_cannot_be_asked_for_is_refused,
+    closing_ends_what_the_tier_does_itself,
     errors_name_the_file,
     epochs_deliver_every_row,
 )
