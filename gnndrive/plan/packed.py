@@ -312,9 +312,10 @@ def packed_room(
     if device_memory:
         requirements = replace(requirements, device_memory=device_memory)
         device_memory -= 2 * requirements.batch_bytes
-    hot_rows = sum(each.rows for each in requirements.tables)
-    items = packed_items(requirements, sizes, hot_rows)
     host = int(DEFAULT_SHARE * left_memory())
+    most = (request.buffer or request.memory or host) + max(device_memory, 0)
+    hot_rows = sum(min(each.rows, most // each.row_bytes) for each in requirements.tables)
+    items = packed_items(requirements, sizes, hot_rows)
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
