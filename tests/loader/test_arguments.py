@@ -275,7 +275,7 @@ def test_a_timeout_that_is_long_enough(make: Make) -> None:
     ],
 )
 def test_an_argument_that_cannot_work_is_named(make: Make, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name if name != "strategy" else "there are: gnndrive"):
+    with pytest.raises(ConfigError, match=name if name != "strategy" else "there are: diskgnn, gnndrive"):
         make(**{name: value})
 
 
