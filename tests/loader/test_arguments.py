@@ -275,7 +275,8 @@ def test_a_timeout_that_is_long_enough(make: Make) -> None:
     ],
 )
 def test_an_argument_that_cannot_work_is_named(make: Make, name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=name if name != "strategy" else "there are: diskgnn, gnndrive"):
+    named = {"strategy": "there are: diskgnn, gnndrive"}.get(name, name)
+    with pytest.raises(ConfigError, match=named):
         make(**{name: value})
 
 
