@@ -116,6 +116,13 @@ def test_two_iterators_at_once(replay: Replay, graph: Data) -> None:
             list(iterator)
 
 
+def test_two_loaders_at_once(replay: Replay) -> None:
+    """They share the pack's files and nothing else."""
+    expected = list(replay())
+    for batches in zip(replay(), replay(), expected, strict=True):
+        assert_all_same([batches[0], batches[1]], [batches[2]] * 2)
+
+
 @pytest.mark.parametrize("engine", ["uring", "threads", "simulated"])
 @pytest.mark.parametrize("after", [0, 1, 5])
 def test_leaving_in_the_middle_and_beginning_again(
