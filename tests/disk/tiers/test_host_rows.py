@@ -286,6 +286,6 @@ def test_a_later_fetch_fills_after_an_error(error: Exception) -> None:
 
 
 def _run_and_collect(main: Coroutine[Any, Any, None]) -> None:
-    """Run it and collect what is left, so that asyncio reports errors that nobody asked for."""
+    """Run a coroutine, then collect garbage: asyncio reports exceptions that no code retrieved."""
     run(main)
     gc.collect()
