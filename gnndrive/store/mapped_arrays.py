@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.files import FileStatus
-from gnndrive.store.format import DATA_OFFSET, ArrayInfo, StoreInfo, torch_dtype
-from gnndrive.store.loading import info_status, load_checked, open_checked, read_info
+from gnndrive.store.format import DATA_OFFSET, STORE_JSON, ArrayInfo, StoreInfo, torch_dtype
+from gnndrive.store.loading import load_checked, open_checked, read_info
+from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.overlay import Overlay
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
 _KEPT_BYTES_MAX = 64 << 20  # what is made of the store and larger is made again at each use
+
+
+def _is_same(path: Path, info: StoreInfo) -> bool:
+    """Whether a folder holds the same store again, such as a copy."""
+    return read_info(path) == info.own
 
 
 class MappedArrays:
@@ -55,45 +62,31 @@ class MappedArrays:
     ) -> None:
         # `Store` refuses to set these by assignment, because attributes of a graph are set so.
         self.__dict__.update(path=path, info=info, overlay=Overlay())
-        self._status = status
+        self._folder = OpenedFolder(
+            path / STORE_JSON, partial(_is_same, path, info),
+            f"{path} was overwritten or removed since it was opened: open it again with "
+            "gnndrive.open, and make a new loader", status,
+        )  # fmt: skip
         self._index_pointers = index_pointers
         self._maps: dict[str, np.memmap[Any, Any]] = {}  # by file
         self._kept: dict[str, torch.Tensor] = {}  # by file, or by what was made
 
     def check_unchanged(self) -> None:
-        """Check that the folder still holds the store that was opened.
-
-        A store is overwritten by putting another folder in its place, so a file that was opened
-        before this check is of the store that was opened, and is so from then on. Attributes that
-        are added leave store.json as it is.
+        """Check that the folder still holds the store that was opened. Attributes that are added
+        leave store.json as it is.
 
         Raises:
             StoreError: the store was overwritten or removed.
         """
-        status: FileStatus = ()
-        with suppress(StoreError):
-            status = info_status(self.path)
-            if status != self._status and read_info(self.path) == self.info.own:
-                self._status = status  # the same store again, such as a copy
-        if status != self._status:
-            raise StoreError(
-                f"{self.path} was overwritten or removed since it was opened: open it again with "
-                "gnndrive.open, and make a new loader"
-            )
+        self._folder.check_unchanged()
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def unchanged(self) -> AbstractContextManager[None]:
         """Check after the block, which opens files by their paths, whose files they are.
 
         Raises:
             StoreError: the store was overwritten or removed.
         """
-        try:
-            yield
-        except StoreError:
-            self.check_unchanged()
-            raise
-        self.check_unchanged()
+        return self._folder.unchanged()
 
     def _find(self, name: str) -> ArrayInfo:
         full = name if "/" in name else f"nodes/{name}"

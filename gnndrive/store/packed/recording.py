@@ -12,9 +12,10 @@ When not to use it: while the pack is being made; then its samples have no place
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ from gnndrive.common.records import (
     TableFile,
 )
 from gnndrive.store.feature_tables import FeatureTable
-from gnndrive.store.files import FileStatus, file_status, open_plain, read_plain
+from gnndrive.store.files import open_plain, read_plain
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo
+from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.packed.encoding import Sections, rows_of, section_name
 from gnndrive.store.packed.format import MEND, PACK_JSON, PackInfo, open_pack, table_checksums
 from gnndrive.store.packed.hot import BANDS
@@ -72,6 +74,11 @@ def recorded_sizes(schema: Schema, index: Int64Array) -> RecordedSizes:
     edges = {type: most("row", type) for type in schema.edge_types}
     record = int(index[:, schema.column["bytes"]].max(initial=0))
     return RecordedSizes(nodes, edges, record, index.nbytes)
+
+
+def _is_same(path: Path, info: PackInfo) -> bool:
+    """Whether a folder holds the same pack again: pack.json has the checksums of all files."""
+    return open_pack(path) == info
 
 
 class Recording:
@@ -117,7 +124,11 @@ class Recording:
         self.hot_rows: dict[str, int] = {}
         self.band_ends: dict[str, Int64Array] = {}
         self.band_uses: dict[str, Int64Array] = {}
-        self._status: FileStatus | None = None  # of pack.json; None: not known yet
+        # A pack that is replaced between `open_pack` and this is noticed at the first check.
+        self._folder = OpenedFolder(
+            path / PACK_JSON, partial(_is_same, path, info),
+            f"the pack {path} was removed or replaced since it was opened: make a new loader",
+        )  # fmt: skip
         with self.unchanged():
             self.index = read_index(path, info.epochs * info.batches, len(info.schema.columns))
             self.files = {table.name: self._file(table) for table in tables}
@@ -133,39 +144,13 @@ class Recording:
         """The number of batches of all recorded epochs."""
         return len(self.index)
 
-    def check_unchanged(self) -> None:
-        """Check that the folder still holds the pack that was opened, or a copy of it.
-
-        A pack is removed or replaced as a whole folder, so a file that was opened before this check
-        is of the pack that was opened.
-
-        Raises:
-            StoreError: the pack was removed or replaced.
-        """
-        status: FileStatus = ()
-        with suppress(OSError, StoreError):
-            status = file_status(self.path / PACK_JSON)
-            if status != self._status and open_pack(self.path) == self.info:
-                self._status = status  # pack.json has the checksums of all files
-        if status != self._status:
-            raise StoreError(
-                f"the pack {self.path} was removed or replaced since it was opened: make a new "
-                "loader"
-            )
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def unchanged(self) -> AbstractContextManager[None]:
         """Check after the block, which opens files of the pack by their paths, that they are its.
 
         Raises:
             StoreError: the pack was removed or replaced.
         """
-        try:
-            yield
-        except StoreError:
-            self.check_unchanged()
-            raise
-        self.check_unchanged()
+        return self._folder.unchanged()
 
     def _damaged(self, why: str) -> StoreError:
         return StoreError(f"{self.path} is damaged ({why}): {MEND}")
