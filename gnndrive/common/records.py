@@ -40,7 +40,7 @@ class Seeds:
     """The seeds of one batch.
 
     Attributes:
-        index: the batch's number in its epoch, from 0.
+        index: the batch's place among those that this process loads in the epoch, from 0.
         node: global node ids, int64 [batch_size]; for seed edges only its length has a meaning.
         input_id: what PyG calls `input_id`: positions in `input_nodes`, or node ids if the input
             nodes are a mask; int64 [batch_size].
@@ -48,6 +48,7 @@ class Seeds:
             read the graph; None: `node` alone describes the seeds.
         of_edges: whether the seeds are edges, and `given` makes an EdgeSamplerInput.
         type: the node or edge type of the seeds; None in a homogeneous graph.
+        dealt: the batch's number among the batches of all ranks; None: there is one rank.
     """
 
     index: int
@@ -56,6 +57,12 @@ class Seeds:
     given: Callable[[], Any] | None = None
     of_edges: bool = False
     type: NodeKey | EdgeKey = None
+    dealt: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The batch's number in its epoch, which its random draws depend on: `dealt` or `index`."""
+        return self.index if self.dealt is None else self.dealt
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,9 @@ class Assembly:
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self._seeds_max, counts, types.edges, degrees)
-        counts_of = {name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS}
+        counts_of: dict[str, Any] = {
+            name: None if own[name] == "auto" else own[name] for name in STAGE_COUNTS
+        }
         request = PlanRequest(
             store=self.store,
             tables=tuple(self.collate.tables),

@@ -89,7 +89,7 @@ class EpochAssembly:
                 sampler gave the batch up although it is no larger than planned.
             StoreError, ReadError: sampling it failed.
         """
-        self._plan_for(seeds, batch_key(self._seed, self._number, seeds.index), size)
+        self._plan_for(seeds, batch_key(self._seed, self._number, seeds.number), size)
 
     def _plan_for(self, seeds: Seeds, key: int, size: Bounds | None) -> None:
         # If this is refused because another epoch is running, a later one begins with it.

@@ -91,7 +91,7 @@ def _sample(
     """In a worker thread: return the sampled batch and the seconds that it took."""
     started = perf_counter()
     inputs = epoch.inputs
-    key = batch_key(inputs.seed, inputs.number, seeds.index)
+    key = batch_key(inputs.seed, inputs.number, seeds.number)
     topologies = [topology.in_group(combined) for topology in epoch.topologies]
     try:
         sample = inputs.sampler.sample(seeds, key, topologies)

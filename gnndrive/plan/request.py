@@ -85,6 +85,9 @@ class PlanRequest:
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
         recording: the pack that the loader replays; None: it draws its batches.
+        ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
+            all of them.
+        shared: whether one host service has the feature buffer and the adjacency of all of them.
     """
 
     store: Store
@@ -117,6 +120,8 @@ class PlanRequest:
     staging_bytes: int
     disk: Disk
     recording: Recording | None = None
+    ranks: int = 1
+    shared: bool = False
 
 
 def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:
