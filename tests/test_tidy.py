@@ -15,11 +15,11 @@ import pytest
 from gnndrive.common import plugins
 from tests.project_files import ROOT, files, named
 
-ENTRIES = 14
+ENTRIES = 15
 # Who may import whom: a folder may import itself and those below it in this list.
 ORDER = [
-    "__init__", "cli", "testing", "inference", "loader", "plan", "strategies", "pipeline", "pyg",
-    "sampling", "buffer", "disk", "store", "common",
+    "__init__", "cli", "testing", "inference", "loader", "plan", "host", "strategies", "pipeline",
+    "pyg", "sampling", "buffer", "disk", "store", "common",
 ]  # fmt: skip
 # The kinds of plug-ins, each a folder of implementations found by name.
 KINDS = [

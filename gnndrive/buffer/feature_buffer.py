@@ -65,6 +65,10 @@ class FeatureBuffer:
         self._rows_missing = 0  # rows fetched for the sweep at the head of the queue
         self.missing_share = 1.0
 
+    def row_bytes(self, table: str) -> int:
+        """Bytes of a row of a table."""
+        return self.tables[table].row_bytes
+
     # ---- announcements of later batches ----
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:

@@ -97,7 +97,7 @@ class Lease:
         the slots of a piece are released while the others are being copied (rule 9)."""
 
         def copied_from(begin: int) -> None:
-            self._loop.call_soon_threadsafe(self._release_tail, table, begin)
+            self._loop.call_soon_threadsafe(self.release_tail, table, begin)
 
         assert table not in self._gathered, "other rows may be in these slots now"
         self._gathered.add(table)
@@ -106,7 +106,11 @@ class Lease:
         self._fences.append(fence)
         return rows
 
-    def _release_tail(self, table: str, begin: int) -> None:
+    def holds(self, table: str, begin: int) -> bool:
+        """Whether the slots of the table's rows from number `begin` on are held still."""
+        return not self.released and 0 <= begin <= self._held[table]
+
+    def release_tail(self, table: str, begin: int) -> None:
         """In the loop: release the slots of a table's rows from `begin` on, if still held."""
         if self.released or self._gate.retired:
             return

@@ -68,5 +68,28 @@ class LateError(GNNDriveError, RuntimeError):
     """A batch took longer than the loader's `timeout`; the caller may ask the iterator again."""
 
 
+class PeerError(GNNDriveError, RuntimeError):
+    """Another rank of this loader has died, so that the ranks cannot go on together.
+
+    Attributes:
+        rank: which one.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        super().__init__(
+            f"rank {rank} has died or was killed (see its output, or dmesg if memory ran out): "
+            "start the ranks again, as torchrun's --max-restarts does, and resume with the "
+            "loader's state"
+        )
+
+    def __reduce__(self) -> tuple[type[PeerError], tuple[int]]:
+        return (type(self), (self.rank,))
+
+
+class HostServiceError(GNNDriveError, RuntimeError):
+    """The host service, which loads for the ranks of a host, has ended or failed."""
+
+
 class ClosedError(GNNDriveError, RuntimeError):
     """The loader, iterator or engine was closed before the call on it ended."""

@@ -17,6 +17,7 @@ from functools import partial
 from time import perf_counter
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
+from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
@@ -220,7 +221,9 @@ class Runtime:
         self._tasks.pop(run, None)
         run.epoch.output.finish(None)
         try:
-            self._buffers.give(run.epoch.buffer)
+            buffer = run.epoch.buffer
+            assert isinstance(buffer, FeatureBuffer)
+            self._buffers.give(buffer)
             if not task.cancelled():
                 task.result()  # if ending the epoch failed, the loop's exception handler reports it
         finally:

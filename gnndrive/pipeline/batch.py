@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gnndrive.buffer.lease import Lease
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.pipeline.leases import BatchLease
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Extracted:
     seeds: Seeds
     sample: Sample | Subgraph
     rows: Mapping[str, Int64Array]
-    lease: Lease
+    lease: BatchLease
 
 
 @dataclass(frozen=True, slots=True)

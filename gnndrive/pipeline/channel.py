@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -26,7 +27,62 @@ class ChannelEnded(Exception):
     """The channel has ended: it takes no more reservations, or every item was taken."""
 
 
-class Channel(Generic[Item]):
+class Source(ABC, Generic[Item]):
+    """What a stage takes items from; `change_of` waits for its changes.
+
+    Attributes:
+        bound: the most places that are reserved and not yet taken; None: no limit.
+        taken: how many items were taken, or in an ordered channel the index of the next one.
+    """
+
+    bound: int | None = None
+    taken = 0
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    @property
+    @abstractmethod
+    def room(self) -> int:
+        """Free places."""
+
+    @property
+    @abstractmethod
+    def under_way(self) -> int:
+        """Places reserved and not yet taken: items that are being made or were put."""
+
+    @property
+    @abstractmethod
+    def coming(self) -> int:
+        """Items that are yet to be taken; `sys.maxsize` if that is not known."""
+
+    @abstractmethod
+    async def arrival(self) -> None:
+        """Wait until an item can be taken.
+
+        Raises:
+            ChannelEnded: every item was taken.
+        """
+
+    @abstractmethod
+    def peek(self, most: int) -> list[Item]:
+        """The items, up to `most`, that can be taken without waiting, in their order."""
+
+    @abstractmethod
+    def take_now(self, count: int = 1) -> list[Item]:
+        """Take the first `count` items, which `peek(count)` must have returned. What the caller
+        does before its next await happens in the order of the items (rule 1)."""
+
+    def _wake_waiters(self) -> None:
+        # Wakes all of them: if only one were woken and then cancelled before it looked, the wake-up
+        # would be lost.
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Channel(Source[Item]):
     """Passes numbered items from one stage to the next.
 
     Args:
@@ -36,6 +92,7 @@ class Channel(Generic[Item]):
     """
 
     def __init__(self, bound: int | None, ordered: bool = True, first: int = 0) -> None:
+        super().__init__()
         self.bound = bound
         self.ordered = ordered
         self.reserved = first
@@ -44,7 +101,6 @@ class Channel(Generic[Item]):
         self._items: list[tuple[int, Item]] = []
         self._arrivals = 0
         self._total: int | None = None
-        self._waiters: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
         """Items that were put and not yet taken, those that wait for an older one included."""
@@ -52,7 +108,7 @@ class Channel(Generic[Item]):
 
     @property
     def under_way(self) -> int:
-        """Places reserved and not yet taken: items that are being made or were put."""
+        """See `Source.under_way`."""
         return self.reserved - self.taken
 
     async def reserve(self, count: int = 1) -> int:
@@ -73,7 +129,7 @@ class Channel(Generic[Item]):
 
     @property
     def room(self) -> int:
-        """Free places."""
+        """See `Source.room`."""
         return sys.maxsize if self.bound is None else self.bound - self.under_way
 
     def reserve_now(self, count: int = 1) -> int:
@@ -107,11 +163,7 @@ class Channel(Generic[Item]):
         return self.take_now()[0]
 
     async def arrival(self) -> None:
-        """Wait until `take` would return at once.
-
-        Raises:
-            ChannelEnded: every item was taken.
-        """
+        """See `Source.arrival`."""
         while not self._ready():
             if self._total is not None and self.taken >= self._total:
                 raise ChannelEnded
@@ -119,11 +171,11 @@ class Channel(Generic[Item]):
 
     @property
     def coming(self) -> int:
-        """Items that are yet to be taken; `sys.maxsize` until `end` is called."""
+        """See `Source.coming`; not known until `end` is called."""
         return sys.maxsize if self._total is None else self._total - self.taken
 
     def peek(self, most: int) -> list[Item]:
-        """The items that up to `most` calls of `take` would return without waiting."""
+        """See `Source.peek`."""
         found: list[Item] = []
         for rank, item in heapq.nsmallest(most, self._items, key=itemgetter(0)):
             if self.ordered and rank != self.taken + len(found):
@@ -132,8 +184,7 @@ class Channel(Generic[Item]):
         return found
 
     def take_now(self, count: int = 1) -> list[Item]:
-        """Take the first `count` items, which `peek(count)` must have returned. What the caller
-        does before its next await happens in the order of the items (rule 1)."""
+        """See `Source.take_now`."""
         taken: list[Item] = []
         for _ in range(count):
             assert self._ready()
@@ -151,16 +202,8 @@ class Channel(Generic[Item]):
     def _ready(self) -> bool:
         return bool(self._items) and (not self.ordered or self._items[0][0] == self.taken)
 
-    def _wake_waiters(self) -> None:
-        # Wakes all of them: if only one were woken and then cancelled before it looked, the wake-up
-        # would be lost.
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
 
-
-async def change_of(*channels: Channel[Any]) -> None:
+async def change_of(*channels: Source[Any]) -> None:
     """Wait until an item is put into one of `channels` or taken from it, or until one ends."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     for channel in channels:

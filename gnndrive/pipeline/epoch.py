@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.lease import Lease
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.leases import BatchBuffer, BatchLease
 from gnndrive.pipeline.output_queue import OutputQueue, References
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
@@ -120,7 +119,7 @@ class Epoch:
 
     inputs: EpochInputs
     topologies: Sequence[Topology]
-    buffer: FeatureBuffer
+    buffer: BatchBuffer
     workers: Workers
     stages: Stages
     counters: Counters
@@ -132,13 +131,13 @@ class Epoch:
         order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
-        self.releasing: Channel[Lease] = Channel(None)
+        self.releasing: Channel[BatchLease] = Channel(None)
         self.picking = asyncio.Lock()
 
     def count_batch(self, item: Extracted, gather_s: float) -> None:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""
-        counters, tables = self.counters, self.buffer.tables
-        wanted = sum(len(rows) * tables[name].row_bytes for name, rows in item.rows.items())
+        counters, row_bytes = self.counters, self.buffer.row_bytes
+        wanted = sum(len(rows) * row_bytes(name) for name, rows in item.rows.items())
         with counters.lock:
             counters.batches += 1
             counters.rows += item.sample.num_nodes

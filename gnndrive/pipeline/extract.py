@@ -17,18 +17,59 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from time import perf_counter
+from typing import Any, Protocol
 
-from gnndrive.buffer.admission_queue import Ticket
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
-from gnndrive.pipeline.channel import ChannelEnded, change_of
-from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.channel import Channel, ChannelEnded, Source, change_of
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.leases import BatchBuffer
 
 SWEEP_MAX = 4
 FEW_MISSING = 0.1  # below this share of missing rows, reading is not the bottleneck
 
 
-async def extract_stage(epoch: Epoch) -> None:
+class Extracting(Protocol):
+    """What the stage needs of an `Epoch`; the host service has it for several ranks."""
+
+    @property
+    def extracting(self) -> Source[Sampled | Failed]:
+        """Where samples are taken from."""
+        ...
+
+    @property
+    def training(self) -> Channel[Extracted | Failed]:
+        """Where extracted batches are put."""
+        ...
+
+    @property
+    def buffer(self) -> BatchBuffer:
+        """Admits the batches."""
+        ...
+
+    @property
+    def stages(self) -> Stages:
+        """How many tasks there are, and how many batches a sweep may have."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """Counts the seconds of extraction."""
+        ...
+
+    @property
+    def together(self) -> int:
+        """Samples that arrive together, see `Epoch`."""
+        ...
+
+    @property
+    def picking(self) -> asyncio.Lock:
+        """Held by the task that chooses the next samples."""
+        ...
+
+
+async def extract_stage(epoch: Extracting) -> None:
     """Extract batch after batch until the samples end."""
     while True:
         try:
@@ -49,7 +90,7 @@ async def extract_stage(epoch: Epoch) -> None:
                 epoch.buffer.leave(ticket)
 
 
-async def _next_sweep_size(epoch: Epoch) -> int:
+async def _next_sweep_size(epoch: Extracting) -> int:
     """Wait until a sweep can start, and return how many of the ready samples it has.
 
     The training queue has a place for each of them. While other batches are extracted this waits
@@ -69,6 +110,10 @@ async def _next_sweep_size(epoch: Epoch) -> int:
     held, full = 1, False
     while True:
         ready = extracting.peek(most)
+        if len(ready) < held:  # the host service's ranks may give up batches that are ready
+            await extracting.arrival()
+            held, full = 1, False
+            continue
         while held < len(ready) and not full:
             full = not epoch.buffer.fits_together(
                 [_rows_needed(item) for item in ready[: held + 1]]
@@ -93,8 +138,8 @@ def _rows_needed(item: Sampled | Failed) -> tuple[int, Mapping[str, Int64Array]]
 
 
 def _join_admission_queue(
-    epoch: Epoch, items: list[Sampled | Failed]
-) -> deque[tuple[Sampled, Ticket]]:
+    epoch: Extracting, items: list[Sampled | Failed]
+) -> deque[tuple[Sampled, Any]]:
     """Join the admission queue with a sweep; put failed batches into the training queue."""
     sampled = [item for item in items if isinstance(item, Sampled)]
     for item in items:
@@ -104,7 +149,7 @@ def _join_admission_queue(
     return deque(zip(sampled, tickets, strict=True))
 
 
-async def _extract_one(epoch: Epoch, item: Sampled, ticket: Ticket) -> None:
+async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
     """Wait for a batch's lease and rows; put it, or its error, into the training queue."""
     started = perf_counter()
     index = item.seeds.index

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from gnndrive.buffer.lease import Lease
 from gnndrive.pipeline.batch import Extracted, Failed
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
+from gnndrive.pipeline.leases import BatchLease
 
 
 class EpochFailed(Exception):
@@ -60,7 +60,7 @@ def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object
         epoch.output.put(batch, memory)
 
 
-def _put_lease_once(epoch: Epoch, number: int, lease: Lease) -> Callable[[], None]:
+def _put_lease_once(epoch: Epoch, number: int, lease: BatchLease) -> Callable[[], None]:
     """A function that puts `lease` into the releasing queue, at its first call only."""
     held = [lease]
 

@@ -1,0 +1,99 @@
+"""`Arena`: the memory in which a rank hands row ids to the host service and gets aliases back.
+
+It has places for batches. A rank writes a batch's row ids into a free place and announces it; the
+service copies them, because the rank could change them later, and writes the batch's aliases into
+the same place when its rows are valid. A page with the service's counters comes before the places.
+Both sides write; the service checks every number that it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.host.messages import ProtocolError
+
+PAGE = 4096
+COUNTERS = (
+    "hits", "repeats", "waits", "loads", "evictions", "requests", "bytes", "retries",
+)  # fmt: skip
+"""What the service counts, for all ranks together; see `NeighborLoader.stats`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaShape:
+    """The size of an arena.
+
+    Attributes:
+        places: how many batches it has room for.
+        rows_max: the most rows of a batch, for each table.
+    """
+
+    places: int
+    rows_max: tuple[int, ...]
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of a place: for each table the number of rows, the rows and their aliases."""
+        tables = len(self.rows_max)
+        nbytes = 8 * tables + 12 * sum(self.rows_max)
+        return -(-nbytes // PAGE) * PAGE
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arena; pages that no batch needs are never allocated."""
+        return PAGE + self.places * self.place_bytes
+
+
+class Arena:
+    """An arena in shared memory.
+
+    Args:
+        shape: its size.
+        memory: uint8, at least `shape.nbytes`.
+    """
+
+    def __init__(self, shape: ArenaShape, memory: npt.NDArray[np.uint8]) -> None:
+        assert len(memory) >= shape.nbytes
+        self.shape, self._memory = shape, memory
+        self.counters: Int64Array = memory[: 8 * len(COUNTERS)].view(np.int64)
+        starts = accumulate((8 * most for most in shape.rows_max), initial=8 * len(shape.rows_max))
+        *self._rows_at, aliases = starts
+        *self._alias_at, _ = accumulate((4 * most for most in shape.rows_max), initial=aliases)
+
+    def _counts(self, place: int) -> Int64Array:
+        start = PAGE + place * self.shape.place_bytes
+        return self._memory[start : start + 8 * len(self.shape.rows_max)].view(np.int64)
+
+    def _rows(self, place: int, table: int, count: int) -> Int64Array:
+        start = PAGE + place * self.shape.place_bytes + self._rows_at[table]
+        return self._memory[start : start + 8 * count].view(np.int64)
+
+    def write_rows(self, place: int, rows: Sequence[Int64Array]) -> None:
+        """Write a batch's row ids, int64 [n] for each table."""
+        for table, ids in enumerate(rows):
+            assert len(ids) <= self.shape.rows_max[table], "a batch larger than any can be"
+            self._rows(place, table, len(ids))[:] = ids
+        self._counts(place)[:] = [len(ids) for ids in rows]
+
+    def read_rows(self, place: int) -> list[Int64Array]:
+        """Copy a batch's row ids, int64 [n] for each table.
+
+        Raises:
+            ProtocolError: there are more of them than a place has room for.
+        """
+        counts = [int(count) for count in self._counts(place)]
+        for count, most in zip(counts, self.shape.rows_max, strict=True):
+            if not 0 <= count <= most:
+                raise ProtocolError(f"a batch has {count:,} rows of a table, at most {most:,} can")
+        return [self._rows(place, table, count).copy() for table, count in enumerate(counts)]
+
+    def alias(self, place: int, table: int, count: int) -> Int32Array:
+        """The aliases of a batch's rows of a table, int32 [count], a view."""
+        start = PAGE + place * self.shape.place_bytes + self._alias_at[table]
+        return self._memory[start : start + 4 * count].view(np.int32)

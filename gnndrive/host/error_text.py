@@ -1,0 +1,45 @@
+"""Errors as JSON objects: how the host service tells a rank why a batch failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gnndrive.common.errors import (
+    ClosedError,
+    ConfigError,
+    GNNDriveError,
+    HostServiceError,
+    ReadError,
+    StoreError,
+)
+
+_NAMED: Mapping[str, type[Exception]] = {
+    each.__name__: each for each in (ClosedError, ConfigError, StoreError, IndexError, MemoryError)
+}
+_TEXT_MAX = 8000  # characters of a message
+
+
+def error_text(error: BaseException) -> dict[str, Any]:
+    """An error as a JSON object."""
+    if isinstance(error, BaseExceptionGroup):
+        return error_text(error.exceptions[0])
+    if isinstance(error, ReadError):
+        return {"read": [error.path, error.offset, error.errno or 0]}
+    name = type(error).__name__
+    message = str(error) if name in _NAMED or isinstance(error, GNNDriveError) else repr(error)
+    return {"error": name, "message": message[:_TEXT_MAX]}
+
+
+def error_from(text: Mapping[str, Any]) -> Exception:
+    """The error that `error_text` made a JSON object of; a HostServiceError if a rank cannot have
+    it."""
+    match text:
+        case {"read": [str(path), int(offset), int(errno)]}:
+            return ReadError(path, offset, errno)
+        case {"error": str(name), "message": str(message)}:
+            kind = _NAMED.get(name)
+            if kind is None:
+                return HostServiceError(f"the host service failed: {message}")
+            return kind(message)
+    return HostServiceError("the host service failed and did not say why")

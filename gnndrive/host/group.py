@@ -1,0 +1,338 @@
+"""`Group`: the ranks of one loader on this host, and the feature buffer that they share.
+
+The service makes a group for its first rank and passes the ranks' messages to `handle`. The group
+announces their batches to the feature buffer, has the extract stage take them in the order of their
+turns (`turns.py`), and answers when a batch's rows are valid. It knows neither sockets nor disks,
+so a simulation can run it.
+
+A batch that is given up while it is being extracted stays until its rows are valid or have failed;
+then its lease is released at once. No user's code is waited for meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.lease import Lease
+from gnndrive.common.records import Int64Array, Sample, Seeds
+from gnndrive.host.arena import COUNTERS, Arena
+from gnndrive.host.error_text import error_text
+from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.turns import Turns
+from gnndrive.pipeline.batch import Extracted, Failed, Sampled
+from gnndrive.pipeline.channel import Channel, ChannelEnded
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.extract import extract_stage
+
+_NO_NODES: Int64Array = np.empty(0, np.int64)
+_NO_SAMPLE = Sample(
+    _NO_NODES, np.empty(0, np.int32), np.zeros(1, np.int32), np.empty(0, np.int32), (), ()
+)
+_STEP_BITS = 40  # of an order number, which is an epoch's number and a number within it
+
+
+class Stage(Enum):
+    """How far a batch has come."""
+
+    ANNOUNCED = auto()
+    JOINED = auto()  # it waits for its turn, or is being extracted
+    READY = auto()
+
+
+@dataclass(eq=False)
+class Batch:
+    """A rank's batch, from its announcement to its release.
+
+    Attributes:
+        member: whose it is.
+        epoch, step: see `Message`.
+        place: where its ids and aliases are in the rank's arena.
+        order: its number among the batches of all ranks, which increases with the turns.
+        rows: table name → row ids, int64 [n], checked by no one yet.
+        stage: how far it has come.
+        left: whether the rank has given it up.
+        lease: holds its rows once it is ready.
+    """
+
+    member: Member
+    epoch: int
+    step: int
+    place: int
+    order: int
+    rows: Mapping[str, Int64Array]
+    stage: Stage = Stage.ANNOUNCED
+    left: bool = False
+    lease: Lease | None = None
+
+
+@dataclass(eq=False)
+class Member:
+    """A rank of the group.
+
+    Attributes:
+        rank: its number.
+        arena: shared with it.
+        send: sends it a message; never waits.
+        batches: its batches by (epoch, step).
+        places: the places of its arena that are in use.
+    """
+
+    rank: int
+    arena: Arena
+    send: Callable[[Message], object]
+    batches: dict[tuple[int, int], Batch] = field(default_factory=dict)
+    places: set[int] = field(default_factory=set)
+
+
+class Group:
+    """The ranks of one loader, and their feature buffer.
+
+    Args:
+        ranks: the ranks of this host, which take turns from the start.
+        buffer: their feature buffer.
+        stages: how many extractors there are, and how many batches a sweep may have.
+        read_counters: returns what `COUNTERS` names, by name.
+
+    Attributes:
+        buffer, stages: the same.
+        extracting, training, picking, counters, together: see `pipeline.extract.Extracting`.
+        members: the ranks that have come and not left.
+    """
+
+    together = 1
+
+    def __init__(
+        self, ranks: Iterable[int], buffer: FeatureBuffer, stages: Stages,
+        read_counters: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:  # fmt: skip
+        self.ranks = tuple(sorted(ranks))
+        self.buffer, self.stages, self.counters = buffer, stages, Counters()
+        self.extracting: Turns[Sampled | Failed] = Turns(self.ranks)
+        self.training: Channel[Extracted | Failed] = Channel(None, ordered=False)
+        self.picking = asyncio.Lock()
+        self.members: dict[int, Member] = {}
+        self._read_counters = read_counters
+        self._by_order: dict[int, Batch] = {}
+        self._error: BaseException | None = None
+        self._lost: set[int] = set()
+        loop = asyncio.get_running_loop()
+        stages_run = [extract_stage(self) for _ in range(stages.extractors)]
+        self._tasks = [loop.create_task(each) for each in (*stages_run, self._answer())]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+
+    # ---- the ranks ----
+
+    def enter(self, rank: int, arena: Arena, send: Callable[[Message], object]) -> Member:
+        """A rank has come.
+
+        Raises:
+            ProtocolError: it is none of this group's, or has come before.
+        """
+        if rank not in self.ranks or rank in self.members or rank not in self.extracting.ranks:
+            raise ProtocolError(f"rank {rank} is none of {self.ranks}, or has come before")
+        member = self.members[rank] = Member(rank, arena, send)
+        for lost in self._lost:
+            send(Message(Kind.PEER_LOST, a=lost))
+        if self._error is not None:
+            send(Message(Kind.BROKEN, text=error_text(self._error)))
+        return member
+
+    def leave(self, member: Member, lost: bool) -> None:
+        """A rank has left; `lost`: without a word, so that the others get an error."""
+        del self.members[member.rank]
+        for batch in list(member.batches.values()):
+            self._give_up(batch)
+        self.extracting.drop(member.rank)
+        if lost:
+            self._lost.add(member.rank)
+            for other in self.members.values():
+                other.send(Message(Kind.PEER_LOST, a=member.rank))
+
+    def handle(self, member: Member, message: Message) -> None:
+        """Do what a rank's message says.
+
+        Raises:
+            ProtocolError: it makes no sense here.
+        """
+        handler = _HANDLERS.get(message.kind)
+        if handler is None:
+            raise ProtocolError(f"{message.kind.name} does not belong here")
+        handler(self, member, message)
+
+    def _batch(self, member: Member, message: Message, *stages: Stage) -> Batch:
+        """The batch that a message names, which must be at one of `stages`."""
+        batch = member.batches.get((message.epoch, message.step))
+        if batch is None or batch.left or batch.stage not in stages:
+            raise ProtocolError(
+                f"rank {member.rank}: {message.kind.name} of batch {message.step} of epoch "
+                f"{message.epoch}, which is not at that point"
+            )
+        return batch
+
+    def _announce(self, member: Member, message: Message) -> None:
+        epoch, step, place = message.epoch, message.step, message.a
+        world = len(self.ranks)
+        if not (0 <= step < (1 << _STEP_BITS) // world and epoch < 1 << (62 - _STEP_BITS)):
+            raise ProtocolError(f"there is no batch {step} of epoch {epoch}")
+        if (epoch, step) in member.batches or place in member.places:
+            raise ProtocolError(f"batch {step}, or place {place}, was announced before")
+        if not 0 <= place < member.arena.shape.places:
+            raise ProtocolError(f"there is no place {place}")
+        rows = dict(zip(self.buffer.tables, member.arena.read_rows(place), strict=True))
+        order = (epoch << _STEP_BITS) + step * world + self.ranks.index(member.rank)
+        batch = Batch(member, epoch, step, place, order, rows)
+        member.batches[epoch, step] = batch
+        member.places.add(place)
+        self.buffer.announce(order, rows)
+
+    def _withdraw(self, member: Member, message: Message) -> None:
+        self._give_up(self._batch(member, message, Stage.ANNOUNCED))
+
+    def _join(self, member: Member, message: Message) -> None:
+        batch = self._batch(member, message, Stage.ANNOUNCED)
+        seeds = Seeds(batch.order, _NO_NODES, _NO_NODES)
+        self._by_order[batch.order] = batch
+        batch.stage = Stage.JOINED
+        sampled = Sampled(seeds, _NO_SAMPLE, batch.rows)
+        self.extracting.join(member.rank, batch.epoch, batch.step, sampled)
+
+    def _leave(self, member: Member, message: Message) -> None:
+        batch = member.batches.get((message.epoch, message.step))
+        if batch is not None:  # else its end, FAILED or LEFT, is on its way
+            self._give_up(batch)
+
+    def _release_tail(self, member: Member, message: Message) -> None:
+        batch, names = self._batch(member, message, Stage.READY), list(self.buffer.tables)
+        assert batch.lease is not None
+        if not 0 <= message.a < len(names) or not batch.lease.holds(names[message.a], message.b):
+            raise ProtocolError(f"batch {message.step} has no rows from {message.b} on")
+        batch.lease.release_tail(names[message.a], message.b)
+
+    def _release(self, member: Member, message: Message) -> None:
+        batch = self._batch(member, message, Stage.READY)
+        self._forget(batch)
+        assert batch.lease is not None
+        batch.lease.release()
+
+    def _end_epoch(self, member: Member, message: Message) -> None:
+        for (epoch, _), batch in list(member.batches.items()):
+            if epoch == message.epoch:
+                self._give_up(batch)
+        self.extracting.end_epoch(member.rank, message.epoch)
+
+    def _ask(self, member: Member, message: Message) -> None:
+        awaited = self.extracting.awaited
+        if awaited is None:  # every batch that can be admitted has joined: who holds the slots?
+            ready = [b.order for b in self._by_order.values() if b.stage is Stage.READY]
+            awaited = self._by_order[min(ready)].member.rank if ready else -1
+        member.send(Message(Kind.AWAITED, a=awaited))
+
+    # ---- batches ----
+
+    def _give_up(self, batch: Batch) -> None:
+        """A batch is not wanted any more, whatever it waits for."""
+        if batch.left:
+            return
+        batch.left = True
+        rank, epoch, step = batch.member.rank, batch.epoch, batch.step
+        if batch.stage is Stage.JOINED and not self.extracting.has(rank, epoch, step):
+            return  # it is being extracted: `_answer` gives it back
+        if batch.stage is Stage.READY:
+            assert batch.lease is not None
+            batch.lease.release()
+        else:
+            if batch.stage is Stage.JOINED:
+                self.extracting.remove(rank, epoch, step)
+            self.buffer.withdraw(batch.order, batch.rows)
+        self._say_left(batch)
+
+    def _say_left(self, batch: Batch) -> None:
+        self._forget(batch)
+        self._send(batch, Message(Kind.LEFT, batch.epoch, batch.step))
+
+    def _forget(self, batch: Batch) -> None:
+        batch.member.batches.pop((batch.epoch, batch.step), None)
+        batch.member.places.discard(batch.place)
+        self._by_order.pop(batch.order, None)
+
+    def _send(self, batch: Batch, message: Message) -> None:
+        """Send a rank a message about its batch, unless it has left."""
+        if self.members.get(batch.member.rank) is batch.member:
+            batch.member.send(message)
+
+    async def _answer(self) -> None:
+        """Tell ranks, batch after batch, that rows are valid or could not be read."""
+        while True:
+            try:
+                item = await self.training.take()
+            except ChannelEnded:
+                return
+            if isinstance(item, Failed):
+                batch = self._by_order[item.index]
+                if batch.left:
+                    self._say_left(batch)
+                    continue
+                self._forget(batch)
+                text = error_text(item.error)
+                self._send(batch, Message(Kind.FAILED, batch.epoch, batch.step, text=text))
+                continue
+            batch = self._by_order[item.seeds.index]
+            if batch.left:
+                item.lease.release()
+                self._say_left(batch)
+                continue
+            assert isinstance(item.lease, Lease)
+            batch.stage, batch.lease = Stage.READY, item.lease
+            arena = batch.member.arena
+            for table, (name, rows) in enumerate(batch.rows.items()):
+                arena.alias(batch.place, table, len(rows))[:] = item.lease.alias(name)
+            batch.rows = {}
+            counted = self._read_counters()
+            arena.counters[:] = [counted.get(name, 0) for name in COUNTERS]
+            self._send(batch, Message(Kind.READY, batch.epoch, batch.step))
+
+    # ---- the end ----
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            return
+        error = task.exception()
+        self._error = self._error or error
+        assert self._error is not None
+        for member in self.members.values():
+            member.send(Message(Kind.BROKEN, text=error_text(self._error)))
+
+    async def aclose(self) -> None:
+        """End the tasks and wait for all reads; all members must have left."""
+        assert not self.members
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        for item in self.training.drain():
+            if isinstance(item, Extracted):
+                item.lease.release()
+        await self.buffer.drain()
+
+    def shares(self) -> Sequence[tuple[int, int]]:
+        """Of each member its rank and the number of batches that it has here."""
+        return [(member.rank, len(member.batches)) for member in self.members.values()]
+
+
+_HANDLERS: Mapping[Kind, Callable[[Group, Member, Message], None]] = {
+    Kind.ANNOUNCE: Group._announce,
+    Kind.WITHDRAW: Group._withdraw,
+    Kind.JOIN: Group._join,
+    Kind.LEAVE: Group._leave,
+    Kind.RELEASE_TAIL: Group._release_tail,
+    Kind.RELEASE: Group._release,
+    Kind.END: Group._end_epoch,
+    Kind.ASK: Group._ask,
+}

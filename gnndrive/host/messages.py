@@ -1,0 +1,113 @@
+"""The messages between ranks and the host service: what they are, and how they look on the wire.
+
+A message is one datagram on a Unix socket of the kind SOCK_SEQPACKET, which keeps its limits: a
+fixed head of 32 bytes, and for some kinds a JSON object behind it. Row ids and aliases are not in
+messages but in the rank's arena (`arena.py`). A batch is named by its epoch and its step, which
+each rank counts from 0.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from gnndrive.common.errors import GNNDriveError
+
+PROTOCOL = 1  # increase it when a message changes
+MESSAGE_BYTES_MAX = 1 << 16
+_HEAD = struct.Struct("<HHIqqq")  # kind, 0, epoch, step, a, b
+
+
+class ProtocolError(GNNDriveError):
+    """A message that breaks the protocol; whoever sent it is disconnected."""
+
+
+class Kind(IntEnum):
+    """What a message says. Those up to `ASK` come from ranks, the others from the service."""
+
+    HELLO = 1  # text: who connects, and what its loader needs
+    ANNOUNCE = 2  # the batch's row ids are in place `a` of the arena
+    WITHDRAW = 3  # an announced batch will not join
+    JOIN = 4  # an announced batch is to be extracted, at its turn
+    LEAVE = 5  # a batch that joined is given up; answered by LEFT
+    RELEASE_TAIL = 6  # the rows of table `a` from number `b` on have been gathered
+    RELEASE = 7  # all rows of a batch that was READY have been gathered
+    END = 8  # the rank has ended the epoch
+    BYE = 9  # the rank will disconnect
+    ASK = 10  # answered by AWAITED
+    WELCOME = 64  # text: what the service has; file descriptors come with it
+    REFUSED = 65  # text: why the client is refused
+    READY = 66  # all rows of a batch are valid, and its aliases are in its place
+    FAILED = 67  # a batch cannot be extracted; text: the error
+    LEFT = 68  # the service does not use the batch's place any more
+    PEER_LOST = 69  # rank `a` has died
+    AWAITED = 70  # the next turn is that of rank `a`; −1: all batches that could join have joined
+    BROKEN = 71  # the service cannot extract any more; text: the error
+
+
+WITH_TEXT = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.FAILED, Kind.BROKEN})
+FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.ASK)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    Attributes:
+        kind: what it says.
+        epoch, step: which batch of the rank, if it is about one; both from 0.
+        a, b: numbers, see `Kind`.
+        text: a JSON object; empty for most kinds.
+    """
+
+    kind: Kind
+    epoch: int = 0
+    step: int = 0
+    a: int = 0
+    b: int = 0
+    text: Mapping[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The message on the wire.
+
+        Raises:
+            ProtocolError: its text is too long.
+        """
+        head = _HEAD.pack(self.kind, 0, self.epoch, self.step, self.a, self.b)
+        if self.kind not in WITH_TEXT:
+            return head
+        data = head + json.dumps(self.text).encode()
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise ProtocolError(f"a message of {len(data):,} bytes is too long")
+        return data
+
+    @classmethod
+    def decode(cls, data: bytes) -> Message:
+        """The message in a datagram.
+
+        Raises:
+            ProtocolError: it is none.
+        """
+        if len(data) < _HEAD.size:
+            raise ProtocolError(f"a message has {len(data)} bytes, fewer than a head")
+        number, _, epoch, step, a, b = _HEAD.unpack_from(data)
+        try:
+            kind = Kind(number)
+        except ValueError:
+            raise ProtocolError(f"there is no message of kind {number}") from None
+        rest = data[_HEAD.size :]
+        if kind not in WITH_TEXT:
+            if rest:
+                raise ProtocolError(f"{kind.name} has {len(rest)} bytes too many")
+            return cls(kind, epoch, step, a, b)
+        try:
+            text = json.loads(rest)
+        except (ValueError, RecursionError):
+            raise ProtocolError(f"the text of {kind.name} is no JSON") from None
+        if not isinstance(text, dict):
+            raise ProtocolError(f"the text of {kind.name} is no JSON object")
+        return cls(kind, epoch, step, a, b, text)

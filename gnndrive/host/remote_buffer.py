@@ -1,0 +1,295 @@
+"""`RemoteBuffer` and `RemoteLease`: the host service's feature buffer, as a rank sees it.
+
+They stand where `FeatureBuffer` and `Lease` stand. A call writes row ids into the rank's arena and
+sends a message; the answer, that a batch's rows are valid, resolves its ticket. The rank gathers by
+itself, out of slots that it can only read. All methods run in the rank's event loop, except
+`gather`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gnndrive.buffer.devices.base import Fence, SlotMemory
+from gnndrive.common.errors import PeerError
+from gnndrive.common.records import Int64Array
+from gnndrive.host.arena import COUNTERS, Arena
+from gnndrive.host.error_text import error_from
+from gnndrive.host.messages import Kind, Message
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTable:
+    """A table of the service's feature buffer.
+
+    Attributes:
+        row_bytes: bytes of one row.
+        memory: its slots, which this process can only gather from.
+    """
+
+    row_bytes: int
+    memory: SlotMemory
+
+
+@dataclass(eq=False)
+class RemoteTicket:
+    """A rank's batch, from its announcement to its release.
+
+    Attributes:
+        epoch, step: see `Message`.
+        rows: table name → row ids, int64 [n].
+        place: its place in the arena; None: none is free yet.
+        granted: gets the lease; None: the batch has not joined.
+    """
+
+    epoch: int
+    step: int
+    rows: Mapping[str, Int64Array]
+    place: int | None = None
+    granted: asyncio.Future[RemoteLease] | None = None
+
+
+class RemoteBuffer:
+    """The service's feature buffer; see `pipeline.leases.BatchBuffer`.
+
+    Args:
+        tables: by name, in the order of the service's.
+        arena: shared with the service.
+        send: sends it a message; never waits.
+    """
+
+    missing_share = 1.0
+    loading = True  # the service decides how batches are read together
+
+    def __init__(
+        self, tables: Mapping[str, RemoteTable], arena: Arena, send: Callable[[Message], object]
+    ) -> None:
+        self.tables, self._arena, self.send = dict(tables), arena, send
+        self._free = list(range(arena.shape.places))
+        self._batches: dict[tuple[int, int], RemoteTicket] = {}
+        self._without_place: deque[RemoteTicket] = deque()
+        self._epoch = -1
+        self._broken: BaseException | None = None
+        self._asked: list[asyncio.Future[int]] = []
+
+    # ---- epochs ----
+
+    def begin_epoch(self) -> None:
+        """The rank begins its next epoch."""
+        self._epoch += 1
+
+    def end_epoch(self) -> None:
+        """The rank has ended its epoch; the others need not wait for its turns."""
+        self.send(Message(Kind.END, self._epoch))
+
+    # ---- what the stages call ----
+
+    def row_bytes(self, table: str) -> int:
+        """Bytes of a row of a table."""
+        return self.tables[table].row_bytes
+
+    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.announce`; the rows enter the arena as soon as a place is free."""
+        ticket = RemoteTicket(self._epoch, index, rows)
+        self._batches[self._epoch, index] = ticket
+        self._without_place.append(ticket)
+        self._give_places()
+
+    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.withdraw`."""
+        self._give_up(self._batches[self._epoch, index], Kind.WITHDRAW)
+
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        """See `BatchBuffer.fits_together`; the service joins the batches of all ranks."""
+        return len(batches) < 2
+
+    def join(
+        self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]
+    ) -> Sequence[RemoteTicket]:
+        """See `BatchBuffer.join`.
+
+        Raises:
+            PeerError: another rank has died.
+            HostServiceError: the service has ended or failed.
+        """
+        if self._broken is not None:
+            raise self._broken
+        tickets = [self._batches[self._epoch, index] for index, _ in batches]
+        for ticket in tickets:
+            ticket.granted = asyncio.get_running_loop().create_future()
+            if ticket.place is not None:
+                self._send(Kind.JOIN, ticket)
+        return tickets
+
+    async def granted(self, ticket: RemoteTicket) -> RemoteLease:
+        """See `BatchBuffer.granted`; all rows are valid when this returns.
+
+        Raises:
+            ConfigError, IndexError, ReadError: see `FeatureBuffer.granted` and `Lease.ready`.
+            PeerError, HostServiceError: see `join`.
+        """
+        assert ticket.granted is not None
+        try:
+            return await ticket.granted
+        except asyncio.CancelledError:
+            self.leave(ticket)
+            raise
+
+    def leave(self, ticket: RemoteTicket) -> None:
+        """See `BatchBuffer.leave`."""
+        granted = ticket.granted
+        if granted is not None and granted.done() and not granted.cancelled():
+            if granted.exception() is None and not granted.result().released:
+                granted.result().release()
+            return
+        if granted is not None:
+            granted.cancel()
+        if self._batches.get((ticket.epoch, ticket.step)) is ticket:
+            self._give_up(ticket, Kind.LEAVE)
+
+    def fail(self, error: BaseException) -> None:
+        """See `BatchBuffer.fail`."""
+        self._broken = self._broken or error
+        for ticket in self._batches.values():
+            if ticket.granted is not None and not ticket.granted.done():
+                ticket.granted.set_exception(self._broken)
+        for asked in self._asked:
+            if not asked.done():
+                asked.set_exception(self._broken)
+
+    async def drain(self) -> None:
+        """See `BatchBuffer.drain`; the service waits for its reads."""
+
+    def released(self, lease: RemoteLease) -> None:
+        """A lease's rows have been gathered: its place is free, and the service is told."""
+        self._send(Kind.RELEASE, lease.ticket)
+        self._forget(lease.ticket)
+
+    # ---- places ----
+
+    def _give_places(self) -> None:
+        """Announce the batches that wait for a place, while there are free ones."""
+        while self._free and self._without_place:
+            ticket = self._without_place.popleft()
+            ticket.place = self._free.pop()
+            self._arena.write_rows(ticket.place, [ticket.rows[name] for name in self.tables])
+            self._send(Kind.ANNOUNCE, ticket, ticket.place)
+            if ticket.granted is not None:
+                self._send(Kind.JOIN, ticket)
+
+    def _give_up(self, ticket: RemoteTicket, kind: Kind) -> None:
+        """Give up a batch; the service says when its place is free."""
+        if ticket.place is not None:
+            self._send(kind, ticket)
+            return
+        self._without_place.remove(ticket)
+        del self._batches[ticket.epoch, ticket.step]
+
+    def _forget(self, ticket: RemoteTicket) -> None:
+        del self._batches[ticket.epoch, ticket.step]
+        assert ticket.place is not None
+        self._free.append(ticket.place)
+        self._give_places()
+
+    def _send(self, kind: Kind, ticket: RemoteTicket, a: int = 0) -> None:
+        self.send(Message(kind, ticket.epoch, ticket.step, a))
+
+    # ---- what the service says ----
+
+    def receive(self, message: Message) -> None:
+        """Take a message of the service."""
+        match message.kind:
+            case Kind.PEER_LOST:
+                self.fail(PeerError(message.a))
+            case Kind.BROKEN:
+                self.fail(error_from(message.text))
+            case Kind.AWAITED:
+                if self._asked:
+                    asked = self._asked.pop(0)
+                    if not asked.done():
+                        asked.set_result(message.a)
+            case Kind.READY | Kind.FAILED | Kind.LEFT:
+                self._receive_answer(self._batches[message.epoch, message.step], message)
+
+    def _receive_answer(self, ticket: RemoteTicket, message: Message) -> None:
+        granted = ticket.granted
+        waits = granted is not None and not granted.done()
+        if message.kind is Kind.READY:
+            if waits:  # else it has been given up, and LEFT will follow
+                assert granted is not None
+                granted.set_result(RemoteLease(self, ticket, self._arena))
+            return
+        self._forget(ticket)
+        if message.kind is Kind.FAILED and waits:
+            assert granted is not None
+            granted.set_exception(error_from(message.text))
+
+    async def awaited(self) -> int:
+        """Ask which rank's turn is the next one; −1: none is waited for.
+
+        Raises:
+            PeerError, HostServiceError: see `join`.
+        """
+        if self._broken is not None:
+            raise self._broken
+        asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._asked.append(asked)
+        self.send(Message(Kind.ASK))
+        return await asked
+
+    def stats(self) -> Counter[str]:
+        """The service's counters, for all ranks of this host together."""
+        counted = zip(COUNTERS, self._arena.counters, strict=True)
+        return Counter({name: int(count) for name, count in counted})
+
+
+class RemoteLease:
+    """Holds the slots of one batch's rows, all of them valid, until `release`."""
+
+    def __init__(self, buffer: RemoteBuffer, ticket: RemoteTicket, arena: Arena) -> None:
+        assert ticket.place is not None
+        self._buffer, self.ticket = buffer, ticket
+        self._alias = {
+            name: arena.alias(ticket.place, number, len(ticket.rows[name]))
+            for number, name in enumerate(buffer.tables)
+        }
+        self._numbers = {name: number for number, name in enumerate(buffer.tables)}
+        self._loop = asyncio.get_running_loop()
+        self._fences: list[Fence] = []
+        self.released = False
+
+    async def ready(self) -> None:
+        """See `BatchLease.ready`; they are."""
+
+    def gather(self, table: str, dtype: torch.dtype, row_shape: tuple[int, ...]) -> torch.Tensor:
+        """See `BatchLease.gather`."""
+
+        def copied_from(begin: int) -> None:
+            self._loop.call_soon_threadsafe(self._release_tail, self._numbers[table], begin)
+
+        memory = self._buffer.tables[table].memory
+        rows, fence = memory.gather(self._alias[table], dtype, row_shape, copied_from)
+        self._fences.append(fence)
+        return rows
+
+    def _release_tail(self, number: int, begin: int) -> None:
+        if not self.released:
+            ticket = self.ticket
+            tail = Message(Kind.RELEASE_TAIL, ticket.epoch, ticket.step, number, begin)
+            self._buffer.send(tail)
+
+    async def gathered(self) -> None:
+        """See `BatchLease.gathered`."""
+        for fence in self._fences:
+            await fence()
+
+    def release(self) -> None:
+        """See `BatchLease.release`."""
+        assert not self.released, "this lease was released before"
+        self.released = True
+        self._buffer.released(self)
