@@ -64,10 +64,16 @@ def private_map(nbytes: int, huge: bool = False) -> mmap.mmap:
             f"no memory for {nbytes:,} bytes ({error}): free some, or have loading use less with "
             "memory="
         ) from error
-    if huge and nbytes >= _HUGE_BYTES:
+    if huge:
+        advise_huge(block)
+    return block
+
+
+def advise_huge(block: mmap.mmap) -> None:
+    """Have the kernel use huge pages for `block` if it has them and the block is large enough."""
+    if len(block) >= _HUGE_BYTES:
         with contextlib.suppress(OSError):  # a kernel without huge pages
             block.madvise(mmap.MADV_HUGEPAGE)
-    return block
 
 
 def huge_map(nbytes: int) -> mmap.mmap:

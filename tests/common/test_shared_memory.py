@@ -1,0 +1,200 @@
+"""Shared memory: what receivers may do with it, and what they can rely on."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import socket
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnndrive.common import shared_memory
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.shared_memory import SharedMemory
+
+NBYTES = 3 << 20
+
+
+@pytest.fixture
+def memory() -> Iterator[SharedMemory]:
+    made = SharedMemory.create(NBYTES, "test")
+    yield made
+    made.close()
+
+
+def sent(fd: int) -> int:
+    """The descriptor that a receiver gets for `fd`."""
+    one, other = socket.socketpair()
+    with one, other:
+        socket.send_fds(one, [b"x"], [fd])
+        _, (received,), _, _ = socket.recv_fds(other, 1, 1)
+    return received
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_receiver_sees_what_the_maker_writes_later(memory: SharedMemory) -> None:
+    received = SharedMemory.attach(sent(memory.fd), NBYTES)
+    assert not received.array.any()
+    memory.array[-1] = 7
+    assert received.array[-1] == 7
+    assert received.nbytes == NBYTES
+    received.close()
+
+
+def test_a_receiver_cannot_write(memory: SharedMemory) -> None:
+    received = SharedMemory.attach(sent(memory.fd), NBYTES)
+    assert not received.array.flags.writeable
+    with pytest.raises(ConfigError, match=r"Operation not permitted.*host_service=False"):
+        SharedMemory.attach(sent(memory.fd), NBYTES, writable=True)
+    with pytest.raises(PermissionError):
+        os.pwrite(memory.fd, b"x", 0)
+    received.close()
+
+
+def test_both_sides_may_write_if_the_maker_says_so() -> None:
+    memory = SharedMemory.create(NBYTES, "test", written_by_all=True)
+    received = SharedMemory.attach(sent(memory.fd), NBYTES, writable=True)
+    received.array[3] = 9
+    assert memory.array[3] == 9
+    memory.close()
+    received.close()
+
+
+def test_no_process_can_change_the_size(memory: SharedMemory) -> None:
+    for size in (0, NBYTES - 1, NBYTES + 1):
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory.fd, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(memory.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+
+def test_a_kernel_that_cannot_refuse_writers_is_used_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_memory, "_SEAL_FUTURE_WRITE", 1 << 20)
+    memory = SharedMemory.create(NBYTES, "test")
+    SharedMemory.attach(sent(memory.fd), NBYTES).close()
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.fd, 0)
+    memory.close()
+
+
+def test_arrays_keep_the_memory_after_close(memory: SharedMemory) -> None:
+    received = SharedMemory.attach(sent(memory.fd), NBYTES)
+    theirs, ours = received.array[5:], memory.array[5:]
+    ours[:] = 8
+    received.close()
+    memory.close()
+    memory.close()
+    assert theirs.min() == ours.min() == 8
+    for closed in (received, memory):
+        with pytest.raises(ValueError, match="descriptor"):
+            _ = closed.fd
+
+
+def test_nothing_is_left_open() -> None:
+    before = open_files()
+    for _ in range(3):
+        memory = SharedMemory.create(NBYTES, "test", huge=True)
+        received = SharedMemory.attach(sent(memory.fd), NBYTES, huge=True)
+        with pytest.raises(ConfigError):
+            SharedMemory.attach(sent(memory.fd), NBYTES + 1)
+        memory.close()
+        received.close()
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "why"), [(NBYTES + 1, "has 3,145,728 bytes instead of 3,145,729"), (0, "0 bytes")]
+)
+def test_memory_of_another_size_is_refused(memory: SharedMemory, nbytes: int, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        SharedMemory.attach(sent(memory.fd), nbytes)
+
+
+def test_memory_that_may_become_smaller_is_refused() -> None:
+    fd = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, NBYTES)
+    with pytest.raises(ConfigError, match="not sealed against becoming smaller"):
+        SharedMemory.attach(fd, NBYTES)
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/proc/self/maps", "/", __file__])
+def test_what_is_no_memory_is_refused(path: str) -> None:
+    fd, before = os.open(path, os.O_RDONLY), open_files()
+    with pytest.raises(ConfigError, match="cannot be used"):
+        SharedMemory.attach(fd, 1)
+    assert open_files() == before - 1
+
+
+@given(st.integers(-(2**70), 2**70))
+def test_any_size_is_mapped_or_refused(nbytes: int) -> None:
+    memory = SharedMemory.create(4096, "test")
+    try:
+        received = SharedMemory.attach(sent(memory.fd), nbytes)
+    except ConfigError:
+        assert not 1 <= nbytes <= 4096
+    else:
+        assert received.nbytes == nbytes
+        received.close()
+    memory.close()
+
+
+@pytest.mark.parametrize("nbytes", [1 << 45, 1 << 62, 1 << 70])
+def test_more_than_is_available_is_refused(nbytes: int) -> None:
+    with pytest.raises(MemoryError, match=r"no memory for .* are available.*memory="):
+        SharedMemory.create(nbytes, "test")
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSYS, "seccomp"),
+        (errno.EPERM, "seccomp"),
+        (errno.ENOMEM, "free some memory"),
+        (errno.EMFILE, "ulimit -n"),
+    ],
+)
+def test_a_system_that_refuses_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    def refuse(name: str, flags: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(ConfigError, match=remedy):
+        SharedMemory.create(NBYTES, "test")
+
+
+@pytest.mark.parametrize("refused", ["ftruncate", "mmap"])
+def test_a_refused_memory_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOMEM, "out of memory")
+
+    monkeypatch.setattr({"ftruncate": os, "mmap": mmap}[refused], refused, refuse)
+    before = open_files()
+    with pytest.raises(ConfigError, match=r"out of memory.*host_service=False"):
+        SharedMemory.create(NBYTES, "test")
+    assert open_files() == before
+
+
+def test_a_forked_child_has_the_memory(memory: SharedMemory) -> None:
+    received = SharedMemory.attach(sent(memory.fd), NBYTES)
+    memory.array[0] = 5
+    array = received.array
+    child = os.fork()
+    if not child:
+        os._exit(0 if int(array[0]) == 5 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert np.count_nonzero(array) == 1
