@@ -12,6 +12,7 @@ is over when its own event has fired.
 
 from __future__ import annotations
 
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 
-from gnndrive.common.array_pool import Allocate
+from gnndrive.common.array_pool import Allocate, private_map
 from gnndrive.common.records import Int32Array, Landing, Stretch
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
@@ -90,10 +91,14 @@ class DeviceContext:
     Attributes:
         empty: allocates the tensors that rows are gathered into, in host memory.
         where: which device of its kind; None: the only or the current one.
+        map: maps so many bytes of host memory for slots, and raises MemoryError if there are not
+            that many. It may return memory that processes share, also a mapping that can only be
+            read, from which this process gathers. A device with memory of its own does not use it.
     """
 
     empty: Allocate = np.empty
     where: torch.device | None = None
+    map: Callable[[int], mmap.mmap] = private_map
 
 
 class Device(ABC):

@@ -1,12 +1,14 @@
 """The host device: the feature buffer in main memory; engines read rows straight into their slots.
 
 For training on the CPU (GNNDrive §4.4); found as "host", and by `device="cpu"`. A row lands where
-it will be gathered from, so a commit waits for nothing.
+it will be gathered from, so a commit waits for nothing. The slots may lie in memory that another
+process shares (`DeviceContext.map`): one process lands rows in them, and others gather from them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 from collections.abc import Callable
 
 import numpy as np
@@ -38,26 +40,41 @@ PIECES_BYTES = 64 << 20
 
 
 class HostMemory(SlotMemory):
-    """Slots in one private mapping, whose pages are allocated when they are first used.
+    """Slots in one mapping, whose pages are allocated when they are first used.
 
     Args:
         slots, row_bytes: how many, and bytes of each.
         empty: allocates the tensors that rows are gathered into.
+        map: see `DeviceContext.map`; if the mapping is read-only, rows can be gathered and not
+            landed.
 
     Raises:
-        ConfigError: there is not that much memory.
+        ConfigError: there is not that much memory, or `map` returned less.
     """
 
-    def __init__(self, slots: int, row_bytes: int, empty: Allocate) -> None:
+    def __init__(
+        self,
+        slots: int,
+        row_bytes: int,
+        empty: Allocate,
+        map: Callable[[int], mmap.mmap] = private_map,
+    ) -> None:
         self._row_bytes = row_bytes
         self._empty = empty
+        nbytes = slots * row_bytes
         try:
-            self._map = private_map(slots * row_bytes)
+            self._map = map(nbytes)
         except MemoryError as error:
             raise ConfigError(
                 f"no memory for a feature buffer of {slots:,} rows of {row_bytes:,} bytes "
                 f"({error}): ask for less with buffer= or memory="
             ) from error
+        if len(self._map) < nbytes:
+            raise ConfigError(
+                f"a feature buffer of {slots:,} rows of {row_bytes:,} bytes needs {nbytes:,} "
+                f"bytes, and was given {len(self._map):,}: end all processes of this run and start "
+                "them again with the same version of gnndrive"
+            )
         keep_from_children(self._map)
         self._bytes: np.ndarray[tuple[int], np.dtype[np.uint8]] | None = np.frombuffer(
             self._map, np.uint8
@@ -66,6 +83,7 @@ class HostMemory(SlotMemory):
     def landing(self, slots: Int32Array) -> Landing:
         """The mapping itself: rows land where they stay."""
         assert self._bytes is not None
+        assert self._bytes.flags.writeable, "another process lands the rows of these slots"
         return Landing(self._bytes.ctypes.data, self._row_bytes, True, self._bytes)
 
     async def commit(self, landing: Landing, stretch: Stretch) -> Stretch:
@@ -106,18 +124,21 @@ class Host(Device):
 
     Args:
         empty: allocates the tensors that rows are gathered into.
+        map: see `DeviceContext.map`.
     """
 
     name = "host"
 
-    def __init__(self, empty: Allocate = np.empty) -> None:
-        self._empty = empty
+    def __init__(
+        self, empty: Allocate = np.empty, map: Callable[[int], mmap.mmap] = private_map
+    ) -> None:
+        self._empty, self._map = empty, map
 
     @classmethod
     def make(cls, context: DeviceContext) -> Host:
         """See `Device.make`."""
-        return cls(context.empty)
+        return cls(context.empty, context.map)
 
     def allocate(self, slots: int, row_bytes: int) -> HostMemory:
         """Slots in main memory; see `HostMemory`."""
-        return HostMemory(slots, row_bytes, self._empty)
+        return HostMemory(slots, row_bytes, self._empty, self._map)

@@ -9,11 +9,13 @@ from gnndrive.buffer.devices._staged import Driver
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.devices.host import Host
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
+from gnndrive.common.shared_memory import SharedMemory
 from tests.buffer.devices.host_cupy import HostCupy
 from tests.second import Copier
 
 MAKE: dict[str, Callable[[], Device]] = {
     "host": Host,
+    "shared": lambda: Host(map=lambda nbytes: SharedMemory.create(nbytes, "slots").map),
     "copier": lambda: Copier.make(DeviceContext()),
     **{f"simulated-cuda-{seed}": lambda seed=seed: SimulatedCuda(seed=seed) for seed in range(4)},
 }
