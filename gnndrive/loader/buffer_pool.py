@@ -24,6 +24,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.plugins import find
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
+from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.plan.plan import TablePlan
@@ -196,12 +197,6 @@ class BufferPool:
 
     def _make_tiers(self, plan: TablePlan) -> Tier:
         """Make the strategy's chain of tiers from the lowest up, and return the highest."""
-        tier: Tier | None = None
-        for part in reversed(self.settings.strategy.tiers):
-            kind: type[Tier] = find("tiers", part)
-            layout = self._layouts[plan.name]
-            kept = plan.residents, plan.residents + plan.kept
-            context = TierContext(layout, self._engine, tier, plan.rows, plan.row_bytes, kept)
-            tier = kind.make(context)
-        assert tier is not None, "every strategy has at least one tier"
-        return tier
+        layout, kept = self._layouts[plan.name], (plan.residents, plan.residents + plan.kept)
+        context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept)
+        return make_chain(self.settings.strategy.tiers, context)

@@ -4,3 +4,29 @@ To add one, write one file here with a subclass of `Tier` (`base.py`) that has a
 method `make(context: TierContext)`.
 `tests/disk/tiers/test_conformance.py` holds every plug-in of the kind to its contract.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gnndrive.common.plugins import find
+from gnndrive.disk.tiers.base import Tier, TierContext
+
+__all__ = ["make_chain"]
+
+
+def make_chain(tiers: Sequence[Any], context: TierContext) -> Tier:
+    """Make a strategy's chain of tiers for one table, from the lowest up; returns the highest.
+
+    Args:
+        tiers: the tiers, by name or as classes, the highest first; at least one.
+        context: what each gets, together with the tier below it.
+    """
+    made: Tier | None = None
+    for part in reversed(tiers):
+        kind: type[Tier] = find("tiers", part)
+        made = kind.make(replace(context, below=made))
+    assert made is not None, "every strategy has at least one tier"
+    return made

@@ -1,0 +1,136 @@
+"""`GroupBuffer`: a feature buffer whose slots lie in shared memory, and what reads its rows.
+
+The service opens one for each group; it is what `loader/runtime.py` and `loader/buffer_pool.py`
+make for a loader without a service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+
+from gnndrive.buffer.devices.base import DeviceContext
+from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.buffer.policies.base import PolicyContext
+from gnndrive.buffer.row_table import RowTable
+from gnndrive.buffer.slot_table import SlotTable
+from gnndrive.common.array_pool import ArrayPool
+from gnndrive.common.plugins import find
+from gnndrive.common.records import EngineSettings
+from gnndrive.common.shared_memory import SharedMemory
+from gnndrive.disk.engines import choose
+from gnndrive.disk.engines.base import Engine
+from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.disk.tiers import make_chain
+from gnndrive.disk.tiers.base import TierContext
+from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.messages import ProtocolError
+from gnndrive.store.feature_tables import FeatureTable, feature_tables
+from gnndrive.store.reader import Store
+
+
+class GroupBuffer:
+    """A group's feature buffer and what it needs; `open` makes it, in the service's event loop.
+
+    Args:
+        store: has the tables.
+        settings: see `BufferSettings`.
+        engine: reads the rows; `aclose` closes it.
+
+    Attributes:
+        buffer: the feature buffer.
+        slots: the shared memory of each table's slots, in the order of the tables.
+
+    Raises:
+        ProtocolError: the store has no such table for a feature buffer.
+        ConfigError: no plug-in has such a name, or there is not enough memory.
+        StoreError: the store was replaced, or a file cannot be opened.
+    """
+
+    def __init__(self, store: Store, settings: BufferSettings, engine: Engine) -> None:
+        self.slots: list[SharedMemory] = []
+        self._pool, self._layouts, self._engine = ArrayPool(), list[Layout](), engine
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._pool.close)
+            undo.callback(self._close_slots)
+            self._device = Host.make(DeviceContext(self._pool.empty, map=self._new_slots))
+            self.buffer = FeatureBuffer(self._make_tables(store, settings, undo))
+            undo.pop_all()
+
+    @classmethod
+    async def open(cls, store: Store, settings: BufferSettings) -> GroupBuffer:
+        """Make one, with an engine of its own."""
+        kind = choose(settings.engine)
+        engine = kind.make(EngineSettings(settings.io_depth, settings.block_bytes))
+        try:
+            return cls(store, settings, engine)
+        except BaseException:
+            await engine.aclose()
+            raise
+
+    def _make_tables(
+        self, store: Store, settings: BufferSettings, undo: contextlib.ExitStack
+    ) -> dict[str, RowTable]:
+        known = {table.name: table for table in feature_tables(store)}
+        tables: dict[str, RowTable] = {}
+        with store.unchanged():
+            for number, name in enumerate(settings.tables):
+                if name not in known or name in tables:
+                    raise ProtocolError(f"the store has no table {name!r}, or it is asked twice")
+                layout = self._open_layout(store, known[name], settings)
+                undo.callback(layout.close)
+                tables[name] = self._make_table(store, known[name], layout, settings, number)
+                undo.callback(tables[name].memory.close)
+        return tables
+
+    def _open_layout(self, store: Store, table: FeatureTable, settings: BufferSettings) -> Layout:
+        kind: type[Layout] = find("layouts", settings.layout)
+        context = LayoutContext(table.file, settings.block_bytes, settings.gap_bytes, store=store)
+        layout = kind.make(context)
+        self._layouts.append(layout)
+        return layout
+
+    def _make_table(
+        self, store: Store, table: FeatureTable, layout: Layout, settings: BufferSettings,
+        number: int,
+    ) -> SlotTable:  # fmt: skip
+        file, slots = table.file, max(settings.slots[number], 1)
+        context = TierContext(layout, self._engine, None, file.row_count, file.row_bytes)
+        tier, policy = make_chain(settings.tiers, context), None
+        if settings.policy is not None:
+            kind = find("policies", settings.policy)
+            policy = kind.make(PolicyContext(table.name, file.row_count, slots, store))
+        memory = self._device.allocate(slots, file.row_bytes)
+        try:
+            return SlotTable(
+                file.row_count, slots, file.row_bytes, memory, tier, policy,
+                settings.batch_rows_max[number], self._pool.empty,
+            )  # fmt: skip
+        except BaseException:
+            memory.close()
+            raise
+
+    def _new_slots(self, nbytes: int) -> mmap.mmap:
+        self.slots.append(SharedMemory.create(nbytes, "slots", huge=True))
+        return self.slots[-1].map
+
+    def _close_slots(self) -> None:
+        for memory in self.slots:
+            memory.close()
+
+    def counters(self) -> dict[str, int]:
+        """What the slot tables and the engine have counted; see `arena.COUNTERS`."""
+        return {**self.buffer.stats(), **self._engine.stats()}
+
+    async def aclose(self) -> None:
+        """Free everything, in the order of `Runtime.close` (rule 13); no batch may be admitted."""
+        await self.buffer.drain()
+        await self.buffer.close_tiers()
+        await self._engine.aclose()
+        self.buffer.verify()
+        await self.buffer.aclose()
+        for layout in self._layouts:
+            layout.close()
+        self._close_slots()
+        self._pool.close()

@@ -1,0 +1,103 @@
+"""`Hello` and `Welcome`: what a rank and the host service tell each other first.
+
+Both travel as JSON; file descriptors come with the welcome, in the order in which it names them:
+the slots of each table, the rank's arena, and the arrays of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.messages import PROTOCOL, ProtocolError
+
+RANKS_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a rank tells first.
+
+    Attributes:
+        store: the identity of its store.
+        group: the name of its group; the ranks of one loader have one name.
+        rank: its number.
+        ranks: the ranks of the group on this host, in order.
+        buffer: the feature buffer that its loader needs; None: it has one of its own, as on a GPU.
+        graph: whether it needs the adjacency.
+        name: what a status shows, such as a program and its process id.
+    """
+
+    store: str
+    group: str
+    rank: int
+    ranks: tuple[int, ...]
+    buffer: BufferSettings | None
+    graph: bool
+    name: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "protocol": PROTOCOL, "store": self.store, "group": self.group, "rank": self.rank,
+            "ranks": list(self.ranks), "graph": self.graph, "name": self.name,
+            "buffer": None if self.buffer is None else self.buffer.to_json(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, text: Mapping[str, Any]) -> Self:
+        """What `to_json` returned.
+
+        Raises:
+            ProtocolError: it is none, or of another version of gnndrive.
+        """
+        if text.get("protocol") != PROTOCOL:
+            raise ProtocolError(
+                f"the host service speaks protocol {PROTOCOL} and this process "
+                f"{text.get('protocol')!r}: run both with one version of gnndrive"
+            )
+        match text:
+            case {
+                "store": str(store), "group": str(group), "rank": int(rank), "ranks": list(ranks),
+                "graph": bool(graph), "name": str(name), "buffer": buffer,
+            }:  # fmt: skip
+                pass
+            case _:
+                raise ProtocolError("a hello lacks something")
+        valid = all(type(each) is int and each >= 0 for each in ranks)
+        if not (valid and rank in ranks and ranks == sorted(set(ranks)) and len(ranks) < RANKS_MAX):
+            raise ProtocolError(f"rank {rank} is none of the ranks {ranks!r:.200}")
+        settings = None if buffer is None else BufferSettings.from_json(buffer)
+        return cls(store, group, rank, tuple(ranks), settings, graph, name[:200])
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the service answers.
+
+    Attributes:
+        slots: number of slots of each table.
+        graph: describes the arrays of the graph; None: it was not asked for.
+    """
+
+    slots: tuple[int, ...]
+    graph: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"slots": list(self.slots), "graph": self.graph}
+
+    @classmethod
+    def from_json(cls, text: Mapping[str, Any]) -> Self:
+        """What `to_json` returned.
+
+        Raises:
+            ProtocolError: it is none.
+        """
+        match text:
+            case {"slots": list(slots), "graph": graph}:
+                if all(type(each) is int and each >= 0 for each in slots):
+                    return cls(tuple(slots), graph)
+        raise ProtocolError("a welcome lacks something")
