@@ -19,6 +19,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.common.records import NodeKey
+from gnndrive.loader.ranks import checked_ranks
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.schedules.base import InputNodes
@@ -273,6 +274,8 @@ OWN_ARGUMENTS = {
     "extracting_queue": "auto",
     "training_queue": "auto",
     "seed": None,
+    "ranks": None,
+    "host_service": "auto",
 }
 """gnndrive's own arguments, beside PyG's and torch's, with their defaults. A loader has an
 attribute of the same name for each."""
@@ -337,6 +340,10 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     for name in ("gap", "neighbour_cache"):
         if given[name] is not None:
             size_or_none(given[name], name)
+    checked_ranks(given["ranks"])
+    service = given["host_service"]
+    if service != "auto" and not isinstance(service, bool):
+        raise ConfigError(f"host_service={service!r}: give True, False or 'auto'")
     sweep, seed = given["sweep"], given["seed"]
     if sweep != "auto":
         if isinstance(sweep, str):

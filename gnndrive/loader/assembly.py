@@ -6,7 +6,7 @@ and finds the plug-ins that the strategy names; no plug-in's name is written her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,13 +15,15 @@ import numpy as np
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.host_memory import local_ranks
 from gnndrive.common.memory import parse_size
 from gnndrive.common.plugins import find
-from gnndrive.common.records import EngineSettings
+from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS
 from gnndrive.loader.drawing import Drawing, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
+from gnndrive.loader.ranks import Ranks, resolve_ranks
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.choice import make_planner, plan_again
@@ -32,6 +34,7 @@ from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
+from gnndrive.sampling.dealing import deal, number_batches, steps_left
 from gnndrive.sampling.degrees import degrees_of
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
@@ -40,6 +43,7 @@ from gnndrive.sampling.schedules.base import (
     InputNodes,
     Schedule,
     ScheduleContext,
+    Window,
 )
 from gnndrive.store.calibration import checked_gap, load_calibration
 from gnndrive.store.packed.recording import Recording
@@ -94,6 +98,42 @@ class Assembly:
             self.store, self.recording,
         )  # fmt: skip
         return choose_schedule(self.strategy.schedule, context)
+
+    @property
+    def ranks(self) -> Ranks:
+        """Which rank this process is now.
+
+        Raises:
+            ConfigError: see `resolve_ranks`.
+        """
+        return resolve_ranks(self.own["ranks"], self.batch_sampler)
+
+    def steps(self, done: int = 0) -> int:
+        """How many batches this rank yields in an epoch of which `done` are done, as `EpochState`
+        counts them.
+
+        Raises:
+            TypeError: the user's batch sampler has no length.
+            ConfigError: see `resolve_ranks`.
+        """
+        return steps_left(len(self.schedule(0)), done, self.ranks.per_step, self.drop_last)
+
+    def batches(
+        self, ranks: Ranks, seed: int, number: int, done: int
+    ) -> Iterator[tuple[Window, Seeds]]:
+        """The seeds of this rank's batches of an epoch, each with its window.
+
+        Args:
+            ranks: which rank this is.
+            seed: the epoch's.
+            number: the epoch's number.
+            done: how many batches are done, as `EpochState` counts them.
+        """
+        schedule = self.schedule(seed)
+        windows = schedule.windows(number)
+        if ranks.per_step == 1:
+            return number_batches(windows, done, ranks.number)
+        return deal(windows, len(schedule), done, ranks.rank, ranks.world, self.drop_last)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
@@ -196,7 +236,9 @@ class Assembly:
     @property
     def engine_settings(self) -> EngineSettings:
         """What an engine of this loader is made from."""
-        return EngineSettings(self.own["io_depth"], self._block_bytes)
+        settings = EngineSettings(self.own["io_depth"], self._block_bytes)
+        # The ranks of a host read from one disk, and their processors share a cache.
+        return replace(settings, inflight_bytes=settings.inflight_bytes // local_ranks())
 
     @property
     def _block_bytes(self) -> int:
@@ -249,6 +291,7 @@ class Assembly:
             staging_bytes=own["io_depth"] * self._block_bytes,
             disk=self._disk(),
             recording=self.recording,
+            ranks=self.ranks.on_host,
             **counts_of,
         )
         drawing = self._drawing()

@@ -33,8 +33,8 @@ class EpochAssembly:
         assembly: the loader's assembly.
         runtime: has the attributes, the array pool and the device.
         number: the epoch's number if the user gave `seed` or the loader replays a pack, else 0.
-        seed: the user's, or the one drawn for this epoch. A batch's random draws depend on `seed`,
-            `number` and its index.
+        seed: the user's, or the one drawn for this epoch, as `Ranks.drawing_seed` returns it. A
+            batch's random draws depend on `seed`, `number` and the batch's own number.
     """
 
     def __init__(self, assembly: Assembly, runtime: Runtime, number: int, seed: int) -> None:
@@ -50,7 +50,7 @@ class EpochAssembly:
 
         Args:
             batches: the seeds of the batches from `first` on, each with its window.
-            first: the index of the first batch; not 0 in a resumed epoch and after a warm-up.
+            first: the index of the first batch; not 0 after a warm-up or a change of the plan.
         """
         larger, self._limits = self._runtime.larger_batch, self._runtime.settings.limits
         if larger is not None:

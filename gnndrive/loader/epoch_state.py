@@ -15,7 +15,8 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 
-VERSION = 2  # increase it when the same seed no longer gives the same batches
+VERSION = 3  # increase it when the same seed no longer gives the same batches
+_SAME_FOR_ONE = 2  # gives the same batches, except to ranks that draw apart (`Ranks.draws_apart`)
 
 
 @dataclass(slots=True)
@@ -25,7 +26,8 @@ class EpochState:
     Attributes:
         epoch: the epoch's number, from 0.
         seed: the seed that the epoch's batches depend on, beside its number; None: not drawn yet.
-        batches: the number of batches that were yielded.
+        batches: the number of batches that were yielded, by all ranks together if the loader deals
+            to them, else by this one.
         finished: whether the epoch has no more batches.
         sampler_epoch: the attribute `epoch` of the user's sampler, such as a DistributedSampler;
             None: the sampler has none.
@@ -38,18 +40,22 @@ class EpochState:
     sampler_epoch: int | None = None
 
 
-def to_state_dict(state: EpochState, store: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_state_dict(
+    state: EpochState, store: str, settings: Mapping[str, Any], dealt_to: int | None
+) -> dict[str, Any]:
     """Make what `state_dict` returns; JSON can hold it.
 
     Args:
         state: the newest epoch's.
         store: the store's identity.
         settings: the arguments that batches depend on, beside the store.
+        dealt_to: to how many ranks the user's sampler deals batches; None: to one, or there is no
+            sampler.
     """
     return {
         "version": VERSION, "store": store, "settings": dict(settings), "epoch": state.epoch,
         "seed": state.seed, "batches": state.batches, "finished": state.finished,
-        "sampler_epoch": state.sampler_epoch,
+        "sampler_epoch": state.sampler_epoch, "dealt_to": dealt_to,
     }  # fmt: skip
 
 
@@ -60,18 +66,27 @@ def fanout_to_json(fanout: Any) -> Any:
     return {", ".join(type): list(each) for type, each in fanout.items()}
 
 
-def from_state_dict(state: Any, store: str, settings: Mapping[str, Any]) -> EpochState:
+def from_state_dict(
+    state: Any,
+    store: str,
+    settings: Mapping[str, Any],
+    dealt_to: int | None,
+    draws_apart: bool,
+) -> EpochState:
     """Make the epoch state from what `to_state_dict` returned.
 
     Args:
         state: what the user gave to `load_state_dict`.
         store: this loader's store's identity.
         settings: this loader's arguments that batches depend on, beside the store.
+        dealt_to: as for `to_state_dict`, of this loader.
+        draws_apart: see `Ranks.draws_apart`.
 
     Raises:
         ConfigError: `state` is no state, or is from a loader of another store or other settings.
     """
-    if not isinstance(state, Mapping) or state.get("version") != VERSION:
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version not in (VERSION, _SAME_FOR_ONE):
         raise ConfigError(
             "this is no state of a gnndrive loader, or one of another version of gnndrive: give "
             "what state_dict() returned"
@@ -102,4 +117,27 @@ def from_state_dict(state: Any, store: str, settings: Mapping[str, Any]) -> Epoc
     valid = valid and all(number is None or type(number) is int for number in (seed, sampler_epoch))
     if not (valid and type(finished) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
+    if batches and not finished:
+        _check_ranks(version, state.get("dealt_to"), dealt_to, draws_apart)
     return EpochState(epoch, seed, batches, finished, sampler_epoch)
+
+
+def _check_ranks(version: int, was: Any, dealt_to: int | None, draws_apart: bool) -> None:
+    """Refuse the state of an epoch that ranks would not go on with as it was begun.
+
+    Raises:
+        ConfigError: a sampler deals the rest of the epoch to another number of ranks, or an earlier
+            version of gnndrive gave this rank the same neighbours as others.
+    """
+    if version == _SAME_FOR_ONE and draws_apart:
+        raise ConfigError(
+            "the state is from a version of gnndrive in which all ranks drew the same neighbours: "
+            "start the epoch again"
+        )
+    if version == VERSION and was != dealt_to:
+        raise ConfigError(
+            f"a sampler dealt this epoch to {was or 1} ranks (its num_replicas) and deals it to "
+            f"{dealt_to or 1} now, so it would repeat some seeds and leave out others: resume with "
+            "as many ranks, or start the epoch again; the epoch of a loader with ranks=True and no "
+            "sampler goes on with any number of ranks"
+        )

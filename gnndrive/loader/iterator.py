@@ -104,6 +104,7 @@ class BatchIterator(Iterator[Any]):
         assembly: makes the epoch's inputs, once for each part that the epoch is run in.
         batches: the seeds of each batch, with its window.
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
+        per_step: by how many batches of the epoch a yielded one advances it; see `Ranks.per_step`.
         timeout: seconds to wait for a batch before LateError is raised; 0: no limit.
     """
 
@@ -114,15 +115,17 @@ class BatchIterator(Iterator[Any]):
         assembly: EpochAssembly,
         batches: Iterator[tuple[Window, Seeds]],
         state: EpochState,
+        per_step: int = 1,
         timeout: float = 0,
     ) -> None:
         # In `for batch in NeighborLoader(…)` this is the only reference to the loader.
         self._loader = loader
         self._runtime, self._assembly, self._state = runtime, assembly, state
-        self._timeout = timeout or None
+        self._per_step, self._timeout = per_step, timeout or None
+        self._yielded = 0  # batches, by this iterator
         self._epoch_lock, self._closed = threading.Lock(), False
-        # The number of batches before the end of a warm-up; None: there is none, or it has ended.
-        self._warm_up_end = state.batches + WARM_UP if runtime.warming_up else None
+        # How many batches are yielded in a warm-up; None: there is none, or it has ended.
+        self._warm_up_end = WARM_UP if runtime.warming_up else None
         self._between_parts: asyncio.Future[None] | None = None
         self._start(batches)
 
@@ -130,7 +133,7 @@ class BatchIterator(Iterator[Any]):
         """Start the epoch, or the rest of it, whose seeds are `batches`."""
         several = self._warm_up_end is not None or self._runtime.settings.limits is not None
         self._replayable = ReplayableSeeds(batches) if several else None
-        inputs = self._assembly.inputs(self._replayable or batches, self._state.batches)
+        inputs = self._assembly.inputs(self._replayable or batches, self._yielded)
         self._run = self._runtime.begin(inputs)
         self._output = self._run.epoch.output
         self._finalizer = weakref.finalize(self, self._runtime.drop, self._run)
@@ -142,7 +145,7 @@ class BatchIterator(Iterator[Any]):
         self._runtime.check_caller()
         started = perf_counter()
         try:
-            if self._state.batches == self._warm_up_end:
+            if self._yielded == self._warm_up_end:
                 self._end_warm_up()
             while True:
                 try:
@@ -161,15 +164,16 @@ class BatchIterator(Iterator[Any]):
             self._runtime.counters.wait_s += perf_counter() - started
 
     def _deliver(self, batch: Any) -> Any:
-        self._state.batches += 1
+        self._yielded += 1
+        self._state.batches += self._per_step
         if self._replayable is not None:
-            self._replayable.forget(self._state.batches)
+            self._replayable.forget(self._yielded)
         self._runtime.device.hand_over(batch)
         return batch
 
     def _end_warm_up(self) -> None:
         """Run the rest of the epoch with a larger feature buffer, in the device memory that
-        training leaves. Batches stay the same, because they depend on their indices only."""
+        training leaves. Batches stay the same, because they depend on their numbers only."""
         with self._epoch_lock:
             self._warm_up_end, replayable = None, self._replayable
             ended = self._closed or self._output.ended
@@ -178,7 +182,7 @@ class BatchIterator(Iterator[Any]):
             self._finalizer.detach()
             self._runtime.end(self._run)
             self._runtime.grow()
-            self._start(replayable.replay(self._state.batches))
+            self._start(replayable.replay(self._yielded))
 
     def _plan_again(self, error: BatchTooLarge) -> None:
         """Run the rest of the epoch by a new plan, because the next batch is larger than the plan
@@ -194,7 +198,7 @@ class BatchIterator(Iterator[Any]):
             assert self._replayable is not None
             self._finalizer.detach()
             self._runtime.end(self._run)
-            batches = self._replayable.replay(self._state.batches)
+            batches = self._replayable.replay(self._yielded)
             first = next(batches)
             self._assembly.plan_again(first[1], error.size)
             self._start(chain([first], batches))
@@ -206,7 +210,7 @@ class BatchIterator(Iterator[Any]):
         self._runtime.check_caller()
         started, waiting = perf_counter(), asyncio.timeout(self._timeout)
         try:
-            if self._state.batches == self._warm_up_end:
+            if self._yielded == self._warm_up_end:
                 self._in_a_thread(self._end_warm_up)
             while True:
                 await self._part_begun()

@@ -105,7 +105,15 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         training_queue: how many batches may be extracted or wait to be delivered. "auto": likewise,
             4 at most.
         seed: makes every epoch's batches reproducible. None: each `iter` draws a seed from
-            `generator`, as torch's loaders do.
+            `generator`, as torch's loaders do; with `ranks`, the first rank's counts for all.
+        ranks: True: deal the batches of an epoch to all ranks of torch.distributed; or the process
+            group whose ranks they are dealt to. The ranks together yield the batches that one
+            process would. Each rank begins each epoch, because each `iter` compares the ranks'
+            arguments. `memory` and `buffer` are then for all ranks of a host together
+            (docs/tasks/ranks.md). None: all batches, or those of a sampler that splits, such as
+            torch's DistributedSampler.
+        host_service: whether the ranks of a host share a feature buffer and the adjacency. False:
+            each has its own. "auto": they share them where they can.
         **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
             generator, num_workers, timeout, in_order, …; and PyG's custom_cls, which makes an empty
             batch, and input_id, a whole number for each seed that `batch.input_id` has.
@@ -153,6 +161,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         extracting_queue: str | int = "auto",
         training_queue: str | int = "auto",
         seed: int | None = None,
+        ranks: Any = None,
+        host_service: str | bool = "auto",
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())
@@ -202,7 +212,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             "triplet") or a dict of its arguments; None: no negative edges.
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
-        memory, …, seed: as for `NeighborLoader`; they need a store.
+        memory, …, host_service: as for `NeighborLoader`; they need a store.
         **kwargs: arguments of torch's DataLoader.
 
     Raises:
@@ -251,6 +261,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         extracting_queue: str | int = "auto",
         training_queue: str | int = "auto",
         seed: int | None = None,
+        ranks: Any = None,
+        host_service: str | bool = "auto",
         **kwargs: Any,
     ) -> None:
         arguments = dict(locals())

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.loader.epoch_state import EpochState, fanout_to_json, from_state_dict, to_state_dict
+from gnndrive.loader.epoch_state import (
+    VERSION,
+    EpochState,
+    fanout_to_json,
+    from_state_dict,
+    to_state_dict,
+)
+from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks, sampler_ranks
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.recording import Recording
@@ -30,6 +37,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
 
     epoch: int
     seed: int | None
+    ranks: Any
     num_neighbors: Any
     replace: bool
     data: Store
@@ -47,7 +55,9 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         """How far the newest epoch has come, for `load_state_dict` in this process or another.
 
         As in torchdata's StatefulDataLoader, the state counts the batches that were yielded: save
-        it together with the model that was trained on them.
+        it together with the model that was trained on them. With `ranks=` it counts those of all
+        ranks, is the same on all of them after the same step, and any number of ranks goes on from
+        it.
 
         Returns:
             A few numbers and texts that JSON can hold. {} with a warning if the data is in memory:
@@ -65,7 +75,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             return {}
         self._check_resumable()
         state = self._resumed or self._state or EpochState(self.epoch, self.seed)
-        return to_state_dict(state, self.data.identity, self._batch_settings())
+        return to_state_dict(state, self.data.identity, self._batch_settings(), self._dealt_to())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
@@ -84,7 +94,9 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         if not self._from_store and state == {}:
             return
         self._check_resumable()
-        resumed = from_state_dict(state, self.data.identity, self._batch_settings())
+        resumed = from_state_dict(
+            state, self.data.identity, self._batch_settings(), self._dealt_to(), self._draws_apart()
+        )
         sampler = self._epoch_sampler()
         if sampler is not None and resumed.sampler_epoch is not None:
             sampler.set_epoch(resumed.sampler_epoch)
@@ -106,6 +118,45 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         samplers: list[Any] = [self.sampler, batches, getattr(batches, "sampler", None)]
         return next((each for each in samplers if hasattr(each, "set_epoch")), None)
 
+    def _batches(self) -> Any:
+        """The user's batch sampler, or the one that torch made from the user's sampler, or None."""
+        return self.batch_sampler if self._user_samples else None
+
+    def _dealt_to(self) -> int | None:
+        """To how many ranks the user's sampler deals batches; None: to one, or there is none."""
+        _, world = sampler_ranks(self._batches()) or (0, 1)
+        return world if world > 1 else None
+
+    def _draws_apart(self) -> bool:
+        """See `Ranks.draws_apart`."""
+        batches = self._batches()
+        if self.ranks is not None and batches is None:
+            return False  # asked before there is a group
+        return resolve_ranks(None, batches).draws_apart
+
+    def _agreed_seed(self, ranks: Ranks, state: EpochState) -> int:
+        """The seed of an epoch that begins: the state's, or one that is drawn. It is the same on
+        all ranks that the loader deals to.
+
+        Raises:
+            ConfigError: something that batches depend on differs among these ranks.
+        """
+        seed = self._draw_seed() if state.seed is None else state.seed
+        if ranks.group is None:
+            return seed
+        told = {
+            "gnndrive's version of states": VERSION, "the store": self.data.identity,
+            "the epoch": state.epoch, "the number of batches done": state.batches,
+            "the epoch's seed": state.seed, **self._batch_settings(),
+        }  # fmt: skip
+        everyone = ranks.exchange((told, seed))
+        check_same([told for told, _ in everyone])
+        return everyone[0][1]
+
+    def _draw_seed(self) -> int:
+        """Draw a seed as torch's loaders do, so that `torch.manual_seed` determines it."""
+        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+
     def _check_resumable(self) -> None:
         """Raise ConfigError if this loader has no state."""
         if not self._from_store:
@@ -120,8 +171,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
 
     def _batch_settings(self) -> dict[str, Any]:
         """The arguments that batches depend on, beside the store."""
-        batches: Any = self.batch_sampler if self._user_samples else None
-        sampler = None
+        batches, sampler = self._batches(), None
         if batches is not None:
             inner = type(getattr(batches, "sampler", None)).__name__
             size = getattr(batches, "batch_size", None)

@@ -47,7 +47,7 @@ class InTrainer(StoreLoader):
         if state == {}:
             return
         super().load_state_dict(state)
-        if self._resumed is not None and self._resumed.batches >= len(self):
+        if self._resumed is not None and not self._assembly().steps(self._resumed.batches):
             self.epoch = self._resumed.epoch + 1
             self._resumed = None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
@@ -23,7 +23,6 @@ from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.limits import named_limit
 from gnndrive.common.loop_thread import CLOSED, INSIDE
-from gnndrive.common.records import Seeds
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     checked_device,
@@ -43,7 +42,7 @@ from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import batch_key
-from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Window
+from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
@@ -72,6 +71,7 @@ class StoreLoader(Closeable, Resumable):
     extractors: int
     extracting_queue: str | int
     training_queue: str | int
+    host_service: bool | str
     _runtime: Runtime | None = None
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
@@ -200,14 +200,15 @@ class StoreLoader(Closeable, Resumable):
     # ---- iterating ----
 
     def __len__(self) -> int:
-        """Batches in an epoch.
+        """Batches in an epoch; with several ranks, those that each of them yields.
 
         Raises:
             TypeError: the user's batch sampler has no length.
+            ConfigError: see `resolve_ranks`.
         """
         if not self._from_store:
             return super().__len__()
-        return len(self._assembly().schedule(0))
+        return self._assembly().steps()
 
     def __iter__(self) -> Any:
         """Start an epoch and iterate over its batches. Several iterators may live at once; each has
@@ -230,29 +231,25 @@ class StoreLoader(Closeable, Resumable):
             self._beginning.discard(thread)
 
     def _new_iterator(self) -> BatchIterator:
-        runtime, state = self._start_runtime(), self._resumed or EpochState(self.epoch, self.seed)
+        if self._runtime is not None:
+            self._runtime.check_caller()
+        ranks, state = self._assembly().ranks, self._resumed or EpochState(self.epoch, self.seed)
+        seed = self._agreed_seed(ranks, state)
+        runtime, assembly = self._start_runtime(), self._assembly()
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
-        if state.seed is None:
-            state.seed = self._draw_seed()
+        state.seed = seed
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
-        assembly = self._assembly()
         # Which recording is replayed depends on the epoch's number even without a seed.
         numbered = self.seed is not None or self._strategy.replays
-        seed, number = state.seed, state.epoch if numbered else 0
-        windows = assembly.schedule(seed).windows(number)
-        batches = ((window, seeds) for window in windows for seeds in window.batches)
-        remaining: Iterator[tuple[Window, Seeds]] = islice(batches, state.batches, None)
+        number = state.epoch if numbered else 0
+        remaining = assembly.batches(ranks, seed, number, state.batches)
         if assembly.batch_sampler is not None:
             # torch's samplers draw from the global generator at their first batch. Here, in the
             # user's thread, that happens before the user's next draw; in the loop thread, it could
             # happen before or after it.
             remaining = chain(list(islice(remaining, 1)), remaining)
-        epoch = EpochAssembly(assembly, runtime, number, seed)
-        return BatchIterator(self, runtime, epoch, remaining, state, self.timeout)
-
-    def _draw_seed(self) -> int:
-        """Draw a seed as torch's loaders do, so that `torch.manual_seed` determines it."""
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed))
+        return BatchIterator(self, runtime, epoch, remaining, state, ranks.per_step, self.timeout)
 
     def _start_runtime(self) -> Runtime:
         """The runtime; made at the first call.
@@ -279,7 +276,6 @@ class StoreLoader(Closeable, Resumable):
         """The assembly of the arguments as they are now, because users may change attributes of
         this loader and of its store."""
         self._collate = self._collate.current(self._runtime is not None)
-        batches: Any = self.batch_sampler
         assembly = Assembly(
             store=self.data,
             strategy=self._strategy,
@@ -291,7 +287,7 @@ class StoreLoader(Closeable, Resumable):
             batch_size=self.batch_size,
             shuffle=self._shuffle,
             drop_last=self.drop_last,
-            batch_sampler=batches if self._user_samples else None,
+            batch_sampler=self._batches(),
             in_order=getattr(self, "in_order", True),  # torch has it from 2.6 on
             worker_init=self.worker_init_fn,
             device=self._device,

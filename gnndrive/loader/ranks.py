@@ -1,0 +1,194 @@
+"""`Ranks`: which rank of how many this process is, and who deals an epoch's batches to the ranks.
+
+A rank is a process of a group that trains one model together, such as torchrun's. `Assembly`
+resolves the argument `ranks=` each time that a loader is used and never when it is made, because a
+script may make its loaders before `init_process_group`. Three may deal:
+
+- the loader, with `ranks=`: the ranks yield the batches of one epoch, each once;
+- a sampler that has `num_replicas` and `rank`, such as torch's DistributedSampler, which Lightning
+  puts into loaders;
+- the user, who gives each rank input nodes of its own: then there is a group and no `ranks=`.
+
+When not to use it: for facts about the host, such as the number of processes on it; those are in
+`common/host_memory.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.host_memory import local_ranks
+from gnndrive.sampling.samplers.base import batch_key
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the ranks that train together.
+
+    Attributes:
+        rank: this process's, from 0.
+        world: how many there are.
+        dealt_by: who decides which batches a rank loads; see the module. With one rank it has no
+            meaning.
+        group: the torch.distributed process group of the ranks that the loader deals to; None:
+            there is one rank, or the loader does not deal, and nothing is exchanged.
+    """
+
+    rank: int = 0
+    world: int = 1
+    dealt_by: Literal["loader", "sampler", "user"] = "user"
+    group: Any = None
+
+    @property
+    def per_step(self) -> int:
+        """By how many batches of the epoch, as `EpochState` counts them, one yielded batch advances
+        it: those of all ranks if the loader deals, else this rank's one."""
+        return self.world if self.dealt_by == "loader" else 1
+
+    @property
+    def on_host(self) -> int:
+        """The number of ranks on this host that share `memory=` and `buffer=`. A user who deals
+        gives each rank its own `memory=`, so then it is 1."""
+        return 1 if self.dealt_by == "user" else min(local_ranks(), self.world)
+
+    @property
+    def draws_apart(self) -> bool:
+        """Whether one process with the same batches would draw other neighbours for them."""
+        several = {"loader": False, "sampler": self.world > 1, "user": self.rank > 0}
+        return several[self.dealt_by]
+
+    def number(self, place: int) -> int:
+        """The number that the random draws of a batch depend on, if the loader does not deal.
+
+        Args:
+            place: the batch's place among those of this rank.
+        """
+        return place * self.world + self.rank if self.dealt_by == "sampler" else place
+
+    def drawing_seed(self, seed: int) -> int:
+        """The seed that the random draws of batches depend on.
+
+        It is the epoch's, except on all ranks but the first one of a user who deals: their batches
+        have the same numbers on all ranks, so that with one seed a node would draw the same
+        neighbours on all of them.
+        """
+        apart = self.dealt_by == "user" and self.rank > 0
+        return batch_key(seed, self.rank, 0) if apart else seed
+
+    def exchange(self, told: T) -> list[T]:
+        """Tell all ranks of the group an object, and return those of all ranks, by rank.
+
+        A collective call: each rank of the group has to make it. Without a group, the list has one
+        element.
+
+        Args:
+            told: an object that can be pickled.
+        """
+        if self.group is None:
+            return [told]
+        everyone: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(everyone, told, group=self.group)
+        return everyone
+
+
+def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
+    """Find out which rank this process is now.
+
+    Args:
+        argument: the loader's `ranks=`, as `checked_ranks` returns it.
+        batch_sampler: the user's batch sampler, or the one that torch made from the user's sampler;
+            None: the user gave neither.
+
+    Raises:
+        ConfigError: `ranks=` is given with a sampler that does not split; or it is True, the
+            environment says that there are several processes, and there is no group yet.
+    """
+    split = sampler_ranks(batch_sampler)
+    if split is not None:
+        return Ranks(*split, "sampler")
+    if argument is not None and batch_sampler is not None:
+        raise ConfigError(
+            f"ranks={argument!r} deals the batches that the loader draws, and sampler= or "
+            "batch_sampler= draws them here: give shuffle=True instead, or a sampler that splits "
+            "by rank, such as torch.utils.data.DistributedSampler"
+        )
+    distributed = torch.distributed
+    initialised = distributed.is_available() and distributed.is_initialized()
+    if argument is None:
+        if not initialised:
+            return Ranks()
+        return Ranks(distributed.get_rank(), distributed.get_world_size())
+    if argument is True and not initialised:
+        said = os.environ.get("WORLD_SIZE", "")
+        if said.isdecimal() and int(said) > 1:
+            raise ConfigError(
+                f"ranks=True, and WORLD_SIZE={said} says that there are several processes, but no "
+                "process group: call torch.distributed.init_process_group before the loader is "
+                "first used"
+            )
+        return Ranks(dealt_by="loader")
+    group = distributed.group.WORLD if argument is True else argument
+    rank, world = distributed.get_rank(group), distributed.get_world_size(group)
+    return Ranks(rank, world, "loader", group if world > 1 else None)
+
+
+def checked_ranks(argument: Any) -> Any:
+    """Check the loader's argument `ranks=`, without asking which rank this process is.
+
+    Raises:
+        ConfigError: it is neither None nor True nor a process group that has this process.
+    """
+    distributed = torch.distributed
+    kinds = (distributed.ProcessGroup,) if distributed.is_available() else ()
+    if argument is None or argument is True or isinstance(argument, kinds):
+        return argument
+    raise ConfigError(
+        f"ranks={argument!r}: give True for all ranks of torch.distributed, or a process group "
+        "that this process is in; or leave it out"
+    )
+
+
+def sampler_ranks(batch_sampler: Any) -> tuple[int, int] | None:
+    """The rank and the number of ranks by which a batch sampler, or its sampler, splits; None: it
+    does not split, as far as its attributes say."""
+    for each in (batch_sampler, getattr(batch_sampler, "sampler", None)):
+        rank, world = (getattr(each, name, None) for name in ("rank", "num_replicas"))
+        if isinstance(rank, int) and isinstance(world, int):
+            return rank, world
+    return None
+
+
+def check_same(told: Sequence[Mapping[str, Any]]) -> None:
+    """Check that all ranks told the same.
+
+    Args:
+        told: values by name, of each rank.
+
+    Raises:
+        ConfigError: a value differs; the message names it and the ranks.
+    """
+    differing = []
+    for name in dict.fromkeys(name for each in told for name in each):
+        values: dict[str, list[int]] = {}
+        for rank, each in enumerate(told):
+            values.setdefault(repr(each.get(name)), []).append(rank)
+        if len(values) > 1:
+            said = " and ".join(f"{value} on {_named(ranks)}" for value, ranks in values.items())
+            differing.append(f"{name} is {said}")
+    if differing:
+        raise ConfigError(
+            f"ranks= deals the batches of one epoch, which these differ in: {'; '.join(differing)}."
+            " Give all ranks the same arguments and states, and begin the same epochs on all ranks"
+        )
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

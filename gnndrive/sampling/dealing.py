@@ -1,0 +1,87 @@
+"""Which batches of an epoch a rank loads, for any schedule.
+
+`deal` cuts the epoch as one process would and gives each rank every `world`-th batch, so that the
+ranks together yield one process's batches, bit for bit. `number_batches` is for a schedule that
+yields this rank's batches only, such as that of a user's DistributedSampler.
+
+The seeds of other ranks' batches are drawn and dropped, because an order can be made in sequence
+only; that takes far less than sampling around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+from gnndrive.common.records import Seeds
+from gnndrive.sampling.schedules.base import Window
+
+
+def steps_left(total: int, done: int, world: int, drop_last: bool) -> int:
+    """Return how many batches each rank still yields in an epoch.
+
+    Args:
+        total: the batches of the epoch.
+        done: how many of them all ranks together have yielded.
+        world: the number of ranks.
+        drop_last: whether the last round is left out if there are fewer batches than ranks.
+    """
+    left = max(total - done, 0)
+    return left // world if drop_last else -(-left // world)
+
+
+def deal(
+    windows: Iterator[Window], total: int, done: int, rank: int, world: int, drop_last: bool
+) -> Iterator[tuple[Window, Seeds]]:
+    """Yield the seeds of one rank's batches, each with its window.
+
+    Batch `done + k * world + rank` is this rank's k-th. A number from `total` on is a pad, which
+    repeats the batch of that number modulo `total`, so that all ranks yield as many batches.
+
+    Args:
+        windows: all windows of the epoch.
+        total, done, world, drop_last: see `steps_left`.
+        rank: whose batches to yield.
+
+    Yields:
+        Seeds whose `index` counts this rank's batches from 0, and whose `dealt` is the batch's
+        number in the epoch.
+    """
+    steps = steps_left(total, done, world, drop_last)
+    wanted = iter(range(done + rank, done + steps * world, world))
+    last = done + (steps - 1) * world + rank
+    repeated = last % total if steps and last >= total else None
+    kept: tuple[Window, Seeds] | None = None
+    index, number = 0, next(wanted, None)
+    for place, (window, seeds) in enumerate(_flat(windows)):
+        if place == repeated:
+            kept = window, replace(seeds, index=steps - 1, dealt=place)
+        if place == number:
+            yield window, replace(seeds, index=index, dealt=place)
+            index, number = index + 1, next(wanted, None)
+        if index == steps:
+            return
+    if kept is not None:
+        yield kept
+
+
+def number_batches(
+    windows: Iterator[Window], done: int, number: Callable[[int], int]
+) -> Iterator[tuple[Window, Seeds]]:
+    """Yield the seeds of all batches but the first `done`, each with its window.
+
+    Args:
+        windows: this rank's windows of the epoch.
+        done: how many batches this rank has yielded.
+        number: takes a batch's place in `windows`, and returns its number among all ranks' batches.
+
+    Yields:
+        Seeds whose `index` counts from 0, and whose `dealt` is the batch's number.
+    """
+    for index, (window, seeds) in enumerate(islice(_flat(windows), done, None)):
+        yield window, replace(seeds, index=index, dealt=number(done + index))
+
+
+def _flat(windows: Iterator[Window]) -> Iterator[tuple[Window, Seeds]]:
+    return ((window, seeds) for window in windows for seeds in window.batches)

@@ -1,0 +1,78 @@
+"""Ranks are dealt each batch of an epoch once, plus pads, for any schedule and from any batch on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnndrive.common.records import Seeds
+from gnndrive.sampling.dealing import deal, number_batches, steps_left
+from gnndrive.sampling.schedules.base import InputNodes, Window
+
+
+def windows(total: int, size: int) -> Iterator[Window]:
+    """Windows of `size` batches, batch b around node b; each window draws its seeds once."""
+    inputs = InputNodes(max(total, 1))
+    for first in range(0, total, size):
+        together = range(first, min(first + size, total))
+        yield Window(inputs.seeds(number, np.array([number])) for number in together)
+
+
+def dealt(total: int, size: int, *how: Any) -> list[Seeds]:
+    return [seeds for _, seeds in deal(windows(total, size), total, *how)]
+
+
+@given(
+    total=st.integers(0, 40),
+    size=st.integers(1, 5),
+    done=st.integers(0, 45),
+    world=st.integers(1, 6),
+    drop_last=st.booleans(),
+)
+def test_ranks_get_every_batch_in_turn(
+    total: int, size: int, done: int, world: int, drop_last: bool
+) -> None:
+    ranks = [dealt(total, size, done, rank, world, drop_last) for rank in range(world)]
+    steps = steps_left(total, done, world, drop_last)
+    turns = [[each[step].number for each in ranks] for step in range(steps)]
+    numbers = [number for turn in turns for number in turn]
+    left = list(range(done, total))
+    assert [len(each) for each in ranks] == [steps] * world
+    if drop_last:
+        assert numbers == left[: steps * world]
+        assert len(left) - len(numbers) in range(world)
+    else:
+        pads = [number % total for number in range(total, total + len(numbers) - len(left))]
+        assert numbers == left + pads
+        assert len(pads) < world
+    for each in ranks:
+        assert [seeds.index for seeds in each] == list(range(steps))
+        assert all(seeds.node.tolist() == [seeds.number] for seeds in each)
+
+
+def test_batches_keep_their_windows() -> None:
+    made = list(windows(7, 3))
+    assert [made.index(window) for window, _ in deal(iter(made), 7, 1, 1, 2, False)] == [0, 1, 2]
+    made = list(windows(7, 3))
+    kept = [made.index(window) for window, _ in number_batches(iter(made), 2, lambda at: at)]
+    assert kept == [0, 1, 1, 1, 2]
+
+
+def test_no_more_windows_are_drawn_than_a_rank_needs() -> None:
+    left = windows(10, 1)
+    assert [seeds.number for _, seeds in deal(left, 10, 0, 0, 4, True)] == [0, 4]
+    assert next(iter(next(left).batches)).index == 5
+
+
+@pytest.mark.parametrize("done", [0, 3])
+def test_batches_that_others_deal_are_numbered(done: int) -> None:
+    numbered = number_batches(windows(5, 2), done, lambda place: 3 * place + 1)
+    seeds = [seeds for _, seeds in numbered]
+    assert [(each.index, each.number) for each in seeds] == [
+        (place - done, 3 * place + 1) for place in range(done, 5)
+    ]
