@@ -20,6 +20,7 @@ from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
 from gnndrive.common.errors import BatchTooLarge
 from gnndrive.common.memory import parse_size
 from gnndrive.loader import drawing
+from gnndrive.loader.ranks import Ranks
 from gnndrive.plan import choice, drawn
 from gnndrive.store import batch_sizes
 from gnndrive.strategies import strategy as find_strategy
@@ -220,6 +221,19 @@ def test_a_resumed_epoch_plans_again(make: Make) -> None:
     resumed.load_state_dict(state)
     assert sizes(resumed) == expected[35:]
     assert resumed.state_dict()["batches"] == 40
+
+
+def test_a_rank_plans_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, memory = list(make(buffer="10MB")), least(make) + ROOM
+    loader = make(memory=memory, ranks=True)
+    loader.load_state_dict(loader.state_dict() | {"batches": 30})
+    monkeypatch.setattr("gnndrive.loader.assembly.resolve_ranks", lambda *_: Ranks(1, 2, "loader"))
+    rows = set()
+    for ours, theirs in zip(loader, expected[31::2], strict=True):
+        assert same(ours, theirs)
+        rows.add(loader.plan().batch_rows_max)
+    assert len(rows) > 1
+    assert loader.state_dict()["batches"] == 40
 
 
 def test_in_any_order_the_plan_counts_the_bounds(make: Make) -> None:

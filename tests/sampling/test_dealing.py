@@ -1,4 +1,4 @@
-"""Ranks are dealt each batch of an epoch once, plus pads, for any schedule and from any batch on."""
+"""Ranks are dealt each batch of an epoch once, plus pads, from any batch on."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_several_processes_need_their_group_before_the_loader_is_used(
     monkeypatch.setenv("WORLD_SIZE", "2")
     loader = make(ranks=True)
     for use in (len, iter, NeighborLoader.plan):
-        with pytest.raises(ConfigError, match="WORLD_SIZE=2 .* call .*init_process_group before"):
+        with pytest.raises(ConfigError, match=r"WORLD_SIZE=2 .* call .*init_process_group before"):
             use(loader)
     assert loader.state_dict()["batches"] == 0
     assert len(make()) == 25
@@ -97,7 +97,7 @@ def test_other_values_are_refused(make: Make, value: Any) -> None:
 @pytest.mark.parametrize("value", [None, 1, "yes"])
 def test_so_are_other_values_of_host_service(make: Make, value: Any) -> None:
     assert make(host_service=False).host_service is False
-    with pytest.raises(ConfigError, match="host_service=.*: give True, False or 'auto'"):
+    with pytest.raises(ConfigError, match=r"host_service=.*: give True, False or 'auto'"):
         make(host_service=value)
 
 

@@ -1,0 +1,386 @@
+"""Ranks that a loader deals to yield one process's batches, and go on in any number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DistributedSampler
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.loader.store_datamodule import InTrainer
+from gnndrive.sampling.dealing import steps_left
+from tests.loader.batches import assert_same
+from tests.loader.conftest import NODES, Make
+from tests.loader.diskgnn.packs import loader_of, make_pack
+from tests.loader.hetero.graph import make_data
+from tests.loader.ranks.conftest import AsRank
+from tests.loader.test_composed_strategy import COMPOSED
+from tests.second import Dealt
+
+SIZE, BATCHES = 37, 11
+EPOCHS = 2
+
+
+@pytest.fixture
+def draw(make: Make) -> Make:
+    """Makes loaders of 11 shuffled batches, the last of which is smaller."""
+    given = {"batch_size": SIZE, "shuffle": True, "seed": 5}
+    return lambda **arguments: make(**(given | arguments))
+
+
+def rounds(loaders: list[Any], as_rank: AsRank, done: int = 0) -> list[Data]:
+    """The batches of an epoch in the order of their turns: those of each step, by rank."""
+    begun = []
+    for rank, loader in enumerate(loaders):
+        as_rank(rank, len(loaders))
+        begun.append(list(loader))
+    return [batch for step in zip(*begun, strict=True) for batch in step]
+
+
+def padded(whole: list[Data], world: int, drop_last: bool = False, done: int = 0) -> list[Data]:
+    """What `world` ranks yield together, from batch `done` on."""
+    count = steps_left(len(whole), done, world, drop_last) * world
+    return [whole[(done + at) % len(whole)] for at in range(count)]
+
+
+def assert_all_same(one: list[Data], other: list[Data]) -> None:
+    for left, right in zip(one, other, strict=True):
+        assert_same(left, right)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 12])
+def test_ranks_together_yield_one_processs_batches(
+    draw: Make, as_rank: AsRank, world: int, drop_last: bool
+) -> None:
+    alone = draw(drop_last=drop_last)
+    ranks = [draw(drop_last=drop_last, ranks=True) for _ in range(world)]
+    for _ in range(EPOCHS):
+        as_rank(0, 1)
+        whole = list(alone)
+        expected = padded(whole, world, drop_last)
+        assert_all_same(expected, rounds(ranks, as_rank))
+        assert len(ranks[0]) * world == len(expected)
+
+
+def test_the_batches_of_one_rank_without_ranks_are_as_ever(draw: Make) -> None:
+    """Seed 5 gave this batch before there were ranks, too."""
+    batch = next(iter(draw()))
+    assert batch.input_id[:6].tolist() == [303, 107, 330, 185, 374, 197]
+    assert batch.n_id[SIZE : SIZE + 6].tolist() == [202, 205, 35, 110, 289, 83]
+
+
+def test_edges_and_several_types(as_rank: AsRank, tmp_path: Any) -> None:
+    store = gnndrive.from_data(make_data(), tmp_path / "hetero.gnn")
+    (edge_type, *_) = store.edge_types
+    given: dict[str, Any] = {"edge_label_index": edge_type, "neg_sampling": "binary", "seed": 5}
+    given |= {"batch_size": 30, "shuffle": True, "num_neighbors": [3, 2]}
+    loaders = [LinkNeighborLoader(store, **given, ranks=True) for _ in range(3)]
+    alone = LinkNeighborLoader(store, **given)
+    as_rank(0, 1)
+    whole = list(alone)
+    for expected, batch in zip(padded(whole, 3), rounds(loaders, as_rank), strict=True):
+        for one, other in zip(expected.stores, batch.stores, strict=True):
+            assert set(one.keys()) == set(other.keys())
+            for name in one:
+                values = torch.as_tensor(one[name]), torch.as_tensor(other[name])
+                assert torch.equal(*values), name
+    for loader in (alone, *loaders):
+        loader.close()
+
+
+def test_windows_of_several_batches(make: Make, as_rank: AsRank) -> None:
+    assert COMPOSED.schedule is Dealt
+    given = {"strategy": COMPOSED, "batch_size": SIZE, "shuffle": True, "seed": 5}
+    as_rank(0, 1)
+    whole = list(make(**given))
+    assert_all_same(
+        padded(whole, 3), rounds([make(**given, ranks=True) for _ in range(3)], as_rank)
+    )
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_recorded_batches(as_rank: AsRank, data: Data, tmp_path: Any, epoch: int) -> None:
+    """Epoch 1 replays the pack's second recording, epoch 2 the first one in another order."""
+    store = gnndrive.from_data(data, tmp_path / "packed.gnn")
+    given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 40, "shuffle": True}
+    make_pack(store, given, epochs=2)
+    loaders = [loader_of(store, given, ranks=True) for _ in range(4)]
+    for loader in loaders:
+        loader.set_epoch(epoch)
+    as_rank(0, 1)
+    whole = list(loaders[0])
+    loaders[0].set_epoch(epoch)
+    assert len(whole) == 10
+    assert_all_same(padded(whole, 4), rounds(loaders, as_rank))
+    for loader in loaders:
+        loader.close()
+
+
+# ---- several parts of an epoch
+
+
+def test_a_warm_up_and_a_second_iterator(draw: Make, as_rank: AsRank) -> None:
+    whole = list(draw())
+    for rank in range(2):
+        as_rank(rank, 2)
+        loader = draw(ranks=True, device="simulated-cuda", buffer=None)
+        first, second = iter(loader), iter(loader)
+        assert_all_same(padded(whole, 2)[rank::2], list(first))
+        second.close()
+
+
+# ---- resuming
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (3, 1), (2, 4), (1, 3)])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_an_epoch_goes_on_with_another_number_of_ranks(
+    draw: Make, as_rank: AsRank, before: int, after: int, drop_last: bool
+) -> None:
+    given = {"drop_last": drop_last, "ranks": True}
+    as_rank(0, 1)
+    alone = draw(drop_last=drop_last)
+    whole, following = list(alone), list(alone)
+    saving, states = before - 1, []
+    as_rank(saving, before)
+    loader = draw(**given)
+    states.append(loader.state_dict())
+    for _ in loader:
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    last = loader.state_dict()
+    assert last["finished"]
+    assert len(states) == steps_left(len(whole), 0, before, drop_last) + 1
+    loaders = [draw(**given) for _ in range(after)]
+    for step, state in enumerate(states):
+        for each in loaders:
+            each.load_state_dict(state)
+        expected = padded(whole, after, drop_last, step * before)
+        assert_all_same(expected, rounds(loaders, as_rank))
+    assert_all_same(padded(following, after, drop_last), rounds(loaders, as_rank))
+    for each in loaders:
+        each.load_state_dict(last)
+    assert_all_same(padded(following, after, drop_last), rounds(loaders, as_rank))
+
+
+def test_a_state_of_ranks_and_one_of_a_loader_without(draw: Make, as_rank: AsRank) -> None:
+    whole = list(draw())
+    as_rank(1, 3)
+    loader, alone = draw(ranks=True), draw()
+    next(iter(loader))
+    alone.load_state_dict(loader.state_dict())
+    as_rank(0, 1, "user")
+    rest = iter(alone)
+    assert_same(whole[3], next(rest))
+    two = draw(ranks=True)
+    two.load_state_dict(alone.state_dict())
+    as_rank(1, 2)
+    assert_all_same(padded(whole, 2, done=4)[1::2], list(two))
+
+
+def test_lightnings_trainer_counts_steps(store: Store, as_rank: AsRank) -> None:
+    """A Trainer that has counted all steps does not ask for one more: its state is of the end."""
+
+    class Loader(InTrainer, NeighborLoader):
+        pass
+
+    def made() -> Loader:
+        return Loader(store, [2], batch_size=SIZE, ranks=True, buffer="40KB", seed=5)
+
+    as_rank(0, 3)
+    with made() as loader, made() as other:
+        batches = iter(loader)
+        for step in range(1, 5):
+            next(batches)
+            other.load_state_dict(loader.state_dict())
+            assert (other.epoch, other._resumed is None) == ((1, True) if step == 4 else (0, False))
+
+
+# ---- seeds and arguments of all ranks
+
+
+class Gathering:
+    """Stands for a process group: rank 0 tells first; each later one gets what all have told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.told: list[Any] = []
+        self.calls = 0
+        monkeypatch.setattr("torch.distributed.all_gather_object", self)
+
+    def __call__(self, everyone: list[Any], told: Any, group: Any = None) -> None:
+        assert group is self
+        self.calls += 1
+        self.told.append(json.loads(json.dumps(told)))
+        missing = len(everyone) - len(self.told)
+        everyone[:] = [(each, seed) for each, seed in [*self.told, *missing * [self.told[0]]]]
+
+
+def test_without_a_seed_the_first_ranks_counts(
+    draw: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, batches = Gathering(monkeypatch), []
+    for rank in range(2):
+        as_rank(rank, 2, group=group)
+        torch.manual_seed(rank)
+        batches.append(list(draw(ranks=True, seed=None)))
+    torch.manual_seed(0)
+    as_rank(0, 1)
+    both = [batch for step in zip(*batches, strict=True) for batch in step]
+    assert_all_same(padded(list(draw(seed=None)), 2), both)
+    assert group.calls == 2, "one exchange for each iter"
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"seed": 6}, r"the epoch's seed is 5 on rank 0 and 6 on rank 1; seed is 5"),
+        ({"batch_size": 38}, "batch_size is 37 on rank 0 and 38 on rank 1"),
+        ({"num_neighbors": [4, 2]}, r"num_neighbors is \[4, 3\] on rank 0 and \[4, 2\] on rank 1"),
+        ({"input_nodes": range(30)}, "inputs is "),
+        ({"seed": None}, "the epoch's seed is 5 on rank 0 and None on rank 1"),
+    ],
+)
+def test_arguments_that_differ_are_refused(
+    draw: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch, change: Any, match: str
+) -> None:
+    group = Gathering(monkeypatch)
+    for rank, more in enumerate(({}, change)):
+        as_rank(rank, 2, group=group)
+        loader = draw(**({"ranks": True} | more))
+        if rank == 0:
+            next(iter(loader))
+            continue
+        with pytest.raises(ConfigError, match=match):
+            iter(loader)
+        assert loader.epoch == 0, "no epoch has begun"
+        assert not loader.stats(), "nothing was started"
+
+
+def test_so_are_states_and_stores(
+    draw: Make, as_rank: AsRank, data: Data, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(match: str, change: Callable[[NeighborLoader], object], **more: Any) -> None:
+        group = Gathering(monkeypatch)
+        as_rank(0, 2, group=group)
+        iter(draw(ranks=True)).close()
+        as_rank(1, 2, group=group)
+        loader = draw(ranks=True, **more)
+        change(loader)
+        with pytest.raises(ConfigError, match=match):
+            iter(loader)
+
+    state = draw(ranks=True).state_dict()
+    refused("the epoch is 0 on rank 0 and 4 on rank 1", lambda loader: loader.set_epoch(4))
+    refused(
+        "the number of batches done is 0 on rank 0 and 6 on rank 1",
+        lambda loader: loader.load_state_dict(state | {"batches": 6}),
+    )
+    other = gnndrive.from_data(Data(x=data.x + 1, edge_index=data.edge_index), tmp_path / "o.gnn")
+    refused("the store is ", lambda _: None, data=other)
+
+
+# ---- ranks that others deal to
+
+
+class Same(DistributedSampler[int]):
+    """Gives the first 100 nodes to each rank."""
+
+    def __iter__(self) -> Any:
+        return iter(range(100))
+
+
+def by_sampler(make: Make, rank: int, world: int, **more: Any) -> NeighborLoader:
+    given = {"batch_size": 20, "seed": 5} | more
+    return make(sampler=Same(range(NODES), world, rank), **given)
+
+
+def test_ranks_of_a_sampler_draw_what_one_process_draws_in_turn(make: Make) -> None:
+    """Each rank has the same seeds, so a hub would otherwise have the same neighbours on all."""
+    ranks = [list(by_sampler(make, rank, 2, ranks=True)) for rank in range(2)]
+    twice = [node for first in range(0, 100, 20) for node in 2 * list(range(first, first + 20))]
+    alone = list(make(sampler=twice, batch_size=20, seed=5))
+    assert_all_same(alone, [batch for step in zip(*ranks, strict=True) for batch in step])
+    assert not any(torch.equal(one.n_id, other.n_id) for one, other in zip(*ranks, strict=True))
+
+
+def test_so_do_they_after_they_were_resumed(make: Make) -> None:
+    whole, loader = list(by_sampler(make, 1, 3)), by_sampler(make, 1, 3)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    other = by_sampler(make, 1, 3)
+    other.load_state_dict(loader.state_dict())
+    assert_all_same(whole[2:], list(other))
+
+
+def test_a_sampler_of_another_number_of_ranks_does_not_go_on(make: Make) -> None:
+    loader, other = by_sampler(make, 1, 3), by_sampler(make, 0, 2)
+    other.load_state_dict(loader.state_dict())  # nothing was yielded
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    with pytest.raises(ConfigError, match=r"dealt this epoch to 3 ranks .* and deals it to 2 now"):
+        other.load_state_dict(state)
+    with pytest.raises(ConfigError, match="deals it to 1 now"):
+        by_sampler(make, 0, 1).load_state_dict(state)
+    assert len(list(batches)) == 4
+    other.load_state_dict(loader.state_dict())  # finished
+    assert other.epoch == 1
+
+
+def test_a_user_who_deals_gives_each_rank_other_draws(make: Make, as_rank: AsRank) -> None:
+    def epoch(rank: int, world: int, **more: Any) -> list[Data]:
+        as_rank(rank, world, "user")
+        loader = make(shuffle=True, seed=5, **more)
+        batches = iter(loader)
+        taken = [next(batches) for _ in range(7)]
+        batches.close()
+        other = make(shuffle=True, seed=5, **more)
+        other.load_state_dict(loader.state_dict())
+        return [*taken, *other]
+
+    alone, first, second = epoch(0, 1), epoch(0, 2), epoch(1, 2)
+    assert_all_same(alone, first)
+    assert len(second) == len(first) == 25
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.input_id, other.input_id)
+        assert not torch.equal(one.n_id, other.n_id)
+
+
+# ---- states of earlier versions
+
+
+def test_a_state_of_the_version_before_ranks(
+    make: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def old(loader: NeighborLoader) -> Any:
+        state = loader.state_dict() | {"version": 2, "batches": 4}
+        del state["dealt_to"]
+        return state
+
+    state, given = old(make(seed=5)), {"seed": 5, "shuffle": False}
+    whole = list(make(**given))
+    for rank, world, loader in ((0, 1, make(**given)), (1, 3, make(**given, ranks=True))):
+        loader.load_state_dict(state)
+        as_rank(rank, world)
+        assert_all_same(padded(whole, world, done=4)[rank::world], list(loader))
+    split, alone = by_sampler(make, 0, 2), by_sampler(make, 0, 1)
+    alone.load_state_dict(old(alone))
+    with pytest.raises(ConfigError, match="all ranks drew the same neighbours"):
+        split.load_state_dict(old(split))
+    split.load_state_dict(old(split) | {"finished": True})
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
+    for rank in range(2):
+        monkeypatch.setattr("torch.distributed.get_rank", lambda rank=rank: rank)
+        if rank:
+            with pytest.raises(ConfigError, match="all ranks drew the same neighbours"):
+                make(**given).load_state_dict(state)
+        else:
+            make(**given).load_state_dict(state)
