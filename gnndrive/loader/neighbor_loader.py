@@ -172,11 +172,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             self.__dict__.update(own)
             PyGNeighborLoader.__init__(
                 self, data, num_neighbors, input_nodes, input_time,
-                time_attr=time_attr, transform=transform,
+                time_attr=time_attr, transform=transform, filter_per_worker=filter_per_worker,
                 transform_sampler_output=transform_sampler_output,
-                filter_per_worker=filter_per_worker,
-                neighbor_sampler=neighbor_sampler or _default_sampler(arguments),
-                **kwargs,
+                neighbor_sampler=neighbor_sampler or _default_sampler(arguments), **kwargs,
             )  # fmt: skip
             return
         pyg_arguments = {name: arguments[name] for name in PYG_ARGUMENTS}
@@ -274,11 +272,9 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             PyGLinkNeighborLoader.__init__(
                 self, data, num_neighbors, *seed_edges,
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
-                time_attr=time_attr, transform=transform,
+                time_attr=time_attr, transform=transform, filter_per_worker=filter_per_worker,
                 transform_sampler_output=transform_sampler_output,
-                filter_per_worker=filter_per_worker,
-                neighbor_sampler=neighbor_sampler or _default_sampler(arguments),
-                **kwargs,
+                neighbor_sampler=neighbor_sampler or _default_sampler(arguments), **kwargs,
             )  # fmt: skip
             return
         if (edge_label_time is None) != (time_attr is None):
