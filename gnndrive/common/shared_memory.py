@@ -49,7 +49,12 @@ class SharedMemory:
 
     @classmethod
     def create(
-        cls, nbytes: int, name: str, huge: bool = False, written_by_all: bool = False
+        cls,
+        nbytes: int,
+        name: str,
+        huge: bool = False,
+        written_by_all: bool = False,
+        sparse: bool = False,
     ) -> SharedMemory:
         """Make zeroed memory, whose pages are allocated when they are first touched.
 
@@ -59,14 +64,15 @@ class SharedMemory:
             huge: whether to use huge pages where the kernel has them for shared memory; see
                 `private_map`.
             written_by_all: whether receivers may map it for writing.
+            sparse: whether only a part of it will ever be touched.
 
         Raises:
-            MemoryError: less memory is available. The kernel would not refuse it, but end processes
-                when they touch it.
+            MemoryError: it is not sparse, and less memory is available. The kernel would not refuse
+                it, but end processes when they touch it.
             ConfigError: the system refuses to make shared memory.
         """
         nbytes = max(nbytes, 1)
-        if nbytes > (available := available_memory()):
+        if not sparse and nbytes > (available := available_memory()):
             raise MemoryError(
                 f"no memory for {nbytes:,} bytes ({format_size(available)} are available): free "
                 "some, or have loading use less with memory="

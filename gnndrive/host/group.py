@@ -152,9 +152,18 @@ class Group:
             self._give_up(batch)
         self.extracting.drop(member.rank)
         if lost:
-            self._lost.add(member.rank)
-            for other in self.members.values():
-                other.send(Message(Kind.PEER_LOST, a=member.rank))
+            self._say_lost(member.rank)
+
+    def refuse(self, rank: int) -> None:
+        """A rank will not come, because the service has refused it."""
+        if rank in self.extracting.ranks and rank not in self.members:
+            self.extracting.drop(rank)
+            self._say_lost(rank)
+
+    def _say_lost(self, rank: int) -> None:
+        self._lost.add(rank)
+        for other in self.members.values():
+            other.send(Message(Kind.PEER_LOST, a=rank))
 
     def handle(self, member: Member, message: Message) -> None:
         """Do what a rank's message says.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.messages import PROTOCOL, ProtocolError
 
@@ -51,10 +52,11 @@ class Hello:
         """What `to_json` returned.
 
         Raises:
-            ProtocolError: it is none, or of another version of gnndrive.
+            ProtocolError: it is none.
+            ConfigError: it is of another version of gnndrive.
         """
         if text.get("protocol") != PROTOCOL:
-            raise ProtocolError(
+            raise ConfigError(
                 f"the host service speaks protocol {PROTOCOL} and this process "
                 f"{text.get('protocol')!r}: run both with one version of gnndrive"
             )

@@ -23,6 +23,7 @@ from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS
 from gnndrive.loader.drawing import Drawing, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
+from gnndrive.loader.host_service import shares_buffer
 from gnndrive.loader.ranks import Ranks, resolve_ranks
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.epoch import Stages
@@ -234,6 +235,15 @@ class Assembly:
         return self.strategy.policy if self.own["policy"] == "auto" else self.own["policy"]
 
     @property
+    def _shares_buffer(self) -> bool:
+        """See `shares_buffer`."""
+        own = self.own
+        return shares_buffer(
+            self.ranks, own["host_service"], self.strategy, own["engine"], self._policy,
+            self.device, self.in_order,
+        )  # fmt: skip
+
+    @property
     def engine_settings(self) -> EngineSettings:
         """What an engine of this loader is made from."""
         settings = EngineSettings(self.own["io_depth"], self._block_bytes)
@@ -292,6 +302,7 @@ class Assembly:
             disk=self._disk(),
             recording=self.recording,
             ranks=self.ranks.on_host,
+            shared=self._shares_buffer,
             **counts_of,
         )
         drawing = self._drawing()
@@ -364,7 +375,8 @@ def _with_plan(
     )  # fmt: skip
     return replace(
         settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
-        limits=planner.limits,
+        # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
+        limits=None if settings.request.shared else planner.limits,
     )  # fmt: skip
 
 

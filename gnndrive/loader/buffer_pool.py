@@ -27,6 +27,7 @@ from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import Tier, TierContext
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.plan import TablePlan
 from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.store.reader import Store
@@ -80,9 +81,10 @@ class BufferPool:
         self._lent.append(buffer)
         return buffer
 
-    def give(self, buffer: FeatureBuffer) -> None:
+    def give(self, buffer: BatchBuffer) -> None:
         """Take a buffer back from an epoch that has ended; `closed` waits until it is freed if it
         is not kept."""
+        assert isinstance(buffer, FeatureBuffer), "this pool lends no others"
         self._lent.remove(buffer)
         if buffer is not self._kept:
             self._close_buffer(buffer)
@@ -121,6 +123,10 @@ class BufferPool:
             if buffer is not None:
                 stats.update(buffer.stats())
         return stats
+
+    async def late_reason(self) -> str:
+        """See `Buffers.late_reason`; a batch is late because it is made slowly."""
+        return ""
 
     def retire(self) -> None:
         """Stop admitting batches to the buffers that are lent; see `FeatureBuffer.retire`."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.loop_thread import LoopThread
-from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.buffers import Buffers
 
 
 class PlanChange:
@@ -24,7 +24,7 @@ class PlanChange:
         buffers: the feature buffers.
     """
 
-    def __init__(self, loop_thread: LoopThread, buffers: BufferPool) -> None:
+    def __init__(self, loop_thread: LoopThread, buffers: Buffers) -> None:
         self._loop_thread, self._buffers = loop_thread, buffers
         self._ended: asyncio.Event | None = None  # of the last change; the loop thread sets it
         self._thread: int | None = None

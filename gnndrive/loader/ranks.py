@@ -38,8 +38,8 @@ class Ranks:
         world: how many there are.
         dealt_by: who decides which batches a rank loads; see the module. With one rank it has no
             meaning.
-        group: the torch.distributed process group of the ranks that the loader deals to; None:
-            there is one rank, or the loader does not deal, and nothing is exchanged.
+        group: the torch.distributed process group that `ranks=` says; None: there is one rank, or
+            `ranks=` is not given, and nothing is exchanged.
     """
 
     rank: int = 0
@@ -113,7 +113,7 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
     """
     split = sampler_ranks(batch_sampler)
     if split is not None:
-        return Ranks(*split, "sampler")
+        return Ranks(*split, "sampler", None if argument is None else _group(argument))
     if argument is not None and batch_sampler is not None:
         raise ConfigError(
             f"ranks={argument!r} deals the batches that the loader draws, and sampler= or "
@@ -135,9 +135,18 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
                 "first used"
             )
         return Ranks(dealt_by="loader")
-    group = distributed.group.WORLD if argument is True else argument
+    group = _group(argument)
     rank, world = distributed.get_rank(group), distributed.get_world_size(group)
     return Ranks(rank, world, "loader", group if world > 1 else None)
+
+
+def _group(argument: Any) -> Any:
+    """The process group that `ranks=` says; None: there is none yet, or no other rank."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    group = distributed.group.WORLD if argument is True else argument
+    return group if distributed.get_world_size(group) > 1 else None
 
 
 def checked_ranks(argument: Any) -> Any:

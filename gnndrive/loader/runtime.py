@@ -17,7 +17,6 @@ from functools import partial
 from time import perf_counter
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
-from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.array_pool import ArrayPool
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import ffi
@@ -29,8 +28,11 @@ from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.buffers import Buffers
+from gnndrive.loader.host_service import HostService
 from gnndrive.loader.plan_change import PlanChange
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.statistics import loader_stats, stage_stats
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
 from gnndrive.pipeline.run import EpochRun, run_epoch
@@ -39,6 +41,7 @@ from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.reader import Store
 
 
@@ -49,6 +52,7 @@ class Runtime:
         store: the store to load from.
         settings: see `RuntimeSettings`.
         workers: run blocking work; None: threads.
+        host: what the ranks of this host share; None: nothing. `close` closes it.
 
     Attributes:
         counters: what all epochs counted together.
@@ -58,12 +62,13 @@ class Runtime:
         larger_batch: the seeds, the sampler's key and the size (None: unknown) of a batch that is
             larger than planned, for which the plan could not change yet; None: there is none.
         loop_thread: the thread in which epochs run.
-        engine: reads the rows of the tables.
+        engine: reads the rows of the tables; None: the host service does.
     """
 
     def __init__(
-        self, store: Store, settings: RuntimeSettings, workers: Workers | None = None
-    ) -> None:
+        self, store: Store, settings: RuntimeSettings, workers: Workers | None = None,
+        host: HostService | None = None,
+    ) -> None:  # fmt: skip
         self.counters = Counters()
         self.started = perf_counter()
         self.array_pool = ArrayPool()
@@ -74,8 +79,11 @@ class Runtime:
         self._freeing: asyncio.Task[None] | None = None
         self._closing = threading.Lock()
         with contextlib.ExitStack() as undo:
+            if host is not None:
+                undo.callback(host.close)
             with store.unchanged():
-                self._open_files(store, settings, undo)
+                own_buffer = host is None or not host.has_buffer
+                self._open_files(store, settings, settings.tables if own_buffer else (), undo)
             plugin, where = settings.device
             device_class: type[Device] = find("devices", plugin)
             self.device = device_class.make(DeviceContext(self.array_pool.empty, where))
@@ -86,19 +94,18 @@ class Runtime:
             undo.callback(self._workers.close)
             self.loop_thread = LoopThread()
             undo.callback(self.loop_thread.close)
-            self.engine: Engine = self.loop_thread.call(self._start_engine(settings))
-            self._buffers = BufferPool(
-                settings, store, self._layouts, self.engine, self.device, self.array_pool.empty
-            )
+            self.engine: Engine | None = None
+            self._buffers = self.loop_thread.call(self._start_buffers(store, settings, host))
             self._change = PlanChange(self.loop_thread, self._buffers)
             undo.pop_all()
         # Until it is closed, other loaders of this process count what this one will use.
         self._claim = claim(settings.plan.total_bytes)
 
     def _open_files(
-        self, store: Store, settings: RuntimeSettings, undo: contextlib.ExitStack
-    ) -> None:
-        """Open the adjacency, the attributes that are read, and the tables' layouts."""
+        self, store: Store, settings: RuntimeSettings, tables: Sequence[FeatureTable],
+        undo: contextlib.ExitStack,
+    ) -> None:  # fmt: skip
+        """Open the adjacency, the attributes that are read, and the layouts of `tables`."""
         assert settings.plan.topology is not None
         recording = settings.recording
         edges = store.all_edges() if recording is None else ()
@@ -111,7 +118,7 @@ class Runtime:
         )
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         with contextlib.nullcontext() if recording is None else recording.unchanged():
-            for table in settings.tables:
+            for table in tables:
                 context = LayoutContext(
                     table.file,
                     settings.engine_settings.block_bytes,
@@ -131,17 +138,24 @@ class Runtime:
             return 1
         return min(stages.samplers, stages.extracting_queue // 2 + 1)
 
-    async def _start_engine(self, settings: RuntimeSettings) -> Engine:
-        kind = choose(settings.engine)
+    async def _start_buffers(
+        self, store: Store, settings: RuntimeSettings, host: HostService | None
+    ) -> Buffers:
+        """Start the engines of the rows and of the adjacency, and make the feature buffers."""
+        kind, empty = choose(settings.engine), self.array_pool.empty
         # Adjacency reads go first: a sample needs several short passes, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
+        if host is not None and host.has_buffer:
+            self._adjacency.start(kind, own)
+            return await host.buffers(settings, empty)
         engine = kind.make(own)
         try:
             self._adjacency.start(kind, own)
         except BaseException:
             await engine.aclose()
             raise
-        return engine
+        self.engine = engine
+        return BufferPool(settings, store, self._layouts, engine, self.device, empty)
 
     def check_caller(self) -> None:
         """Refuse a caller that would wait for a thread that waits for it, or does not exist.
@@ -221,9 +235,7 @@ class Runtime:
         self._tasks.pop(run, None)
         run.epoch.output.finish(None)
         try:
-            buffer = run.epoch.buffer
-            assert isinstance(buffer, FeatureBuffer)
-            self._buffers.give(buffer)
+            self._buffers.give(run.epoch.buffer)
             if not task.cancelled():
                 task.result()  # if ending the epoch failed, the loop's exception handler reports it
         finally:
@@ -294,42 +306,24 @@ class Runtime:
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        counters, (engine, topology, slots) = self.counters, self._component_stats()
-        epochs = [run.epoch for run in list(self._tasks)]
-        return {
-            "batches": counters.batches,
-            "rows": counters.rows,
-            "edges": counters.edges,
-            "rows_hit": slots["hits"] + slots["repeats"],
-            "rows_waited": slots["waits"],
-            "rows_loaded": slots["loads"],
-            "evictions": slots["evictions"],
-            "requests": engine["requests"],
-            "bytes_read": engine["bytes"],
-            "bytes_wanted": counters.bytes_wanted,
-            "retries": engine["retries"],
-            **topology,
-            "samples": counters.samples,
-            "sample_s": counters.sample_s,
-            "extract_s": counters.extract_s,
-            "gather_s": counters.gather_s,
-            "wait_s": counters.wait_s,
-            "elapsed_s": perf_counter() - self.started,
-            "sampling": sum(e.extracting.under_way - len(e.extracting) for e in epochs),
-            "extracting": sum(e.training.under_way - len(e.training) for e in epochs),
-            "training": sum(len(e.training) for e in epochs),
-            "buffer_slots": self.settings.plan.slots,
-            "buffer_bytes": self.settings.plan.buffer_bytes,
-            "engine": self.engine.name,
-        }
+        buffers, topology = self._component_stats()
+        stages = stage_stats([run.epoch for run in list(self._tasks)])
+        engine = "host service" if self.engine is None else self.engine.name
+        elapsed_s = perf_counter() - self.started
+        return loader_stats(
+            self.counters, buffers, topology, stages, self.settings.plan, elapsed_s, engine
+        )
 
-    def _component_stats(self) -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
-        """The counters of the engine, the adjacency and the slot tables."""
+    def _component_stats(self) -> tuple[Counter[str], dict[str, float | str]]:
+        """The counters of the buffers and their engine, and those of the adjacency."""
 
-        def read() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
-            return self.engine.stats(), self._adjacency.stats(), self._buffers.stats()
+        def read() -> tuple[Counter[str], dict[str, float | str]]:
+            buffers = self._buffers.stats()
+            if self.engine is not None:
+                buffers.update(self.engine.stats())
+            return buffers, self._adjacency.stats()
 
-        async def read_in_loop() -> tuple[dict[str, int], dict[str, float | str], Counter[str]]:
+        async def read_in_loop() -> tuple[Counter[str], dict[str, float | str]]:
             return read()
 
         # Buffers are lent and closed in the loop thread. A user's sampler may call this there.
@@ -337,6 +331,10 @@ class Runtime:
             with contextlib.suppress(ClosedError):
                 return self.loop_thread.call(read_in_loop())
         return read()
+
+    def late_reason(self) -> str:
+        """Why a batch may be late, as far as it is known; "": it is not."""
+        return self.loop_thread.call(self._buffers.late_reason())
 
     # ---- closing ----
 
@@ -378,7 +376,8 @@ class Runtime:
         try:
             await self._buffers.drain()
             await self._buffers.close_tiers()
-            await self.engine.aclose()
+            if self.engine is not None:
+                await self.engine.aclose()
             await self._buffers.close()
         finally:
             for layout in self._layouts.values():

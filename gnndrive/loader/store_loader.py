@@ -33,7 +33,9 @@ from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.find_pack import find_recording, replays
+from gnndrive.loader.host_service import join_host_service
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
+from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
 from gnndrive.plan.plan import Plan
@@ -235,7 +237,7 @@ class StoreLoader(Closeable, Resumable):
             self._runtime.check_caller()
         ranks, state = self._assembly().ranks, self._resumed or EpochState(self.epoch, self.seed)
         seed = self._agreed_seed(ranks, state)
-        runtime, assembly = self._start_runtime(), self._assembly()
+        runtime, assembly = self._start_runtime(ranks), self._assembly()
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
         state.seed = seed
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
@@ -251,8 +253,8 @@ class StoreLoader(Closeable, Resumable):
         epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed))
         return BatchIterator(self, runtime, epoch, remaining, state, ranks.per_step, self.timeout)
 
-    def _start_runtime(self) -> Runtime:
-        """The runtime; made at the first call.
+    def _start_runtime(self, ranks: Ranks) -> Runtime:
+        """The runtime; made at the first call, which the ranks that share something make together.
 
         Raises:
             ClosedError: the loader was closed.
@@ -264,7 +266,9 @@ class StoreLoader(Closeable, Resumable):
             if self._closed:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                runtime = Runtime(self.data, self._assembly().settings())
+                make_settings = self._assembly().settings
+                settings, host = join_host_service(ranks, self.data, make_settings)
+                runtime = Runtime(self.data, settings, host=host)
                 if self._closed:  # meanwhile, by a signal handler
                     runtime.close()
                     raise ClosedError(CLOSED)

@@ -214,6 +214,14 @@ def _table_requirements(
     )  # fmt: skip
 
 
+def batch_entries_max(request: PlanRequest) -> dict[str, int]:
+    """The most rows of each table, by its name, that a batch can have by its fanout."""
+    return {
+        table.name: _table_requirements(table, request.bounds, 0).batch_entries_max
+        for table in request.tables
+    }
+
+
 def _batch_attribute_bytes(request: PlanRequest) -> int:
     """Bytes of the largest batch's attributes that are no table of the feature buffer."""
     store, bounds, total = request.store, request.planned, 0

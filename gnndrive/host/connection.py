@@ -1,0 +1,127 @@
+"""`Connection`: a rank's connection to the host service, and the memory that came with it.
+
+The user's thread makes it, which blocks until the service has what the rank needs; the rank's event
+loop then uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+
+from gnndrive.common.errors import HostServiceError
+from gnndrive.common.limits import named_limit
+from gnndrive.host.error_text import error_from
+from gnndrive.host.hello import Hello, Welcome
+from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
+from gnndrive.host.start import reap
+from gnndrive.host.wire import Wire, abstract_name, new_socket
+
+FDS_MAX = 253  # of one message, a limit of the kernel
+GOODBYE_S = 5.0  # how long a service that does not answer is waited for at the end
+ENDED = (
+    "the host service has ended, or was killed (see the output of the first rank of this host, or "
+    "dmesg if memory ran out): start the ranks again and resume with the loader's state"
+)
+
+
+class Connection:
+    """A rank's connection to the service.
+
+    Args:
+        name: the service's.
+        hello: what the rank needs.
+
+    Attributes:
+        welcome: what the service answered.
+        fds: the descriptors that came with it, not yet taken by `take_fd`.
+
+    Raises:
+        HostServiceError: there is no service of that name, or it has ended.
+        ConfigError, …: why it has refused this rank.
+    """
+
+    def __init__(self, name: str, hello: Hello) -> None:
+        self._wire: Wire | None = None
+        self.fds: list[int] = []
+        with named_limit():
+            self._sock = new_socket()
+        try:
+            self._sock.connect(abstract_name(name))
+            self._sock.send(Message(Kind.HELLO, text=hello.to_json()).encode())
+            message = self._first_message()
+            if message.kind is Kind.REFUSED:
+                raise error_from(message.text)
+            if message.kind is not Kind.WELCOME:
+                raise HostServiceError(f"the host service began with {message.kind.name}")
+            self.welcome = Welcome.from_json(message.text)
+        except (ConnectionError, FileNotFoundError, ProtocolError) as error:
+            self.close()
+            raise HostServiceError(f"{ENDED} ({error})") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _first_message(self) -> Message:
+        size, cloexec = MESSAGE_BYTES_MAX + 1, socket.MSG_CMSG_CLOEXEC
+        data, self.fds, _, _ = socket.recv_fds(self._sock, size, FDS_MAX, cloexec)
+        if not data:
+            raise HostServiceError(ENDED)
+        return Message.decode(data)
+
+    def take_fd(self) -> int:
+        """The next descriptor, which the caller closes.
+
+        Raises:
+            HostServiceError: there is none left.
+        """
+        if not self.fds:
+            raise HostServiceError("the host service sent too few file descriptors")
+        return self.fds.pop(0)
+
+    async def start(
+        self, receive: Callable[[Message], object], failed: Callable[[Exception], object]
+    ) -> None:
+        """From now on this event loop gets the service's messages.
+
+        Args:
+            receive: called with each.
+            failed: called once if the connection ends before `aclose`.
+        """
+        self._gone = asyncio.Event()
+        self._leaving = False
+
+        def ended(error: Exception | None) -> None:
+            self._gone.set()
+            if not self._leaving:
+                failed(HostServiceError(ENDED if error is None else f"{ENDED} ({error})"))
+
+        self._wire = Wire(self._sock, receive, ended)
+
+    def send(self, message: Message) -> None:
+        """Send the service a message; after the end of the connection it is dropped."""
+        assert self._wire is not None
+        self._wire.send(message)
+
+    async def aclose(self) -> None:
+        """Tell the service that this rank leaves, and close the connection."""
+        if self._wire is not None and not self._wire.closed:
+            # The service closes its end first. If this end were closed with an answer unread, the
+            # kernel would drop what the service has not read.
+            self._leaving = True
+            self._wire.send(Message(Kind.BYE))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), GOODBYE_S)
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection at once, and the descriptors that were not taken; idempotent."""
+        if self._wire is not None:
+            self._wire.close()
+        self._sock.close()
+        while self.fds:
+            os.close(self.fds.pop())
+        reap()

@@ -1,0 +1,60 @@
+"""What `NeighborLoader.stats` returns, made of the counters of a runtime's parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.epoch import Epoch
+from gnndrive.plan.plan import Plan
+
+
+def stage_stats(epochs: Sequence[Epoch]) -> dict[str, int]:
+    """How many batches of the running epochs are in each stage now."""
+    return {
+        "sampling": sum(e.extracting.under_way - len(e.extracting) for e in epochs),
+        "extracting": sum(e.training.under_way - len(e.training) for e in epochs),
+        "training": sum(len(e.training) for e in epochs),
+    }
+
+
+def loader_stats(
+    counters: Counters, buffers: Counter[str], topology: Mapping[str, float | str],
+    stages: Mapping[str, int], plan: Plan, elapsed_s: float, engine: str,
+) -> dict[str, float | str]:  # fmt: skip
+    """See `NeighborLoader.stats`.
+
+    Args:
+        counters: the stages' counters.
+        buffers: those of the slot tables and of the engine that reads for them.
+        topology: those of the adjacency, under the names that they have in the result.
+        stages: see `stage_stats`.
+        plan: the plan in use.
+        elapsed_s: seconds since the start.
+        engine: what reads the rows.
+    """
+    return {
+        "batches": counters.batches,
+        "rows": counters.rows,
+        "edges": counters.edges,
+        "rows_hit": buffers["hits"] + buffers["repeats"],
+        "rows_waited": buffers["waits"],
+        "rows_loaded": buffers["loads"],
+        "evictions": buffers["evictions"],
+        "requests": buffers["requests"],
+        "bytes_read": buffers["bytes"],
+        "bytes_wanted": counters.bytes_wanted,
+        "retries": buffers["retries"],
+        **topology,
+        "samples": counters.samples,
+        "sample_s": counters.sample_s,
+        "extract_s": counters.extract_s,
+        "gather_s": counters.gather_s,
+        "wait_s": counters.wait_s,
+        "elapsed_s": elapsed_s,
+        **stages,
+        "buffer_slots": plan.slots,
+        "buffer_bytes": plan.buffer_bytes,
+        "engine": engine,
+    }
