@@ -22,7 +22,11 @@ _before = 0  # this process's own memory when the first of the claims was made
 
 
 def claim(nbytes: int) -> int:
-    """Claim memory for a loader that starts; returns the claim's number, for `release`."""
+    """Claim memory for a loader that starts; returns the claim's number, for `release`.
+
+    Args:
+        nbytes: what the loader will use, with this rank's part of what ranks share.
+    """
     global _before
     with _lock:
         if not _claims:
@@ -38,15 +42,18 @@ def release(number: int) -> None:
         _claims.pop(number, None)
 
 
-def left_memory() -> int:
-    """Bytes of host memory that are left for another loader of this process.
+def left_memory(ranks: int) -> int:
+    """Bytes of host memory that are left for another loader of `ranks` ranks of this host together.
 
-    Memory that live loaders claim and have not used yet is not left, and each of the ranks on this
-    host has an equal part.
+    Each rank of the host has an equal part of what is available, and memory that its live loaders
+    claim and have not used yet is not left of it. Other ranks are taken to have the same loaders.
     """
+    on_host = max(local_ranks(), ranks)
     with _lock:
-        unused = max(sum(_claims.values()) - max(_own_bytes() - _before, 0), 0) if _claims else 0
-    return max(available_memory() - unused, 0) // local_ranks()
+        unused = 0
+        if _claims:
+            unused = max(sum(_claims.values()) - max(_own_bytes() - _before, 0), 0)
+    return max(ranks * available_memory() // on_host - ranks * unused, 0)
 
 
 def local_ranks() -> int:
@@ -66,10 +73,12 @@ def local_ranks() -> int:
 
 
 def _own_bytes() -> int:
-    """Bytes of this process's memory without mapped files."""
+    """Bytes of this process's memory without mapped files; shared memory counts as an equal part
+    for each rank of this host."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
-            found = next(line for line in lines if line.startswith("RssAnon:"))
-        return int(found.split()[1]) * 1024
-    except (OSError, StopIteration, ValueError):
+            fields = dict(line.split(":", 1) for line in lines if line.startswith("Rss"))
+        own, shared = (int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+    except (OSError, KeyError, ValueError):
         return 0
+    return own + shared // local_ranks()

@@ -81,7 +81,9 @@ class Drawing:
         # Nothing else of the loader is in memory yet, so drawing may take what half of `memory=`
         # holds. It may also take a part of what is free: a `memory=` that is too small for a batch
         # must not hinder drawing, because the error then names the least that works.
-        most, bounds = max(memory // 2, available_memory() // 8) // ENTRY_BYTES, request.bounds
+        # Ranks may draw at the same time.
+        most, bounds = max(memory // 2, available_memory() // 8) // request.ranks, request.bounds
+        most //= ENTRY_BYTES
         edges = {type: max(min(count, most), 1) for type, count in bounds.edges.items()}
         entries = {type: max(min(count, most), 1) for type, count in bounds.entries.items()}
         limits = Bounds(bounds.nodes, edges, entries)

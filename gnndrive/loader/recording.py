@@ -173,6 +173,7 @@ def recording_memory(request: PlanRequest, packing_memory: int | None = None) ->
         ConfigError: the memory is too small; the message names the least that works.
     """
     store, memory = request.store, packing_memory or request.memory
+    request = replace(request, ranks=1, shared=False)  # one process records
     for samplers in range(default_stages(request).samplers, 0, -1):
         requirements, _ = requirements_of(request, StageCounts(samplers, 2 * samplers, 0))
         counts = COUNT_BYTES * requirements.table_rows

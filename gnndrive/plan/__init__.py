@@ -8,7 +8,7 @@ Only `drawn` reads the graph, through a sampler. In the order in which a loader 
 - `requirements`: `Requirements`, the sizes that a plan depends on, such as the largest batch.
 - `choice`: `make_planner` chooses topology, samplers and queues; `least_memory`.
 - `topology_choice`: `choose_topology` picks where the adjacency lives.
-- `prediction`: `batch_seconds`, what a batch costs with a plan.
+- `prediction`: `step_seconds`, what a batch for each rank costs with a plan.
 - `planner`: `Planner` makes the plan and decides which attributes are memory-mapped.
 - `plan`: `make_plan` makes a `Plan`, a list of `PlanItem`s.
 - `items`: all uses of memory beside the feature buffer; add new ones there.

@@ -24,10 +24,10 @@ from gnndrive.plan.items import rest_bytes, slot_bytes
 from gnndrive.plan.packed import packed_planner
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import batch_seconds
+from gnndrive.plan.prediction import step_seconds
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
-from gnndrive.plan.topology_choice import choose_topology, make_question
+from gnndrive.plan.topology_choice import choose_topology, for_rank, make_question
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.topologies.base import BUFFER_BATCHES, Topology
 
@@ -101,8 +101,8 @@ def with_drawn(request: PlanRequest, drawn: DrawnBatches) -> PlanRequest:
     expected = drawn.planned(request.bounds)
     worst = joined(expected, request.seed_bounds, request.bounds)
     known = replace(request, drawn=drawn, planned=expected)
-    least = _least_bytes(known)
-    affordable = least + max(HARDLY_MORE * least, HARDLY_MORE_BYTES)
+    least, buffers = _least_bytes(known), 1 if request.shared else request.ranks
+    affordable = least + max(HARDLY_MORE * least, HARDLY_MORE_BYTES * buffers)
     for size in (joined(expected, request.bounds, request.bounds), worst):
         larger = replace(known, planned=size)
         if _least_bytes(larger) <= affordable:
@@ -111,11 +111,11 @@ def with_drawn(request: PlanRequest, drawn: DrawnBatches) -> PlanRequest:
 
 
 def _least_bytes(request: PlanRequest) -> int:
-    """Bytes that the leanest stages take with a feature buffer of one largest batch, without the
-    adjacency."""
+    """Bytes that the leanest stages take on this host with feature buffers of one largest batch,
+    without the adjacency."""
     requirements, _ = requirements_of(request, stage_options(request)[-1])
     slots = [min(each.batch_rows_max, each.rows) for each in requirements.tables]
-    buffer_bytes: int = sum(map(mul, slots, slot_bytes(requirements)))
+    buffer_bytes: int = requirements.buffers * sum(map(mul, slots, slot_bytes(requirements)))
     return rest_bytes(requirements) + buffer_bytes
 
 
@@ -214,7 +214,8 @@ def _choose(request: PlanRequest) -> Planner | None:
     if not least:
         return best
     others = ", ".join(f"{seconds:.2g} with {name}" for name, seconds in least.items())
-    why = f"because a batch costs about {own:.2g} s of reading and sampling, {others}"
+    what = "a batch costs" if request.ranks == 1 else f"{request.ranks} ranks' batches cost"
+    why = f"because {what} about {own:.2g} s of reading and sampling, {others}"
     for choice in _topologies(request, best.stages, why):
         if choice.name == best.topology.name and choice.nbytes == best.topology.nbytes:
             return replace(best, topology=choice)
@@ -241,7 +242,7 @@ def _cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
 
 
 def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
-    """What a batch costs.
+    """What a step costs; each rank of the host gets a batch in it.
 
     Without drawn batches, nothing is known but how many largest batches the buffer holds: plans
     with one and a half of them are equal, and with less each is worse than the one with more.
@@ -251,11 +252,11 @@ def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
                 if each.batch_rows_max and each.slots < each.rows]  # fmt: skip
         return BUFFER_BATCHES / min([*held, BUFFER_BATCHES])
     stages = planner.stages
-    return batch_seconds(
+    return step_seconds(
         plan, request.drawn, graph_sizes(request.store), request.disk, stages.samplers,
         (stages.extracting_queue, stages.training_queue), request.sweep,
         planner.requirements.looks_ahead,
-    )  # fmt: skip
+    ).cost  # fmt: skip
 
 
 def _topologies(
@@ -285,13 +286,14 @@ def _topologies(
         kind: type[Topology] = find("topologies", name)
         if request.needs_indices is not None and not kind.has_indices:
             continue
-        choice = kind.plan(question)
+        own = for_rank(question, kind, requirements)
+        choice = kind.plan(own)
         if choice is None or (found and not choice.nbytes):
             continue
         found = True
         yield choice
         if choice.cache_bytes and request.neighbour_cache is None:
-            without = kind.plan(replace(question, cache=0))
+            without = kind.plan(replace(own, cache=0))
             if without is not None:
                 yield without
 

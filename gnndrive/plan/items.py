@@ -44,16 +44,23 @@ class PlanItem:
         what: the item's name, such as "staging".
         nbytes: an upper bound, in bytes.
         why: what it holds and why it has this size, as `plan()` prints it.
+        copies: how many of it there are on the host: one for each rank, or 1 if the ranks share it.
     """
 
     what: str
     nbytes: int
     why: str
+    copies: int = 1
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of all copies."""
+        return self.copies * self.nbytes
 
 
-def item_if_any(what: str, nbytes: int, why: str) -> list[PlanItem]:
+def item_if_any(what: str, nbytes: int, why: str, copies: int = 1) -> list[PlanItem]:
     """One item, or none of no bytes."""
-    return [PlanItem(what, nbytes, why)] if nbytes else []
+    return [PlanItem(what, nbytes, why, copies)] if nbytes else []
 
 
 def slot_bytes(requirements: Requirements) -> list[int]:
@@ -63,65 +70,96 @@ def slot_bytes(requirements: Requirements) -> list[int]:
 
 
 def rest_bytes(requirements: Requirements) -> int:
-    """Bytes of everything except the feature buffer, its slot tables and the topology."""
-    return sum(item.nbytes for item in other_items(requirements, None))
+    """Bytes on this host of everything except feature buffers, slot tables and the topology."""
+    return sum(item.host_bytes for item in other_items(requirements, None))
 
 
 def other_items(
     requirements: Requirements, topology: TopologyChoice | None
 ) -> tuple[PlanItem, ...]:
-    """All items of host memory except the feature buffer and its slot tables."""
-    nodes, edges = requirements.batch_nodes_max, requirements.batch_edges_max
+    """All items of host memory except the feature buffer and its slot tables.
+
+    If ranks share a feature buffer, its tables, index pointers and labels are there once on this
+    host, and leases are those of all ranks. So is the adjacency, unless each rank reads what it
+    needs of it; and pages of mapped files are in memory once in any case.
+    """
+    each, once = requirements.ranks, requirements.buffers
     on_device = requirements.device_memory is not None
-    live = requirements.batch_bytes - (requirements.features_bytes if on_device else 0)
-    scratch = requirements.scratch_bytes + requirements.candidate_bytes
-    lease_bytes = LEASE_BYTES_STAGED if on_device else LEASE_BYTES
-    leases = lease_bytes * requirements.entries_max * requirements.batches_extracted
-    look_ahead = requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows
-    pinned_bytes = requirements.pinned_bytes
-    pinned = PlanItem("pinned staging", pinned_bytes, "for rows on their way to the device")
-    largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
-    if requirements.drawn is not None:
-        largest = f"{requirements.drawn}; planned: {nodes:,} nodes and {edges:,} edges"
+    in_memory = "the graph's, in memory"
+    entry = f"an entry for each of {requirements.table_rows:,} rows"
+    pinned = PlanItem(
+        "pinned staging", requirements.pinned_bytes, "for rows on their way to the device", each
+    )
     return (
-        PlanItem(
-            "mapping table",
-            MAPPING_BYTES * requirements.table_rows,
-            f"an entry for each of {requirements.table_rows:,} rows",
-        ),
-        PlanItem("index pointers", requirements.index_pointer_bytes, "the graph's, in memory"),
-        *item_if_any("times, weights", requirements.graph_bytes, "the graph's, in memory"),
-        *([] if topology is None else [PlanItem("topology", topology.nbytes, topology.why)]),
+        PlanItem("mapping table", MAPPING_BYTES * requirements.table_rows, entry, once),
+        PlanItem("index pointers", requirements.index_pointer_bytes, in_memory, once),
+        *item_if_any("times, weights", requirements.graph_bytes, in_memory, each),
+        *([] if topology is None else [_topology_item(requirements, topology)]),
         *item_if_any(
-            "attributes", requirements.fetch_bytes, "to read rows of files too large for memory"
+            "attributes", requirements.fetch_bytes, "to read rows of files too large for memory",
+            each,
         ),
         *item_if_any("mapped files", requirements.mapped_bytes, "attributes with small files"),
-        PlanItem("input nodes", requirements.seed_bytes, "their ids and order"),
-        PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype"),
-        PlanItem("staging", requirements.staging_bytes, "for reads in flight"),
+        PlanItem("input nodes", requirements.seed_bytes, "their ids and order", each),
+        PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype", once),
+        PlanItem("staging", requirements.staging_bytes, "for reads in flight", once),
         *([pinned] if on_device else []),
         *item_if_any(
             "pinned copies",
             requirements.pinned_per_byte * requirements.copied_bytes,
             "of two batches without features, rounded up by torch",
+            each,
         ),
+        *_batch_items(requirements),
+        PlanItem(
+            "look-ahead",
+            requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows,
+            "which queued samples need a row",
+            once,
+        ),
+    )  # fmt: skip
+
+
+def _topology_item(requirements: Requirements, topology: TopologyChoice) -> PlanItem:
+    copies = requirements.ranks if topology.has_ring else requirements.buffers
+    return PlanItem("topology", topology.nbytes, topology.why, copies)
+
+
+def _batch_items(requirements: Requirements) -> tuple[PlanItem, ...]:
+    """The items that hold batches on their way."""
+    each, once = requirements.ranks, requirements.buffers
+    nodes, edges = requirements.batch_nodes_max, requirements.batch_edges_max
+    on_device = requirements.device_memory is not None
+    live = requirements.batch_bytes - (requirements.features_bytes if on_device else 0)
+    scratch = requirements.scratch_bytes + requirements.candidate_bytes
+    lease_bytes = LEASE_BYTES_STAGED if on_device else LEASE_BYTES
+    leased = requirements.batches_extracted * (each // once)
+    largest = f"a batch has at most {nodes:,} nodes and {edges:,} edges"
+    if requirements.drawn is not None:
+        largest = f"{requirements.drawn}; planned: {nodes:,} nodes and {edges:,} edges"
+    return (
         PlanItem(
             "queued samples",
             requirements.sample_bytes * requirements.batches_queued,
             f"{requirements.batches_queued} samples; {largest}",
+            each,
         ),
         PlanItem(
             "sampler scratch",
             scratch * requirements.samplers,
             f"of {requirements.samplers} samplers",
+            each,
         ),
         PlanItem(
-            "leases", leases, f"aliases and reads of {requirements.batches_extracted} batches"
+            "leases",
+            lease_bytes * requirements.entries_max * leased,
+            f"aliases and reads of {leased} batches",
+            once,
         ),
         PlanItem(
             "live batches",
             2 * live + requirements.making_bytes,
             LIVE_WITHOUT_FEATURES if on_device else LIVE,
+            each,
         ),
-        PlanItem("look-ahead", look_ahead, "which queued samples need a row"),
     )

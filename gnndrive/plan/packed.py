@@ -17,11 +17,10 @@ import numpy as np
 
 from gnndrive.buffer.place_table import RESIDENT_PART_ROWS
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.host_memory import left_memory
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.items import PlanItem, item_if_any, other_items
-from gnndrive.plan.plan import DEFAULT_SHARE, Plan, TablePlan
+from gnndrive.plan.plan import Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import COPY_BYTE_S, Disk
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
@@ -49,12 +48,14 @@ class _Budget:
         nbytes: the limit.
         taken: how much of it other items take.
         said: the limit, for an error message.
+        buffers: how many feature buffers share it.
     """
 
     name: str
     nbytes: int
     taken: int
     said: str
+    buffers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +77,17 @@ class PackedPlanner(Planner):
         hot_rows = sum(self.recording.hot_rows.values())
         items = packed_items(requirements, self.sizes, hot_rows)
         budget = self._budget(requirements, items)
-        room, tried = budget.nbytes - budget.taken, list[int]()
+        room, tried = (budget.nbytes - budget.taken) // budget.buffers, list[int]()
         for places in range(min(PLACES, self.stages.training_queue), 0, -1):
             for hot in _choices(self.recording):
                 tables = self._tables(requirements, hot, places)
                 tried.append(sum(each.slots * each.row_bytes for each in tables))
                 if tried[-1] <= room:
                     if requirements.device_memory is not None:
-                        tables = self._with_kept(tables, hot, items)
+                        tables = self._with_kept(tables, hot, items, requirements.ranks)
                     return self._plan(requirements, items, tables, hot)
-        lines = "\n".join(f"  {each.what}: {format_size(each.nbytes)}" for each in items)
-        least = least_text(min(tried) + budget.taken)
+        lines = "\n".join(f"  {each.what}: {format_size(each.host_bytes)}" for each in items)
+        least = least_text(budget.buffers * min(tried) + budget.taken)
         raise ConfigError(
             f"{budget.said} is too little to replay {self.recording.path}: give at least "
             f'{budget.name}="{least}", or pack smaller batches; beside the rows there are\n{lines}'
@@ -94,18 +95,21 @@ class PackedPlanner(Planner):
 
     def _budget(self, requirements: Requirements, items: Sequence[PlanItem]) -> _Budget:
         """What limits hot rows and places."""
+        ranks = requirements.ranks
         if self.buffer is not None:
-            return _Budget("buffer", self.buffer, 0, f"buffer={format_size(self.buffer)}")
+            said = f"buffer={format_size(self.buffer)}"
+            return _Budget("buffer", self.buffer, 0, said, ranks)
         if (device := requirements.device_memory) is not None:
             live = 2 * requirements.batch_bytes + requirements.device_scratch_bytes
             said = f"device_memory={format_size(device)}"
             return _Budget("device_memory", device, live, said)
         if self.memory is not None:
-            others = sum(item.nbytes for item in items)
-            return _Budget("memory", self.memory, others, f"memory={format_size(self.memory)}")
-        given = int(DEFAULT_SHARE * left_memory())
+            others = sum(item.host_bytes for item in items)
+            said = f"memory={format_size(self.memory)}"
+            return _Budget("memory", self.memory, others, said, ranks)
+        given = default_bytes(ranks)
         said = f"a quarter of the memory that is left, {format_size(given)},"
-        return _Budget("buffer", given, 0, said)
+        return _Budget("buffer", given, 0, said, ranks)
 
     def _tables(
         self, requirements: Requirements, hot: Mapping[str, int], places: int
@@ -125,13 +129,15 @@ class PackedPlanner(Planner):
         return tuple(found)
 
     def _with_kept(
-        self, tables: Sequence[TablePlan], hot: Mapping[str, int], items: Sequence[PlanItem]
-    ) -> tuple[TablePlan, ...]:
+        self, tables: Sequence[TablePlan], hot: Mapping[str, int], items: Sequence[PlanItem],
+        ranks: int,
+    ) -> tuple[TablePlan, ...]:  # fmt: skip
         """The tables with the hot rows that have no room on the device, as far as host memory has
         room for them."""
-        room = int(DEFAULT_SHARE * left_memory())
+        room = default_bytes(ranks)
         if self.memory is not None:
-            room = self.memory - sum(item.nbytes for item in items)
+            room = self.memory - sum(item.host_bytes for item in items)
+        room //= ranks
         for more in _choices(self.recording):
             kept = [max(more[each.name] - hot[each.name], 0) for each in tables]
             if sum(n * each.row_bytes for n, each in zip(kept, tables, strict=True)) <= room:
@@ -151,23 +157,23 @@ class PackedPlanner(Planner):
             f"{held:,} hot rows, {share:.0%} of what batches use, and {places} places of up to "
             f"{rows:,} other rows"
         )
-        buffer = PlanItem("feature buffer", nbytes, why)
-        on_device = requirements.device_memory is not None
+        on_device, ranks = requirements.device_memory is not None, requirements.ranks
+        buffer = PlanItem("feature buffer", nbytes, why, 1 if on_device else ranks)
         kept = sum(each.kept for each in tables)
         kept_bytes = sum(each.kept * each.row_bytes for each in tables)
         kept_why = f"{kept:,} rows for which the device has no room"
-        items = (*item_if_any("hot rows", kept_bytes, kept_why), *items)
+        items = (*item_if_any("hot rows", kept_bytes, kept_why, ranks), *items)
         live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
         plan = Plan(
             items if on_device else (buffer, *items), tables, self.memory, self.topology,
             (buffer, live) if on_device else (),
             requirements.device_memory if requirements.device_given else None,
-            levels=self._levels(tables, on_device),
+            levels=self._levels(tables, on_device), ranks=ranks,
         )  # fmt: skip
-        if self.memory is not None and plan.total_bytes > self.memory:
+        if self.memory is not None and plan.host_bytes > self.memory:
             raise ConfigError(
                 f"memory={format_size(self.memory)} is less than this loader can need, "
-                f'{format_size(plan.total_bytes)}; give memory="{least_text(plan.total_bytes)}"'
+                f'{format_size(plan.host_bytes)}; give memory="{least_text(plan.host_bytes)}"'
                 f"\n{plan}"
             )
         return plan
@@ -219,6 +225,7 @@ def packed_items(
         hot_rows: how many rows of the pack are hot.
     """
     entries, queued = requirements.entries_max, requirements.batches_queued
+    ranks = requirements.ranks
     nodes = requirements.batch_nodes_max
     sample = sizes.record_bytes + _ENTRY_BYTES * max(nodes, entries)
     if requirements.subgraphs:
@@ -227,21 +234,22 @@ def packed_items(
     kept = [item for item in other_items(requirements, None) if item.what not in _NOT_NEEDED]
     largest = f"the largest has {nodes:,} nodes and {requirements.batch_edges_max:,} edges"
     return (
-        PlanItem("index", sizes.index_bytes, "of the pack: where each batch lies"),
+        PlanItem("index", sizes.index_bytes, "of the pack: where each batch lies", ranks),
         *kept,
-        PlanItem("queued samples", sample * queued, f"{queued} samples; {largest}"),
+        PlanItem("queued samples", sample * queued, f"{queued} samples; {largest}", ranks),
         PlanItem(
             "residents",
             hot_rows + RESIDENT_BYTES * min(hot_rows, 3 * RESIDENT_PART_ROWS // 2),
             "to read the hot rows in parts",
+            ranks,
         ),
         PlanItem(
             "records", (sample + 8 * entries) * requirements.samplers,
-            "samples that are being read",
+            "samples that are being read", ranks,
         ),
         PlanItem(
             "leases", (ALIAS_BYTES + LOAD_BYTES) * entries * extracted,
-            f"aliases and reads of {extracted} batches",
+            f"aliases and reads of {extracted} batches", ranks,
         ),
     )  # fmt: skip
 
@@ -265,7 +273,8 @@ def _choices(recording: Recording) -> list[dict[str, int]]:
 
 
 def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
-    """The request of a loader that draws, as it is if the loader replays such batches."""
+    """The request of a loader that draws, as it is if the loader replays such batches; ranks that
+    replay share nothing."""
     entries = dict(sizes.nodes)
     store = request.store.info.types
     distinct = {type: min(count, store.nodes[type].num_nodes) for type, count in entries.items()}
@@ -276,7 +285,8 @@ def packed_request(request: PlanRequest, sizes: RecordedSizes) -> PlanRequest:
     }
     return replace(
         request, bounds=bounds, seed_bounds=bounds, planned=bounds, drawn=None,
-        edge_temporaries=0, needs_indices=None, graph_bytes=0, candidate_bytes=0, **stages,
+        edge_temporaries=0, needs_indices=None, graph_bytes=0, candidate_bytes=0, shared=False,
+        **stages,
     )  # fmt: skip
 
 
@@ -296,7 +306,7 @@ def packed_planner(request: PlanRequest, recording: Recording) -> PackedPlanner:
 def packed_room(
     request: PlanRequest, sizes: RecordedSizes, device_memory: int = 0
 ) -> tuple[int, int]:
-    """How much memory training will have for hot rows and places.
+    """How much memory a rank's training will have for hot rows and places.
 
     Args:
         request: of a loader that draws the batches.
@@ -312,15 +322,15 @@ def packed_room(
     if device_memory:
         requirements = replace(requirements, device_memory=device_memory)
         device_memory -= 2 * requirements.batch_bytes
-    host = int(DEFAULT_SHARE * left_memory())
-    most = (request.buffer or request.memory or host) + max(device_memory, 0)
+    host = default_bytes(request.ranks)
+    most = (request.buffer or request.memory or host) // request.ranks + max(device_memory, 0)
     hot_rows = sum(min(each.rows, most // each.row_bytes) for each in requirements.tables)
     items = packed_items(requirements, sizes, hot_rows)
     if request.buffer is not None:
         host = request.buffer
     elif request.memory is not None:
-        host = request.memory - sum(item.nbytes for item in items)
-    return max(host, 0) + max(device_memory, 0), places
+        host = request.memory - sum(item.host_bytes for item in items)
+    return max(host // request.ranks, 0) + max(device_memory, 0), places
 
 
 def _stages(request: PlanRequest) -> StageCounts:

@@ -31,6 +31,11 @@ from gnndrive.plan.slot_split import split_slots
 DEFAULT_SHARE = 0.25  # share of the available memory that is used if the user gives no budget
 
 
+def default_bytes(ranks: int) -> int:
+    """Bytes for `ranks` ranks of this host together if the user gives no budget."""
+    return int(DEFAULT_SHARE * left_memory(ranks))
+
+
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """The feature buffer's share of one table.
@@ -72,6 +77,9 @@ class Plan:
         fetched: names of the arrays whose rows are read directly when batches need them, because
             memory has no room for their files.
         levels: texts that say where a batch's rows come from, if the loader replays a pack.
+        ranks: ranks on this host. `memory`, `host_bytes` and the messages are of all of them; a
+            line's `nbytes` and the device's lines are of one.
+        shared: whether the ranks share the feature buffer; `tables` are those of the shared one.
     """
 
     lines: tuple[PlanItem, ...]
@@ -82,6 +90,8 @@ class Plan:
     device_memory: int | None = None
     fetched: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
+    ranks: int = 1
+    shared: bool = False
 
     @property
     def slots(self) -> int:
@@ -99,9 +109,14 @@ class Plan:
         return all(table.slots >= table.rows for table in self.tables)
 
     @property
+    def host_bytes(self) -> int:
+        """Bytes of host memory that all ranks of this host use together."""
+        return sum(line.host_bytes for line in self.lines)
+
+    @property
     def total_bytes(self) -> int:
-        """Bytes of host memory."""
-        return sum(line.nbytes for line in self.lines)
+        """Bytes of host memory that one rank uses, with its part of what the ranks share."""
+        return -(-self.host_bytes // self.ranks)
 
     @property
     def device_bytes(self) -> int:
@@ -115,17 +130,19 @@ class Plan:
 
     @property
     def epoch_bytes(self) -> int:
-        """Bytes of host memory that each live iterator has for itself, without its feature buffer
-        and slot tables."""
-        return sum(line.nbytes for line in self.lines if line.what in PER_EPOCH)
+        """Bytes of host memory that a live iterator has for itself on all ranks of this host,
+        without its feature buffer and slot tables."""
+        return sum(line.host_bytes for line in self.lines if line.what in PER_EPOCH)
 
     @property
     def between_epochs_bytes(self) -> int:
-        """Bytes of host memory that are free while no epoch runs and the feature buffer is closed;
-        the user may still have two live batches, and torch keeps its pinned memory."""
+        """Bytes of a rank's host memory that are free while no epoch runs and the feature buffer is
+        closed; the user may still have two live batches, and torch keeps its pinned memory. What
+        ranks share is not counted, because other ranks may use it."""
         kept = {"live batches", "pinned copies"}
         freed = {"feature buffer", "slot tables", *PER_EPOCH} - kept
-        return sum(line.nbytes for line in self.lines if line.what in freed)
+        own = [line for line in self.lines if line.copies == self.ranks]
+        return sum(line.nbytes for line in own if line.what in freed)
 
     @property
     def buffer_bytes(self) -> int:
@@ -133,20 +150,35 @@ class Plan:
         return sum(table.slots * table.row_bytes for table in self.tables)
 
     def __str__(self) -> str:
-        host = _format_items(self.lines, self.memory, "memory")
+        host = _format_items(self.lines, self.memory, "memory", self.ranks)
         if not self.device_lines:
             return "\n".join([host, *self.levels])
         device = _format_items(self.device_lines, self.device_memory, "device_memory")
-        return "\n".join([host, "on the device", device, *self.levels])
+        where = "on the device" if self.ranks == 1 else "on the device of each rank"
+        return "\n".join([host, where, device, *self.levels])
 
 
-def _format_items(items: tuple[PlanItem, ...], budget: int | None, name: str) -> str:
-    """One line for each item and one for their total; `name` is the argument that set `budget`."""
+def _format_items(
+    items: tuple[PlanItem, ...], budget: int | None, name: str, ranks: int = 1
+) -> str:
+    """One line for each item and one for their total.
+
+    Args:
+        items: what to list.
+        budget, name: what limits them, and the argument that set it.
+        ranks: ranks on this host; with several, each line says whether they share the item.
+    """
     width = max(len(item.what) for item in items)
-    rows = [f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {item.why}" for item in items]
-    total = f"{'total':<{width}}  {format_size(sum(item.nbytes for item in items)):>8}"
+    rows = []
+    for item in items:
+        mark = "" if ranks == 1 else "shared    " if item.copies == 1 else f"each × {ranks}  "
+        rows.append(f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {mark}{item.why}")
+    text = f"{format_size(sum(item.host_bytes for item in items)):>8}"
+    if ranks > 1 and all(item.copies > 1 for item in items):
+        of_one = format_size(sum(item.nbytes for item in items))
+        text = f"{of_one:>8}  × {ranks} = {text.strip()}"
     of_budget = "" if budget is None else f"  of {name}={format_size(budget)}"
-    return "\n".join([*rows, total + of_budget])
+    return "\n".join([*rows, f"{'total':<{width}}  {text}{of_budget}"])
 
 
 def make_plan(
@@ -159,9 +191,10 @@ def make_plan(
 
     Args:
         requirements: the sizes that the plan depends on.
-        memory: the budget for everything in bytes, or None.
-        buffer: bytes for the feature buffer's slots; None: all that `memory` leaves, or without a
-            budget a quarter of the memory that is left. The buffer never has more slots than rows.
+        memory: the budget for everything on this host in bytes, or None.
+        buffer: bytes for the slots of all feature buffers on this host; None: all that `memory`
+            leaves, or without a budget a quarter of the memory that is left. A buffer never has
+            more slots than rows.
         topology: where the adjacency lives and the bytes it takes beside the index pointers; None:
             no bytes.
 
@@ -182,16 +215,20 @@ def make_plan(
         why = "because the whole table fits" if len(tables) == 1 else "because all tables fit"
     parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
     count = f"{plan.slots:,} rows" if len(tables) == 1 else ", ".join(parts) or "no rows"
-    slot_memory = PlanItem("feature buffer", plan.buffer_bytes, f"{count}, {why}")
-    slot_tables = PlanItem(
-        "slot tables", plan.slots * SLOT_TABLE_BYTES, "reverse map, ref counts, standby list"
+    copies, on_device = requirements.buffers, requirements.device_memory is not None
+    slot_memory = PlanItem(
+        "feature buffer", plan.buffer_bytes, f"{count}, {why}", 1 if on_device else copies
     )
-    on_device = requirements.device_memory is not None
+    slot_tables = PlanItem(
+        "slot tables", plan.slots * SLOT_TABLE_BYTES, "reverse map, ref counts, standby list",
+        copies,
+    )  # fmt: skip
     plan = Plan(
         (slot_tables, *others) if on_device else (slot_memory, slot_tables, *others),
         tables, memory, topology,
         (slot_memory, live, *scratch) if on_device else (),
         requirements.device_memory if requirements.device_given else None,
+        ranks=requirements.ranks, shared=requirements.shared,
     )  # fmt: skip
     device_memory = requirements.device_memory
     if device_memory is not None and plan.device_bytes > device_memory:
@@ -199,10 +236,10 @@ def make_plan(
             f"device_memory={format_size(device_memory)} is less than this loader can need, "
             f"{format_size(plan.device_bytes)}; give that much or a smaller buffer=\n{plan}"
         )
-    if memory is not None and plan.total_bytes > memory:
+    if memory is not None and plan.host_bytes > memory:
         raise ConfigError(
             f"memory={format_size(memory)} is less than this loader can need, "
-            f"{format_size(plan.total_bytes)}; give that much or a smaller buffer=\n{plan}"
+            f"{format_size(plan.host_bytes)}; give that much or a smaller buffer=\n{plan}"
         )
     return plan
 
@@ -214,24 +251,27 @@ def _choose_slots(
     others: tuple[PlanItem, ...],
     live_bytes: int,
 ) -> tuple[list[int], str]:
-    """Choose the number of slots of each table; returns the reason, too."""
+    """Choose the number of slots of each table in one buffer; returns the reason, too."""
     tables, per_slot = requirements.tables, slot_bytes(requirements)
-    row_bytes = [table.row_bytes for table in tables]
-    needed = sum(item.nbytes for item in others)
+    row_bytes, buffers = [table.row_bytes for table in tables], requirements.buffers
+    left = None  # of memory=, for one buffer
+    if memory is not None:
+        left = (memory - sum(item.host_bytes for item in others)) // buffers
     if buffer is not None:
-        slots, why = split_slots(buffer, tables, row_bytes), "because buffer= has room for them"
+        slots = split_slots(buffer // buffers, tables, row_bytes)
+        why = "because buffer= has room for them"
     elif requirements.device_memory is not None:
         room = requirements.device_memory - live_bytes - requirements.device_scratch_bytes
         slots = split_slots(room, tables, row_bytes)
         why = requirements.device_why
-        if memory is not None and memory - needed < SLOT_TABLE_BYTES * sum(slots):
-            slots = split_slots(memory - needed, tables, [SLOT_TABLE_BYTES] * len(tables))
+        if left is not None and left < SLOT_TABLE_BYTES * sum(slots):
+            slots = split_slots(left, tables, [SLOT_TABLE_BYTES] * len(tables))
             why = "because memory= has room for their slot tables only"
-    elif memory is not None:
-        slots = split_slots(memory - needed, tables, per_slot)
+    elif left is not None:
+        slots = split_slots(left, tables, per_slot)
         why = "because the other items leave that much of memory="
     else:
-        slots = split_slots(int(DEFAULT_SHARE * left_memory()), tables, per_slot)
+        slots = split_slots(default_bytes(requirements.ranks) // buffers, tables, per_slot)
         why = (
             "because the default is a quarter of the memory that is left; set memory= or buffer= "
             "to change it"
@@ -240,7 +280,7 @@ def _choose_slots(
     for table, count in zip(tables, slots, strict=True):
         least = min(table.batch_rows_max, table.rows) if whole else 1
         if count < least and table.batch_rows_max > 0:
-            short = memory is not None and memory - needed < max(per_slot) * least
+            short = left is not None and left < max(per_slot) * least
             raise ConfigError(
                 _no_room(requirements, table, memory, buffer, others, live_bytes, short)
             )
@@ -252,11 +292,12 @@ def _no_room(
     others: tuple[PlanItem, ...], live_bytes: int, short: bool,
 ) -> str:  # fmt: skip
     """The error message for a table without a slot; `short`: host memory has no room for one."""
-    needed = sum(item.nbytes for item in others)
+    needed = sum(item.host_bytes for item in others)
+    several = f" for {requirements.buffers} ranks" if requirements.buffers > 1 else ""
     row = f"one row of {table.name} is" if len(requirements.tables) > 1 else "one row is"
     if buffer is not None:
         return (
-            f"buffer={format_size(buffer)} holds no row: {row} {table.row_bytes:,} bytes, "
+            f"buffer={format_size(buffer)}{several} holds no row: {row} {table.row_bytes:,} bytes, "
             f"and a batch has up to {table.batch_rows_max:,}: give it room for one batch at least"
         )
     if requirements.device_memory is not None and not short:
@@ -272,14 +313,15 @@ def _no_room(
         )
     if memory is not None:
         return (
-            f"memory={format_size(memory)} leaves no room for a feature buffer: "
+            f"memory={format_size(memory)}{several} leaves no room for a feature buffer: "
             f"everything else needs {format_size(needed)}; give more, or a smaller batch_size, "
             "num_neighbors or queues\n"
             + "\n".join(
-                f"  {each.what}: {format_size(each.nbytes)} ({each.why})" for each in others
+                f"  {each.what}: {format_size(each.host_bytes)} ({each.why})" for each in others
             )
         )
+    quarter = f"{format_size(default_bytes(requirements.ranks))}{several}"
     return (
-        f"a quarter of the memory that is left, {format_size(DEFAULT_SHARE * left_memory())}, "
-        f"holds no row of {table.row_bytes:,} bytes: set memory= or buffer="
+        f"a quarter of the memory that is left, {quarter}, holds no row of {table.row_bytes:,} "
+        "bytes: set memory= or buffer="
     )

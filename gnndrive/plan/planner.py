@@ -93,7 +93,7 @@ class Planner:
     def _fetched(self, plan: Plan, mapped: Collection[str] = ()) -> tuple[str, ...]:
         """Names of the attributes that memory has no room for, beside the `mapped` ones."""
         budget = available_memory() if self.memory is None else self.memory
-        room, fetched = budget - plan.total_bytes, []  # smaller files first
+        room, fetched = budget - plan.host_bytes, []  # smaller files first
         for name, nbytes in sorted(self.attributes, key=lambda each: each[1]):
             if name in mapped:
                 continue

@@ -1,9 +1,10 @@
-"""What a batch costs with a plan: seconds of reading and sampling, for choosing among plans.
+"""What a step costs with a plan: seconds of reading and sampling, for choosing among plans.
 
 The two constants of the disk (`gnndrive bench disk`) and the batches that were drawn say it: how
 many rows several batches need together says how large a sweep fits the buffer, how much of the next
-sweep is there already, and how dense the rest lies in the file. It is a model for comparing plans
-of one loader, not a promise: it knows neither training nor other users of the disk.
+sweep is there already, and how dense the rest lies in the file. In a step, each rank of the host
+gets one batch; all of them read from one disk. It is a model for comparing plans of one loader, not
+a promise: it knows neither training nor other users of the disk.
 """
 
 from __future__ import annotations
@@ -97,32 +98,58 @@ def batches_held(together: Sequence[int], slots: int, rows: int) -> float:
     return low
 
 
-def batch_seconds(
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """What a step, a batch for each rank of the host, keeps busy for how long.
+
+    Attributes:
+        sample_s: seconds of the sampling threads, side by side.
+        disk_s: seconds of the disk.
+        gather_s: seconds of gathering rows, one thread a rank.
+    """
+
+    sample_s: float
+    disk_s: float
+    gather_s: float
+
+    @property
+    def cost(self) -> float:
+        """What plans are compared by: the busiest part, with samplers that have time to spare."""
+        return max(self.disk_s, SAMPLING_SHARE * self.sample_s, self.gather_s)
+
+
+def step_seconds(
     plan: Plan, drawn: DrawnBatches, sizes: Sequence[GraphSize], disk: Disk, samplers: int,
     queues: tuple[int, int], sweep: int | None, looks_ahead: bool,
-) -> float:  # fmt: skip
-    """Predict the seconds of a batch.
+) -> StepSeconds:  # fmt: skip
+    """Predict what a step costs.
 
     Args:
-        plan: the plan, with its topology.
+        plan: the plan, with its topology and the number of ranks.
         drawn: what is known of the batches.
         sizes: the sizes of the graph, one for each edge type.
         disk: what reads cost.
-        samplers: sampling threads.
-        queues: bounds of the extracting and the training queue.
+        samplers: sampling threads of a rank.
+        queues: bounds of a rank's extracting and training queue.
         sweep: the most batches that are read together; None: as many as fit.
         looks_ahead: whether the policy knows the queued samples.
     """
-    together = min(*queues, sweep or SWEEP_MAX)
+    ranks, samplers = plan.ranks, min(samplers, queues[0])
+    sharing = ranks if plan.shared else 1  # ranks whose batches share a sweep
+    together = min(sharing * min(queues), sweep or SWEEP_MAX)
     while together > 1 and not all(_holds(each, drawn, together) for each in plan.tables):
         together -= 1
     features = sum(_table_seconds(each, drawn, together, disk) for each in plan.tables)
     if looks_ahead and not plan.holds_everything:
-        features *= 1 - LOOK_AHEAD_GAIN * min(queues[0], LOOK_AHEAD_MAX)
-    reads = features + _adjacency_seconds(plan, drawn, sizes, disk, min(samplers, queues[0]))
-    threads = min(samplers, queues[0], os.cpu_count() or 1)
+        features *= 1 - LOOK_AHEAD_GAIN * min(sharing * queues[0], LOOK_AHEAD_MAX)
+    reads = features + _adjacency_seconds(plan, drawn, sizes, disk, samplers)
+    cores = os.cpu_count() or 1
     gathered = sum(drawn.together.get(each.name, (0,))[0] * each.row_bytes for each in plan.tables)
-    return max(reads, SAMPLING_SHARE * drawn.sample_s / threads, COPY_BYTE_S * gathered)
+    return StepSeconds(
+        ranks * drawn.sample_s / min(ranks * samplers, cores),
+        ranks * reads,
+        ranks * COPY_BYTE_S * gathered / min(ranks, cores),
+    )
 
 
 def _holds(table: TablePlan, drawn: DrawnBatches, batches: int) -> bool:

@@ -87,7 +87,8 @@ class PlanRequest:
         recording: the pack that the loader replays; None: it draws its batches.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.
-        shared: whether one host service has the feature buffer and the adjacency of all of them.
+        shared: whether one host service has the feature buffer and the adjacency of all of them;
+            ignored if the feature buffer is on a device, or the loader replays a pack.
     """
 
     store: Store
@@ -165,6 +166,7 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         scratch_bytes=_scratch_bytes(request),
         drawn=_drawn_text(request),
         whole_batches=request.memory is not None,
+        ranks=request.ranks,
     )
     device_memory, warm_up = _device_memory(request, requirements)
     given = request.device_memory is not None
@@ -174,8 +176,9 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
     if warm_up:
         why = "because it is a warm-up, until the memory that training uses is known"
     requirements = replace(
-        requirements, device_memory=device_memory, device_given=given, device_why=why
-    )
+        requirements, device_memory=device_memory, device_given=given, device_why=why,
+        shared=request.shared and device_memory is None and request.recording is None,
+    )  # fmt: skip
     return requirements, warm_up
 
 

@@ -86,6 +86,8 @@ class Requirements:
         whole_batches: whether the feature buffer must hold a largest batch; else a row is enough.
         mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
         fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
+        ranks: ranks on this host; everything above is one rank's.
+        shared: whether the ranks share one feature buffer and adjacency.
     """
 
     tables: tuple[TableRequirements, ...]
@@ -117,6 +119,13 @@ class Requirements:
     whole_batches: bool = False
     mapped_bytes: int = 0
     fetch_bytes: int = 0
+    ranks: int = 1
+    shared: bool = False
+
+    @property
+    def buffers(self) -> int:
+        """Number of feature buffers on this host."""
+        return 1 if self.shared else self.ranks
 
     @property
     def table_rows(self) -> int:

@@ -23,14 +23,16 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
         free: returns the bytes of the device that are free now; None: the device is the host.
 
     Raises:
-        ConfigError: the buffer does not fit into `memory=` or the device's memory.
+        ConfigError: the buffer does not fit into `memory=` or the device's memory. If there are
+            several ranks, each of them may have such an iterator at the same time.
     """
     tables = [_for_one_batch(each) for each in plan.tables]
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
     slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables if not each.places)
-    host = slot_table_bytes + plan.epoch_bytes + (0 if plan.device_lines else rows_bytes)
+    own = slot_table_bytes + (0 if plan.device_lines else rows_bytes)
+    host = plan.epoch_bytes + own * (1 if plan.shared else plan.ranks)
     if plan.memory is not None:
-        left = plan.memory - plan.total_bytes - others * host
+        left = plan.memory - plan.host_bytes - others * host
         _check_room(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
     if not plan.device_lines:
         return tables

@@ -14,12 +14,11 @@ from operator import mul
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.host_memory import left_memory
 from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find, names
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.items import MAPPING_BYTES, rest_bytes, slot_bytes
-from gnndrive.plan.plan import DEFAULT_SHARE
+from gnndrive.plan.plan import default_bytes
 from gnndrive.plan.requirements import Requirements
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
@@ -43,7 +42,7 @@ def choose_topology(
             none; None: the topology decides.
         sizes: the graph's sizes, one for each edge type.
         requirements: the sizes of everything else that needs memory.
-        memory, buffer: the loader's budgets in bytes, or None.
+        memory, buffer: the loader's budgets on this host in bytes, or None.
         asked: whether the user named the topology; then `candidates` has that one only.
         needs_indices: the reason why the indices must be in memory or memory-mapped; None: they
             need not be.
@@ -56,9 +55,11 @@ def choose_topology(
         _check_asked(kinds[0], neighbour_cache, needs_indices)
     question = make_question(neighbour_cache, sizes, requirements, memory, buffer, asked)
     usable = [kind for kind in kinds if needs_indices is None or kind.has_indices]
-    choice = next(filter(None, (kind.plan(question) for kind in usable)), None)
+    choices = (kind.plan(for_rank(question, kind, requirements)) for kind in usable)
+    choice = next(filter(None, choices), None)
     if choice is None and usable:  # none suits: ask the last one as if the user had named it
-        choice = usable[-1].plan(replace(question, asked=True))
+        kind = usable[-1]
+        choice = kind.plan(replace(for_rank(question, kind, requirements), asked=True))
     if choice is None:
         raise ConfigError(
             f"none of the topologies {', '.join(kind.name for kind in kinds)} can be used: "
@@ -76,8 +77,9 @@ def make_question(
     buffer: int | None,
     asked: bool = False,
 ) -> TopologyQuestion:
-    """Make the question that topologies answer; for the arguments see `choose_topology`."""
-    given = memory if memory is not None else int(DEFAULT_SHARE * left_memory())
+    """Make the question that topologies answer, about the memory of all ranks of this host; for the
+    arguments see `choose_topology`."""
+    given = memory if memory is not None else default_bytes(requirements.ranks)
     return TopologyQuestion(
         sizes,
         requirements.samplers,
@@ -88,6 +90,23 @@ def make_question(
         MAPPING_BYTES * requirements.table_rows,
         asked,
     )
+
+
+def for_rank(
+    question: TopologyQuestion, kind: type[Topology], requirements: Requirements
+) -> TopologyQuestion:
+    """The question to a topology of which each rank of this host has its own.
+
+    If ranks share what they can, a topology with indices gets the question as it is, because these
+    are in memory once.
+    """
+    ranks, room, spare = requirements.ranks, question.room, question.spare
+    if ranks == 1 or (requirements.shared and kind.has_indices):
+        return question
+    return replace(
+        question, room=lambda batches: room(batches) // ranks, given=question.given // ranks,
+        spare=spare * requirements.buffers // ranks,
+    )  # fmt: skip
 
 
 def _check_asked(
@@ -112,13 +131,13 @@ def _check_asked(
 def _room(
     requirements: Requirements, memory: int | None, buffer: int | None, batches: float
 ) -> int:
-    """Bytes that the adjacency may take beside a feature buffer of `batches` largest batches and
-    everything else; see `TopologyQuestion.room`."""
+    """Bytes that the adjacency may take on this host beside feature buffers of `batches` largest
+    batches and everything else; see `TopologyQuestion.room`."""
     if memory is None:
-        return int(DEFAULT_SHARE * left_memory())
+        return default_bytes(requirements.ranks)
     slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
     if buffer is not None:
         row_bytes = [table.row_bytes for table in requirements.tables]
-        slots = split_slots(buffer, requirements.tables, row_bytes)
-    buffer_bytes: int = sum(map(mul, slots, slot_bytes(requirements)))
+        slots = split_slots(buffer // requirements.buffers, requirements.tables, row_bytes)
+    buffer_bytes: int = requirements.buffers * sum(map(mul, slots, slot_bytes(requirements)))
     return memory - rest_bytes(requirements) - buffer_bytes

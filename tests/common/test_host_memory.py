@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,14 @@ def _one_gigabyte(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_live_loaders_have_not_used_yet_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert left_memory() == 10**9
+    assert left_memory(1) == 10**9
     first, second = claim(100_000_000), claim(200_000_000)
-    assert left_memory() == 700_000_000
+    assert left_memory(1) == 700_000_000
     monkeypatch.setattr(host_memory, "_own_bytes", lambda: 255_000_000)
-    assert left_memory() == 950_000_000, "they have grown by 250 MB"
+    assert left_memory(1) == 950_000_000, "they have grown by 250 MB"
     release(first)
     release(first)
-    assert left_memory() == 10**9
+    assert left_memory(1) == 10**9
     release(second)
 
 
@@ -37,17 +38,39 @@ def test_each_rank_of_the_host_has_an_equal_part(monkeypatch: pytest.MonkeyPatch
     for said, ranks in (("4", 4), ("", 1), ("0", 1), ("x", 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
         assert local_ranks() == ranks
-        assert left_memory() == 10**9 // ranks
+        assert left_memory(1) == 10**9 // ranks
+        assert left_memory(ranks) == left_memory(max(ranks, 3)) == 10**9
+
+
+def test_every_rank_is_taken_to_claim_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    number = claim(100_000_000)
+    assert left_memory(1) == 150_000_000
+    assert left_memory(4) == 600_000_000
+    release(number)
+
+
+def test_shared_memory_counts_as_a_part_for_each_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    alone = host_memory._own_bytes()
+    with mmap.mmap(-1, 64 << 20) as shared:
+        shared.write(bytes(64 << 20))
+        assert host_memory._own_bytes() > alone + (48 << 20)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        assert host_memory._own_bytes() < alone + (32 << 20)
 
 
 def test_a_loader_claims_its_plan_until_it_is_closed(make: Make) -> None:
     loader = make()
     planned = loader.plan().total_bytes
-    assert left_memory() == 10**9, "it is not started"
+    assert left_memory(1) == 10**9, "it is not started"
     next(iter(loader))
-    assert left_memory() == 10**9 - planned
+    assert left_memory(1) == 10**9 - planned
     loader.close()
-    assert left_memory() == 10**9
+    assert left_memory(1) == 10**9
 
 
 def test_a_group_has_left_what_it_does_not_use_without_the_page_cache(tmp_path: Path) -> None:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from gnndrive import ConfigError, NeighborLoader
+from gnndrive import ConfigError
 from gnndrive.common.memory import least_text, parse_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import least_memory, make_planner, stage_options
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.prediction import Disk, batch_seconds, batches_held, distinct_rows
-from gnndrive.plan.request import PlanRequest, StageCounts
-from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.plan.prediction import Disk, batches_held, distinct_rows, step_seconds
+from gnndrive.plan.request import StageCounts
 from gnndrive.sampling.topologies.base import GraphSize
 from tests.loader.conftest import Make
+from tests.plan.conftest import request_of
 
 ROWS, ROW_BYTES = 10_000_000, 512
 TOGETHER = (809_986, 1_493_306, 2_091_791, 2_622_024, 3_098_267, 3_526_039, 3_915_512, 4_270_283)
@@ -28,13 +28,13 @@ DISK = Disk()
 
 def seconds(
     slots: int, topology: str = "resident", samplers: int = 2, queues: tuple[int, int] = (6, 4),
-    sweep: int | None = None,
+    sweep: int | None = None, ranks: int = 1, shared: bool = False,
 ) -> float:  # fmt: skip
-    """What a batch of 806,000 of 10 million rows costs."""
+    """What a step costs in which each rank gets a batch of 806,000 of 10 million rows."""
     choice = TopologyChoice(topology, topology, 0, has_ring=topology == "direct")
     table = TablePlan("nodes/x", ROWS, slots, ROW_BYTES, 830_000)
-    plan = Plan((), (table,), None, choice)
-    return batch_seconds(plan, DRAWN, SIZES, DISK, samplers, queues, sweep, True)
+    plan = Plan((), (table,), None, choice, ranks=ranks, shared=shared)
+    return step_seconds(plan, DRAWN, SIZES, DISK, samplers, queues, sweep, True).cost
 
 
 # ---- the model
@@ -91,32 +91,25 @@ def test_more_slots_longer_queues_and_larger_sweeps_cost_no_more() -> None:
 def test_a_neighbour_cache_of_everything_reads_nothing() -> None:
     choice = TopologyChoice("direct", "direct", 0, 10**12, has_ring=True)
     plan = Plan((), (TablePlan("nodes/x", ROWS, 2_000_000, ROW_BYTES, 830_000),), None, choice)
-    cached = batch_seconds(plan, DRAWN, SIZES, DISK, 2, (6, 4), None, True)
+    cached = step_seconds(plan, DRAWN, SIZES, DISK, 2, (6, 4), None, True).cost
     assert cached == seconds(2_000_000) < seconds(2_000_000, "direct")
 
 
+def test_ranks_with_buffers_of_their_own_share_the_disk() -> None:
+    for ranks in (2, 3):
+        assert seconds(1_953_125, ranks=ranks) == pytest.approx(ranks * seconds(1_953_125))
+        assert seconds(ROWS, ranks=ranks) >= seconds(ROWS)
+
+
+def test_one_buffer_for_all_ranks_reads_less_than_a_part_for_each() -> None:
+    for ranks in (2, 4):
+        for slots in range(3_600_000, ROWS, 800_000):
+            shared = seconds(slots, ranks=ranks, shared=True)
+            assert shared < seconds(slots // ranks, ranks=ranks)
+            assert ranks * seconds(slots) * 0.8 < shared <= ranks * seconds(slots) * 1.001
+
+
 # ---- the choice
-
-
-def request_of(loader: NeighborLoader) -> PlanRequest:
-    return loader._assembly().request()
-
-
-@pytest.fixture
-def request_for(make: Make) -> Any:
-    """A request with drawn batches, for a budget in bytes."""
-
-    def made(memory: int, **arguments: Any) -> PlanRequest:
-        given: dict[str, Any] = {"io_depth": 1, "buffer": None, "batch_size": 1} | arguments
-        request = request_of(make((4, 3), memory=memory, **given))
-        if request.drawn is not None:
-            return request
-        size = Bounds({None: 20}, {None: 20}, {None: 20})
-        tables = {"nodes/x": (20, 38, 55, 70)}
-        drawn = DrawnBatches((size,) * 4, tables, 5.0, 1e-4)
-        return replace(request, drawn=drawn, planned=drawn.planned(request.bounds))
-
-    return made
 
 
 def test_stages_that_the_user_gave_are_kept(request_for: Any) -> None:

@@ -42,8 +42,7 @@ PREFERRED = ("resident", "direct", "mmap")
 
 @pytest.fixture(autouse=True)
 def _eight_gigabytes_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("topology_choice", "plan"):
-        monkeypatch.setattr(f"gnndrive.plan.{module}.left_memory", lambda: 8 * 10**9)
+    monkeypatch.setattr("gnndrive.plan.plan.left_memory", lambda ranks: 8 * 10**9)
 
 
 def choose(
@@ -70,6 +69,37 @@ def test_auto_is_resident_where_the_indices_fit_beside_one_and_a_half_batches() 
     assert chosen(least + INDICES - 1, asked) == "direct"
     whole_table = SIZE.nodes * slot_bytes(REQUIREMENTS)[0]
     assert chosen(rest_bytes(REQUIREMENTS) + whole_table + INDICES, 10**12) == "resident"
+
+
+def test_ranks_that_share_need_memory_for_one_copy_of_the_indices() -> None:
+    def name(ranks: int, shared: bool, memory: int) -> str:
+        requirements = replace(REQUIREMENTS, ranks=ranks, shared=shared)
+        return choose_topology(PREFERRED, None, [SIZE], requirements, memory, None).name
+
+    for ranks in (2, 4):
+        shared = replace(REQUIREMENTS, ranks=ranks, shared=True)
+        least = rest_bytes(shared) + FEATURES + INDICES
+        assert name(ranks, True, least) == "resident"
+        assert name(ranks, True, least - 1) == "direct"
+        own = ranks * (LEAST + INDICES)
+        assert name(ranks, False, own) == "resident"
+        assert name(ranks, False, own - 1) == "direct"
+        assert least < own
+
+
+def test_each_rank_has_a_neighbour_cache_of_its_own() -> None:
+    def direct(ranks: int, shared: bool, memory: int) -> TopologyChoice:
+        requirements = replace(REQUIREMENTS, ranks=ranks, shared=shared)
+        return choose_topology(("direct",), None, [SIZE], requirements, memory, None, True)
+
+    one = direct(1, False, ONE_BATCH + FETCH + 10**9)
+    assert direct(2, False, 2 * (ONE_BATCH + FETCH + 10**9)).nbytes == one.nbytes
+    shared = replace(REQUIREMENTS, ranks=2, shared=True)
+    least = rest_bytes(shared) + ROWS * slot_bytes(shared)[0]
+    of_two = direct(2, True, least + 2 * FETCH + 100_000_000)
+    assert of_two.cache_bytes == 50_000_000
+    plan = make_plan(shared, least + 2 * FETCH + 100_000_000, None, of_two)
+    assert plan.slots == ROWS
 
 
 def test_auto_without_a_budget_is_resident_or_mmap() -> None:

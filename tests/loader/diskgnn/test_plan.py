@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch_geometric.data import Data
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
+from gnndrive.plan.choice import make_planner
 from tests.loader.diskgnn.conftest import BATCHES, Replay
 from tests.loader.diskgnn.packs import check_rows
 
@@ -109,3 +111,22 @@ def test_a_second_iterator_is_counted(replay: Replay) -> None:
     with pytest.raises(ConfigError, match="second live iterator"):
         iter(loader)
     assert len(list(first)) == BATCHES - 1
+
+
+@pytest.mark.parametrize("name", ["memory", "buffer"])
+def test_ranks_divide_the_budget_and_share_nothing(replay: Replay, name: str) -> None:
+    nbytes = {"memory": 5_000_000, "buffer": 60_000}[name]
+    request = replay(**{name: nbytes}, io_depth=16)._assembly().request()
+    one = make_planner(request).plan()
+    several = replace(request, ranks=3, shared=True)
+    plan = make_planner(replace(several, **{name: 3 * nbytes})).plan()
+    assert not plan.shared
+    assert plan.tables == one.tables
+    assert [line.nbytes for line in plan.lines] == [line.nbytes for line in one.lines]
+    assert plan.host_bytes == 3 * one.host_bytes == 3 * plan.total_bytes
+    with pytest.raises(ConfigError, match="is too little to replay") as caught:
+        make_planner(replace(several, **{name: 30_000})).plan()
+    named = parse_size(least_of(caught.value, name), name)
+    assert make_planner(replace(several, **{name: named})).plan().tables[0].places == 1
+    with pytest.raises(ConfigError):
+        make_planner(replace(several, **{name: int(0.98 * named)})).plan()
