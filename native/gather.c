@@ -32,16 +32,18 @@ static void *copy_rows(void *arg) {
     return NULL;
 }
 
-static int64_t thread_count(int64_t bytes) {
+int64_t gd_gather_threads(int64_t bytes, int64_t threads) {
     int64_t count = sysconf(_SC_NPROCESSORS_ONLN), useful = bytes / THREAD_BYTES + 1;
     count = count < THREADS_MAX ? count : THREADS_MAX;
+    count = count < threads ? count : threads;
     count = count < useful ? count : useful;
     return count < 1 ? 1 : count;
 }
 
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
-               int64_t row_bytes, uint8_t *rows) {
-    int64_t count = thread_count(n * row_bytes), each = (n + count - 1) / count, at = 0;
+               int64_t row_bytes, uint8_t *rows, int64_t threads) {
+    int64_t count = gd_gather_threads(n * row_bytes, threads), each = (n + count - 1) / count,
+            at = 0;
     pthread_t thread[THREADS_MAX];
     int started[THREADS_MAX] = {0};
     part parts[THREADS_MAX];

@@ -129,10 +129,13 @@ void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out);
 int gd_buffer_verify(const gd_buffer *b);
 
 /* ---- gather.c ---- */
-/* rows[i] = slots[alias[i]] for i < n, in up to four threads; the rows of the feature buffer are
- * `stride` bytes apart. */
+/* rows[i] = slots[alias[i]] for i < n, in up to `threads` threads; the rows of the feature buffer
+ * are `stride` bytes apart. */
 void gd_gather(const uint8_t *slots, int64_t stride, const int32_t *alias, int64_t n,
-               int64_t row_bytes, uint8_t *rows);
+               int64_t row_bytes, uint8_t *rows, int64_t threads);
+/* How many threads a gather of so many bytes runs in, the caller's included: up to `threads`, four,
+ * and the number of processors. */
+int64_t gd_gather_threads(int64_t bytes, int64_t threads);
 
 /* ---- pick.c ---- */
 /* out[i] = row row[i] of a table in a mapped file, for i < n. -ERANGE: the table has no row

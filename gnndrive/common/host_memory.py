@@ -1,4 +1,5 @@
-"""The host memory that is left for a loader without a budget.
+"""What a process may use of its host: the memory that is left for a loader without a budget, and
+the threads of a gather.
 
 `plan/` asks `left_memory` for the default's share; a loader's runtime claims what its plan counts
 from its start until it is closed (`claim`). A feature buffer fills within the first batches, so
@@ -14,6 +15,8 @@ import threading
 import torch
 
 from gnndrive.common.memory import available_memory
+
+GATHER_THREADS = 4  # more copy hardly faster (native/gather.c)
 
 _lock = threading.Lock()
 _claims: dict[int, int] = {}  # bytes by number
@@ -70,6 +73,12 @@ def local_ranks() -> int:
     if on_host and distributed.is_available() and distributed.is_initialized():
         return max(int(distributed.get_world_size()), 1)
     return 1
+
+
+def gather_threads() -> int:
+    """The most threads in which a gather copies rows. All ranks on this host together start about
+    as many as one process would, because they share its processors and its memory's bandwidth."""
+    return max(GATHER_THREADS // local_ranks(), 1)
 
 
 def _own_bytes() -> int:

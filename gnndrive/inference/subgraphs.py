@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.host_memory import gather_threads
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, ends_of
 from gnndrive.inference.row_cache import RowCache
 from gnndrive.inference.targets import TargetBatch
@@ -115,7 +116,7 @@ class _Gather:
         width = memory.stride(0) * memory.element_size()
         lib.gd_gather(
             ffi.cast("uint8_t *", memory.data_ptr()), width, pointer(wanted), len(wanted), width,
-            ffi.cast("uint8_t *", rows.data_ptr()),
+            ffi.cast("uint8_t *", rows.data_ptr()), gather_threads(),
         )  # fmt: skip
         ends = np.cumsum([len(part) for part in parts])[:-1]
         return np.split(number, ends), rows, ids[is_first].astype(np.int64, copy=False)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 
+import numpy as np
 import pytest
 
-from gnndrive.common.ffi import ffi, lib
+from gnndrive.common.ffi import ffi, lib, pointer
 
 from .slot_tables import FAILED, FREE, LOADING, VALID, CoreTable
 
@@ -307,6 +309,27 @@ def test_gather_copies_by_alias() -> None:
     table = ffi.new("uint8_t[]", bytes(slot * 3 + at for slot in range(slots) for at in range(8)))
     alias = [39, 0, 7, 7, *range(20)]
     rows = ffi.new("uint8_t[]", len(alias) * row_bytes + 1)
-    lib.gd_gather(table, stride, ffi.new("int32_t[]", alias), len(alias), row_bytes, rows)
+    lib.gd_gather(table, stride, ffi.new("int32_t[]", alias), len(alias), row_bytes, rows, 1)
     expected = bytes(slot * 3 + at for slot in alias for at in range(row_bytes))
     assert bytes(ffi.buffer(rows)) == expected + b"\0"
+
+
+def test_a_gather_runs_in_a_few_threads() -> None:
+    most = min(os.cpu_count() or 1, 4)
+    for threads in range(6):
+        assert lib.gd_gather_threads(0, threads) == 1
+        assert lib.gd_gather_threads(1 << 40, threads) == max(min(threads, most), 1)
+    assert lib.gd_gather_threads(20 << 20, 4) == min(most, 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_threads_gather_the_same(threads: int) -> None:
+    table = np.arange(1000 * 4096, dtype=np.int32).reshape(1000, -1)
+    alias = np.arange(4000, dtype=np.int32) * 7 % 1000
+    rows = np.empty((len(alias), table.shape[1]), np.int32)
+    width = table.strides[0]
+    assert rows.nbytes > 3 << 24, "enough for four threads"
+    into = ffi.cast("uint8_t *", pointer(rows))
+    slots = ffi.cast("uint8_t *", pointer(table))
+    lib.gd_gather(slots, width, pointer(alias), len(alias), width, into, threads)
+    assert np.array_equal(rows, table[alias])

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import torch
 
+from gnndrive.buffer.devices import host
 from gnndrive.common import host_memory, memory
-from gnndrive.common.host_memory import claim, left_memory, local_ranks, release
+from gnndrive.common.ffi import lib
+from gnndrive.common.host_memory import claim, gather_threads, left_memory, local_ranks, release
+from gnndrive.common.records import INFLIGHT_BYTES
 from tests.loader.conftest import Make, data, make, store
 
 __all__ = ["data", "make", "store"]
@@ -34,10 +41,26 @@ def test_what_live_loaders_have_not_used_yet_is_not_left(monkeypatch: pytest.Mon
     release(second)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 9])
+def test_ranks_divide_what_reads_and_copies(
+    monkeypatch: pytest.MonkeyPatch, make: Make, ranks: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    assert make()._assembly().engine_settings.inflight_bytes == INFLIGHT_BYTES // ranks
+    assert gather_threads() == max(4 // ranks, 1)
+    asked = Mock(wraps=lib.gd_gather)
+    monkeypatch.setattr(host, "lib", SimpleNamespace(gd_gather=asked))
+    memory = host.Host().allocate(2, 8)
+    memory.gather(np.zeros(3, np.int32), torch.int64, ())
+    memory.close()
+    assert asked.call_args.args[-1] == gather_threads()
+
+
 def test_each_rank_of_the_host_has_an_equal_part(monkeypatch: pytest.MonkeyPatch) -> None:
     for said, ranks in (("4", 4), ("", 1), ("0", 1), ("x", 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", said)
         assert local_ranks() == ranks
+        assert gather_threads() == 4 // ranks
         assert left_memory(1) == 10**9 // ranks
         assert left_memory(ranks) == left_memory(max(ranks, 3)) == 10**9
 

@@ -30,6 +30,7 @@ from gnndrive.common.array_pool import (
 )
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
+from gnndrive.common.host_memory import gather_threads
 from gnndrive.common.records import Int32Array, Landing, Stretch
 
 # Where the pieces of a gather begin, as shares of the batch. The first piece is small, because
@@ -59,8 +60,7 @@ class HostMemory(SlotMemory):
         empty: Allocate,
         map: Callable[[int], mmap.mmap] = private_map,
     ) -> None:
-        self._row_bytes = row_bytes
-        self._empty = empty
+        self._row_bytes, self._empty, self._threads = row_bytes, empty, gather_threads()
         nbytes = slots * row_bytes
         try:
             self._map = map(nbytes)
@@ -106,7 +106,7 @@ class HostMemory(SlotMemory):
             begin = int(len(alias) * place)
             piece = pointer(alias[begin:end])
             to = into + begin * row_bytes
-            lib.gd_gather(slots, row_bytes, piece, end - begin, row_bytes, to)
+            lib.gd_gather(slots, row_bytes, piece, end - begin, row_bytes, to, self._threads)
             if begin:
                 copied(begin)
             end = begin
