@@ -1,0 +1,198 @@
+"""What each process of `test_torchrun.py` runs: `checks.py STORE FOLDER`, by torchrun.
+
+The first rank prints the name of each check that all ranks have passed. `FOLDER` has the state that
+one run saves for the next ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DistributedSampler
+from torch_geometric.nn import GraphSAGE
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader
+
+SIZE = 16
+SAVING_RANKS, SAVED_STEPS = 3, 2
+Check = Callable[..., None]
+
+
+class Process:
+    """This rank, and loaders of the store."""
+
+    def __init__(self, store: str, folder: str) -> None:
+        self.store, self.folder = gnndrive.open(store), Path(folder)
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    @contextmanager
+    def loader(self, **arguments: Any) -> Iterator[NeighborLoader]:
+        given = {"batch_size": SIZE, "shuffle": True, "seed": 5, "buffer": "8MB"} | arguments
+        with NeighborLoader(self.store, [4, 3], **given) as loader:
+            yield loader
+
+    def digests(self, **arguments: Any) -> list[str]:
+        """A text for each batch of an epoch."""
+        with self.loader(**arguments) as loader:
+            return [digest(batch) for batch in loader]
+
+    def everyone(self, told: Any) -> list[Any]:
+        """What all ranks tell, by rank."""
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, told)
+        return found
+
+    def in_turn(self, told: list[str]) -> list[str]:
+        """The batches of all ranks, step by step."""
+        return [each for step in zip(*self.everyone(told), strict=True) for each in step]
+
+    def padded(self, whole: list[str], done: int = 0) -> list[str]:
+        """What ranks together yield of an epoch of which `done` batches are done."""
+        steps = -(-(len(whole) - done) // self.world)
+        return [whole[(done + at) % len(whole)] for at in range(steps * self.world)]
+
+
+def digest(batch: Any) -> str:
+    """A text that two batches share if their content is the same, bit for bit."""
+    names = ("x", "y", "edge_index", "n_id", "e_id", "input_id")
+    return sha256(b"".join(batch[name].numpy().tobytes() for name in names)).hexdigest()
+
+
+def ranks_together_yield_one_processs_batches(process: Process) -> None:
+    whole = process.everyone(process.digests())[0]  # the first rank draws as one process does
+    assert process.in_turn(process.digests(ranks=True)) == process.padded(whole)
+
+
+def a_state_goes_on_with_other_ranks(process: Process) -> None:
+    """The first run saves one, after some steps of its three ranks; later runs load it."""
+    whole, file = process.everyone(process.digests())[0], process.folder / "state.json"
+    saved = process.everyone(file.exists())[0]
+    with process.loader(ranks=True) as loader:
+        if saved:
+            loader.load_state_dict(json.loads(file.read_text()))
+            rest = process.in_turn([digest(batch) for batch in loader])
+            assert rest == process.padded(whole, SAVED_STEPS * SAVING_RANKS)
+            return
+        assert process.world == SAVING_RANKS
+        assert len(list(islice(loader, SAVED_STEPS))) == SAVED_STEPS
+        state = loader.state_dict()
+        assert process.everyone(state) == [state] * process.world
+        if process.rank == process.world - 1:
+            file.write_text(json.dumps(state))
+
+
+def without_a_seed_the_first_ranks_counts(process: Process) -> None:
+    torch.manual_seed(0)
+    whole = process.everyone(process.digests(seed=None))[0]
+    torch.manual_seed(process.rank)
+    assert process.in_turn(process.digests(seed=None, ranks=True)) == process.padded(whole)
+
+
+def ranks_of_a_group_are_dealt_to(process: Process) -> None:
+    whole, group = process.everyone(process.digests())[0], dist.new_group([0, 1])
+    mine = process.digests(ranks=group) if process.rank < 2 else []
+    found = [each for step in zip(*process.everyone(mine)[:2], strict=True) for each in step]
+    assert found == (whole + whole[:1] if len(whole) % 2 else whole)
+
+
+def splits_of_others_draw_apart(process: Process) -> None:
+    """Ranks with the same seeds in the same place draw other neighbours of them."""
+
+    class Same(DistributedSampler[int]):
+        def __iter__(self) -> Any:
+            return iter(range(200))
+
+    for arguments in ({"input_nodes": range(200)}, {"sampler": Same(range(200))}):
+        with process.loader(**{"shuffle": False, **arguments}) as loader:
+            drawn = [(batch.input_id.tolist(), digest(batch)) for batch in loader]
+        for step in zip(*process.everyone(drawn), strict=True):
+            seeds, texts = zip(*step, strict=True)
+            assert all(each == seeds[0] for each in seeds)
+            assert len(set(texts)) == process.world
+
+
+def arguments_that_differ_are_an_error_on_every_rank(process: Process) -> None:
+    last = process.world - 1
+    others = ", ".join(map(str, range(last)))
+    rest = f"ranks {others}" if last > 1 else f"rank {others}"
+    for name, value, other in (("seed", 5, 6), ("batch_size", SIZE, 7), ("drop_last", False, True)):
+        given = {name: other if process.rank == last else value}
+        with process.loader(ranks=True, **given) as loader:
+            said = f"{name} is {value} on {rest} and {other} on rank {last}"
+            with pytest.raises(ConfigError, match=said):
+                iter(loader)
+            assert not loader.stats(), "nothing was started"
+
+
+def training_is_that_of_one_process_with_larger_batches(process: Process) -> None:
+    """Against one process that adds up the gradients of as many batches before each step."""
+
+    def train(batches: int, **arguments: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        network = GraphSAGE(process.store.num_features, 8, num_layers=2, out_channels=3).double()
+        model = DistributedDataParallel(network) if "ranks" in arguments else network
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        steps = 0
+        with process.loader(feature_dtype="float64", drop_last=True, **arguments) as loader:
+            while steps < 20:
+                for number, batch in enumerate(loader):
+                    if number % batches == 0:
+                        optimizer.zero_grad()
+                    out = model(batch.x, batch.edge_index)[: batch.batch_size]
+                    loss = F.cross_entropy(out, batch.y[: batch.batch_size])
+                    (loss / batches).backward()
+                    if number % batches == batches - 1:
+                        optimizer.step()
+                        steps += 1
+        return torch.nn.utils.parameters_to_vector(network.parameters())
+
+    ours = train(1, ranks=True)
+    if process.rank == 0:
+        assert (ours - train(process.world)).abs().max() <= 1e-12
+
+
+CHECKS: tuple[Check, ...] = (
+    ranks_together_yield_one_processs_batches,
+    a_state_goes_on_with_other_ranks,
+    without_a_seed_the_first_ranks_counts,
+    ranks_of_a_group_are_dealt_to,
+    splits_of_others_draw_apart,
+    arguments_that_differ_are_an_error_on_every_rank,
+    training_is_that_of_one_process_with_larger_batches,
+)
+
+
+def main() -> None:
+    """Run all checks."""
+    with NeighborLoader(gnndrive.open(sys.argv[1]), [2], ranks=True) as early:
+        dist.init_process_group("gloo", timeout=timedelta(minutes=2))
+        process = Process(*sys.argv[1:])
+        count = -(-early.data.num_nodes // process.world)
+        assert len(early) == count, "made before there was a group"
+    for check in CHECKS:
+        check(process)
+        dist.barrier()
+        if process.rank == 0:
+            print(check.__name__, flush=True)
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # torch's gloo threads may abort a process whose interpreter exits
+
+
+if __name__ == "__main__":
+    main()
