@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.loop_thread import CLOSED, LoopThread, in_loop_thread
 from gnndrive.common.plugins import find
-from gnndrive.common.records import FAILURE, EngineSettings, TableFile, TopologyChoice
+from gnndrive.common.records import FAILURE, EdgeKey, EngineSettings, TableFile, TopologyChoice
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts import open_array
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout, LayoutContext
@@ -29,17 +30,25 @@ from gnndrive.disk.read_job import ReadJob
 from gnndrive.sampling.rounds import CancellableLock
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies._neighbours import divide_cache
-from gnndrive.sampling.topologies.base import IO_DEPTH, GraphSize, Topology, TopologyContext
+from gnndrive.sampling.topologies.base import (
+    IO_DEPTH,
+    GraphSize,
+    IndicesInMemory,
+    Topology,
+    TopologyContext,
+    private_memory,
+)
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 
 
 def graph_sizes(store: Store) -> list[GraphSize]:
     """Return the size of each edge type's graph, in the order of the store's edge types."""
-    return [_graph_size(edges) for edges in store.all_edges()]
+    return [graph_size(edges) for edges in store.all_edges()]
 
 
-def _graph_size(edges: StoredEdges) -> GraphSize:
+def graph_size(edges: StoredEdges) -> GraphSize:
+    """Return the size of one edge type's graph."""
     source, target = edges.source, edges.target
     sources = None if source.type == target.type else source.num_nodes
     return GraphSize(target.num_nodes, edges.num_edges, edges.indices_file.row_bytes, sources)
@@ -56,13 +65,17 @@ def mapped(edges: StoredEdges) -> Topology:
 class Adjacency:
     """A store's topologies, one for each edge type, and the engine that reads for them.
 
-    Making this object opens the topologies, which may read the whole graph (`resident`) or parts of
-    it (a neighbour cache). `start` must be called before the first sample.
+    Making this object opens the topologies, which may read the whole graph (`resident`, unless its
+    indices are given) or parts of it (a neighbour cache). `start` must be called before the first
+    sample.
 
     Args:
         edges: the stored edges of each type; none if batches are replayed.
         choice: which topology, and the size of its neighbour caches.
         gap_bytes_max: indices at most this many bytes apart on disk are read as one.
+        in_memory: indices by edge type that another process has read, for a topology that
+            `shares_indices`.
+        allocate: see `TopologyContext.allocate`.
 
     Attributes:
         topologies: one for each of `edges`, in their order.
@@ -72,14 +85,19 @@ class Adjacency:
     """
 
     def __init__(
-        self, edges: Sequence[StoredEdges], choice: TopologyChoice, gap_bytes_max: int
+        self,
+        edges: Sequence[StoredEdges],
+        choice: TopologyChoice,
+        gap_bytes_max: int,
+        in_memory: Mapping[EdgeKey, IndicesInMemory] = MappingProxyType({}),
+        allocate: Callable[[int], npt.NDArray[np.uint8]] = private_memory,
     ) -> None:
         self._layouts: list[Layout] = []
         self._loop_thread: LoopThread | None = None
         self._engine: Engine | None = None
         self._name, self._last_counters = choice.name, Counter[str]()
         self._gap_bytes_max = gap_bytes_max
-        sizes = [_graph_size(each) for each in edges]
+        sizes = [graph_size(each) for each in edges]
         self.topologies: list[Topology] = []
         lock = CancellableLock()
         try:
@@ -90,6 +108,7 @@ class Adjacency:
                 context = TopologyContext(
                     each.index_pointers, partial(getattr, each, "indices"), file,
                     partial(self.layout, file), self.read, cache, size.sources, lock,
+                    allocate, in_memory.get(each.type),
                 )  # fmt: skip
                 self.topologies.append(kind.make(context))
         except BaseException:

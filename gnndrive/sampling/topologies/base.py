@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.array_pool import private_map
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import IndexPointers, TableFile, TopologyChoice
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES, Layout
@@ -68,6 +69,12 @@ class GraphSize:
         """Bytes of all packed indices, and eight more because C reads eight bytes at a time."""
         return -(-self.edges * self.packed_bits // 8) + 8
 
+    def fits(self, indices: IndicesInMemory) -> bool:
+        """Whether C reads no byte beyond these indices for a graph of this size."""
+        if indices.bits:
+            return indices.bits == self.packed_bits and indices.array.nbytes == self.packed_bytes
+        return indices.array.nbytes == self.indices_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class TopologyQuestion:
@@ -110,6 +117,28 @@ class TopologyQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class IndicesInMemory:
+    """All indices of one edge type in memory, as the C samplers read them.
+
+    Attributes:
+        array: packed, uint8 [`GraphSize.packed_bytes`], or as in the file, int32 or int64 [edges].
+        bits: bits of one packed index; 0: they are not packed, because one of them is no node.
+    """
+
+    array: npt.NDArray[Any]
+    bits: int
+
+
+def private_memory(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Return zeroed memory of this process, uint8 [nbytes], in huge pages if the kernel has them.
+
+    Raises:
+        MemoryError: there is not enough.
+    """
+    return np.frombuffer(private_map(nbytes, huge=True), np.uint8, nbytes)
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyContext:
     """What `Topology.make` gets; a topology uses the attributes that it needs.
 
@@ -124,6 +153,10 @@ class TopologyContext:
         cache_bytes: the most bytes of the neighbour cache; 0: no cache.
         sources: the number of nodes that edges come from, if they are of another type; else None.
         lock: the sampler that fetches holds it; shared by all topologies of a store.
+        allocate: makes zeroed memory for all indices, uint8 [nbytes], or raises MemoryError; a
+            topology that calls it again does not use the memory of the earlier call any more.
+        in_memory: the indices, which another process has read; a topology that `shares_indices`
+            uses these and reads nothing.
     """
 
     indptr: IndexPointers
@@ -134,6 +167,8 @@ class TopologyContext:
     cache_bytes: int = 0
     sources: int | None = None
     lock: CancellableLock = field(default_factory=CancellableLock)
+    allocate: Callable[[int], npt.NDArray[np.uint8]] = private_memory
+    in_memory: IndicesInMemory | None = None
 
 
 class Topology(ABC):
@@ -151,11 +186,15 @@ class Topology(ABC):
         nbytes: bytes of process memory that it holds between two calls, without the page cache.
         counted: counters since the start: `neighbours_wanted`, and how many of these came from the
             cache, `neighbours_cached`.
+        shares_indices: whether it keeps all indices in memory and can use those that another
+            process has read.
+        in_memory: these indices.
     """
 
     name: str
     has_indices: ClassVar[bool] = True
     keeps_lists: ClassVar[bool] = False
+    shares_indices: ClassVar[bool] = False
     fetches: bool = False
     num_nodes: int
     num_edges: int
@@ -163,6 +202,7 @@ class Topology(ABC):
     data_offset: int = 0
     nbytes: int
     counted: Mapping[str, int] = {"neighbours_wanted": 0, "neighbours_cached": 0}
+    in_memory: IndicesInMemory | None = None
 
     @classmethod
     @abstractmethod

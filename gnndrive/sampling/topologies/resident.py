@@ -2,20 +2,21 @@
 
 The indices are read once, in long direct reads, into the process's own memory, so that the page
 cache holds no second copy and the kernel cannot evict them. They are packed: each index takes as
-many bits as the largest node id, 24 instead of 32 for 10 million nodes. Do not use it if the
-feature buffer needs the memory more, because rows are read again far more often than lists.
+many bits as the largest node id, 24 instead of 32 for 10 million nodes. Processes of one host may
+share them: one packs them into memory that the others map. Do not use it if the feature buffer
+needs the memory more, because rows are read again far more often than lists.
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.array_pool import private_map
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check, ffi, lib
 from gnndrive.common.limits import named_limit
@@ -25,13 +26,16 @@ from gnndrive.sampling.topologies._csc import check_indptr, make_csc
 from gnndrive.sampling.topologies.base import (
     BUFFER_BATCHES,
     GraphSize,
+    IndicesInMemory,
     Topology,
     TopologyContext,
     TopologyQuestion,
+    private_memory,
 )
 
 HALVED_EDGES = 1 << 20  # graphs of as many edges or more are read in two halves at once
 _OVERLAP_INDICES = 128  # indices before the cut whose packing may write bytes after the cut
+_Allocate: TypeAlias = Callable[[int], npt.NDArray[np.uint8]]
 
 
 class Resident(Topology):
@@ -42,6 +46,7 @@ class Resident(Topology):
             two ends are checked here; the C samplers check the rest when they read it).
         file: the file of the indices.
         sources: the number of nodes that edges come from, if they are of another type; else None.
+        allocate, in_memory: see `TopologyContext`.
 
     Raises:
         StoreError: the arrays cannot be a CSC graph, or the file cannot be opened.
@@ -50,22 +55,27 @@ class Resident(Topology):
     """
 
     name = "resident"
+    shares_indices = True
 
-    def __init__(self, indptr: IndexPointers, file: TableFile, sources: int | None = None) -> None:
+    def __init__(
+        self,
+        indptr: IndexPointers,
+        file: TableFile,
+        sources: int | None = None,
+        allocate: _Allocate = private_memory,
+        in_memory: IndicesInMemory | None = None,
+    ) -> None:
         check_indptr(indptr, file.row_count, file.path)
         self.path = file.path
         self.num_nodes = indptr.size - 1
         self.num_edges = file.row_count
         self._indptr = indptr
         size = GraphSize(self.num_nodes, self.num_edges, file.row_bytes, sources)
-        packed, bits = _read_packed(file, size), size.packed_bits
-        self._indices: npt.NDArray[Any]
-        if packed is not None:
-            self._indices = packed
-        else:  # an index is no node: C samplers report it if they read it, and only then
-            self._indices, bits = _read_unpacked(file, size), 0
-        self.nbytes = indptr.nbytes + self._indices.nbytes
-        self._csc = make_csc(indptr, self.num_edges, self._indices, file.row_bytes, bits)
+        self.in_memory = in_memory or _read(file, size, allocate)
+        assert size.fits(self.in_memory)
+        indices, bits = self.in_memory.array, self.in_memory.bits
+        self.nbytes = indptr.nbytes + indices.nbytes
+        self._csc = make_csc(indptr, self.num_edges, indices, file.row_bytes, bits)
 
     @classmethod
     def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
@@ -83,21 +93,43 @@ class Resident(Topology):
 
     @classmethod
     def make(cls, context: TopologyContext) -> Resident:
-        """See `Topology.make`; reads all indices."""
-        return cls(context.indptr, context.file, context.sources)
+        """See `Topology.make`; reads all indices, unless another process has read them."""
+        return cls(
+            context.indptr, context.file, context.sources, context.allocate, context.in_memory
+        )
 
     def csc(self) -> Any:
         """See `Topology.csc`; the indices are packed."""
         return self._csc
 
 
-def _read_packed(file: TableFile, size: GraphSize) -> npt.NDArray[np.uint8] | None:
+def _read(file: TableFile, size: GraphSize, allocate: _Allocate) -> IndicesInMemory:
+    """Read all indices into memory, packed if all of them are nodes.
+
+    Raises:
+        ConfigError: there is not enough memory.
+    """
+    try:
+        packed = _read_packed(file, size, allocate)
+        if packed is not None:
+            return IndicesInMemory(packed, size.packed_bits)
+        # An index is no node: the C samplers report it if they read it, and only then.
+        return IndicesInMemory(_read_unpacked(file, size, allocate), 0)
+    except MemoryError as error:
+        raise ConfigError(
+            f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
+        ) from error
+
+
+def _read_packed(
+    file: TableFile, size: GraphSize, allocate: _Allocate
+) -> npt.NDArray[np.uint8] | None:
     """Read and pack all indices; return None if an index is not a node.
 
     Two threads read and pack one half each, because half of the time is spent on memory that is
     touched for the first time.
     """
-    packed = _zeroed_memory(size.packed_bytes)
+    packed = allocate(size.packed_bytes)
     cut = size.edges // 2 if size.edges >= HALVED_EDGES else 0
     halves = [(0, cut - _OVERLAP_INDICES), (cut, size.edges)] if cut else [(0, size.edges)]
     with named_limit(), ThreadPoolExecutor(len(halves)) as threads:
@@ -123,24 +155,10 @@ def _pack(
     return True
 
 
-def _read_unpacked(file: TableFile, size: GraphSize) -> npt.NDArray[Any]:
+def _read_unpacked(file: TableFile, size: GraphSize, allocate: _Allocate) -> npt.NDArray[Any]:
     """Read all indices in the width that they have in the file."""
     with SequentialReader(file) as reader:
-        whole = _zeroed_memory(size.indices_bytes).view(reader.dtype)
+        whole = allocate(size.indices_bytes).view(reader.dtype)
         for first, indices in reader.stretches():
             whole[first : first + indices.size] = indices
     return whole
-
-
-def _zeroed_memory(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Return `nbytes` of zeroed memory, uint8 [nbytes], in huge pages where the kernel has them.
-
-    Raises:
-        ConfigError: there is not enough memory.
-    """
-    try:
-        return np.frombuffer(private_map(nbytes, huge=True), np.uint8, nbytes)
-    except MemoryError as error:
-        raise ConfigError(
-            f'topology="resident" cannot hold the graph ({error}): say topology="direct"'
-        ) from error

@@ -39,6 +39,10 @@ class Graph:
         return np.memmap(self.path, self.dtype, "r", DATA_OFFSET, (edges,))
 
     @property
+    def type(self) -> None:
+        return None
+
+    @property
     def source(self) -> SimpleNamespace:
         return SimpleNamespace(type=None, num_nodes=len(self.indptr) - 1)
 
