@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import StoreError
 from gnndrive.store.checks import check_for
 from gnndrive.store.files import FileStatus, file_status, open_plain, read_at_most, read_plain
@@ -99,7 +101,11 @@ def open_checked(folder: Path, info: ArrayInfo) -> int:
 
 
 def load_checked(
-    folder: Path, info: ArrayInfo, types: Types, dtype: type | None = None
+    folder: Path,
+    info: ArrayInfo,
+    types: Types,
+    dtype: type | None = None,
+    empty: Allocate = np.empty,
 ) -> npt.NDArray[Any]:
     """Read index pointers or a split into memory and check them.
 
@@ -110,29 +116,55 @@ def load_checked(
         info: the array.
         types: the store's types, which say what values are allowed.
         dtype: dtype of the result, which must hold every value allowed; None: the array's own.
+        empty: allocates the result.
 
     Raises:
         StoreError: the array cannot be read, or a value is not allowed.
     """
-    path = folder / info.file
     try:
-        values = np.empty(info.shape, dtype or info.storage)
+        values = empty(info.shape, dtype or info.storage)
     except MemoryError:
         raise StoreError(
-            f"{path} needs {info.nbytes:,} bytes of memory, more than there are: use a machine "
-            "with more memory, or import the store again if the graph is not that large"
+            f"{folder / info.file} needs {info.nbytes:,} bytes of memory, more than there are: use "
+            "a machine with more memory, or import the store again if the graph is not that large"
         ) from None
+    start = 0
+    for chunk in _checked(folder, info, types):
+        values[start : start + len(chunk)] = chunk
+        start += len(chunk)
+    return values
+
+
+def check_values(folder: Path, info: ArrayInfo, types: Types) -> None:
+    """Read index pointers or a split and check them; keeps nothing in memory.
+
+    Args:
+        folder, info, types: as for `load_checked`.
+
+    Raises:
+        StoreError: as `load_checked`.
+    """
+    for _ in _checked(folder, info, types):
+        pass
+
+
+def _checked(folder: Path, info: ArrayInfo, types: Types) -> Iterator[npt.NDArray[Any]]:
+    """Read an array; each of its values was checked when the iterator ends.
+
+    Yields:
+        Its next values, in memory that the next step overwrites.
+    """
+    path, (count, *_) = folder / info.file, info.shape
     check = check_for(info.name, str(path), types)
     assert check is not None
-    step = np.empty(min(len(values), _STEP), info.storage)
+    step = np.empty(min(count, _STEP), info.storage)
     with os.fdopen(open_checked(folder, info), "rb", buffering=0) as file:
-        for start in range(0, len(values), _STEP):
-            chunk = step[: len(values) - start]
+        for start in range(0, count, _STEP):
+            chunk = step[: count - start]
             _fill(chunk, file, path)
             check.feed(chunk)
-            values[start : start + len(chunk)] = chunk
+            yield chunk
     check.finish()
-    return values
 
 
 def _fill(array: npt.NDArray[Any], file: io.RawIOBase, path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import EdgeKey, IndexPointers, TableFile
 from gnndrive.store.files import FileStatus
 from gnndrive.store.format import DATA_OFFSET, STORE_JSON, ArrayInfo, StoreInfo, torch_dtype
 from gnndrive.store.loading import load_checked, open_checked, read_info
 from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.overlay import Overlay
+from gnndrive.store.types import array_name
 
 _MAP_NORESERVE = 0x4000  # Linux; Python's mmap names it from 3.13 on
 _KEPT_BYTES_MAX = 64 << 20  # what is made of the store and larger is made again at each use
@@ -40,7 +43,6 @@ class MappedArrays:
     Args:
         path: the store's folder, absolute.
         info: what store.json says.
-        index_pointers: of each edge type, in memory; see `StoredEdges.index_pointers`.
         status: of the store.json that `info` was read from.
 
     Attributes:
@@ -57,7 +59,6 @@ class MappedArrays:
         self,
         path: Path,
         info: StoreInfo,
-        index_pointers: dict[EdgeKey, IndexPointers],
         status: FileStatus,
     ) -> None:
         # `Store` refuses to set these by assignment, because attributes of a graph are set so.
@@ -67,7 +68,8 @@ class MappedArrays:
             f"{path} was overwritten or removed since it was opened: open it again with "
             "gnndrive.open, and make a new loader", status,
         )  # fmt: skip
-        self._index_pointers = index_pointers
+        self._index_pointers: dict[EdgeKey, IndexPointers] = {}
+        self._reading = ForkLock()
         self._maps: dict[str, np.memmap[Any, Any]] = {}  # by file
         self._kept: dict[str, torch.Tensor] = {}  # by file, or by what was made
 
@@ -187,7 +189,7 @@ class MappedArrays:
         return found
 
     def in_memory(self, name: str) -> npt.NDArray[Any]:
-        """Read index pointers or a split into memory and check them.
+        """Read a split into memory and check it.
 
         Args:
             name: the array's full name, "splits/train".
@@ -202,4 +204,61 @@ class MappedArrays:
 
     def pointers_in_memory(self, type: EdgeKey) -> IndexPointers:
         """The index pointers of an edge type; see `StoredEdges.index_pointers`."""
-        return self._index_pointers[type]
+        found = self._index_pointers.get(type)
+        if found is None:
+            with self._reading:
+                found = self._index_pointers.get(type)
+                if found is None:
+                    found = self._index_pointers[type] = self.read_pointers(type)
+        return found
+
+    def read_pointers(self, type: EdgeKey, empty: Allocate = np.empty) -> IndexPointers:
+        """Read the index pointers of an edge type into memory, and check them.
+
+        Args:
+            type: the edge type.
+            empty: allocates the result.
+
+        Raises:
+            StoreError: see `StoredEdges.index_pointers`.
+        """
+        info = self.info.arrays[array_name("graph", type, "indptr")]
+        with self.unchanged():
+            pointers: IndexPointers = load_checked(
+                self.path, info, self.info.types, self.pointer_dtype(type), empty
+            )
+        pointers.flags.writeable = False
+        return pointers
+
+    def pointer_dtype(self, type: EdgeKey) -> type[np.uint32] | type[np.int64]:
+        """The dtype of an edge type's index pointers in memory."""
+        return np.uint32 if self.info.types.edges[type] < 1 << 32 else np.int64
+
+    def use_pointers(self, shared: Mapping[EdgeKey, IndexPointers]) -> None:
+        """Use index pointers that processes share, in place of those of this process.
+
+        What is asked for from now on, of views that were made before too, uses them. What was made
+        of the earlier ones, such as a topology, keeps them in memory as long as it lives.
+
+        Args:
+            shared: the same values and dtypes as `pointers_in_memory` returns.
+
+        Raises:
+            ConfigError: an edge type, a dtype, a length, the first or the last value is another.
+        """
+        for type, pointers in shared.items():
+            if not self._are_pointers(type, pointers):
+                raise ConfigError(
+                    f"{pointers.dtype} {list(pointers.shape)} is no copy of {self.path}'s index "
+                    f"pointers of {type!r}: share those of the same store"
+                )
+        with self._reading:
+            self._index_pointers.update(shared)
+
+    def _are_pointers(self, type: EdgeKey, pointers: IndexPointers) -> bool:
+        """Whether an array has the form and the ends of an edge type's index pointers."""
+        if type not in self.info.types.edges or pointers.dtype != self.pointer_dtype(type):
+            return False
+        shape = self.info.arrays[array_name("graph", type, "indptr")].shape
+        ends = pointers[:1].tolist() + pointers[-1:].tolist()
+        return pointers.shape == shape and ends == [0, self.info.types.edges[type]]

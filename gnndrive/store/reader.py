@@ -2,8 +2,9 @@
 
 `open` checks what is cheap: store.json, each file's size and header, the index pointers and the
 splits. `Store.verify` checks what takes a pass over the whole store: checksums and every index.
-Arrays are mapped, not read; only the index pointers are kept in memory, 4 bytes a node below 2^32
-edges. `open` does not check the in-neighbours' ids, so C checks each one when it uses it.
+Arrays are mapped, not read; only the index pointers are read into memory when they are first used,
+4 bytes a node below 2^32 edges, unless processes share them. `open` does not check the
+in-neighbours' ids, so C checks each one when it uses it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ import numpy as np
 import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.records import EdgeKey, IndexPointers, NodeKey
+from gnndrive.common.records import IndexPointers, NodeKey
 from gnndrive.store.added import DERIVED, with_added
 from gnndrive.store.files import FileStatus
 from gnndrive.store.format import STORE_JSON, Progress, dump
-from gnndrive.store.loading import info_status, load_checked, open_checked, read_info
+from gnndrive.store.loading import check_values, info_status, open_checked, read_info
 from gnndrive.store.overlay import Overlay
 from gnndrive.store.store_view import StoreView
-from gnndrive.store.types import array_name
 from gnndrive.store.verify import verify
 from gnndrive.store.views import StoredEdges, StoredNodes
 
@@ -276,13 +276,8 @@ def _open(folder: Path, status: FileStatus) -> Store:
     info = with_added(folder, read_info(folder))
     for array in info.arrays.values():
         os.close(open_checked(folder, array))
-    index_pointers: dict[EdgeKey, IndexPointers] = {}
-    for type, num_edges in info.types.edges.items():
-        width = np.uint32 if num_edges < 1 << 32 else np.int64
-        array = info.arrays[array_name("graph", type, "indptr")]
-        index_pointers[type] = load_checked(folder, array, info.types, width)
-        index_pointers[type].flags.writeable = False
     for array in info.arrays.values():
-        if info.types.place(array.name).group == "splits":
-            load_checked(folder, array, info.types)
-    return Store(folder, info, index_pointers, status)
+        place = info.types.place(array.name)
+        if place.group == "splits" or (place.group, place.leaf) == ("graph", "indptr"):
+            check_values(folder, array, info.types)
+    return Store(folder, info, status)

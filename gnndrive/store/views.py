@@ -282,8 +282,13 @@ class StoredEdges(_View):
 
     @property
     def index_pointers(self) -> IndexPointers:
-        """CSC index pointers [targets + 1], in memory and read-only, checked when the store was
-        opened; uint32 if there are fewer than 2^32 edges, else int64."""
+        """CSC index pointers [targets + 1], in memory and read-only; uint32 if there are fewer than
+        2^32 edges, else int64. They are read at the first use and kept (see `use_pointers`).
+
+        Raises:
+            StoreError: they cannot be read or are damaged, or the store was overwritten since it
+                was opened.
+        """
         return self._arrays.pointers_in_memory(self._type)
 
     @property

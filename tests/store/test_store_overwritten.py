@@ -46,6 +46,7 @@ def old(tmp_path: Path) -> Store:
 
 USES: dict[str, Callable[[Store], Any]] = {
     "array": lambda store: store.indices,
+    "index pointers": lambda store: store.index_pointers,
     "tensor": lambda store: store.nodes().tensor("x"),
     "split": lambda store: store.split("train"),
     "verify": lambda store: store.verify(),

@@ -27,7 +27,7 @@ class Mmap(Topology):
     Args:
         indptr: int64 or uint32 [nodes + 1], non-decreasing from 0 to `len(indices)` (only the two
             ends are checked here; the C samplers check the rest when they read it). Copied into
-            memory if it is memory-mapped.
+            memory if it is a numpy.memmap of a file.
         indices: int32 or int64 [edges], the in-neighbours of each node; an array or a memory map.
         path: the file that errors name.
 
@@ -45,7 +45,7 @@ class Mmap(Topology):
         check_indptr(indptr, indices.size, path)
         self.num_nodes = indptr.size - 1
         self.num_edges = indices.size
-        self._indptr = indptr if _memory_map(indptr) is None else indptr.copy()
+        self._indptr = indptr.copy() if _is_memmap(indptr) else indptr
         self._indices = indices
         self.data_offset = getattr(indices, "offset", 0)
         mapped = _memory_map(indices)
@@ -72,6 +72,16 @@ class Mmap(Topology):
     def csc(self) -> Any:
         """See `Topology.csc`."""
         return self._csc
+
+
+def _is_memmap(array: Any) -> bool:
+    """Return whether a numpy.memmap of a file holds the array; memory that processes share does
+    not count."""
+    while isinstance(array, np.ndarray):
+        if getattr(array, "_mmap", None) is not None:  # None: a copy of a memmap
+            return True
+        array = array.base
+    return False
 
 
 def _memory_map(array: npt.NDArray[Any]) -> mmap.mmap | None:
