@@ -155,13 +155,18 @@ class BatchIterator(Iterator[Any]):
         except OutputEnded:
             self._finish()
             raise StopIteration from None
-        except LateError:
-            raise
+        except LateError as error:
+            raise self._explained(error) from None
         except BaseException:
             self.close()
             raise
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
+
+    def _explained(self, error: LateError) -> LateError:
+        """The error with the reason, if that is known."""
+        reason = self._runtime.late_reason()
+        return LateError(f"{error} ({reason})") if reason else error
 
     def _deliver(self, batch: Any) -> Any:
         self._yielded += 1
@@ -224,7 +229,8 @@ class BatchIterator(Iterator[Any]):
             if not waiting.expired():  # making the batch raised it
                 self.close()
                 raise
-            raise LateError(LATE.format(self._timeout)) from None
+            late = LateError(LATE.format(self._timeout))
+            raise await asyncio.to_thread(self._explained, late) from None
         except OutputEnded:
             self._finish()
             raise StopAsyncIteration from None
