@@ -30,8 +30,8 @@ class BufferSettings:
         batch_rows_max: the most distinct rows of each that one batch can need.
         entries_max: the most rows of each that a batch can have, for the arena.
         places: how many batches a rank may announce at once.
-        layout, policy, tiers, engine: plug-ins' names; policy None: standby slots are reused in the
-            order of their release.
+        device, layout, policy, tiers, engine: plug-ins' names; policy None: standby slots are
+            reused in the order of their release.
         io_depth, block_bytes, gap_bytes: see `EngineSettings` and `LayoutContext`.
         extractors: tasks of the extract stage.
         sweep: see `Stages`.
@@ -42,6 +42,7 @@ class BufferSettings:
     batch_rows_max: tuple[int, ...]
     entries_max: tuple[int, ...]
     places: int
+    device: str
     layout: str
     policy: str | None
     tiers: tuple[str, ...]
@@ -78,6 +79,7 @@ class BufferSettings:
             batch_rows_max=_numbers(text["batch_rows_max"], count),
             entries_max=_numbers(text["entries_max"], count),
             places=_number(text["places"], 1, PLACES_MAX),
+            device=_text(text["device"]),
             layout=_text(text["layout"]),
             policy=None if policy is None else _text(policy),
             tiers=_texts(text["tiers"]),

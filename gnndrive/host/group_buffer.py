@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 
-from gnndrive.buffer.devices.base import DeviceContext
-from gnndrive.buffer.devices.host import Host
+from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.base import PolicyContext
 from gnndrive.buffer.row_table import RowTable
@@ -54,7 +53,8 @@ class GroupBuffer:
         with contextlib.ExitStack() as undo:
             undo.callback(self._pool.close)
             undo.callback(self._close_slots)
-            self._device = Host.make(DeviceContext(self._pool.empty, map=self._new_slots))
+            self._device = self._open_device(settings.device)
+            undo.callback(self._device.close)
             self.buffer = FeatureBuffer(self._make_tables(store, settings, undo))
             undo.pop_all()
 
@@ -68,6 +68,12 @@ class GroupBuffer:
         except BaseException:
             await engine.aclose()
             raise
+
+    def _open_device(self, name: str) -> Device:
+        kind: type[Device] = find("devices", name)
+        if not kind.shares_slots:
+            raise ProtocolError(f"slots of the device {name!r} cannot be shared")
+        return kind.make(DeviceContext(self._pool.empty, map=self._new_slots))
 
     def _make_tables(
         self, store: Store, settings: BufferSettings, undo: contextlib.ExitStack
@@ -132,5 +138,6 @@ class GroupBuffer:
         await self.buffer.aclose()
         for layout in self._layouts:
             layout.close()
+        self._device.close()
         self._close_slots()
         self._pool.close()

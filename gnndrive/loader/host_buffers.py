@@ -13,9 +13,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
-from gnndrive.buffer.devices.host import HostMemory
+from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.common.plugins import find
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.arena import Arena
 from gnndrive.host.buffer_settings import BufferSettings
@@ -60,13 +61,15 @@ class HostBuffers:
         self.settings = replace(settings, plan=replace(settings.plan, tables=tuple(plans)))
         with ExitStack() as undo:
             tables: dict[str, RemoteTable] = {}
+            kind: type[Device] = find("devices", settings.device[0])
             for plan in plans:
                 slots, row_bytes = max(plan.slots, 1), plan.row_bytes
                 shared_slots = SharedMemory.attach(
                     connection.take_fd(), slots * row_bytes, huge=True
                 )
                 undo.callback(shared_slots.close)
-                memory = HostMemory(slots, row_bytes, empty, partial(_map_of, shared_slots))
+                context = DeviceContext(empty, map=partial(_map_of, shared_slots))
+                memory = kind.make(context).allocate(slots, row_bytes)
                 undo.callback(memory.close)
                 tables[plan.name] = RemoteTable(row_bytes, memory)
             shape = shared.arena_shape

@@ -75,21 +75,21 @@ def join_host_service(
         ConfigError: a rank cannot start, or the ranks differ in what they need.
         HostServiceError: the service has ended.
     """
-    settings, host, buffer = None, "", None
+    settings, here, buffer = None, "", None
     error: Exception | None = None
     try:
         settings = make_settings()
-        host = host_identity()
+        here = host_identity()
         buffer = buffer_settings(settings)
     except Exception as caught:
         error = caught
-    told = {"host": host, "needs": None if buffer is None else buffer.to_json() | {"slots": None}}
+    told = {"where": here, "needs": None if buffer is None else buffer.to_json() | {"slots": None}}
     everyone = _all_or_none(ranks, told, error)
     assert settings is not None
     check_same([{"what the host service is to share": each["needs"]} for each in everyone])
     if buffer is None:
         return settings, None
-    local = tuple(rank for rank, each in enumerate(everyone) if each["host"] == host)
+    local = tuple(rank for rank, each in enumerate(everyone) if each["where"] == here)
     name = ""
     if len(local) > 1 and ranks.rank == local[0]:
         try:
@@ -142,8 +142,8 @@ def shares_buffer(
     why_not = ""
     if ranks.group is None or ranks.on_host < 2:
         why_not = "there is one rank on this host, or ranks= is not given"
-    elif find("devices", device[0]).free_bytes(device[1]) is not None:
-        why_not = f"the feature buffer is on a device, {device[1]}"
+    elif not find("devices", device[0]).shares_slots:
+        why_not = f"the feature buffer is on a device, {device[1] or device[0]}"
     elif strategy.replays:
         why_not = f"strategy={strategy.name!r} replays a pack, in which each batch has its place"
     elif not in_order:
@@ -174,6 +174,7 @@ def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
         batch_rows_max=tuple(plan.batch_rows_max for plan in settings.plan.tables),
         entries_max=tuple(entries[table.name] for table in settings.tables),
         places=stages.extracting_queue + stages.training_queue + SPARE_PLACES,
+        device=name_of(settings.device[0]),
         layout=name_of(settings.strategy.layout),
         policy=None if settings.policy is None else name_of(settings.policy),
         tiers=tuple(map(name_of, settings.strategy.tiers)),

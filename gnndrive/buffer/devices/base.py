@@ -106,11 +106,14 @@ class Device(ABC):
 
     Attributes:
         name: the name of the device's file.
+        shares_slots: whether slots lie in `DeviceContext.map`, so that other processes can have
+            them too.
         pinned_per_byte: bytes of pinned host memory that copies of live batches take for each byte
             of a batch's tensors other than features.
     """
 
     name: str
+    shares_slots = False
     pinned_per_byte = 0
 
     @classmethod

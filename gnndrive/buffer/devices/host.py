@@ -128,6 +128,7 @@ class Host(Device):
     """
 
     name = "host"
+    shares_slots = True
 
     def __init__(
         self, empty: Allocate = np.empty, map: Callable[[int], mmap.mmap] = private_map
