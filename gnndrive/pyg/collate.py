@@ -97,7 +97,18 @@ class Collate:
                 "x or edge_attr of the store was set or deleted after this loader's first batch, "
                 "and its feature buffer is made: do it before, or make another loader"
             )
-        return Collate(self._store, tables, *self._arguments)
+        other = Collate(self._store, tables, *self._arguments)
+        other.use_labels({name: each.shared for name, each in self._labels.items()})
+        return other
+
+    def use_labels(self, shared: Mapping[str, labels.SharedLabels | None]) -> None:
+        """Use labels that another process has read, until `close`.
+
+        Args:
+            shared: these labels by their full name ("nodes/y"); None: they are read here.
+        """
+        for name, given in shared.items():
+            self._labels[name].use(given)
 
     def prepare(self) -> None:
         """Read the labels, so that the first batch need not wait for them; blocks.

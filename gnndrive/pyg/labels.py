@@ -3,17 +3,21 @@
 A batch has the labels of all its nodes, as in PyG: 800,000 numbers from all over a file with eight
 bytes a node. Through a memory map, each batch touches every page of the file, and a tight memory
 limit makes each batch read it again. That costs more than keeping the labels in memory, at an
-eighth of the size. Labels with several columns or in floating point stay mapped.
+eighth of the size. Labels with several columns or in floating point stay mapped. Processes of one
+host may share the memory: one reads the labels (`read_labels`), the others use them (`use`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gnndrive.common.array_pool import Allocate, empty_tensor
+from gnndrive.common.ffi import ffi
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int64Array
 from gnndrive.disk.sequential_reader import SequentialReader
@@ -24,15 +28,30 @@ if TYPE_CHECKING:
 NAME = "y"
 
 
+@dataclass(frozen=True, slots=True)
+class SharedLabels:
+    """Labels that another process has read.
+
+    Attributes:
+        labels: what `read_labels` returned there, perhaps read-only; None: they are not kept.
+    """
+
+    labels: npt.NDArray[Any] | None
+
+
 class Labels:
     """The labels of a store's nodes of a type, read at the first use.
 
     Args:
         nodes: the nodes.
+
+    Attributes:
+        shared: the labels that `use` was called with; None: this process reads its own.
     """
 
     def __init__(self, nodes: StoredNodes) -> None:
         self._nodes = nodes
+        self.shared: SharedLabels | None = None
         self._kept: torch.Tensor | None = None
         self._looked = False
         self._reading = ForkLock()
@@ -48,9 +67,23 @@ class Labels:
         """
         with self._reading:
             if not self._looked:
-                self._kept = _read(self._nodes)
-                self._looked = True
+                self._keep(read_labels(self._nodes))
             return self._kept
+
+    def use(self, shared: SharedLabels | None) -> None:
+        """Use labels that another process has read, until `close`.
+
+        Args:
+            shared: these labels; None: nothing changes.
+        """
+        with self._reading:
+            if shared is not None:
+                self.shared = shared
+                self._keep(shared.labels)
+
+    def _keep(self, labels: npt.NDArray[Any] | None) -> None:
+        self._kept = None if labels is None else _as_tensor(labels)
+        self._looked = True
 
     def pick(self, node: Int64Array, empty: Allocate) -> torch.Tensor | None:
         """The labels of nodes.
@@ -78,7 +111,7 @@ class Labels:
     def close(self) -> None:
         """Drop the labels; the next `read` or `pick` reads them again."""
         with self._reading:
-            self._kept, self._looked = None, False
+            self._kept, self._looked, self.shared = None, False, None
 
 
 def kept_dtype(nodes: StoredNodes) -> np.dtype[Any] | None:
@@ -101,16 +134,25 @@ def kept_bytes(nodes: StoredNodes) -> int:
     return 0 if dtype is None else dtype.itemsize * nodes.num_nodes
 
 
-def _read(nodes: StoredNodes) -> torch.Tensor | None:
-    """Read the labels in `kept_dtype`.
+def read_labels(nodes: StoredNodes, empty: Allocate = np.empty) -> npt.NDArray[Any] | None:
+    """Read the labels of a store's nodes of a type in `kept_dtype`.
 
-    None: they are not kept, or a label that is no class does not fit into that dtype.
+    Args:
+        nodes: the nodes.
+        empty: allocates the result.
+
+    Returns:
+        The labels, [nodes]; None: they are not kept, or a label that is no class does not fit into
+        that dtype.
+
+    Raises:
+        StoreError, ReadError: the labels cannot be read.
     """
     dtype = kept_dtype(nodes)
     if dtype is None:
         return None
     limits = np.iinfo(dtype)
-    kept = np.empty(nodes.num_nodes, dtype)
+    kept = empty(nodes.num_nodes, dtype)
     with nodes.unchanged():
         reader = SequentialReader(nodes.table(NAME))
     with reader:
@@ -118,4 +160,12 @@ def _read(nodes: StoredNodes) -> torch.Tensor | None:
             if labels.min() < limits.min or labels.max() > limits.max:
                 return None
             kept[first : first + len(labels)] = labels
-    return torch.from_numpy(kept)
+    return kept
+
+
+def _as_tensor(labels: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor over an array that may be read-only, of which torch would warn."""
+    if labels.flags.writeable or not len(labels):
+        return torch.from_numpy(labels)
+    memory = ffi.buffer(ffi.from_buffer(labels))  # keeps the array alive
+    return torch.frombuffer(memory, dtype=getattr(torch, labels.dtype.name))

@@ -14,7 +14,7 @@ import gnndrive
 from gnndrive.common.errors import StoreError
 from gnndrive.pipeline.workers import ThreadWorkers
 from gnndrive.pyg.collate import Collate
-from gnndrive.pyg.labels import Labels, kept_bytes, kept_dtype
+from gnndrive.pyg.labels import Labels, SharedLabels, kept_bytes, kept_dtype, read_labels
 
 NODES = 3000
 Write = Callable[..., gnndrive.Store]
@@ -127,3 +127,41 @@ def test_labels_are_read_again_after_close_and_in_a_copy(write: Write) -> None:
         assert picked is not None
         assert picked.tolist() == y[node].tolist()
         these.close()
+
+
+@pytest.mark.filterwarnings("error")
+def test_labels_of_another_process_are_used_until_close(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    y, node = labels_of(200, np.int64), np.array([5, 7, 5])
+    store = write(y)
+    kept = read_labels(store.nodes())
+    assert kept is not None
+    kept[5] = 3  # to be told from what is read here
+    kept.flags.writeable = False
+    collate = Collate(store, (), None, False)
+    collate.use_labels({"nodes/y": SharedLabels(kept)})
+    store.year = torch.zeros(NODES)
+    collate = collate.current(False)
+    (labels,) = collate._labels.values()
+    monkeypatch.setattr(f"{Labels.__module__}.SequentialReader", None)
+    collate.prepare()
+    picked = labels.pick(node, np.empty)
+    assert picked is not None
+    assert picked.dtype == torch.int64
+    assert picked.tolist() == [3, 199, 3]
+    monkeypatch.undo()
+    again = pickle.loads(pickle.dumps(labels))
+    collate.close()
+    for these in (labels, again):
+        picked = these.pick(node, np.empty)
+        assert picked is not None
+        assert picked.tolist() == y[node].tolist()
+
+
+def test_labels_are_read_into_the_memory_that_is_given(write: Write) -> None:
+    y, memory = labels_of(200, np.int64), np.zeros(2 * NODES, np.uint8)
+    kept = read_labels(write(y).nodes(), lambda shape, dtype: memory[: 2 * shape].view(dtype))
+    assert kept is not None
+    assert np.shares_memory(kept, memory)
+    assert np.array_equal(kept, y)
