@@ -11,20 +11,16 @@ import signal
 import socket
 import sys
 
-from gnndrive.host.service import Service, SharedGraph
+from gnndrive.host.service import Service
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
 NOBODY_S = 60.0  # how long the first client is waited for
 
 
-def _share_graph(store: Store) -> SharedGraph:
-    raise NotImplementedError
-
-
 async def serve(listener: socket.socket, store: Store) -> None:
     """Serve a store until the last client has left."""
-    service = Service(store, listener, _share_graph, lambda text: print(text, file=sys.stderr))
+    service = Service(store, listener, lambda text: print(text, file=sys.stderr))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.drain)

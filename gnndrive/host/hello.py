@@ -1,7 +1,7 @@
 """`Hello` and `Welcome`: what a rank and the host service tell each other first.
 
-Both travel as JSON; file descriptors come with the welcome, in the order in which it names them:
-the slots of each table, the rank's arena, and the arrays of the graph.
+Both travel as JSON. File descriptors come with the welcome: the memories of the graph, then the
+slots of each table, then the rank's arena.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Hello:
         rank: its number.
         ranks: the ranks of the group on this host, in order.
         buffer: the feature buffer that its loader needs; None: it has one of its own, as on a GPU.
-        graph: whether it needs the adjacency.
+        topology: the topology whose adjacency it shares, with index pointers and labels; "": it
+            shares none of them.
         name: what a status shows, such as a program and its process id.
     """
 
@@ -36,14 +37,14 @@ class Hello:
     rank: int
     ranks: tuple[int, ...]
     buffer: BufferSettings | None
-    graph: bool
+    topology: str
     name: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
             "protocol": PROTOCOL, "store": self.store, "group": self.group, "rank": self.rank,
-            "ranks": list(self.ranks), "graph": self.graph, "name": self.name,
+            "ranks": list(self.ranks), "topology": self.topology, "name": self.name,
             "buffer": None if self.buffer is None else self.buffer.to_json(),
         }  # fmt: skip
 
@@ -63,7 +64,7 @@ class Hello:
         match text:
             case {
                 "store": str(store), "group": str(group), "rank": int(rank), "ranks": list(ranks),
-                "graph": bool(graph), "name": str(name), "buffer": buffer,
+                "topology": str(topology), "name": str(name), "buffer": buffer,
             }:  # fmt: skip
                 pass
             case _:
@@ -72,7 +73,7 @@ class Hello:
         if not (valid and rank in ranks and ranks == sorted(set(ranks)) and len(ranks) < RANKS_MAX):
             raise ProtocolError(f"rank {rank} is none of the ranks {ranks!r:.200}")
         settings = None if buffer is None else BufferSettings.from_json(buffer)
-        return cls(store, group, rank, tuple(ranks), settings, graph, name[:200])
+        return cls(store, group, rank, tuple(ranks), settings, topology, name[:200])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,18 @@ class Welcome:
 
     Attributes:
         slots: number of slots of each table.
-        graph: describes the arrays of the graph; None: it was not asked for.
+        graph: describes the arrays of the graph, see `pyg.shared_store`; None: they were not asked
+            for.
+        memories: how many descriptors are for the graph.
     """
 
     slots: tuple[int, ...]
     graph: Any
+    memories: int
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {"slots": list(self.slots), "graph": self.graph}
+        return {"slots": list(self.slots), "graph": self.graph, "memories": self.memories}
 
     @classmethod
     def from_json(cls, text: Mapping[str, Any]) -> Self:
@@ -99,7 +103,7 @@ class Welcome:
             ProtocolError: it is none.
         """
         match text:
-            case {"slots": list(slots), "graph": graph}:
+            case {"slots": list(slots), "graph": graph, "memories": int(memories)}:
                 if all(type(each) is int and each >= 0 for each in slots):
-                    return cls(tuple(slots), graph)
+                    return cls(tuple(slots), graph, memories)
         raise ProtocolError("a welcome lacks something")

@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.common.records import TopologyChoice
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.arena import Arena
 from gnndrive.host.error_text import error_text
@@ -25,18 +26,8 @@ from gnndrive.host.hello import Hello, Welcome
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.wire import Wire, peer_credentials
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.pyg.shared_store import PublishedStore, publish
 from gnndrive.store.reader import Store
-
-
-class SharedGraph(Protocol):
-    """The adjacency and the labels in shared memory, for all groups."""
-
-    description: Any
-    fds: Sequence[int]
-
-    def close(self) -> None:
-        """Free this process's part."""
-        ...
 
 
 @dataclass(eq=False)
@@ -99,7 +90,6 @@ class Service:
     Args:
         store: what is loaded from.
         listener: a listening socket, see `wire.new_socket`; this object closes it.
-        share_graph: reads the graph into shared memory; blocks, and is called at most once.
         report: called with texts for whoever runs the service.
         stays: whether the service goes on when its last client has left.
 
@@ -108,13 +98,12 @@ class Service:
     """
 
     def __init__(
-        self, store: Store, listener: socket.socket, share_graph: Callable[[Store], SharedGraph],
+        self, store: Store, listener: socket.socket,
         report: Callable[[str], object] = print, stays: bool = False,
     ) -> None:  # fmt: skip
         self.store, self.report = store, report
         self._listener, self._stays = listener, stays
-        self._share_graph = share_graph
-        self._graph: SharedGraph | None = None
+        self._graphs: dict[str, PublishedStore] = {}  # by topology
         self.ended = asyncio.Event()
         self._clients: set[_Client] = set()
         self._groups: dict[str, _Ranks] = {}
@@ -175,18 +164,23 @@ class Service:
                 f"the host service serves another store, {self.store.path}, or this store was "
                 "written again: start the service and the ranks again"
             )
-        if hello.graph and self._graph is None:
-            self._graph = await asyncio.to_thread(self._share_graph, self.store)
+        graph = await self._graph_for(hello.topology) if hello.topology else None
         ranks = self._groups.get(hello.group)
         if ranks is None and hello.group in self._ended_groups:
             raise ConfigError("the other ranks of this loader have ended: start all ranks again")
         if ranks is None:
             ranks = self._groups[hello.group] = await self._new_group(hello)
         slots, fds = self._enter_group(client, ranks, hello)
-        graph = self._graph if hello.graph else None
-        if graph is not None:
-            fds += graph.fds
-        return Welcome(slots, None if graph is None else graph.description), fds
+        if graph is None:
+            return Welcome(slots, None, 0), fds
+        return Welcome(slots, graph.description, len(graph.fds)), [*graph.fds, *fds]
+
+    async def _graph_for(self, topology: str) -> PublishedStore:
+        """The graph in shared memory, for ranks that use a topology; read at the first call."""
+        if topology not in self._graphs:
+            choice = TopologyChoice(topology, "", 0)
+            self._graphs[topology] = await asyncio.to_thread(publish, self.store, choice)
+        return self._graphs[topology]
 
     async def _new_group(self, hello: Hello) -> _Ranks:
         if hello.buffer is None:
@@ -267,8 +261,8 @@ class Service:
             self.leave(client)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        if self._graph is not None:
-            self._graph.close()
+        for graph in self._graphs.values():
+            graph.close()
 
     def _close_listener(self) -> None:
         with contextlib.suppress(ValueError, OSError):  # it is closed

@@ -23,9 +23,9 @@ from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS
 from gnndrive.loader.drawing import Drawing, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
-from gnndrive.loader.host_service import shares_buffer
 from gnndrive.loader.ranks import Ranks, resolve_ranks
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.sharing import Sharing, what_ranks_share
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.drawn import doubled, largest
@@ -235,10 +235,10 @@ class Assembly:
         return self.strategy.policy if self.own["policy"] == "auto" else self.own["policy"]
 
     @property
-    def _shares_buffer(self) -> bool:
-        """See `shares_buffer`."""
+    def _sharing(self) -> Sharing:
+        """What the ranks of this host share."""
         own = self.own
-        return shares_buffer(
+        return what_ranks_share(
             self.ranks, own["host_service"], self.strategy, own["engine"], self._policy,
             self.device, self.in_order,
         )  # fmt: skip
@@ -302,7 +302,8 @@ class Assembly:
             disk=self._disk(),
             recording=self.recording,
             ranks=self.ranks.on_host,
-            shared=self._shares_buffer,
+            shared=self._sharing.buffer,
+            shared_graph=self._sharing.graph,
             **counts_of,
         )
         drawing = self._drawing()

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.plugins import find, name_of, names
+from gnndrive.common.plugins import name_of
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello
@@ -23,9 +24,10 @@ from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_buffers import HostBuffers
 from gnndrive.loader.ranks import Ranks, check_same
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.sharing import is_known
 from gnndrive.plan.request import batch_entries_max
+from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
 
 Result = TypeVar("Result")
 SPARE_PLACES = 4  # batches that are being gathered, or that the service gives back
@@ -35,12 +37,29 @@ class HostService:
     """A rank's part of what the ranks of its host share.
 
     Args:
-        connection: to the service; `Runtime` closes it with the buffers.
-        hello: what this rank has asked for.
+        name: the service's.
+        hello: what this rank asks for.
+        store: the store; it uses the shared index pointers from now on.
+
+    Attributes:
+        graph: the graph's arrays that the ranks share; None: none.
+
+    Raises:
+        ConfigError, StoreError: what the service shares cannot be used.
+        HostServiceError: it has ended.
     """
 
-    def __init__(self, connection: Connection, hello: Hello) -> None:
-        self._connection, self._hello = connection, hello
+    def __init__(self, name: str, hello: Hello, store: Store) -> None:
+        self._connection, self._hello = Connection(name, hello), hello
+        self.graph: AttachedArrays | None = None
+        try:
+            welcome = self._connection.welcome
+            if hello.topology:
+                fds = [self._connection.take_fd() for _ in range(welcome.memories)]
+                self.graph = attach(store, welcome.graph, fds)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def has_buffer(self) -> bool:
@@ -55,8 +74,28 @@ class HostService:
         return buffers
 
     def close(self) -> None:
-        """Leave at once, because the runtime could not be made."""
+        """Close the connection at once; the shared buffer closes it before, with a goodbye."""
         self._connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What ranks tell each other.
+
+    Attributes:
+        host: where the rank runs, see `host_identity`.
+        topology, buffer: see `Hello`.
+    """
+
+    host: str = ""
+    topology: str = ""
+    buffer: Mapping[str, Any] | None = None
+
+    @property
+    def needs(self) -> dict[str, Any]:
+        """What has to be the same on all ranks, by what it is called in an error."""
+        buffer = {name: value for name, value in (self.buffer or {}).items() if name != "slots"}
+        return {"the topology": self.topology, **buffer}
 
 
 def join_host_service(
@@ -75,21 +114,20 @@ def join_host_service(
         ConfigError: a rank cannot start, or the ranks differ in what they need.
         HostServiceError: the service has ended.
     """
-    settings, here, buffer = None, "", None
+    settings, told, buffer, topology = None, _Told(), None, ""
     error: Exception | None = None
     try:
         settings = make_settings()
-        here = host_identity()
-        buffer = buffer_settings(settings)
+        buffer, topology = buffer_settings(settings), shared_topology(settings)
+        told = _Told(host_identity(), topology, None if buffer is None else buffer.to_json())
     except Exception as caught:
         error = caught
-    told = {"where": here, "needs": None if buffer is None else buffer.to_json() | {"slots": None}}
     everyone = _all_or_none(ranks, told, error)
     assert settings is not None
-    check_same([{"what the host service is to share": each["needs"]} for each in everyone])
-    if buffer is None:
+    check_same([each.needs for each in everyone])
+    if buffer is None and not topology:
         return settings, None
-    local = tuple(rank for rank, each in enumerate(everyone) if each["where"] == here)
+    local = tuple(rank for rank, each in enumerate(everyone) if each.host == told.host)
     name = ""
     if len(local) > 1 and ranks.rank == local[0]:
         try:
@@ -101,8 +139,8 @@ def join_host_service(
     if not name:
         return settings, None
     program = f"{os.path.basename(sys.argv[0]) or 'python'}, process {os.getpid()}"
-    hello = Hello(store.identity, name, ranks.rank, local, buffer, False, program)
-    return settings, HostService(Connection(name, hello), hello)
+    hello = Hello(store.identity, name, ranks.rank, local, buffer, topology, program)
+    return settings, HostService(name, hello, store)
 
 
 def _all_or_none(ranks: Ranks, told: Result, error: Exception | None) -> list[Result]:
@@ -120,46 +158,6 @@ def _all_or_none(ranks: Ranks, told: Result, error: Exception | None) -> list[Re
         first = min(failed)
         raise ConfigError(f"rank {first} cannot start: {failed[first]}")
     return [told for told, _ in everyone]
-
-
-def shares_buffer(
-    ranks: Ranks, wanted: bool | str, strategy: Strategy, engine: Any, policy: Any,
-    device: tuple[Any, Any], in_order: bool,
-) -> bool:  # fmt: skip
-    """Whether a loader's ranks of this host share a feature buffer.
-
-    Args:
-        ranks: which rank this is, of how many.
-        wanted: the loader's `host_service=`.
-        strategy, engine, policy, device, in_order: see `Assembly`.
-
-    Raises:
-        ConfigError: they are to share one (`host_service=True`) and cannot.
-    """
-    plugins = {"layouts": (strategy.layout,), "tiers": strategy.tiers, "policies": (policy,)}
-    plugins["engines"] = () if engine == "auto" else (engine,)
-    own = [each for kind, used in plugins.items() for each in used if not _is_known(kind, each)]
-    why_not = ""
-    if ranks.group is None or ranks.on_host < 2:
-        why_not = "there is one rank on this host, or ranks= is not given"
-    elif not find("devices", device[0]).shares_slots:
-        why_not = f"the feature buffer is on a device, {device[1] or device[0]}"
-    elif strategy.replays:
-        why_not = f"strategy={strategy.name!r} replays a pack, in which each batch has its place"
-    elif not in_order:
-        why_not = "batches come in any order (in_order=False)"
-    elif own:
-        why_not = f"a plug-in is not gnndrive's: {', '.join(map(str, own))}"
-    if why_not and wanted is True:
-        raise ConfigError(
-            f"host_service=True cannot be had, because {why_not}: give host_service='auto'"
-        )
-    return not why_not and wanted is not False
-
-
-def _is_known(kind: str, plugin: Any) -> bool:
-    name = name_of(plugin)
-    return name in names(kind) and find(kind, name) is find(kind, plugin)
 
 
 def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
@@ -185,3 +183,11 @@ def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
         extractors=stages.extractors,
         sweep=stages.sweep,
     )
+
+
+def shared_topology(settings: RuntimeSettings) -> str:
+    """The topology whose arrays a loader's ranks share, by its name; "": they share none."""
+    topology = settings.plan.topology
+    if topology is None or not settings.request.shared_graph:
+        return ""
+    return topology.name if is_known("topologies", topology.kind) else ""

@@ -41,7 +41,6 @@ from gnndrive.pyg.attributes import Attributes
 from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.reader import Store
 
 
@@ -77,13 +76,13 @@ class Runtime:
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
+        self._host, self._shares_buffer = host, host is not None and host.has_buffer
         self._closing = threading.Lock()
         with contextlib.ExitStack() as undo:
             if host is not None:
                 undo.callback(host.close)
             with store.unchanged():
-                own_buffer = host is None or not host.has_buffer
-                self._open_files(store, settings, settings.tables if own_buffer else (), undo)
+                self._open_files(store, settings, undo)
             plugin, where = settings.device
             device_class: type[Device] = find("devices", plugin)
             self.device = device_class.make(DeviceContext(self.array_pool.empty, where))
@@ -95,21 +94,22 @@ class Runtime:
             self.loop_thread = LoopThread()
             undo.callback(self.loop_thread.close)
             self.engine: Engine | None = None
-            self._buffers = self.loop_thread.call(self._start_buffers(store, settings, host))
+            self._buffers = self.loop_thread.call(self._start_buffers(store, settings))
             self._change = PlanChange(self.loop_thread, self._buffers)
             undo.pop_all()
         # Until it is closed, other loaders of this process count what this one will use.
         self._claim = claim(settings.plan.total_bytes)
 
     def _open_files(
-        self, store: Store, settings: RuntimeSettings, tables: Sequence[FeatureTable],
-        undo: contextlib.ExitStack,
-    ) -> None:  # fmt: skip
-        """Open the adjacency, the attributes that are read, and the layouts of `tables`."""
+        self, store: Store, settings: RuntimeSettings, undo: contextlib.ExitStack
+    ) -> None:
+        """Open the adjacency, the attributes that are read, and the tables' layouts."""
         assert settings.plan.topology is not None
         recording = settings.recording
         edges = store.all_edges() if recording is None else ()
-        self._adjacency = Adjacency(edges, settings.plan.topology, settings.gap_bytes_max)
+        graph = None if self._host is None else self._host.graph
+        indices = {} if graph is None else graph.indices
+        self._adjacency = Adjacency(edges, settings.plan.topology, settings.gap_bytes_max, indices)
         undo.callback(self._adjacency.close)
         self.attributes = Attributes(
             store,
@@ -118,7 +118,7 @@ class Runtime:
         )
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         with contextlib.nullcontext() if recording is None else recording.unchanged():
-            for table in tables:
+            for table in () if self._shares_buffer else settings.tables:
                 context = LayoutContext(
                     table.file,
                     settings.engine_settings.block_bytes,
@@ -138,16 +138,14 @@ class Runtime:
             return 1
         return min(stages.samplers, stages.extracting_queue // 2 + 1)
 
-    async def _start_buffers(
-        self, store: Store, settings: RuntimeSettings, host: HostService | None
-    ) -> Buffers:
+    async def _start_buffers(self, store: Store, settings: RuntimeSettings) -> Buffers:
         """Start the engines of the rows and of the adjacency, and make the feature buffers."""
         kind, empty = choose(settings.engine), self.array_pool.empty
         # Adjacency reads go first: a sample needs several short passes, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
-        if host is not None and host.has_buffer:
+        if self._host is not None and self._shares_buffer:
             self._adjacency.start(kind, own)
-            return await host.buffers(settings, empty)
+            return await self._host.buffers(settings, empty)
         engine = kind.make(own)
         try:
             self._adjacency.start(kind, own)
@@ -388,6 +386,8 @@ class Runtime:
                 self._adjacency.close()
             finally:
                 self.device.close()
+                if self._host is not None:
+                    self._host.close()
 
     def _end_threads(self) -> None:
         self.loop_thread.close()

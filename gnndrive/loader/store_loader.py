@@ -269,6 +269,8 @@ class StoreLoader(Closeable, Resumable):
                 make_settings = self._assembly().settings
                 settings, host = join_host_service(ranks, self.data, make_settings)
                 runtime = Runtime(self.data, settings, host=host)
+                if host is not None and host.graph is not None:
+                    self._collate.use_labels(host.graph.labels)
                 if self._closed:  # meanwhile, by a signal handler
                     runtime.close()
                     raise ClosedError(CLOSED)

@@ -83,7 +83,7 @@ def other_items(
     host, and leases are those of all ranks. So is the adjacency, unless each rank reads what it
     needs of it; and pages of mapped files are in memory once in any case.
     """
-    each, once = requirements.ranks, requirements.buffers
+    each, once, graphs = requirements.ranks, requirements.buffers, requirements.graphs
     on_device = requirements.device_memory is not None
     in_memory = "the graph's, in memory"
     entry = f"an entry for each of {requirements.table_rows:,} rows"
@@ -92,7 +92,7 @@ def other_items(
     )
     return (
         PlanItem("mapping table", MAPPING_BYTES * requirements.table_rows, entry, once),
-        PlanItem("index pointers", requirements.index_pointer_bytes, in_memory, once),
+        PlanItem("index pointers", requirements.index_pointer_bytes, in_memory, graphs),
         *item_if_any("times, weights", requirements.graph_bytes, in_memory, each),
         *([] if topology is None else [_topology_item(requirements, topology)]),
         *item_if_any(
@@ -101,7 +101,7 @@ def other_items(
         ),
         *item_if_any("mapped files", requirements.mapped_bytes, "attributes with small files"),
         PlanItem("input nodes", requirements.seed_bytes, "their ids and order", each),
-        PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype", once),
+        PlanItem("labels", requirements.label_bytes, "of all nodes, in the smallest dtype", graphs),
         PlanItem("staging", requirements.staging_bytes, "for reads in flight", once),
         *([pinned] if on_device else []),
         *item_if_any(
@@ -121,7 +121,7 @@ def other_items(
 
 
 def _topology_item(requirements: Requirements, topology: TopologyChoice) -> PlanItem:
-    copies = requirements.ranks if topology.has_ring else requirements.buffers
+    copies = requirements.ranks if topology.has_ring else requirements.graphs
     return PlanItem("topology", topology.nbytes, topology.why, copies)
 
 

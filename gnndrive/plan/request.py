@@ -89,6 +89,7 @@ class PlanRequest:
             all of them.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
             ignored if the feature buffer is on a device, or the loader replays a pack.
+        shared_graph: whether it has the adjacency at least.
     """
 
     store: Store
@@ -123,6 +124,7 @@ class PlanRequest:
     recording: Recording | None = None
     ranks: int = 1
     shared: bool = False
+    shared_graph: bool = False
 
 
 def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:
@@ -167,6 +169,7 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         drawn=_drawn_text(request),
         whole_batches=request.memory is not None,
         ranks=request.ranks,
+        shared_graph=request.shared_graph,
     )
     device_memory, warm_up = _device_memory(request, requirements)
     given = request.device_memory is not None

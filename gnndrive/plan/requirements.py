@@ -87,7 +87,8 @@ class Requirements:
         mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
         fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
         ranks: ranks on this host; everything above is one rank's.
-        shared: whether the ranks share one feature buffer and adjacency.
+        shared: whether the ranks share one feature buffer, and the graph.
+        shared_graph: whether they share the graph.
     """
 
     tables: tuple[TableRequirements, ...]
@@ -121,6 +122,12 @@ class Requirements:
     fetch_bytes: int = 0
     ranks: int = 1
     shared: bool = False
+    shared_graph: bool = False
+
+    @property
+    def graphs(self) -> int:
+        """How many times index pointers, labels and a resident adjacency are on this host."""
+        return 1 if self.shared or self.shared_graph else self.ranks
 
     @property
     def buffers(self) -> int:
