@@ -24,7 +24,7 @@ from gnndrive.plan.items import rest_bytes, slot_bytes
 from gnndrive.plan.packed import packed_planner
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
-from gnndrive.plan.prediction import step_seconds
+from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
 from gnndrive.plan.topology_choice import choose_topology, for_rank, make_question
@@ -251,12 +251,17 @@ def _cost(request: PlanRequest, planner: Planner, plan: Plan) -> float:
         held = [each.slots / each.batch_rows_max for each in plan.tables
                 if each.batch_rows_max and each.slots < each.rows]  # fmt: skip
         return BUFFER_BATCHES / min([*held, BUFFER_BATCHES])
+    return step_seconds(plan, loading_of(request, planner, request.drawn)).cost
+
+
+def loading_of(request: PlanRequest, planner: Planner, drawn: DrawnBatches) -> Loading:
+    """What a step with a planner's stages costs by."""
     stages = planner.stages
-    return step_seconds(
-        plan, request.drawn, graph_sizes(request.store), request.disk, stages.samplers,
+    return Loading(
+        drawn, graph_sizes(request.store), request.disk, stages.samplers,
         (stages.extracting_queue, stages.training_queue), request.sweep,
         planner.requirements.looks_ahead,
-    ).cost  # fmt: skip
+    )  # fmt: skip
 
 
 def _topologies(

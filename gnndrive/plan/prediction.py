@@ -99,6 +99,38 @@ def batches_held(together: Sequence[int], slots: int, rows: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What a step costs by, beside the plan.
+
+    Attributes:
+        drawn: what is known of the batches.
+        sizes: the sizes of the graph, one for each edge type.
+        disk: what reads cost.
+        samplers: sampling threads of a rank.
+        queues: bounds of a rank's extracting and training queue.
+        sweep: the most batches that are read together; None: as many as fit.
+        looks_ahead: whether the policy knows the queued samples.
+    """
+
+    drawn: DrawnBatches
+    sizes: Sequence[GraphSize]
+    disk: Disk
+    samplers: int
+    queues: tuple[int, int]
+    sweep: int | None
+    looks_ahead: bool
+
+    @property
+    def threads(self) -> int:
+        """Batches that a rank samples at once."""
+        return min(self.samplers, self.queues[0])
+
+    def counts(self, table: TablePlan) -> tuple[int, ...]:
+        """Distinct rows of a table that the first batch, the first two, … need together."""
+        return self.drawn.together.get(table.name, (0,))
+
+
+@dataclass(frozen=True, slots=True)
 class StepSeconds:
     """What a step, a batch for each rank of the host, keeps busy for how long.
 
@@ -118,65 +150,82 @@ class StepSeconds:
         return max(self.disk_s, SAMPLING_SHARE * self.sample_s, self.gather_s)
 
 
-def step_seconds(
-    plan: Plan, drawn: DrawnBatches, sizes: Sequence[GraphSize], disk: Disk, samplers: int,
-    queues: tuple[int, int], sweep: int | None, looks_ahead: bool,
-) -> StepSeconds:  # fmt: skip
-    """Predict what a step costs.
-
-    Args:
-        plan: the plan, with its topology and the number of ranks.
-        drawn: what is known of the batches.
-        sizes: the sizes of the graph, one for each edge type.
-        disk: what reads cost.
-        samplers: sampling threads of a rank.
-        queues: bounds of a rank's extracting and training queue.
-        sweep: the most batches that are read together; None: as many as fit.
-        looks_ahead: whether the policy knows the queued samples.
-    """
-    ranks, samplers = plan.ranks, min(samplers, queues[0])
-    sharing = ranks if plan.shared else 1  # ranks whose batches share a sweep
-    together = min(sharing * min(queues), sweep or SWEEP_MAX)
-    while together > 1 and not all(_holds(each, drawn, together) for each in plan.tables):
-        together -= 1
-    features = sum(_table_seconds(each, drawn, together, disk) for each in plan.tables)
-    if looks_ahead and not plan.holds_everything:
-        features *= 1 - LOOK_AHEAD_GAIN * min(sharing * queues[0], LOOK_AHEAD_MAX)
-    reads = features + _adjacency_seconds(plan, drawn, sizes, disk, samplers)
-    cores = os.cpu_count() or 1
-    gathered = sum(drawn.together.get(each.name, (0,))[0] * each.row_bytes for each in plan.tables)
+def step_seconds(plan: Plan, loading: Loading) -> StepSeconds:
+    """Predict what a step costs with a plan and its number of ranks."""
+    ranks, cores = plan.ranks, os.cpu_count() or 1
+    gathered = sum(loading.counts(each)[0] * each.row_bytes for each in plan.tables)
     return StepSeconds(
-        ranks * drawn.sample_s / min(ranks * samplers, cores),
-        ranks * reads,
+        ranks * loading.drawn.sample_s / min(ranks * loading.threads, cores),
+        ranks * (features_seconds(plan, loading) + adjacency_seconds(plan, loading)),
         ranks * COPY_BYTE_S * gathered / min(ranks, cores),
     )
 
 
-def _holds(table: TablePlan, drawn: DrawnBatches, batches: int) -> bool:
-    counts = drawn.together.get(table.name, (0,))
-    return distinct_rows(counts, batches, table.rows) <= table.slots
+def features_seconds(plan: Plan, loading: Loading, hosts: int = 1) -> float:
+    """Seconds a batch of reading rows on one host.
+
+    Args:
+        plan: the plan. With several hosts: of one feature buffer that has all their slots and
+            serves all their ranks.
+        loading: what it costs by.
+        hosts: hosts that have an equal part of the rows each and read it side by side.
+    """
+    together, seconds = _together(plan, loading), 0.0
+    for table in plan.tables:
+        missing = _missing(table, loading, together) / hosts
+        seconds += loading.disk.seconds(missing, table.rows // hosts, table.row_bytes) / together
+    return seconds * _share_read(plan, loading)
 
 
-def _table_seconds(table: TablePlan, drawn: DrawnBatches, together: int, disk: Disk) -> float:
-    """Seconds a batch of reading a table's rows in sweeps of `together` batches."""
-    counts = drawn.together.get(table.name, (0,))
+def loaded_rows(plan: Plan, loading: Loading) -> dict[str, float]:
+    """Rows of each table that a batch loads, because they are not in the feature buffer."""
+    together, share = _together(plan, loading), _share_read(plan, loading)
+    return {
+        table.name: share * _missing(table, loading, together) / together for table in plan.tables
+    }
+
+
+def adjacency_seconds(plan: Plan, loading: Loading) -> float:
+    """Seconds a batch of reading adjacency, if it is on disk; samples that are drawn together share
+    each pass, and the lists of a neighbour cache are not read."""
+    topology, samplers = plan.topology, loading.threads
+    if topology is None or not topology.has_ring:
+        return 0.0
+    nbytes = sum(size.indices_bytes for size in loading.sizes)
+    missing = 1 - min(topology.cache_bytes / max(nbytes, 1), 1.0) ** 0.5
+    lists = sum(size.nodes for size in loading.sizes)
+    wanted = min(samplers * loading.drawn.expanded, lists) * missing
+    return loading.disk.seconds(wanted, lists, max(nbytes // max(lists, 1), 1)) / samplers
+
+
+def _sharing(plan: Plan) -> int:
+    """Ranks whose batches share sweeps and look-ahead."""
+    return plan.ranks if plan.shared else 1
+
+
+def _together(plan: Plan, loading: Loading) -> int:
+    """The number of batches in a sweep."""
+    together = min(_sharing(plan) * min(loading.queues), loading.sweep or SWEEP_MAX)
+    while together > 1 and not all(_holds(each, loading, together) for each in plan.tables):
+        together -= 1
+    return together
+
+
+def _holds(table: TablePlan, loading: Loading, batches: int) -> bool:
+    return distinct_rows(loading.counts(table), batches, table.rows) <= table.slots
+
+
+def _missing(table: TablePlan, loading: Loading, together: int) -> float:
+    """Rows that a sweep of `together` batches finds missing."""
+    counts = loading.counts(table)
     if table.slots >= table.rows or not counts[-1]:
         return 0.0
     held = batches_held(counts, table.slots, table.rows)
-    missing = distinct_rows(counts, held + together, table.rows) - table.slots
-    return disk.seconds(max(missing, 0), table.rows, table.row_bytes) / together
+    return max(distinct_rows(counts, held + together, table.rows) - table.slots, 0.0)
 
 
-def _adjacency_seconds(
-    plan: Plan, drawn: DrawnBatches, sizes: Sequence[GraphSize], disk: Disk, samplers: int
-) -> float:
-    """Seconds a batch of reading adjacency, if it is on disk; samples that are drawn together share
-    each pass, and the lists of a neighbour cache are not read."""
-    topology = plan.topology
-    if topology is None or not topology.has_ring:
-        return 0.0
-    nbytes = sum(size.indices_bytes for size in sizes)
-    missing = 1 - min(topology.cache_bytes / max(nbytes, 1), 1.0) ** 0.5
-    lists = sum(size.nodes for size in sizes)
-    wanted = min(samplers * drawn.expanded, lists) * missing
-    return disk.seconds(wanted, lists, max(nbytes // max(lists, 1), 1)) / samplers
+def _share_read(plan: Plan, loading: Loading) -> float:
+    """The share of the missing rows that is left with look-ahead."""
+    if not loading.looks_ahead or plan.holds_everything:
+        return 1.0
+    return 1 - LOOK_AHEAD_GAIN * min(_sharing(plan) * loading.queues[0], LOOK_AHEAD_MAX)

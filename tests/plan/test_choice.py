@@ -13,7 +13,7 @@ from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.choice import least_memory, make_planner, stage_options
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.prediction import Disk, batches_held, distinct_rows, step_seconds
+from gnndrive.plan.prediction import Disk, Loading, batches_held, distinct_rows, step_seconds
 from gnndrive.plan.request import StageCounts
 from gnndrive.sampling.topologies.base import GraphSize
 from tests.loader.conftest import Make
@@ -34,7 +34,7 @@ def seconds(
     choice = TopologyChoice(topology, topology, 0, has_ring=topology == "direct")
     table = TablePlan("nodes/x", ROWS, slots, ROW_BYTES, 830_000)
     plan = Plan((), (table,), None, choice, ranks=ranks, shared=shared)
-    return step_seconds(plan, DRAWN, SIZES, DISK, samplers, queues, sweep, True).cost
+    return step_seconds(plan, Loading(DRAWN, SIZES, DISK, samplers, queues, sweep, True)).cost
 
 
 # ---- the model
@@ -91,7 +91,7 @@ def test_more_slots_longer_queues_and_larger_sweeps_cost_no_more() -> None:
 def test_a_neighbour_cache_of_everything_reads_nothing() -> None:
     choice = TopologyChoice("direct", "direct", 0, 10**12, has_ring=True)
     plan = Plan((), (TablePlan("nodes/x", ROWS, 2_000_000, ROW_BYTES, 830_000),), None, choice)
-    cached = step_seconds(plan, DRAWN, SIZES, DISK, 2, (6, 4), None, True).cost
+    cached = step_seconds(plan, Loading(DRAWN, SIZES, DISK, 2, (6, 4), None, True)).cost
     assert cached == seconds(2_000_000) < seconds(2_000_000, "direct")
 
 
