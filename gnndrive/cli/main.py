@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import typer
 
 from gnndrive.cli import streams
-from gnndrive.cli.commands import bench, imports, packs, stores
+from gnndrive.cli.commands import bench, imports, packs, plans, stores
 from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import infer as infer_command
@@ -207,40 +207,7 @@ def clean(
     clean_command.run(folder, dry_run)
 
 
-@app.command()
-def plan(
-    store: StorePath,
-    fanout: Fanout = FANOUT,
-    batch_size: BatchSize = BATCH_SIZE,
-    strategy: StrategyName = "gnndrive",
-    packed: Packed = None,
-    buffer: Buffer = None,
-    memory: Memory = None,
-    samplers: Samplers = None,
-    extractors: Extractors = 4,
-    topology: Topology = "auto",
-    neighbour_cache: NeighbourCache = None,
-    device: Device = "cpu",
-    device_memory: DeviceMemory = None,
-) -> None:
-    """Print how much memory training would use for what, and why; reads nothing."""
-    options = train_command.LoaderOptions(
-        fanout=parse_fanout(fanout),
-        batch_size=batch_size,
-        buffer=buffer,
-        memory=memory,
-        samplers=samplers,
-        extractors=extractors,
-        topology=topology,
-        neighbour_cache=neighbour_cache,
-        device=device,
-        device_memory=device_memory,
-        strategy=strategy,
-        packed=packed,
-    )
-    stores.show_plan(store, options)
-
-
+app.command()(plans.plan)
 app.command()(packs.pack)
 app.command()(packs.unpack)
 

@@ -73,7 +73,7 @@ def parse_block_size(size: str | int, name: str) -> int:
 def format_size(count: float) -> str:
     """Bytes in the largest decimal unit that leaves at least one: "1.28 GB"."""
     for unit in ("B", "KB", "MB", "GB"):
-        if abs(count) < 1000:
+        if abs(count) < 999.5:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"

@@ -200,7 +200,7 @@ class Assembly:
         Raises:
             ConfigError: a batch of that size does not fit into `memory=`.
         """
-        drawing = self._drawing()
+        drawing = self.drawing()
         assert drawing is not None, "the plan before counts batches that were drawn"
         if size is None:
             most = largest(before.request.bounds, doubled(before.request.planned))
@@ -306,10 +306,10 @@ class Assembly:
             shared_graph=self._sharing.graph,
             **counts_of,
         )
-        drawing = self._drawing()
+        drawing = self.drawing()
         return request if drawing is None else drawing.drawn_for(request)
 
-    def _drawing(self) -> Drawing | None:
+    def drawing(self, for_plan: bool = True) -> Drawing | None:
         """How batches are drawn for the plan; None: the plan counts the most that the fanout
         allows.
 
@@ -317,11 +317,16 @@ class Assembly:
         the number of batches that were delivered does not say which are left, and a GPU's buffer is
         not made again. A user's sampler, and batches of varying numbers of seeds, are not drawn
         either.
+
+        Args:
+            for_plan: whether the plan counts the batches.
         """
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
-        if not (own and self.in_order and on_host and size) or self.recording is not None:
+        if not (own and size) or self.recording is not None:
+            return None
+        if for_plan and not (self.in_order and on_host):
             return None
         schedule = self.schedule(0) if self.batch_sampler is None else None
         spread, collate = not self.shuffle, self.collate

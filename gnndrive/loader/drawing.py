@@ -56,18 +56,27 @@ class Drawing:
         """
         if request.memory is None or holds_everything(request):
             return request
+        drawn = self.drawn(request)
+        return request if drawn is None else with_drawn(request, drawn)
+
+    def drawn(self, request: PlanRequest) -> DrawnBatches | None:
+        """What is known of the batches; draws some if nothing is known. None: there is no batch, or
+        not even its sample fits into memory.
+
+        Raises:
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
         key = entry_key(self.store, self.settings)
         tables = {table.name: table.file.row_count for table in request.tables}
         drawn = DrawnBatches.from_json(load_entry(self.store, key), request.bounds, tables)
         if drawn is None:
             try:
-                drawn = self._draw(request, request.memory)
-            except BatchTooLarge:  # not even its sample fits into memory
-                return request
-            if drawn is None:
-                return request
-            save_entry(self.store, key, drawn.to_json(self.settings))
-        return with_drawn(request, drawn)
+                drawn = self._draw(request, request.memory or 0)
+            except BatchTooLarge:
+                return None
+            if drawn is not None:
+                save_entry(self.store, key, drawn.to_json(self.settings))
+        return drawn
 
     def keep_larger(self, request: PlanRequest, size: Bounds) -> PlanRequest:
         """The request with the size of a batch that was larger than planned, which is kept."""

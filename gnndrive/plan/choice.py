@@ -10,14 +10,13 @@ queues. If not even the leanest combination fits, the error names the least `mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from operator import mul
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text, parse_size
-from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.items import rest_bytes, slot_bytes
@@ -27,15 +26,14 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading, step_seconds
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
-from gnndrive.plan.topology_choice import choose_topology, for_rank, make_question
+from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
 from gnndrive.sampling.graph import graph_sizes
-from gnndrive.sampling.topologies.base import BUFFER_BATCHES, Topology
+from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 
 SAMPLERS = (4, 2, 1)
 QUEUES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2), (2, 1), (1, 1))
 """Numbers of samplers, and bounds of the extracting and the training queue, that are considered."""
 ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost about the same
-ROOM_BATCHES = 1.0  # largest batches beside which the adjacency in memory is considered
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
 MEMORY_MAX = 1 << 50
@@ -43,15 +41,21 @@ MEMORY_MAX = 1 << 50
 
 def stage_options(request: PlanRequest) -> list[StageCounts]:
     """The numbers of samplers and queued batches to consider, the most first."""
-    samplers = SAMPLERS if request.samplers is None else (request.samplers,)
+    return all_stages(request.samplers, request.extracting_queue, request.training_queue)
+
+
+def all_stages(
+    samplers: int | None, extracting_queue: int | None = None, training_queue: int | None = None
+) -> list[StageCounts]:
+    """The same for what the user gave, each a number or None."""
     queues = {
-        (request.extracting_queue or extracting, request.training_queue or training): None
+        (extracting_queue or extracting, training_queue or training): None
         for extracting, training in QUEUES
     }
     options = {
         StageCounts(count, *both): None
-        for both, count in product(queues, samplers)
-        if request.samplers is not None or count <= both[0] or count == SAMPLERS[-1]
+        for both, count in product(queues, SAMPLERS if samplers is None else (samplers,))
+        if samplers is not None or count <= both[0] or count == SAMPLERS[-1]
     }
     return list(options)
 
@@ -136,7 +140,7 @@ def plan_again(before: Plan, samplers: int, request: PlanRequest) -> Planner:
         for stages in stage_options(request)
         if stages.samplers <= samplers
     ]
-    best = _cheapest(_costs(request, options))
+    best = cheapest(_costs(request, options))
     if best is not None:
         return best
     try:
@@ -150,15 +154,25 @@ def too_little(request: PlanRequest, error: ConfigError) -> ConfigError:
     """The error for a budget that is too small, with the least that works; `error` if no budget
     works."""
     assert request.memory is not None
+    return refusal(request.memory, lambda memory: _leanest(replace(request, memory=memory)), error)
+
+
+def refusal(memory: int, leanest: Callable[[int], Plan | None], error: ConfigError) -> ConfigError:
+    """The error for `memory` bytes that are too little.
+
+    Args:
+        memory: the budget.
+        leanest: makes the plan that needs least for a budget; None: the budget is too small.
+        error: the error to return if no budget works.
+    """
     try:
-        least = least_memory(request)
+        named = least_text(least_where(lambda tried: leanest(tried) is not None))
     except ConfigError:
         return error
-    given, named = format_size(request.memory), least_text(least)
-    plan = _leanest(replace(request, memory=parse_size(named, "memory")))
     return ConfigError(
-        f'memory={given} is too little for this loader: give at least memory="{named}", or a '
-        f"smaller batch_size or num_neighbors. With the least it uses\n{plan}"
+        f"memory={format_size(memory)} is too little for this loader: give at least memory="
+        f'"{named}", or a smaller batch_size or num_neighbors. With the least it uses\n'
+        f"{leanest(parse_size(named, 'memory'))}"
     )
 
 
@@ -168,17 +182,26 @@ def least_memory(request: PlanRequest) -> int:
     Raises:
         ConfigError: none works.
     """
+    return least_where(lambda memory: _leanest(replace(request, memory=memory)) is not None)
+
+
+def least_where(works: Callable[[int], bool]) -> int:
+    """The least `memory=` in bytes for which `works` says so, but for a small part of it.
+
+    Raises:
+        ConfigError: there is none.
+    """
     low, high = 0, 1 << 20
-    while _leanest(replace(request, memory=high)) is None:
+    while not works(high):
         low, high = high, 2 * high
         if high > MEMORY_MAX:
             raise ConfigError("no memory= works")
     while high - low > max(low >> 14, 1):
         middle = (low + high) // 2
-        if _leanest(replace(request, memory=middle)) is None:
-            low = middle
-        else:
+        if works(middle):
             high = middle
+        else:
+            low = middle
     return high
 
 
@@ -204,7 +227,7 @@ def _choose(request: PlanRequest) -> Planner | None:
         for choice in _topologies(request, stages)
     ]
     costs = _costs(request, options)
-    best = _cheapest(costs)
+    best = cheapest(costs)
     if best is None or request.drawn is None or request.topology_asked:
         return best
     least: dict[str, float] = {}
@@ -233,7 +256,7 @@ def _costs(request: PlanRequest, options: Iterable[Planner]) -> list[tuple[float
     return found
 
 
-def _cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
+def cheapest(costs: Sequence[tuple[float, Planner]]) -> Planner | None:
     """The first of the planners whose batches cost about as little as the cheapest's; None: there
     is none."""
     least = min((cost for cost, _ in costs), default=0.0)
@@ -267,40 +290,19 @@ def loading_of(request: PlanRequest, planner: Planner, drawn: DrawnBatches) -> L
 def _topologies(
     request: PlanRequest, stages: StageCounts, why: str | None = None
 ) -> Iterator[TopologyChoice]:
-    """The topologies to consider with a budget, the preferred one first.
-
-    One that would leave the adjacency to the page cache is considered only if there is no other:
-    nothing counts the page cache, and within a limit it keeps neither adjacency nor features.
-    """
+    """The topologies to consider with a budget, the preferred one first; see `candidates`."""
     requirements, _ = requirements_of(request, stages)
     if request.topology_asked or request.drawn is None:
         yield _chosen_topology(request, requirements)
         if request.topology_asked:
             return
-    question = replace(
-        make_question(
-            request.neighbour_cache, graph_sizes(request.store), requirements, request.memory,
-            request.buffer,
-        ),
-        why=why,
+    question = make_question(
+        request.neighbour_cache, graph_sizes(request.store), requirements, request.memory,
+        request.buffer,
     )  # fmt: skip
-    room = question.room
-    question = replace(question, room=lambda batches: room(min(batches, ROOM_BATCHES)))
-    found = False
-    for name in request.topologies:
-        kind: type[Topology] = find("topologies", name)
-        if request.needs_indices is not None and not kind.has_indices:
-            continue
-        own = for_rank(question, kind, requirements)
-        choice = kind.plan(own)
-        if choice is None or (found and not choice.nbytes):
-            continue
-        found = True
-        yield choice
-        if choice.cache_bytes and request.neighbour_cache is None:
-            without = kind.plan(replace(own, cache=0))
-            if without is not None:
-                yield without
+    yield from candidates(
+        request.topologies, replace(question, why=why), requirements, request.needs_indices
+    )
 
 
 def _with_chosen_topology(request: PlanRequest, stages: StageCounts) -> Planner:

@@ -7,7 +7,7 @@ does. It reads nothing, and names no topology itself: a new one is a file in `sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import mul
@@ -22,6 +22,8 @@ from gnndrive.plan.plan import default_bytes
 from gnndrive.plan.requirements import Requirements
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.sampling.topologies.base import GraphSize, Topology, TopologyQuestion
+
+ROOM_BATCHES = 1.0  # largest batches beside which the adjacency in memory is considered
 
 
 def choose_topology(
@@ -90,6 +92,40 @@ def make_question(
         MAPPING_BYTES * requirements.table_rows,
         asked,
     )
+
+
+def candidates(
+    names: Sequence[Any], question: TopologyQuestion, requirements: Requirements,
+    needs_indices: str | None = None,
+) -> Iterator[TopologyChoice]:  # fmt: skip
+    """The topologies to consider with a budget, the preferred one first.
+
+    One that would leave the adjacency to the page cache is considered only if there is no other:
+    nothing counts the page cache, and within a limit it keeps neither adjacency nor features.
+
+    Args:
+        names: topologies, by name or as classes, in the order of preference.
+        question: see `make_question`.
+        requirements: the sizes of everything else that needs memory.
+        needs_indices: as for `choose_topology`.
+    """
+    room = question.room
+    question = replace(question, room=lambda batches: room(min(batches, ROOM_BATCHES)))
+    found = False
+    for name in names:
+        kind: type[Topology] = find("topologies", name)
+        if needs_indices is not None and not kind.has_indices:
+            continue
+        own = for_rank(question, kind, requirements)
+        choice = kind.plan(own)
+        if choice is None or (found and not choice.nbytes):
+            continue
+        found = True
+        yield choice
+        if choice.cache_bytes and question.cache is None:
+            without = kind.plan(replace(own, cache=0))
+            if without is not None:
+                yield without
 
 
 def for_rank(

@@ -1,4 +1,4 @@
-"""`gnndrive import`, `info`, `verify` and `plan`: the commands on a store that do not train."""
+"""`gnndrive import`, `info` and `verify`: the commands on a store that do not train."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from gnndrive.cli.commands.pack_text import (
     verify_packs,
 )
 from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.commands.train import LoaderOptions
 from gnndrive.cli.measure.text import costs
 from gnndrive.common.memory import format_size
 from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.format import ArrayInfo
 from gnndrive.store.link_split import LabelledEdges, split_links
-from gnndrive.store.reader import Store, open_homogeneous
+from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.types import array_name
 from gnndrive.store.views import StoredNodes
@@ -116,18 +115,6 @@ def verify(path: Path, of: Path | None = None) -> None:
         store.verify(bars)
     print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
     verify_packs(store)
-
-
-def show_plan(path: Path, options: LoaderOptions) -> None:
-    """Print the memory plan of a loader over the train split, or over all nodes without one.
-
-    Raises:
-        ConfigError, StoreError: as `NeighborLoader`.
-    """
-    store = open_homogeneous(path, "gnndrive plan")
-    seeds = store.split("train") if "train" in store.split_names else None
-    with options.loader(store, seeds, shuffle=True) as loader:
-        print(loader.plan())
 
 
 def info_text(store: Store) -> str:

@@ -1,0 +1,153 @@
+"""What `gnndrive plan` prints: a host's plan, what a step takes, and layouts for several hosts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnndrive.common.memory import format_size
+from gnndrive.plan.plan import Plan
+from gnndrive.plan.prediction import Loading, loaded_rows
+from gnndrive.plan.scale import EXCHANGE, Cluster, Layout
+
+NOT_BUILT = (
+    "only full copies work today: shards and exchange are formulas, they are not built; copy the "
+    "store to each host"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is printed beside a plan.
+
+    Attributes:
+        loading: what a step costs by.
+        cluster: the hosts.
+        batches: batches of an epoch, over all ranks; None: not known.
+        source: where the batches are known from, such as "8 batches that were drawn".
+        notes: what to know of the figures.
+    """
+
+    loading: Loading
+    cluster: Cluster
+    batches: int | None
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+def plan_lines(plan: Plan, hosts: int = 1) -> list[str]:
+    """A host's plan, and what its ranks and their host service hold of it."""
+    lines = str(plan).splitlines()
+    if plan.ranks == 1:
+        return ["on each host", *lines] if hosts > 1 else lines
+    how = "that share one feature buffer" if plan.shared else "with a feature buffer each"
+    where = "on this host" if hosts == 1 else "on each host"
+    own = sum(line.nbytes for line in plan.lines if line.copies > 1)
+    once = plan.host_bytes - plan.ranks * own
+    if plan.shared:
+        lines += [f"each rank holds {format_size(own)}, the host once {format_size(once)}"]
+    return [f"{where}, {plan.ranks} ranks {how}", *lines]
+
+
+def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
+    """What a step takes by its parts, what bounds it, and an epoch."""
+    ranks, loading = run.cluster.hosts * plan.ranks, run.loading
+    what = "a batch" if ranks == 1 else f"a step, in which each of {ranks} ranks gets a batch"
+    cores = os.cpu_count() or 1
+    each = "" if plan.ranks == 1 else " a rank"
+    why = {
+        "sample": f"{loading.threads} threads{each}, {cores} processors as on this machine",
+        "disk": _reads(plan, loading),
+        "gather": "copying rows into batches",
+        "compute": "as given",
+    }
+    missing = {
+        "sample": "not known: there is no graph to draw batches from",
+        "gather": "not known on a device",
+        "compute": "not known: give the seconds of training on a batch with --compute-s",
+    }
+    lines = ["", f"{what}, from {run.source}"]
+    for name, said in why.items():
+        value = layout.seconds[name]
+        lines.append(
+            f"  {name:<9}" + (missing[name] if value is None else f"{_s(value):>8}  {said}")
+        )
+    lines.append(
+        f"at least {_s(layout.step_s)}, bound by {layout.bound_by}; {_s(layout.serial_s)} if "
+        "nothing overlaps"
+    )
+    steps = _steps(run, plan.ranks)
+    if steps is None:
+        lines.append("an epoch: not known, give its number of seeds with --seeds")
+    else:
+        least, most = _s(steps * layout.step_s), _s(steps * layout.serial_s)
+        lines.append(f"an epoch of {steps:,} steps: at least {least}; {most} if nothing overlaps")
+    return [*lines, *run.notes]
+
+
+def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
+    """The layouts of a store on several hosts, beside each other."""
+    steps = _steps(run, plan.ranks)
+    rows = [("", "memory", "on disk", "received", "disk", "net", "step", "bound by", "epoch")]
+    lines = ["", f"each of {run.cluster.hosts} hosts; what it receives, and seconds, are of a step"]
+    refused = []
+    for each in layouts:
+        if each.refused:
+            refused.append(f"{each.name} cannot work: {each.refused}")
+            continue
+        epoch = "not known" if steps is None else _s(steps * each.step_s)
+        rows.append(
+            (
+                each.name, format_size(each.memory_bytes), format_size(each.disk_bytes),
+                format_size(each.received_bytes), _s(each.known["disk"]), _s(each.known["net"]),
+                _s(each.step_s), each.bound_by, epoch,
+            )
+        )  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        name, *cells = (f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join([f"{name.strip():<{widths[0]}}", *cells]).rstrip())
+    return [*lines, *refused, *_whether_it_pays(layouts), NOT_BUILT]
+
+
+def _whether_it_pays(layouts: Sequence[Layout]) -> list[str]:
+    """Exchange pays only if the net takes less than the disk time that it saves."""
+    full, exchange = layouts[0], layouts[-1]
+    if exchange.name != EXCHANGE or exchange.refused:
+        return []
+    saved, net = full.known["disk"] - exchange.known["disk"], exchange.known["net"]
+    pays = "pays" if net < saved else "does not pay"
+    return [
+        f"exchange {pays}: it takes {_s(net)} of the net a step and saves {_s(max(saved, 0))} of "
+        "the disk"
+    ]
+
+
+def _reads(plan: Plan, loading: Loading) -> str:
+    topology = plan.topology
+    adjacency = ", and adjacency" if topology is not None and topology.has_ring else ""
+    if plan.holds_everything:
+        return f"no rows after the first epoch{adjacency}, because all of them stay in memory"
+    loaded = sum(loaded_rows(plan, loading).values())
+    rows = sum(loading.counts(table)[0] for table in plan.tables)
+    return f"{loaded:,.0f} of a batch's {rows:,} rows{adjacency}"
+
+
+def _steps(run: Run, ranks: int) -> int | None:
+    return None if run.batches is None else -(-run.batches // (run.cluster.hosts * ranks))
+
+
+def _s(seconds: float) -> str:
+    """Seconds in the unit that leaves a number from 1 on, as far as there is one."""
+    if seconds == 0:
+        return "0 s"
+    for limit, factor, unit in (
+        (1e-3, 1e6, "µs"),
+        (1, 1e3, "ms"),
+        (300, 1, "s"),
+        (18e3, 1 / 60, "min"),
+    ):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds / 3600:.3g} h"

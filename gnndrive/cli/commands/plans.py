@@ -1,0 +1,188 @@
+"""`gnndrive plan`: what loading takes of memory and time, on one host or several, without training.
+
+With a store, its loader is planned and a few of its batches are drawn. Without one, the numbers of
+a graph are enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gnndrive.cli.commands.numbers import parse_count, parse_rate
+from gnndrive.cli.commands.options import (
+    BATCH_SIZE,
+    FANOUT,
+    BatchSize,
+    Buffer,
+    Device,
+    DeviceMemory,
+    Extractors,
+    Fanout,
+    Memory,
+    NeighbourCache,
+    Packed,
+    Samplers,
+    StrategyName,
+    Topology,
+    parse_fanout,
+)
+from gnndrive.cli.commands.plan_text import Run, host_lines, plan_lines, step_lines
+from gnndrive.cli.commands.train import SAMPLERS, LoaderOptions
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
+from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.scale import Cluster, layouts
+from gnndrive.plan.sketch import Sketch
+from gnndrive.store.calibration import load_calibration
+from gnndrive.store.reader import open_homogeneous
+from gnndrive.strategies import strategy as find_strategy
+
+AT_RANDOM = (
+    "rows are taken to lie at random; a graph in which many batches need the same rows reads less"
+)
+DEFAULT_DISK = "the disk is taken for a usual SSD"
+
+
+def plan(
+    store: Annotated[
+        Path | None, typer.Argument(metavar="[STORE]", help="A store's folder; or give --nodes.")
+    ] = None,
+    fanout: Fanout = FANOUT,
+    batch_size: BatchSize = BATCH_SIZE,
+    strategy: StrategyName = "gnndrive",
+    packed: Packed = None,
+    buffer: Buffer = None,
+    memory: Memory = None,
+    samplers: Samplers = None,
+    extractors: Extractors = 4,
+    topology: Topology = "auto",
+    neighbour_cache: NeighbourCache = None,
+    device: Device = "cpu",
+    device_memory: DeviceMemory = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks on a host; they divide --memory.")] = 1,
+    host_service: Annotated[
+        bool, typer.Option(help="Whether the ranks of a host share one feature buffer.")
+    ] = True,
+    hosts: Annotated[int, typer.Option(min=1, help="Hosts, each with as many ranks.")] = 1,
+    net: Annotated[
+        str | None, typer.Option(help="What a host receives from others, such as 10Gbit.")
+    ] = None,
+    compute_s: Annotated[
+        float | None, typer.Option(min=0, help="Seconds of training on a batch.")
+    ] = None,
+    nodes: Annotated[str | None, typer.Option(help="Without STORE: nodes, such as 111M.")] = None,
+    edges: Annotated[str | None, typer.Option(help="Without STORE: edges, such as 1.62G.")] = None,
+    row_bytes: Annotated[
+        str | None, typer.Option(help="Without STORE: bytes of a node's features, such as 512.")
+    ] = None,
+    batch_nodes: Annotated[
+        str | None, typer.Option(help="Without STORE: nodes in a batch; default: the fanout's.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Without STORE: seeds of an epoch, such as 1.2M.")
+    ] = None,
+) -> None:
+    """Print what loading takes of memory and time, and why; may draw a few batches."""
+    if net is not None and hosts == 1:
+        raise ConfigError("--net is what hosts send each other: give --hosts, too")
+    if net is None and hosts > 1:
+        raise ConfigError(f"--hosts {hosts}: say what they send each other with --net, as 10Gbit")
+    cluster = Cluster(hosts, None if net is None else parse_rate(net, "--net"), compute_s)
+    options = LoaderOptions(
+        parse_fanout(fanout), batch_size, 0, buffer, memory, "auto", samplers, extractors,
+        topology, neighbour_cache, device, device_memory, strategy, packed,
+    )  # fmt: skip
+    numbers = {
+        "--nodes": nodes, "--edges": edges, "--row-bytes": row_bytes,
+        "--batch-nodes": batch_nodes, "--seeds": seeds,
+    }  # fmt: skip
+    given = {name: parse_count(text, name) for name, text in numbers.items() if text is not None}
+    shared = host_service and ranks > 1
+    if store is not None:
+        lines = _of_store(store, options, ranks, shared, cluster, given)
+    else:
+        lines = _of_numbers(options, ranks, shared, cluster, given)
+    print("\n".join(lines))
+
+
+def _of_store(
+    path: Path, options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster,
+    given: dict[str, int],
+) -> list[str]:  # fmt: skip
+    """The plan of a loader over a store's train split, or over all nodes without one."""
+    if given:
+        raise ConfigError(f"{next(iter(given))} is for a store that is not there: leave out STORE")
+    store = open_homogeneous(path, "gnndrive plan")
+    seeds = store.split("train") if "train" in store.split_names else None
+    with options.loader(store, seeds, shuffle=True) as loader:
+        planner, loading = plan_for_ranks(loader, ranks, shared)
+        batches = len(loader)
+    if loading is None:
+        if cluster.hosts > 1 or cluster.compute_s is not None:
+            raise ConfigError(
+                f"--hosts and --compute-s are for batches that are drawn, and strategy "
+                f"{options.strategy} replays a pack: leave them out"
+            )
+        return plan_lines(planner.plan())
+    notes: tuple[str, ...] = ()
+    if load_calibration(store) is None:
+        notes = (f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it",)
+    drawn = len(loading.drawn.sizes)
+    source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
+    run = Run(loading, cluster, batches, source, notes)
+    return _lines(planner, run, store.info.nbytes)
+
+
+def _of_numbers(
+    options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster, given: dict[str, int]
+) -> list[str]:
+    """The plan of a loader over a graph that is not there."""
+    for name in ("--nodes", "--edges", "--row-bytes"):
+        if name not in given:
+            what = "a STORE, or --nodes, --edges and --row-bytes of one that is not there"
+            raise ConfigError(f"give {what}" if not given else f"{name} is missing: give {what}")
+    default = LoaderOptions(options.fanout, options.batch_size)
+    for name in ("strategy", "packed", "device", "device_memory", "neighbour_cache"):
+        if getattr(options, name) != getattr(default, name):
+            raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")
+    parts, asked = find_strategy(options.strategy), options.topology != "auto"
+    sketch = Sketch(
+        nodes=given["--nodes"],
+        edges=given["--edges"],
+        row_bytes=given["--row-bytes"],
+        fanout=options.fanout,
+        batch_size=options.batch_size,
+        batch_nodes=given.get("--batch-nodes"),
+        seeds=given.get("--seeds"),
+        memory=_bytes(options.memory, "--memory"),
+        buffer=_bytes(options.buffer, "--buffer"),
+        samplers=options.samplers or SAMPLERS,
+        topologies=(options.topology,) if asked else parts.topologies,
+        topology_asked=asked,
+        policy=parts.policy,
+        ranks=ranks,
+        shared=shared,
+    )
+    planner = sketch.planner()
+    loading, count = sketch.loading(planner), sketch.bounds().nodes[None]
+    source = f"batches of {count:,} nodes"
+    if sketch.batch_nodes is None:
+        source += ", the most that the fanout allows; give fewer with --batch-nodes"
+    known = replace(cluster, sampled=False)
+    run = Run(loading, known, sketch.batches, source, (f"{AT_RANDOM}; {DEFAULT_DISK}",))
+    return _lines(planner, run, sketch.store_bytes)
+
+
+def _lines(planner: Planner, run: Run, store_bytes: int) -> list[str]:
+    plan, found = planner.plan(), layouts(planner, run.loading, run.cluster, store_bytes)
+    lines = plan_lines(plan, run.cluster.hosts) + step_lines(plan, found[0], run)
+    return lines + (host_lines(plan, found, run) if run.cluster.hosts > 1 else [])
+
+
+def _bytes(size: str | int | None, name: str) -> int | None:
+    return None if size is None else parse_size(size, name)

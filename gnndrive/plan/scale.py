@@ -1,0 +1,211 @@
+"""What ranks on several hosts need and how long a step takes, with three layouts of a store.
+
+`gnndrive plan --hosts` prints it, before anything is bought or copied. Only full copies are built;
+shards and exchange are formulas. In a step each of the R ranks of each of the H hosts gets a batch.
+A batch has b rows of B bytes (b' = B + 4 with the row's id), of which it finds m missing in the
+feature buffer. On one host, per step:
+
+| | full copy | shards | exchange |
+| --- | --- | --- | --- |
+| features on disk | all N·B | N·B / H: every H-th stretch | the same |
+| the buffer holds | rows that the host's ranks use | the same | its own N / H rows |
+| mapping table, look-ahead | of N rows | the same | of N / H rows |
+| rows read from disk | R·m | R·m, of which 1 / H for its own ranks | R·m', with H times the slots |
+| bytes received, and as many sent | 0 | R·m·b'·(H - 1) / H | R·b·b'·(H - 1) / H |
+| copies | R·b rows | the same | and R·b·(H - 1) / H rows that arrive |
+
+Graph, labels and splits are whole on every host, because every host samples. With exchange, a rank
+holds a third batch's rows, into which rows arrive. A step takes as long as its longest part:
+sample, disk, net, gather, compute. Exchange pays only if the net takes less than the disk time that
+it saves. Seconds of the other parts are those of `prediction.py`.
+
+When not to use it: for what a step takes in fact; measure that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import (
+    Loading,
+    adjacency_seconds,
+    features_seconds,
+    loaded_rows,
+    step_seconds,
+)
+
+ID_BYTES = 4  # of a row that another host is asked for
+FULL, SHARDS, EXCHANGE = "full copy", "shards", "exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a plan for several hosts depends on beside a host's plan.
+
+    Attributes:
+        hosts: how many there are, each with as many ranks.
+        net_bytes_s: bytes a second that a host receives from the others while it sends as many;
+            None: not known.
+        compute_s: seconds that a rank trains on a batch, its share of the all-reduce included;
+            None: not known.
+        sampled: whether the seconds of sampling are known.
+    """
+
+    hosts: int = 1
+    net_bytes_s: float | None = None
+    compute_s: float | None = None
+    sampled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One layout of a store on the hosts; bytes and seconds are those of one host.
+
+    Attributes:
+        name: "full copy", "shards" or "exchange".
+        memory_bytes: host memory.
+        disk_bytes: the store's part.
+        received_bytes: bytes that arrive from other hosts in a step.
+        seconds: what a step keeps busy for how long, by part; None: not known.
+        refused: why it cannot work; empty: it can.
+    """
+
+    name: str
+    memory_bytes: int
+    disk_bytes: int
+    received_bytes: float
+    seconds: Mapping[str, float | None]
+    refused: str = ""
+
+    @property
+    def known(self) -> dict[str, float]:
+        """The parts whose seconds are known."""
+        return {name: value for name, value in self.seconds.items() if value is not None}
+
+    @property
+    def bound_by(self) -> str:
+        """The longest part that is known."""
+        return max(self.known, key=lambda name: self.known[name])
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step whose parts overlap; if a part is not known, at least so many."""
+        return self.known[self.bound_by]
+
+    @property
+    def serial_s(self) -> float:
+        """Seconds of a step in which nothing overlaps."""
+        return sum(self.known.values())
+
+
+def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: int) -> list[Layout]:
+    """Compare the layouts of a store; with one host, there is the full copy only.
+
+    Args:
+        planner: makes the plan of a host with a full copy.
+        loading: what a step costs by.
+        cluster: the hosts.
+        store_bytes: bytes of the whole store.
+
+    Raises:
+        ConfigError: the plan of a full copy does not fit; see `Planner.plan`.
+    """
+    plan = planner.plan()
+    full = _full(plan, loading, cluster, store_bytes)
+    if cluster.hosts == 1:
+        return [full]
+    shards = _shards(plan, loading, cluster, full)
+    return [full, shards, _exchange(planner, loading, cluster, full, shards)]
+
+
+def _full(plan: Plan, loading: Loading, cluster: Cluster, store_bytes: int) -> Layout:
+    step, on_device = step_seconds(plan, loading), bool(plan.device_lines)
+    seconds = {
+        "sample": step.sample_s if cluster.sampled else None,
+        "disk": step.disk_s,
+        "net": 0.0,
+        "gather": None if on_device else step.gather_s,
+        "compute": cluster.compute_s,
+    }
+    return Layout(FULL, plan.host_bytes, store_bytes, 0.0, seconds)
+
+
+def _shards(plan: Plan, loading: Loading, cluster: Cluster, full: Layout) -> Layout:
+    """A host reads from its part for its own ranks, and as many rows for the others' ranks."""
+    features = sum(table.rows * table.row_bytes for table in plan.tables)
+    disk_bytes = full.disk_bytes - features + ceil(features / cluster.hosts)
+    loaded = loaded_rows(plan, loading)
+    received = _received(plan, cluster, loaded)
+    seconds = {**full.seconds, "net": _net_s(received, cluster)}
+    return Layout(SHARDS, full.memory_bytes, disk_bytes, received, seconds)
+
+
+def _exchange(
+    planner: Planner, loading: Loading, cluster: Cluster, full: Layout, shards: Layout
+) -> Layout:
+    """Each host reads and keeps its own rows alone, for the ranks of all hosts."""
+    hosts, ranks = cluster.hosts, planner.requirements.ranks
+    owners = hosts * planner.requirements.buffers
+    arriving = ranks * planner.requirements.features_bytes  # a third x a rank
+    try:
+        plan = _of_own_rows(planner, owners, arriving).plan()
+    except ConfigError as error:
+        why = str(error).splitlines()[0]
+        return Layout(EXCHANGE, 0, shards.disk_bytes, 0.0, {}, why)
+    tables = tuple(
+        replace(table, rows=whole.rows, slots=min(owners * table.slots, whole.rows))
+        for table, whole in zip(plan.tables, planner.requirements.tables, strict=True)
+    )
+    of_all = replace(plan, tables=tables, ranks=hosts * ranks, shared=True)
+    own = adjacency_seconds(plan, loading)
+    disk_s = ranks * (hosts * features_seconds(of_all, loading, hosts) + own)
+    received = _received(plan, cluster, {each.name: loading.counts(each)[0] for each in tables})
+    gather_s = full.seconds["gather"]
+    seconds = {
+        **full.seconds,
+        "disk": disk_s,
+        "net": _net_s(received, cluster),
+        "gather": None if gather_s is None else gather_s * (2 - 1 / hosts),
+    }
+    memory = plan.host_bytes + (0 if plan.device_lines else arriving)
+    return Layout(EXCHANGE, memory, shards.disk_bytes, received, seconds)
+
+
+def _of_own_rows(planner: Planner, owners: int, arriving: int) -> Planner:
+    """The planner of a host whose feature buffers keep their own rows alone.
+
+    Args:
+        planner: of a host that keeps any.
+        owners: how many feature buffers there are on all hosts.
+        arriving: bytes that rows of other hosts take.
+    """
+    requirements, memory = planner.requirements, planner.memory
+    tables = []
+    for table in requirements.tables:
+        rows = ceil(table.rows / owners)
+        entries = max(table.batch_entries_max, table.batch_rows_max)
+        own = min(table.batch_rows_max, rows)
+        tables.append(replace(table, rows=rows, batch_rows_max=own, batch_entries_max=entries))
+    requirements = replace(requirements, tables=tuple(tables))
+    if requirements.device_memory is not None:
+        left = requirements.device_memory - arriving // requirements.ranks
+        requirements = replace(requirements, device_memory=left)
+    elif memory is not None:
+        memory -= arriving
+    return replace(planner, requirements=requirements, memory=memory)
+
+
+def _received(plan: Plan, cluster: Cluster, rows: Mapping[str, float]) -> float:
+    """Bytes that a host receives in a step if a batch gets so many rows, and those of the other
+    hosts' own stretches come from them."""
+    batch = sum(rows[table.name] * (table.row_bytes + ID_BYTES) for table in plan.tables)
+    return plan.ranks * batch * (1 - 1 / cluster.hosts)
+
+
+def _net_s(received: float, cluster: Cluster) -> float | None:
+    return None if cluster.net_bytes_s is None else received / cluster.net_bytes_s

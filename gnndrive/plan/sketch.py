@@ -1,0 +1,199 @@
+"""`Sketch`: the plan of a loader over a graph that is not there, from a few numbers.
+
+`gnndrive plan --nodes --edges --row-bytes` prints it. The graph has one type of nodes, with one
+array of features and labels of one byte. Nothing can be drawn, so a batch has the number of nodes
+that is given, or the most that the fanout allows, and its rows are taken to lie at random: a graph
+in which many batches need the same rows reads less. How long sampling takes is not known.
+
+When not to use it: for a store that is there, whose batches are drawn (`drawn.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnndrive.buffer.policies.base import Policy
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.plugins import find
+from gnndrive.common.records import EdgeKey, NodeKey, TopologyChoice
+from gnndrive.disk.layouts.base import block_bytes
+from gnndrive.plan.choice import all_stages, cheapest, refusal
+from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches
+from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import Disk, Loading, step_seconds
+from gnndrive.plan.request import StageCounts
+from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.topology_choice import candidates, choose_topology, make_question
+from gnndrive.sampling.samplers._native import scratch_bytes
+from gnndrive.sampling.samplers.base import Bounds, checked_fanout, most, position_dtype
+from gnndrive.sampling.topologies.base import GraphSize
+
+TABLE = "nodes/x"
+READS = 128  # reads in flight, a loader's default
+LABEL_BYTES = 1  # of a node: up to 256 classes
+SEED_BYTES = 16  # of a seed: its id, its place in the order
+INDEX_POINTER_BYTES = 8  # of a node in a store's file
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The numbers of a graph and of a loader over it.
+
+    Attributes:
+        nodes, edges: of the graph.
+        row_bytes: bytes of a node's features.
+        fanout: neighbours to sample in each hop; -1: all.
+        batch_size: seeds in a batch.
+        batch_nodes: nodes in a batch; None: the most that the fanout allows.
+        seeds: of an epoch; None: not known.
+        memory, buffer: the budgets of a host in bytes, or None.
+        samplers: batches sampled at once; None: the plan chooses.
+        topologies: topology plug-ins in the order of preference, or the one that the user named.
+        topology_asked: whether the user named the topology.
+        policy: the policy plug-in.
+        ranks: ranks on a host.
+        shared: whether they share one feature buffer.
+    """
+
+    nodes: int
+    edges: int
+    row_bytes: int
+    fanout: Sequence[int]
+    batch_size: int
+    batch_nodes: int | None
+    seeds: int | None
+    memory: int | None
+    buffer: int | None
+    samplers: int | None
+    topologies: tuple[Any, ...]
+    topology_asked: bool
+    policy: Any
+    ranks: int = 1
+    shared: bool = False
+
+    @property
+    def size(self) -> GraphSize:
+        """The graph's size, with indices as wide as a store has them."""
+        return GraphSize(self.nodes, self.edges, 4 if self.nodes < 1 << 31 else 8)
+
+    @property
+    def store_bytes(self) -> int:
+        """Bytes of features, index pointers and indices in a store."""
+        pointers = INDEX_POINTER_BYTES * (self.nodes + 1)
+        return self.nodes * self.row_bytes + pointers + self.size.indices_bytes
+
+    @property
+    def batches(self) -> int | None:
+        """Batches of an epoch; None: not known."""
+        return None if self.seeds is None else -(-self.seeds // self.batch_size)
+
+    def bounds(self) -> Bounds:
+        """The most nodes and edges that a batch has, and nodes whose neighbours are sampled.
+
+        Raises:
+            ConfigError: the fanout is no list of whole numbers from -1 on.
+        """
+        fanout = checked_fanout(self.fanout)
+        whole, inner = self._most(fanout), self._most(fanout[:-1])
+        count = min(self.batch_nodes or whole.nodes[None], self.nodes)
+        return Bounds({None: count}, whole.edges, {None: count}, min(inner.nodes[None], count))
+
+    def _most(self, fanout: Sequence[int]) -> Bounds:
+        nodes: dict[NodeKey, int] = {None: self.nodes}
+        edges: dict[EdgeKey, int] = {None: self.edges}
+        return most({None: self.batch_size}, {None: fanout}, nodes, edges)
+
+    def drawn(self) -> DrawnBatches:
+        """What would be known of the batches, if their rows lay at random."""
+        bounds = self.bounds()
+        share = bounds.nodes[None] / self.nodes
+        together = [self.nodes * (1 - (1 - share) ** n) for n in range(1, DRAWN_BATCHES + 1)]
+        counts = {TABLE: tuple(map(round, together))}
+        return DrawnBatches((bounds,) * DRAWN_BATCHES, counts, float(bounds.expanded or 0), 0.0)
+
+    def loading(self, planner: Planner) -> Loading:
+        """What a step costs by."""
+        stages = planner.stages
+        return Loading(
+            self.drawn(), [self.size], Disk(), stages.samplers,
+            (stages.extracting_queue, stages.training_queue), None,
+            planner.requirements.looks_ahead,
+        )  # fmt: skip
+
+    def planner(self) -> Planner:
+        """Choose topology, samplers and queues, and make the planner.
+
+        Raises:
+            ConfigError: a number cannot work; if the memory is too little, the message names the
+                least that works.
+        """
+        costs, refused = [], ConfigError("there is no topology")
+        for planner in self._planners(self.memory):
+            try:
+                costs.append((step_seconds(planner.plan(), self.loading(planner)).cost, planner))
+            except ConfigError as error:
+                refused = error
+            if self.memory is None and costs:  # the first that suits, as for a loader
+                break
+        best = cheapest(costs)
+        if best is not None:
+            return best
+        raise refused if self.memory is None else refusal(self.memory, self._leanest, refused)
+
+    def _leanest(self, memory: int) -> Plan | None:
+        for planner in self._planners(memory, leanest=True):
+            try:
+                return planner.plan()
+            except ConfigError:
+                continue
+        return None
+
+    def _planners(self, memory: int | None, leanest: bool = False) -> Iterator[Planner]:
+        options = all_stages(self.samplers)
+        for stages in options[-1:] if leanest else options:
+            requirements = self._requirements(stages, memory)
+            for topology in self._topologies(requirements, memory):
+                yield Planner(
+                    requirements, memory, self.buffer, topology, warm_up=False, stages=stages
+                )
+
+    def _topologies(
+        self, requirements: Requirements, memory: int | None
+    ) -> Iterator[TopologyChoice]:
+        if memory is not None and not self.topology_asked:
+            question = make_question(None, [self.size], requirements, memory, self.buffer)
+            yield from candidates(self.topologies, question, requirements)
+            return
+        yield choose_topology(
+            self.topologies, None, [self.size], requirements, memory, self.buffer,
+            self.topology_asked,
+        )  # fmt: skip
+
+    def _requirements(self, stages: StageCounts, memory: int | None) -> Requirements:
+        bounds = self.bounds()
+        count, policy = bounds.nodes[None], find("policies", self.policy)
+        looks_ahead: bool = policy.looks_ahead if issubclass(policy, Policy) else False
+        return Requirements(
+            tables=(TableRequirements(TABLE, self.nodes, self.row_bytes, count, count),),
+            batch_nodes_max=count,
+            batch_edges_max=bounds.edges[None],
+            batch_expanded_max=bounds.expanded,
+            position_bytes=np.dtype(position_dtype(self.edges)).itemsize,
+            batches_queued=stages.extracting_queue + stages.training_queue,
+            batches_extracted=stages.training_queue,
+            samplers=min(stages.samplers, stages.extracting_queue),
+            seed_bytes=SEED_BYTES * (self.seeds or 0),
+            staging_bytes=READS * block_bytes(self.row_bytes),
+            index_pointer_bytes=self.size.index_pointer_bytes,
+            label_bytes=LABEL_BYTES * self.nodes,
+            looks_ahead=looks_ahead,
+            scratch_bytes=scratch_bytes(bounds),
+            whole_batches=memory is not None,
+            ranks=self.ranks,
+            shared=self.shared,
+        )

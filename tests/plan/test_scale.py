@@ -1,0 +1,212 @@
+"""Plans from the numbers of a graph, and the formulas for several hosts, against sums by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.prediction import COPY_BYTE_S, Disk, Loading, features_seconds, loaded_rows
+from gnndrive.plan.scale import EXCHANGE, FULL, SHARDS, Cluster, Layout, layouts
+from gnndrive.plan.sketch import Sketch
+from tests.plan.test_plan import item
+
+GIGABIT = 1e9 / 8
+
+
+def sketch(**more: Any) -> Sketch:
+    given = {
+        "nodes": 111_059_956, "edges": 1_615_685_872, "row_bytes": 512, "fanout": (10, 10, 10),
+        "batch_size": 1_000, "batch_nodes": 800_000, "seeds": 1_200_000, "memory": 32 * 10**9,
+        "buffer": None, "samplers": None, "topologies": ("resident", "direct", "mmap"),
+        "topology_asked": False, "policy": "belady",
+    }  # fmt: skip
+    return Sketch(**{**given, **more})
+
+
+def compared(given: Sketch, cluster: Cluster) -> list[Layout]:
+    planner = given.planner()
+    return layouts(planner, given.loading(planner), cluster, given.store_bytes)
+
+
+# ---- memory of graphs that are not there
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "row_bytes", "figures"),
+    [
+        (111_059_956, 1_615_685_872, 512, (0.444, 5.453, 0.444, 0.111, 56.86)),
+        (547_306_935, 3_995_777_033, 4096, (2.189, 14.98, 2.189, 0.547, 2_241.8)),
+        (10**10, 10**11, 512, (80.0, 425.0, 40.0, 10.0, 5_120.0)),
+    ],
+    ids=["papers100M", "IGB-full", "ten billion"],
+)
+def test_memory_of_large_graphs(
+    nodes: int, edges: int, row_bytes: int, figures: tuple[float, ...]
+) -> None:
+    """GB of index pointers, packed indices, mapping table and look-ahead; and of all features."""
+    given = sketch(nodes=nodes, edges=edges, row_bytes=row_bytes, memory=10**12, ranks=2)
+    plan = replace(given, shared=True).planner().plan()
+    names = ("index pointers", "topology", "mapping table", "look-ahead")
+    found = [item(plan, name).host_bytes / 1e9 for name in names]
+    assert found == pytest.approx(figures[:4], rel=2e-3)
+    assert nodes * row_bytes / 1e9 == pytest.approx(figures[4], rel=1e-3)
+    assert plan.host_bytes <= 10**12
+    pointers, indices = 8 * (nodes + 1), (4 if nodes < 2**31 else 8) * edges
+    assert given.store_bytes == nodes * row_bytes + pointers + indices
+
+
+def test_a_batch_has_what_the_fanout_allows_or_as_many_nodes_as_given() -> None:
+    most = sketch(batch_nodes=None).bounds()
+    assert most.nodes[None] == 1_000 * (1 + 10 + 100 + 1_000)
+    assert most.edges[None] == 1_000 * (10 + 100 + 1_000)
+    assert most.expanded == 1_000 * (1 + 10 + 100)
+    given = sketch(batch_nodes=50_000).bounds()
+    assert (given.nodes[None], given.expanded) == (50_000, 50_000)
+    assert given.edges == most.edges
+    few = sketch(nodes=3_000, edges=9_000, batch_nodes=None).bounds()
+    assert (few.nodes[None], few.edges[None]) == (3_000, 9_000)
+    with pytest.raises(ConfigError, match="a whole number for each hop"):
+        sketch(fanout=(-2,)).bounds()
+
+
+def test_rows_of_a_sketch_lie_at_random() -> None:
+    one, two, *_ = sketch(nodes=1_000, batch_nodes=100).drawn().together["nodes/x"]
+    assert (one, two) == (100, 190)
+
+
+def test_the_least_memory_of_a_sketch_is_named() -> None:
+    for more in ({}, {"ranks": 2, "shared": True}, {"topologies": ("direct",)}):
+        with pytest.raises(ConfigError, match="is too little for this loader") as caught:
+            sketch(memory=10**8, **more).planner()
+        named = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
+        assert sketch(memory=named, **more).planner().plan().host_bytes <= named
+        with pytest.raises(ConfigError, match="too little"):
+            sketch(memory=int(0.998 * named), **more).planner()
+
+
+def test_a_sketch_without_a_budget_is_planned_with_the_default() -> None:
+    plan = sketch(nodes=1_000, edges=9_000, memory=None).planner().plan()
+    assert plan.holds_everything
+    named = sketch(memory=None, topologies=("mmap",), topology_asked=True, nodes=1_000).planner()
+    assert named.topology.name == "mmap"
+    assert sketch(nodes=1_000, memory=None, buffer=51_200).planner().plan().slots == 100
+
+
+# ---- several hosts
+
+
+def test_one_host_has_a_full_copy() -> None:
+    (full,) = compared(sketch(), Cluster())
+    assert (full.name, full.received_bytes, full.seconds["net"]) == (FULL, 0, 0)
+    assert full.disk_bytes == sketch().store_bytes
+
+
+def test_shards_read_as_much_and_send_what_is_not_their_own() -> None:
+    for hosts, ranks in ((2, 1), (4, 2)):
+        given = sketch(ranks=ranks, shared=True)
+        full, shards, _ = compared(given, Cluster(hosts, GIGABIT))
+        planner = given.planner()
+        loaded = loaded_rows(planner.plan(), given.loading(planner))["nodes/x"]
+        received = ranks * loaded * 516 * (hosts - 1) / hosts
+        assert shards.name == SHARDS
+        assert shards.received_bytes == pytest.approx(received)
+        assert shards.seconds["net"] == pytest.approx(received / 125e6)
+        assert shards.seconds["disk"] == full.seconds["disk"]
+        assert shards.memory_bytes == full.memory_bytes
+        features = given.nodes * 512
+        assert shards.disk_bytes == given.store_bytes - features + -(-features // hosts)
+
+
+def test_exchange_sends_all_rows_of_other_hosts_and_reads_each_once() -> None:
+    hosts, ranks = 4, 2
+    given = sketch(ranks=ranks, shared=True, memory=12 * 10**9)
+    full, shards, exchange = compared(given, Cluster(hosts, 10 * GIGABIT))
+    assert exchange.name == EXCHANGE
+    assert exchange.received_bytes == ranks * 800_000 * 516 * 3 / 4
+    assert exchange.seconds["net"] == pytest.approx(0.49536)
+    assert exchange.disk_bytes == shards.disk_bytes
+    assert exchange.memory_bytes <= 12 * 10**9
+    assert full.known["gather"] * 1.75 == pytest.approx(exchange.known["gather"])
+    # A host's disk reads a quarter of what eight batches miss in a buffer of four hosts' slots.
+    slots = exchange_slots(given, hosts)
+    table = TablePlan("nodes/x", given.nodes, hosts * slots, 512, 800_000)
+    of_all = Plan((), (table,), None, ranks=hosts * ranks, shared=True)
+    loading = given.loading(given.planner())
+    missing = loaded_rows(of_all, loading)["nodes/x"]
+    whole = hosts * ranks * features_seconds(of_all, loading)
+    assert exchange.known["disk"] == pytest.approx(whole / hosts, rel=1e-3)
+    assert missing < loaded_rows(given.planner().plan(), loading)["nodes/x"]
+
+
+def exchange_slots(given: Sketch, hosts: int) -> int:
+    """Slots of a host that keeps its own rows: what is left of memory= after everything else."""
+    plan = given.planner().plan()
+    own = -(-given.nodes // hosts)
+    fixed = sum(
+        line.host_bytes for line in plan.lines
+        if line.what not in ("feature buffer", "slot tables", "mapping table", "look-ahead")
+    )  # fmt: skip
+    arriving = given.ranks * 800_000 * 512
+    return (12 * 10**9 - fixed - arriving - (4 + 1) * own) // (512 + 38)
+
+
+def test_exchange_without_room_for_arriving_rows_says_so() -> None:
+    small = sketch(nodes=1_000_000, edges=9_000_000, memory=10**6)
+    with pytest.raises(ConfigError) as caught:
+        small.planner()
+    named = parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
+    full, _, exchange = compared(replace(small, memory=named), Cluster(2, GIGABIT))
+    assert not full.refused
+    assert "leaves no room for a feature buffer" in exchange.refused
+    assert "\n" not in exchange.refused
+    more = replace(small, memory=2 * named)
+    assert not compared(more, Cluster(2, GIGABIT))[2].refused
+
+
+def test_a_step_takes_as_long_as_its_longest_part() -> None:
+    parts = {"sample": None, "disk": 0.3, "net": 0.0, "gather": 0.1, "compute": 0.5}
+    layout = Layout(FULL, 1, 1, 0.0, parts)
+    assert (layout.bound_by, layout.step_s) == ("compute", 0.5)
+    assert layout.serial_s == pytest.approx(0.9)
+    unknown = replace(layout, seconds={**parts, "compute": None})
+    assert (unknown.bound_by, unknown.step_s) == ("disk", 0.3)
+
+
+def test_the_training_step_and_what_is_not_known_are_as_given() -> None:
+    (full,) = compared(sketch(), Cluster(compute_s=7.0, sampled=False))
+    assert full.seconds["sample"] is None
+    assert (full.bound_by, full.step_s) == ("compute", 7.0)
+    gathered = 800_000 * 512 * COPY_BYTE_S
+    assert full.seconds["gather"] == pytest.approx(gathered)
+
+
+def test_ranks_with_buffers_of_their_own_own_a_part_each() -> None:
+    own = sketch(ranks=2, memory=32 * 10**9)
+    _, _, exchange = compared(own, Cluster(2, GIGABIT))
+    _, _, shared = compared(replace(own, shared=True), Cluster(2, GIGABIT))
+    assert exchange.received_bytes == shared.received_bytes
+    assert exchange.memory_bytes <= 32 * 10**9
+
+
+def test_hand_computed_disk_seconds() -> None:
+    """Two hosts read a half of the missing rows each, in one pass for two batches."""
+    drawn = DrawnBatches((), {"nodes/x": (500, 500)}, 0.0, 0.0)
+    disk = Disk(request_s=1e-3, byte_s=1e-6, gap_bytes=0)
+    loading = Loading(drawn, [], disk, 1, (2, 2), 1, looks_ahead=False)
+    table = TablePlan("nodes/x", 10**9, 500, 100, 500)
+    plan = Plan((), (table,), None, TopologyChoice("resident", "resident", 0))
+    assert loaded_rows(plan, loading) == {"nodes/x": 0.0}
+    assert features_seconds(plan, loading) == 0.0
+    apart = replace(loading, drawn=replace(drawn, together={"nodes/x": (500, 1_000, 1_500)}))
+    assert loaded_rows(plan, apart)["nodes/x"] == pytest.approx(500)
+    one = 501 * 1e-3 + (500 * 100 + 501 * 512) * 1e-6
+    half = 251 * 1e-3 + (250 * 100 + 251 * 512) * 1e-6
+    assert features_seconds(plan, apart) == pytest.approx(one, rel=1e-3)
+    assert features_seconds(plan, apart, hosts=2) == pytest.approx(half, rel=1e-3)
