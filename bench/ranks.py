@@ -1,0 +1,201 @@
+"""Several ranks on one host: batches a second, bytes read and memory, shared and each for itself.
+
+usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared] [--batches 40] [--rounds 1]
+           [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
+           [--samplers N] [--step-s 0] [--limit SIZE] [--json FILE]
+
+Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
+each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
+processes with one buffer and one graph. --memory and --buffer are for the whole host, in each mode.
+The ranks meet after each step (torch.distributed.barrier over gloo), and compute for --step-s
+seconds before.
+Modes take turns, --rounds times; caches are dropped before each run, where that is allowed, and
+with --limit all processes of a run are in one control group.
+
+"batches/s" counts those of all ranks, from the second step on; "first" is the time to the first
+step; "read" is bytes of features; "memory" is the sum of PSS of all processes at the end without
+files (a page that processes share counts once), less what the ranks had before they made loaders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import _limits
+import _script
+import torch
+import torch.distributed as dist
+
+import gnndrive
+from gnndrive.common.memory import format_size, parse_size
+
+MODES = ("one", "own", "shared")
+
+
+def make_loader(options: argparse.Namespace) -> gnndrive.NeighborLoader:
+    """The loader of a rank."""
+    store = gnndrive.open(options.store)
+    seeds = torch.randperm(store.num_nodes, generator=torch.Generator().manual_seed(0))
+    count = min(options.batches * options.batch_size, store.num_nodes)
+    sizes = {
+        name: getattr(options, name) for name in ("memory", "buffer") if getattr(options, name)
+    }
+    return gnndrive.NeighborLoader(
+        store, [int(each) for each in options.fanout.split(",")], seeds[:count],
+        batch_size=options.batch_size, seed=0, ranks=True,
+        host_service=options.mode == "shared",
+        samplers=options.samplers or "auto", **sizes,
+    )  # fmt: skip
+
+
+def pss(pid: int) -> int:
+    """A process's part of the memory that is no file's, in bytes."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines[1:]}
+    return found["Pss_Anon"] + found["Pss_Shmem"]
+
+
+def service_pids() -> list[int]:
+    """The host services that this process's ranks have started."""
+    parents = {int(pid) for pid in os.environ["GNNDRIVE_BENCH_PIDS"].split(",") if pid}
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"gnndrive.host" in command and parent in parents:
+            found.append(int(entry.name))
+    return found
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    """Load the rank's batches; the first rank prints what was measured."""
+    world = 1 if options.mode == "one" else options.ranks
+    dist.init_process_group(
+        "gloo", init_method=f"file://{options.meet}", rank=options.rank, world_size=world
+    )
+    pids: list[Any] = [None] * world
+    dist.all_gather_object(pids, os.getpid())
+    os.environ["GNNDRIVE_BENCH_PIDS"] = ",".join(map(str, pids))
+    before = pss(os.getpid())
+    loader, started, times = make_loader(options), time.perf_counter(), []
+    for _ in loader:
+        time.sleep(options.step_s)
+        dist.barrier()
+        times.append(time.perf_counter() - started)
+    dist.barrier()
+    told = {"memory": pss(os.getpid()) - before, "read": loader.stats()["bytes_read"]}
+    everyone: list[Any] = [None] * world
+    dist.all_gather_object(everyone, told)
+    if options.rank == 0:
+        services = [pss(pid) for pid in service_pids()]
+        shared = options.mode == "shared"
+        read = told["read"] if shared else sum(each["read"] for each in everyone)
+        print(json.dumps({
+            "steps": len(times), "first_s": times[0],
+            "batches_s": world * (len(times) - 1) / (times[-1] - times[0]),
+            "read": read,
+            "memory": sum(each["memory"] for each in everyone) + sum(services),
+            "engine": loader.stats()["engine"],
+            "plan": str(loader.plan()), "planned": loader.plan().host_bytes,
+        }))  # fmt: skip
+    dist.barrier()
+    loader.close()
+    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # torch's gloo threads may abort a process whose interpreter exits
+
+
+def run_mode(options: argparse.Namespace, mode: str, group: Any) -> dict[str, Any]:
+    """Run all ranks of a mode, and return what the first one measured."""
+    _limits.drop_caches(Path(options.store), everything=True)
+    world = 1 if mode == "one" else options.ranks
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        nullcontext() if group is None else group.run() as run,
+    ):
+        ranks = []
+        for rank in range(world):
+            command = [sys.executable, __file__, *sys.argv[1:], "--as", mode, "--rank", str(rank)]
+            command += ["--meet", f"{folder}/meet"]
+            pipe = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
+            command = command if run is None else run.command(command)
+            ranks.append(subprocess.Popen(command, stdout=pipe, text=True))
+        printed, _ = ranks[0].communicate()
+        codes = [each.wait() for each in ranks]
+    if any(codes) or not printed:
+        raise SystemExit(f"{mode}: the ranks ended with {codes}")
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Run the modes in turn and print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("store")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--modes", "--mode", default="one,own,shared")
+    parser.add_argument("--batches", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=1)
+    for name in ("--memory", "--buffer", "--limit", "--json"):
+        parser.add_argument(name)
+    parser.add_argument("--fanout", default="10,10,10")
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--samplers", type=int)
+    parser.add_argument("--step-s", type=float, default=0.0)
+    for name in ("--as", "--meet"):
+        parser.add_argument(
+            name, dest={"--as": "mode", "--meet": "meet"}[name], help=argparse.SUPPRESS
+        )
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.mode:
+        rank_main(options)
+        return
+    modes = options.modes.split(",")
+    if unknown := set(modes) - set(MODES):
+        raise SystemExit(f"--mode {', '.join(unknown)}: give some of {', '.join(MODES)}")
+    limit = None if options.limit is None else parse_size(options.limit, "--limit")
+    runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
+    with nullcontext((None, "no limit")) if limit is None else _limits.tried_limit(limit) as made:
+        group, words = made
+        print(f"{options.store}, {options.ranks} ranks, {words}", flush=True)
+        for _ in range(options.rounds):
+            for mode in modes:
+                runs[mode].append(run_mode(options, mode, group))
+                found = runs[mode][-1]
+                print(
+                    f"{mode:<7} {found['batches_s']:6.3f} batches/s  first {found['first_s']:5.2f}"
+                    f" s  read {format_size(found['read']):>8}"
+                    f"  memory {format_size(found['memory']):>8}"
+                    f"  planned {format_size(found['planned'])}",
+                    flush=True,
+                )  # fmt: skip
+    medians = {
+        mode: {name: median(run[name] for run in each) for name in ("batches_s", "read", "memory")}
+        for mode, each in runs.items()
+    }
+    first = medians[modes[0]]
+    lines = [
+        f"{mode:<7} {found['batches_s'] / first['batches_s']:.2f} × the batches/s of {modes[0]}, "
+        f"{found['read'] / max(first['read'], 1):.2f} × its bytes read, "
+        f"{found['memory'] / first['memory']:.2f} × its memory"
+        for mode, found in medians.items()
+    ]
+    _script.show("\n".join(lines), {"runs": runs, "medians": medians}, options.json)
+
+
+if __name__ == "__main__":
+    _script.run(main)
