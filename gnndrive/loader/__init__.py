@@ -7,6 +7,7 @@ In the order in which a loader uses the modules, from its arguments to the batch
 - `seed_edges`: checks of the arguments that only a link loader has.
 - `store_loader`: `StoreLoader`, the base class of both: iterating, closing.
 - `resumable`: `Resumable`, the base class of `StoreLoader`: `state_dict`, `load_state_dict`.
+- `ranks`: `Ranks`, which rank this process is and who deals batches to the ranks.
 - `epoch_state`: `EpochState`, how far an epoch has come; `state_dict` and `load_state_dict`.
 - `assembly`: `Assembly` makes schedule, sampler, plan and settings; `drawing` draws batches for it.
 - `epoch_assembly`: `EpochAssembly` makes an epoch's inputs and batches.

@@ -45,10 +45,10 @@ class LightningNodeData(StoreDataModule, PyGNodeData):  # type: ignore[misc]
         eval_loader_kwargs: arguments that replace those in `kwargs` in validation, tests and
             prediction.
         **kwargs: arguments of `NeighborLoader`: num_neighbors, batch_size, and gnndrive's own.
-            `memory` and `device_memory` are for all loaders that live at once in this process:
-            training takes three quarters and validation a quarter, or what `eval_loader_kwargs`
-            has for it; training without validation, tests and prediction take all. `buffer` is that
-            of each loader.
+            `memory` and `device_memory` are for all loaders that live at once: training takes three
+            quarters and validation a quarter, or what `eval_loader_kwargs` has for it; training
+            without validation, tests and prediction take all. `buffer` is that of each loader. With
+            several ranks, `memory` and `buffer` are for all of a host, `device_memory` for one GPU.
 
     Raises:
         ConfigError: an argument cannot work on a store.

@@ -37,19 +37,30 @@ class InTrainer(StoreLoader):
     """A loader as Lightning's Trainer wants it to resume."""
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Resumable.state_dict`; {} if batches come in any order, because the Trainer asks
-        unconditionally."""
-        return super().state_dict() if getattr(self, "in_order", True) else {}
+        """See `Resumable.state_dict`; but an epoch without batches left is finished, because the
+        Trainer counts batches instead of asking for one more, and goes on with the next epoch. {}
+        if batches come in any order, because the Trainer asks unconditionally."""
+        if not getattr(self, "in_order", True):
+            return {}
+        state = super().state_dict()
+        return state | {"finished": state["finished"] or self._none_left(state["batches"])}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Resumable.load_state_dict`; but an epoch without batches left is finished. The
-        Trainer counts batches instead of asking for one more, and goes on with the next epoch."""
+        """See `Resumable.load_state_dict`; an epoch without batches left is finished here too,
+        because earlier versions saved it otherwise."""
         if state == {}:
             return
         super().load_state_dict(state)
-        if self._resumed is not None and not self._assembly().steps(self._resumed.batches):
+        if self._resumed is not None and self._none_left(self._resumed.batches):
             self.epoch = self._resumed.epoch + 1
             self._resumed = None
+
+    def _none_left(self, done: int) -> bool:
+        """Whether an epoch has no batches left, as far as the user's batch sampler has a length."""
+        try:
+            return not self._assembly().steps(done)
+        except TypeError:
+            return False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.removeprefix('_')}()"

@@ -286,6 +286,26 @@ def test_two_processes_share_the_seeds(store: Store, data: Data) -> None:
     trainer(devices=2, strategy="ddp_fork", num_sanity_val_steps=0).fit(model, nodes(store))
 
 
+def test_two_processes_are_dealt_the_batches_of_one(store: Store, data: Data) -> None:
+    with nodes(store).train_dataloader() as loader:
+        alone = [batch.input_id.tolist() for batch in loader]
+    first, second, third = ([split(0)[at] for at in batch] for batch in alone)
+    model = Dealt(data.x)
+    model.expected = [first + third, second + first]
+    run = trainer(
+        devices=2, strategy="ddp_fork", num_sanity_val_steps=0, use_distributed_sampler=False
+    )
+    run.fit(model, nodes(store, ranks=True))
+
+
+class Dealt(Model):
+    expected: list[list[int]]
+
+    def on_train_end(self) -> None:
+        assert self.seen["train"] == self.expected[self.global_rank]
+        assert len(self.trainer.train_dataloader) == 2
+
+
 class Collecting(Model):
     def on_train_end(self) -> None:
         loader: Any = self.trainer.train_dataloader

@@ -184,22 +184,32 @@ def test_a_state_of_ranks_and_one_of_a_loader_without(draw: Make, as_rank: AsRan
     assert_all_same(padded(whole, 2, done=4)[1::2], list(two))
 
 
-def test_lightnings_trainer_counts_steps(store: Store, as_rank: AsRank) -> None:
-    """A Trainer that has counted all steps does not ask for one more: its state is of the end."""
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_the_end_of_an_epoch_for_lightnings_trainer(
+    store: Store, as_rank: AsRank, drop_last: bool
+) -> None:
+    """A Trainer that has counted all steps does not ask for one more. With drop_last= two ranks
+    would go on with the two of eleven batches that three have left out."""
 
     class Loader(InTrainer, NeighborLoader):
         pass
 
     def made() -> Loader:
-        return Loader(store, [2], batch_size=SIZE, ranks=True, buffer="40KB", seed=5)
+        given = {"batch_size": SIZE, "buffer": "40KB", "seed": 5, "drop_last": drop_last}
+        return Loader(store, [2], **given, ranks=True)
 
-    as_rank(0, 3)
     with made() as loader, made() as other:
+        as_rank(0, 3)
         batches = iter(loader)
-        for step in range(1, 5):
+        steps = len(loader)
+        for step in range(1, steps + 1):
             next(batches)
-            other.load_state_dict(loader.state_dict())
-            assert (other.epoch, other._resumed is None) == ((1, True) if step == 4 else (0, False))
+            as_rank(0, 3)
+            state = loader.state_dict()
+            as_rank(0, 2)
+            other.load_state_dict(state)
+            ended = step == steps
+            assert (other.epoch, other._resumed is None) == ((1, True) if ended else (0, False))
 
 
 # ---- seeds and arguments of all ranks
