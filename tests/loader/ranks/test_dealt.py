@@ -126,14 +126,17 @@ def test_recorded_batches(as_rank: AsRank, data: Data, tmp_path: Any, epoch: int
 # ---- several parts of an epoch
 
 
-def test_a_warm_up_and_a_second_iterator(draw: Make, as_rank: AsRank) -> None:
-    whole = list(draw())
+def test_a_warm_up(make: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnndrive.plan.request.WARM_UP_BATCHES", 1.0)
+    given = {"num_neighbors": [2, 2], "batch_size": 8, "shuffle": True, "seed": 3}
+    whole = list(make(**given))
     for rank in range(2):
         as_rank(rank, 2)
-        loader = draw(ranks=True, device="simulated-cuda", buffer=None)
-        first, second = iter(loader), iter(loader)
-        assert_all_same(padded(whole, 2)[rank::2], list(first))
-        second.close()
+        loader = make(**given, ranks=True, device="simulated-cuda", buffer=None)
+        slots = loader.plan().slots
+        loader.load_state_dict(loader.state_dict() | {"batches": 6})
+        assert_all_same(whole[6 + rank :: 2], list(loader))
+        assert loader.plan().slots > slots, "it was a warm-up"
 
 
 # ---- resuming
@@ -189,7 +192,7 @@ def test_the_end_of_an_epoch_for_lightnings_trainer(
     store: Store, as_rank: AsRank, drop_last: bool
 ) -> None:
     """A Trainer that has counted all steps does not ask for one more. With drop_last= two ranks
-    would go on with the two of eleven batches that three have left out."""
+    would go on with the two of ten batches that four have left out."""
 
     class Loader(InTrainer, NeighborLoader):
         pass
@@ -199,12 +202,12 @@ def test_the_end_of_an_epoch_for_lightnings_trainer(
         return Loader(store, [2], **given, ranks=True)
 
     with made() as loader, made() as other:
-        as_rank(0, 3)
+        as_rank(0, 4)
         batches = iter(loader)
         steps = len(loader)
         for step in range(1, steps + 1):
             next(batches)
-            as_rank(0, 3)
+            as_rank(0, 4)
             state = loader.state_dict()
             as_rank(0, 2)
             other.load_state_dict(state)
