@@ -202,9 +202,6 @@ class Group:
         member.places.add(place)
         self.buffer.announce(order, rows)
 
-    def _withdraw(self, member: Member, message: Message) -> None:
-        self._give_up(self._batch(member, message, Stage.ANNOUNCED))
-
     def _join(self, member: Member, message: Message) -> None:
         batch = self._batch(member, message, Stage.ANNOUNCED)
         seeds = Seeds(batch.order, _NO_NODES, _NO_NODES)
@@ -337,7 +334,6 @@ class Group:
 
 _HANDLERS: Mapping[Kind, Callable[[Group, Member, Message], None]] = {
     Kind.ANNOUNCE: Group._announce,
-    Kind.WITHDRAW: Group._withdraw,
     Kind.JOIN: Group._join,
     Kind.LEAVE: Group._leave,
     Kind.RELEASE_TAIL: Group._release_tail,

@@ -31,14 +31,13 @@ class Kind(IntEnum):
 
     HELLO = 1  # text: who connects, and what its loader needs
     ANNOUNCE = 2  # the batch's row ids are in place `a` of the arena
-    WITHDRAW = 3  # an announced batch will not join
-    JOIN = 4  # an announced batch is to be extracted, at its turn
-    LEAVE = 5  # a batch that joined is given up; answered by LEFT
-    RELEASE_TAIL = 6  # the rows of table `a` from number `b` on have been gathered
-    RELEASE = 7  # all rows of a batch that was READY have been gathered
-    END = 8  # the rank has ended the epoch
-    BYE = 9  # the rank will disconnect
-    ASK = 10  # answered by AWAITED
+    JOIN = 3  # an announced batch is to be extracted, at its turn
+    LEAVE = 4  # a batch is given up; answered by LEFT, unless FAILED is under way
+    RELEASE_TAIL = 5  # the rows of table `a` from number `b` on have been gathered
+    RELEASE = 6  # all rows of a batch that was READY have been gathered
+    END = 7  # the rank has ended the epoch; LEFT answers for each of its batches
+    BYE = 8  # the rank will disconnect
+    ASK = 9  # answered by AWAITED
     WELCOME = 64  # text: what the service has; file descriptors come with it
     REFUSED = 65  # text: why the client is refused
     READY = 66  # all rows of a batch are valid, and its aliases are in its place

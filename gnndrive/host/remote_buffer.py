@@ -4,6 +4,11 @@ They stand where `FeatureBuffer` and `Lease` stand. A call writes row ids into t
 sends a message; the answer, that a batch's rows are valid, resolves its ticket. The rank gathers by
 itself, out of slots that it can only read. All methods run in the rank's event loop, except
 `gather`.
+
+A batch is announced when its place in the arena is free. The service gives a rank's batches their
+turns in the order in which they join, so a batch without a place holds back those that join behind
+it. It gets the next free place, and the last one is never given to a batch that has not joined. So
+a place for one batch is enough; with fewer than the queues hold, the service knows of batches late.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from gnndrive.buffer.devices.base import Fence, SlotMemory
-from gnndrive.common.errors import PeerError
+from gnndrive.common.errors import ConfigError, PeerError
 from gnndrive.common.records import Int64Array
 from gnndrive.host.arena import COUNTERS, Arena
 from gnndrive.host.error_text import error_from
@@ -53,6 +58,11 @@ class RemoteTicket:
     place: int | None = None
     granted: asyncio.Future[RemoteLease] | None = None
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """(epoch, step)."""
+        return self.epoch, self.step
+
 
 class RemoteBuffer:
     """The service's feature buffer; see `pipeline.leases.BatchBuffer`.
@@ -72,7 +82,8 @@ class RemoteBuffer:
         self.tables, self._arena, self.send = dict(tables), arena, send
         self._free = list(range(arena.shape.places))
         self._batches: dict[tuple[int, int], RemoteTicket] = {}
-        self._without_place: deque[RemoteTicket] = deque()
+        self._without_place: dict[tuple[int, int], RemoteTicket] = {}
+        self._joining: deque[RemoteTicket] = deque()  # the service has not been told yet
         self._epoch = -1
         self._broken: BaseException | None = None
         self._asked: list[asyncio.Future[int]] = []
@@ -94,15 +105,25 @@ class RemoteBuffer:
         return self.tables[table].row_bytes
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
-        """See `BatchBuffer.announce`; the rows enter the arena as soon as a place is free."""
+        """See `BatchBuffer.announce`; the rows enter the arena as soon as a place is free.
+
+        Raises:
+            ConfigError: the batch has more rows than a place has room for.
+        """
+        for name, most in zip(self.tables, self._arena.shape.rows_max, strict=True):
+            if len(rows[name]) > most:
+                raise ConfigError(
+                    f"a batch has {len(rows[name]):,} rows of {name!r}, but the host service was "
+                    f"told that no batch has over {most:,}: give the loader host_service=False, "
+                    "or a smaller batch_size or num_neighbors"
+                )
         ticket = RemoteTicket(self._epoch, index, rows)
-        self._batches[self._epoch, index] = ticket
-        self._without_place.append(ticket)
-        self._give_places()
+        self._batches[ticket.key] = self._without_place[ticket.key] = ticket
+        self._go_on()
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """See `BatchBuffer.withdraw`."""
-        self._give_up(self._batches[self._epoch, index], Kind.WITHDRAW)
+        self._give_up(self._batches[self._epoch, index])
 
     def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
         """See `BatchBuffer.fits_together`; the service joins the batches of all ranks."""
@@ -122,8 +143,8 @@ class RemoteBuffer:
         tickets = [self._batches[self._epoch, index] for index, _ in batches]
         for ticket in tickets:
             ticket.granted = asyncio.get_running_loop().create_future()
-            if ticket.place is not None:
-                self._send(Kind.JOIN, ticket)
+        self._joining.extend(tickets)
+        self._go_on()
         return tickets
 
     async def granted(self, ticket: RemoteTicket) -> RemoteLease:
@@ -149,8 +170,8 @@ class RemoteBuffer:
             return
         if granted is not None:
             granted.cancel()
-        if self._batches.get((ticket.epoch, ticket.step)) is ticket:
-            self._give_up(ticket, Kind.LEAVE)
+        if self._batches.get(ticket.key) is ticket:
+            self._give_up(ticket)
 
     def fail(self, error: BaseException) -> None:
         """See `BatchBuffer.fail`."""
@@ -172,29 +193,45 @@ class RemoteBuffer:
 
     # ---- places ----
 
-    def _give_places(self) -> None:
-        """Announce the batches that wait for a place, while there are free ones."""
-        while self._free and self._without_place:
-            ticket = self._without_place.popleft()
-            ticket.place = self._free.pop()
-            self._arena.write_rows(ticket.place, [ticket.rows[name] for name in self.tables])
-            self._send(Kind.ANNOUNCE, ticket, ticket.place)
-            if ticket.granted is not None:
-                self._send(Kind.JOIN, ticket)
-
-    def _give_up(self, ticket: RemoteTicket, kind: Kind) -> None:
-        """Give up a batch; the service says when its place is free."""
-        if ticket.place is not None:
-            self._send(kind, ticket)
+    def _go_on(self) -> None:
+        """Announce batches and let them join, as far as there are places for them."""
+        if self._broken is not None:
             return
-        self._without_place.remove(ticket)
-        del self._batches[ticket.epoch, ticket.step]
+        while self._joining and (self._joining[0].place is not None or self._free):
+            ticket = self._joining.popleft()
+            if ticket.place is None:
+                self._announce_now(ticket)
+            self._send(Kind.JOIN, ticket)
+        while self._without_place and len(self._free) > 1:
+            self._announce_now(self._without_place[min(self._without_place)])
+
+    def _announce_now(self, ticket: RemoteTicket) -> None:
+        """Give a batch a free place and announce it to the service."""
+        del self._without_place[ticket.key]
+        ticket.place = self._free.pop()
+        self._arena.write_rows(ticket.place, [ticket.rows[name] for name in self.tables])
+        self._send(Kind.ANNOUNCE, ticket, ticket.place)
+
+    def _give_up(self, ticket: RemoteTicket) -> None:
+        """Give up a batch; the service says when its place is free."""
+        if ticket in self._joining:
+            self._joining.remove(ticket)
+        if ticket.place is not None:
+            self._send(Kind.LEAVE, ticket)
+        else:
+            del self._without_place[ticket.key], self._batches[ticket.key]
+        self._go_on()
 
     def _forget(self, ticket: RemoteTicket) -> None:
-        del self._batches[ticket.epoch, ticket.step]
+        del self._batches[ticket.key]
         assert ticket.place is not None
         self._free.append(ticket.place)
-        self._give_places()
+        self._go_on()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch is announced here or with the service, and every place is free."""
+        return not self._batches and len(self._free) == self._arena.shape.places
 
     def _send(self, kind: Kind, ticket: RemoteTicket, a: int = 0) -> None:
         self.send(Message(kind, ticket.epoch, ticket.step, a))
