@@ -26,7 +26,7 @@ from gnndrive.host.error_text import error_text
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.turns import Turns
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
-from gnndrive.pipeline.channel import Channel, ChannelEnded
+from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.extract import extract_stage
@@ -139,11 +139,18 @@ class Group:
         if rank not in self.ranks or rank in self.members or rank not in self.extracting.ranks:
             raise ProtocolError(f"rank {rank} is none of {self.ranks}, or has come before")
         member = self.members[rank] = Member(rank, arena, send)
-        for lost in self._lost:
-            send(Message(Kind.PEER_LOST, a=lost))
-        if self._error is not None:
-            send(Message(Kind.BROKEN, text=error_text(self._error)))
+        # Later, so that the service welcomes it first.
+        asyncio.get_running_loop().call_soon(self._tell_past, member)
         return member
+
+    def _tell_past(self, member: Member) -> None:
+        """Tell a rank what has happened to the group before it came."""
+        if self.members.get(member.rank) is not member:
+            return
+        for lost in self._lost:
+            member.send(Message(Kind.PEER_LOST, a=lost))
+        if self._error is not None:
+            member.send(Message(Kind.BROKEN, text=error_text(self._error)))
 
     def leave(self, member: Member, lost: bool) -> None:
         """A rank has left; `lost`: without a word, so that the others get an error."""
@@ -172,7 +179,7 @@ class Group:
             ProtocolError: it makes no sense here.
         """
         handler = _HANDLERS.get(message.kind)
-        if handler is None:
+        if handler is None or self.members.get(member.rank) is not member:
             raise ProtocolError(f"{message.kind.name} does not belong here")
         handler(self, member, message)
 
@@ -204,11 +211,9 @@ class Group:
 
     def _join(self, member: Member, message: Message) -> None:
         batch = self._batch(member, message, Stage.ANNOUNCED)
-        seeds = Seeds(batch.order, _NO_NODES, _NO_NODES)
-        self._by_order[batch.order] = batch
-        batch.stage = Stage.JOINED
-        sampled = Sampled(seeds, _NO_SAMPLE, batch.rows)
+        sampled = Sampled(Seeds(batch.order, _NO_NODES, _NO_NODES), _NO_SAMPLE, batch.rows)
         self.extracting.join(member.rank, batch.epoch, batch.step, sampled)
+        batch.stage, self._by_order[batch.order] = Stage.JOINED, batch
 
     def _leave(self, member: Member, message: Message) -> None:
         batch = member.batches.get((message.epoch, message.step))
@@ -277,10 +282,7 @@ class Group:
     async def _answer(self) -> None:
         """Tell ranks, batch after batch, that rows are valid or could not be read."""
         while True:
-            try:
-                item = await self.training.take()
-            except ChannelEnded:
-                return
+            item = await self.training.take()
             if isinstance(item, Failed):
                 batch = self._by_order[item.index]
                 if batch.left:

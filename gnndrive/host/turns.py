@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import TypeAlias, TypeVar
 
 from gnndrive.host.messages import ProtocolError
-from gnndrive.pipeline.channel import ChannelEnded, Source, change_of
+from gnndrive.pipeline.channel import Source, change_of
 
 Item = TypeVar("Item")
 Turn: TypeAlias = tuple[int, int, int]
@@ -33,7 +33,6 @@ class Turns(Source[Item]):
 
     def __init__(self, ranks: Iterable[int]) -> None:
         super().__init__()
-        self._ended = False
         # Of each rank: the next (epoch, step) with which it can join, and the batches that wait.
         self._expected = dict.fromkeys(sorted(ranks), (0, 0))
         self._waiting: dict[int, deque[tuple[Turn, Item]]] = {
@@ -122,10 +121,8 @@ class Turns(Source[Item]):
         return taken
 
     async def arrival(self) -> None:
-        """See `Source.arrival`; ends once `end` was called."""
+        """See `Source.arrival`; batches end only with the group."""
         while not self.peek(1):
-            if self._ended:
-                raise ChannelEnded
             await change_of(self)
 
     @property
@@ -140,10 +137,5 @@ class Turns(Source[Item]):
 
     @property
     def coming(self) -> int:
-        """See `Source.coming`; not known until `end` is called."""
-        return sys.maxsize if not self._ended else sum(map(len, self._waiting.values()))
-
-    def end(self) -> None:
-        """No batch will join any more."""
-        self._ended = True
-        self._wake_waiters()
+        """See `Source.coming`; not known."""
+        return sys.maxsize
