@@ -17,7 +17,8 @@ from gnndrive.common.errors import (
 _NAMED: Mapping[str, type[Exception]] = {
     each.__name__: each for each in (ClosedError, ConfigError, StoreError, IndexError, MemoryError)
 }
-_TEXT_MAX = 8000  # characters of a message
+_ERRNO_MAX = 4095
+_TEXT_MAX = 5000  # characters of a message, each up to 12 bytes of JSON; see MESSAGE_BYTES_MAX
 
 
 def error_text(error: BaseException) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def error_from(text: Mapping[str, Any]) -> Exception:
     """The error that `error_text` made a JSON object of; a HostServiceError if a rank cannot have
     it."""
     match text:
-        case {"read": [str(path), int(offset), int(errno)]}:
+        case {"read": [str(path), int(offset), int(errno)]} if 0 <= errno <= _ERRNO_MAX:
             return ReadError(path, offset, errno)
         case {"error": str(name), "message": str(message)}:
             kind = _NAMED.get(name)

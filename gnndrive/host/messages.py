@@ -93,7 +93,9 @@ class Message:
         """
         if len(data) < _HEAD.size:
             raise ProtocolError(f"a message has {len(data)} bytes, fewer than a head")
-        number, _, epoch, step, a, b = _HEAD.unpack_from(data)
+        number, zero, epoch, step, a, b = _HEAD.unpack_from(data)
+        if zero:
+            raise ProtocolError(f"a message has {zero} where 0 belongs")
         try:
             kind = Kind(number)
         except ValueError:
