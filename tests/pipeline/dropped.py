@@ -17,6 +17,7 @@ from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.records import Landing, Stretch
+from gnndrive.host.turns import Turn, Turns
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.pipeline import extract
 from gnndrive.pipeline import run as epoch_run
@@ -361,3 +362,31 @@ def drop_errors_in_turn(patch: Patch) -> None:
 
     patch.setattr(Channel, "put", put_first)
     patch.setattr(Channel, "_ready", at_once)
+
+
+def drop_turns_of_ranks(patch: Patch) -> None:
+    """15: batches of several ranks are admitted in the order in which they join."""
+    join = Turns.join
+    arrived: dict[Turns[Any], list[tuple[Turn, Any]]] = {}
+
+    def joining(turns: Turns[Any], rank: int, epoch: int, step: int, item: Any) -> None:
+        join(turns, rank, epoch, step, item)
+        arrived.setdefault(turns, []).append(((epoch, step, rank), item))
+
+    def waiting(turns: Turns[Any]) -> list[tuple[Turn, Any]]:
+        return [
+            (turn, item) for turn, item in arrived.get(turns, ()) if turns.has(turn[2], *turn[:2])
+        ]
+
+    def peek(turns: Turns[Any], most: int) -> list[Any]:
+        return [item for _, item in waiting(turns)[:most]]
+
+    def take_now(turns: Turns[Any], count: int = 1) -> list[Any]:
+        taken = waiting(turns)[:count]
+        for turn, _ in taken:
+            turns.remove(turn[2], *turn[:2])
+        return [item for _, item in taken]
+
+    patch.setattr(Turns, "join", joining)
+    patch.setattr(Turns, "peek", peek)
+    patch.setattr(Turns, "take_now", take_now)

@@ -22,6 +22,7 @@ from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.strategies import Strategy
 from gnndrive.testing.loop import run
+from gnndrive.testing.simulated_ranks import simulate_ranks
 from gnndrive.testing.simulation import (
     Delivered,
     RandomSampler,
@@ -227,3 +228,10 @@ def closing_waits_for_the_kernel(rows: TableFile, seed: int, **given: Any) -> No
         await simulation.engine.aclose()
 
     run(main())
+
+
+def ranks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
+    """The users of two ranks meet after each step, and the buffer holds one largest batch."""
+    scenario = Scenario(rows, faults=SLOW, batches=12, **given)
+    for delivered in simulate_ranks(scenario, seed):
+        assert [batch.index for batch in delivered] == list(range(6))
