@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from gnndrive.host.arena import ArenaShape
 from gnndrive.host.messages import ProtocolError
+from gnndrive.store.reader import Store
 
 PLACES_MAX = 1024
 EXTRACTORS_MAX = 64
@@ -53,10 +54,10 @@ class BufferSettings:
     extractors: int
     sweep: int | None
 
-    @property
-    def arena_shape(self) -> ArenaShape:
-        """The arena of each rank."""
-        return ArenaShape(self.places, self.entries_max)
+    def arena_shape(self, store: Store) -> ArenaShape:
+        """The arena of each rank that loads from a store."""
+        most = max((store.info.arrays[name].shape[0] for name in self.tables), default=0)
+        return ArenaShape(self.places, self.entries_max, most >= 1 << 31)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

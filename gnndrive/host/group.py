@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -55,7 +56,6 @@ class Batch:
         epoch, step: see `Message`.
         place: where its ids and aliases are in the rank's arena.
         order: its number among the batches of all ranks, which increases with the turns.
-        rows: table name → row ids, int64 [n], checked by no one yet.
         stage: how far it has come.
         left: whether the rank has given it up.
         lease: holds its rows once it is ready.
@@ -66,7 +66,6 @@ class Batch:
     step: int
     place: int
     order: int
-    rows: Mapping[str, Int64Array]
     stage: Stage = Stage.ANNOUNCED
     left: bool = False
     lease: Lease | None = None
@@ -202,16 +201,27 @@ class Group:
             raise ProtocolError(f"batch {step}, or place {place}, was announced before")
         if not 0 <= place < member.arena.shape.places:
             raise ProtocolError(f"there is no place {place}")
-        rows = dict(zip(self.buffer.tables, member.arena.read_rows(place), strict=True))
         order = (epoch << _STEP_BITS) + step * world + self.ranks.index(member.rank)
-        batch = Batch(member, epoch, step, place, order, rows)
+        batch = Batch(member, epoch, step, place, order)
+        self.buffer.announce(order, self._rows(batch))
         member.batches[epoch, step] = batch
         member.places.add(place)
-        self.buffer.announce(order, rows)
+
+    def _rows(self, batch: Batch) -> dict[str, Int64Array]:
+        """Copy a batch's row ids of each table out of the arena, int64 [n], until it is ready. A
+        dishonest rank may have changed them since the last time, at the price of a worse choice of
+        rows that leave the buffer.
+
+        Raises:
+            ProtocolError: there are more of them than a place has room for.
+        """
+        copied = batch.member.arena.read_rows(batch.place)
+        return dict(zip(self.buffer.tables, copied, strict=True))
 
     def _join(self, member: Member, message: Message) -> None:
         batch = self._batch(member, message, Stage.ANNOUNCED)
-        sampled = Sampled(Seeds(batch.order, _NO_NODES, _NO_NODES), _NO_SAMPLE, batch.rows)
+        rows = self._rows(batch)
+        sampled = Sampled(Seeds(batch.order, _NO_NODES, _NO_NODES), _NO_SAMPLE, rows)
         self.extracting.join(member.rank, batch.epoch, batch.step, sampled)
         batch.stage, self._by_order[batch.order] = Stage.JOINED, batch
 
@@ -262,8 +272,12 @@ class Group:
         else:
             if batch.stage is Stage.JOINED:
                 self.extracting.remove(rank, epoch, step)
-            self.buffer.withdraw(batch.order, batch.rows)
+            self._withdraw(batch)
         self._say_left(batch)
+
+    def _withdraw(self, batch: Batch) -> None:
+        with suppress(ProtocolError):  # then its rows stay known as wanted, which is harmless
+            self.buffer.withdraw(batch.order, self._rows(batch))
 
     def _say_left(self, batch: Batch) -> None:
         self._forget(batch)
@@ -300,9 +314,8 @@ class Group:
             assert isinstance(item.lease, Lease)
             batch.stage, batch.lease = Stage.READY, item.lease
             arena = batch.member.arena
-            for table, (name, rows) in enumerate(batch.rows.items()):
+            for table, (name, rows) in enumerate(item.rows.items()):
                 arena.alias(batch.place, table, len(rows))[:] = item.lease.alias(name)
-            batch.rows = {}
             counted = self._read_counters()
             arena.counters[:] = [counted.get(name, 0) for name in COUNTERS]
             self._send(batch, Message(Kind.READY, batch.epoch, batch.step))

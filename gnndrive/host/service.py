@@ -202,7 +202,7 @@ class Service:
             ranks.clients.append(client)
             client.ranks = ranks
             return (), []
-        shape = settings.arena_shape
+        shape = settings.arena_shape(self.store)
         arena = SharedMemory.create(shape.nbytes, "arena", written_by_all=True, sparse=True)
         try:
             shared = Arena(shape, arena.array)

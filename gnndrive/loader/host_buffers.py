@@ -24,6 +24,7 @@ from gnndrive.host.connection import Connection
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.leases import BatchBuffer
+from gnndrive.store.reader import Store
 
 ANSWER_S = 1.0  # how long the service is asked why a batch is late
 
@@ -36,6 +37,7 @@ class HostBuffers:
     """The service's feature buffer, for one epoch at a time; see `loader.buffers.Buffers`.
 
     Args:
+        store: has the tables.
         settings: the runtime's settings.
         shared: what the service was asked for.
         connection: to the service; this object closes it.
@@ -50,8 +52,8 @@ class HostBuffers:
     """
 
     def __init__(
-        self, settings: RuntimeSettings, shared: BufferSettings, connection: Connection,
-        empty: Allocate,
+        self, store: Store, settings: RuntimeSettings, shared: BufferSettings,
+        connection: Connection, empty: Allocate,
     ) -> None:  # fmt: skip
         self._connection, self._lent = connection, False
         plans = [
@@ -72,7 +74,7 @@ class HostBuffers:
                 memory = kind.make(context).allocate(slots, row_bytes)
                 undo.callback(memory.close)
                 tables[plan.name] = RemoteTable(row_bytes, memory)
-            shape = shared.arena_shape
+            shape = shared.arena_shape(store)
             arena = SharedMemory.attach(connection.take_fd(), shape.nbytes, writable=True)
             undo.callback(arena.close)
             self._buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)

@@ -50,7 +50,7 @@ class HostService:
     """
 
     def __init__(self, name: str, hello: Hello, store: Store) -> None:
-        self._connection, self._hello = Connection(name, hello), hello
+        self._connection, self._hello, self._store = Connection(name, hello), hello, store
         self.graph: AttachedArrays | None = None
         try:
             welcome = self._connection.welcome
@@ -69,7 +69,7 @@ class HostService:
     async def buffers(self, settings: RuntimeSettings, empty: Allocate) -> Buffers:
         """Attach the shared feature buffer, in the loop thread."""
         assert self._hello.buffer is not None
-        buffers = HostBuffers(settings, self._hello.buffer, self._connection, empty)
+        buffers = HostBuffers(self._store, settings, self._hello.buffer, self._connection, empty)
         await buffers.start()
         return buffers
 

@@ -11,7 +11,10 @@ from gnndrive.common.records import Int32Array
 from gnndrive.host.arena import COUNTERS, PAGE, Arena, ArenaShape
 from gnndrive.host.messages import ProtocolError
 
-SHAPES = [ArenaShape(1, (0,)), ArenaShape(3, (7,)), ArenaShape(4, (5, 1, 600)), ArenaShape(2, ())]
+SHAPES = [
+    ArenaShape(1, (0,)), ArenaShape(3, (7,)), ArenaShape(4, (5, 1, 600)), ArenaShape(2, ()),
+    ArenaShape(4, (5, 1, 600), wide=True),
+]  # fmt: skip
 
 
 def arena_of(shape: ArenaShape) -> Arena:
@@ -20,29 +23,44 @@ def arena_of(shape: ArenaShape) -> Arena:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_place_touches_another(shape: ArenaShape) -> None:
-    """Write every number of every part once, and read all of them back."""
+    """Write every number of every part once, and read all of them back; then aliases over ids."""
     arena, draw = arena_of(shape), np.random.default_rng(0)
     arena.counters[:] = np.arange(len(COUNTERS))
     rows, aliases = {}, dict[tuple[int, int], Int32Array]()
+    ids = 2**63 - 1 if shape.wide else 2**31 - 1
     for place in range(shape.places):
-        rows[place] = [draw.integers(-(2**63), 2**63 - 1, most) for most in shape.rows_max]
+        rows[place] = [draw.integers(0, ids, most) for most in shape.rows_max]
         arena.write_rows(place, rows[place])
-        for table, most in enumerate(shape.rows_max):
-            aliases[place, table] = draw.integers(-(2**31), 2**31 - 1, most).astype(np.int32)
-            arena.alias(place, table, most)[:] = aliases[place, table]
     assert arena.counters.tolist() == list(range(len(COUNTERS)))
     for place in range(shape.places):
         for got, written in zip(arena.read_rows(place), rows[place], strict=True):
             assert np.array_equal(got, written)
+        for table, most in enumerate(shape.rows_max):
+            aliases[place, table] = draw.integers(-(2**31), 2**31 - 1, most).astype(np.int32)
+            arena.alias(place, table, most)[:] = aliases[place, table]
     for (place, table), alias in aliases.items():
         assert np.array_equal(arena.alias(place, table, len(alias)), alias)
 
 
-@given(st.integers(1, 5), st.lists(st.integers(0, 2000), min_size=1, max_size=3))
-def test_places_begin_at_pages_and_hold_what_they_should(places: int, rows_max: list[int]) -> None:
-    shape = ArenaShape(places, tuple(rows_max))
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_id_that_no_table_can_have_becomes_none_at_all(wide: bool) -> None:
+    """Not another row's, which it would be without its upper bits."""
+    arena = arena_of(ArenaShape(1, (5,), wide))
+    arena.write_rows(0, [np.array([3, -7, 2**31 - 1, 2**31, 2**40 + 3])])
+    (read,) = arena.read_rows(0)
+    large = [2**31, 2**40 + 3] if wide else [-1, -1]
+    assert read.tolist() == [3, -1, 2**31 - 1, *large]
+
+
+@given(
+    st.integers(1, 5), st.lists(st.integers(0, 2000), min_size=1, max_size=3), st.booleans()
+)  # fmt: skip
+def test_places_begin_at_pages_and_hold_what_they_should(
+    places: int, rows_max: list[int], wide: bool
+) -> None:
+    shape = ArenaShape(places, tuple(rows_max), wide)
     assert shape.place_bytes % PAGE == 0
-    assert shape.place_bytes >= 8 * len(rows_max) + 12 * sum(rows_max)
+    assert shape.place_bytes >= 8 * len(rows_max) + (8 if wide else 4) * sum(rows_max)
     assert shape.nbytes == PAGE + places * shape.place_bytes
     assert 8 * len(COUNTERS) <= PAGE
 
