@@ -19,6 +19,8 @@ MAPPING_BYTES = 4  # a row's entry in the mapping table
 # planned reads 21. If it is admitted by parts, also its order 4 and its part's pending 4, but
 # then load_rows and load_slots are one part's, unless reads wait for a device's staging.
 LEASE_BYTES, LEASE_BYTES_STAGED = 49, 57
+# An announced row: its id in the rank's arena; and from its batch's turn on, in the service too.
+ANNOUNCED_BYTES, JOINED_BYTES = 4, 8
 WINDOW_BYTES = 1  # a row's entry in native/window.c
 PER_EPOCH = (  # the items that each live iterator has for itself
     "mapping table",
@@ -156,6 +158,7 @@ def _batch_items(requirements: Requirements) -> tuple[PlanItem, ...]:
             f"aliases and reads of {leased} batches",
             once,
         ),
+        *_announced(requirements),
         PlanItem(
             "live batches",
             2 * live + requirements.making_bytes,
@@ -163,3 +166,14 @@ def _batch_items(requirements: Requirements) -> tuple[PlanItem, ...]:
             each,
         ),
     )
+
+
+def _announced(requirements: Requirements) -> list[PlanItem]:
+    """What ranks that share a feature buffer hand to the host service."""
+    if not requirements.shared:
+        return []
+    entries, ranks = requirements.entries_max, requirements.ranks
+    announced = requirements.batches_queued * ranks
+    joined = requirements.batches_extracted * ranks
+    nbytes = (ANNOUNCED_BYTES * announced + JOINED_BYTES * joined) * entries
+    return [PlanItem("announced rows", nbytes, f"row ids of {announced} batches of all ranks")]

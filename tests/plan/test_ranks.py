@@ -25,7 +25,7 @@ RESIDENT = TopologyChoice("resident", "resident, as asked for", 12_000)
 DIRECT = TopologyChoice("direct", "direct, as asked for", 12_000, has_ring=True)
 SHARED = {
     "feature buffer", "slot tables", "mapping table", "index pointers", "topology", "labels",
-    "staging", "leases", "look-ahead",
+    "staging", "leases", "look-ahead", "announced rows",
 }  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def test_a_shared_plan_counts_once_what_the_host_service_has(ranks: int) -> None
     assert {line.what for line in plan.lines if line.copies == 1} == SHARED
     assert {line.copies for line in plan.lines} == {1, ranks}
     assert item(plan, "leases").nbytes == ranks * item(one, "leases").nbytes
-    same = nbytes(plan).keys() - {"feature buffer", "slot tables", "leases"}
+    same = nbytes(plan).keys() - {"feature buffer", "slot tables", "leases", "announced rows"}
     assert {what: nbytes(plan)[what] for what in same} == {what: nbytes(one)[what] for what in same}
     own = sum(line.nbytes for line in plan.lines if line.what not in SHARED)
     once = sum(line.nbytes for line in plan.lines if line.what in SHARED)
