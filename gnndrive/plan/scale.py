@@ -16,8 +16,9 @@ feature buffer. On one host, per step:
 
 Graph, labels and splits are whole on every host, because every host samples. With exchange, a rank
 holds a third batch's rows, into which rows arrive. A step takes as long as its longest part:
-sample, disk, net, gather, compute. Exchange pays only if the net takes less than the disk time that
-it saves. Seconds of the other parts are those of `prediction.py`.
+sample, disk, admit, net, gather, compute; on few processors, where parts wait for each other, up to
+the sum of them. Exchange pays only if the net takes less than the disk time that it saves. Seconds
+of the other parts are those of `prediction.py`.
 
 When not to use it: for what a step takes in fact; measure that.
 """
@@ -128,6 +129,7 @@ def _full(plan: Plan, loading: Loading, cluster: Cluster, store_bytes: int) -> L
     seconds = {
         "sample": step.sample_s if cluster.sampled else None,
         "disk": step.disk_s,
+        "admit": step.admit_s,
         "net": 0.0,
         "gather": None if on_device else step.gather_s,
         "compute": cluster.compute_s,

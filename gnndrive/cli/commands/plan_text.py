@@ -59,6 +59,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
     why = {
         "sample": f"{loading.threads} threads{each}, {cores} processors as on this machine",
         "disk": _reads(plan, loading),
+        "admit": "the event loop, which finds slots and plans reads",
         "gather": "copying rows into batches",
         "compute": "as given",
     }
@@ -74,7 +75,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
             f"  {name:<9}" + (missing[name] if value is None else f"{_s(value):>8}  {said}")
         )
     lines.append(
-        f"at least {_s(layout.step_s)}, bound by {layout.bound_by}; {_s(layout.serial_s)} if "
+        f"from {_s(layout.step_s)}, bound by {layout.bound_by}, to {_s(layout.serial_s)} if "
         "nothing overlaps"
     )
     steps = _steps(run, plan.ranks)
@@ -82,7 +83,7 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
         lines.append("an epoch: not known, give its number of seeds with --seeds")
     else:
         least, most = _s(steps * layout.step_s), _s(steps * layout.serial_s)
-        lines.append(f"an epoch of {steps:,} steps: at least {least}; {most} if nothing overlaps")
+        lines.append(f"an epoch of {steps:,} steps takes from {least} to {most}")
     return [*lines, *run.notes]
 
 
