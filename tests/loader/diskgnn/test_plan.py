@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from torch_geometric.data import Data
 
+import gnndrive
+from gnndrive import Store
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.plan.choice import make_planner
-from tests.loader.diskgnn.conftest import BATCHES, Replay
-from tests.loader.diskgnn.packs import check_rows
+from tests.loader.diskgnn.conftest import ARGUMENTS, BATCHES, Replay
+from tests.loader.diskgnn.packs import check_rows, loader_of
 
 ITEMS = ("feature buffer", "index", "input nodes", "labels", "staging", "live batches",
          "queued samples", "residents", "records", "leases")  # fmt: skip
@@ -56,6 +58,17 @@ def test_the_total_is_within_memory(replay: Replay, graph: Data, memory: str) ->
     assert len(batches) == BATCHES
     for batch in batches:
         check_rows(batch, graph)
+
+
+def test_index_pointers_are_not_counted_because_none_are_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("index pointers are read")
+
+    monkeypatch.setattr(Store, "read_pointers", refuse)
+    with loader_of(gnndrive.open(store.path), ARGUMENTS, memory="6MB") as loader:
+        assert len(list(loader)) == BATCHES
 
 
 def test_more_memory_holds_more(replay: Replay) -> None:
