@@ -2,7 +2,7 @@
 
 usage: python bench/ranks.py STORE [--ranks 2] [--mode one,own,shared] [--batches 40] [--rounds 1]
            [--memory SIZE | --buffer SIZE] [--fanout 10,10,10] [--batch-size 1024]
-           [--samplers N] [--step-s 0] [--limit SIZE] [--json FILE]
+           [--samplers N] [--step-s 0] [--memory-steps 0] [--limit SIZE] [--json FILE]
 
 Each mode loads the same batches of one epoch: "one" in one process; "own" in --ranks processes,
 each with a feature buffer and a graph of its own (host_service=False); "shared" in --ranks
@@ -13,8 +13,9 @@ Modes take turns, --rounds times; caches are dropped before each run, where that
 with --limit all processes of a run are in one control group.
 
 "batches/s" counts those of all ranks, from the second step on; "first" is the time to the first
-step; "read" is bytes of features; "memory" is the sum of PSS of all processes at the end without
-files (a page that processes share counts once), less what the ranks had before they made loaders.
+step; "read" is bytes of features; "memory" is the largest sum of PSS of all processes after a step,
+without files (a page that processes share counts once), less what the ranks had before they made
+loaders. It is taken after every --memory-steps steps, which takes some time; 0: never.
 """
 
 from __future__ import annotations
@@ -89,25 +90,27 @@ def rank_main(options: argparse.Namespace) -> None:
     pids: list[Any] = [None] * world
     dist.all_gather_object(pids, os.getpid())
     os.environ["GNNDRIVE_BENCH_PIDS"] = ",".join(map(str, pids))
-    before = pss(os.getpid())
+    before, memory, services = pss(os.getpid()), [0], list[int]()
     loader, started, times = make_loader(options), time.perf_counter(), []
     for _ in loader:
         time.sleep(options.step_s)
         dist.barrier()
         times.append(time.perf_counter() - started)
+        if options.memory_steps and len(times) % options.memory_steps == 0:
+            services = services or (service_pids() if options.rank == 0 else [])
+            memory.append(sum(map(pss, [os.getpid(), *services])) - before)
     dist.barrier()
-    told = {"memory": pss(os.getpid()) - before, "read": loader.stats()["bytes_read"]}
+    told = {"memory": memory, "read": loader.stats()["bytes_read"]}
     everyone: list[Any] = [None] * world
     dist.all_gather_object(everyone, told)
     if options.rank == 0:
-        services = [pss(pid) for pid in service_pids()]
         shared = options.mode == "shared"
         read = told["read"] if shared else sum(each["read"] for each in everyone)
         print(json.dumps({
             "steps": len(times), "first_s": times[0],
             "batches_s": world * (len(times) - 1) / (times[-1] - times[0]),
             "read": read,
-            "memory": sum(each["memory"] for each in everyone) + sum(services),
+            "memory": max(map(sum, zip(*(each["memory"] for each in everyone), strict=True))),
             "engine": loader.stats()["engine"],
             "plan": str(loader.plan()), "planned": loader.plan().host_bytes,
         }))  # fmt: skip
@@ -155,6 +158,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--samplers", type=int)
     parser.add_argument("--step-s", type=float, default=0.0)
+    parser.add_argument("--memory-steps", type=int, default=0)
     for name in ("--as", "--meet"):
         parser.add_argument(
             name, dest={"--as": "mode", "--meet": "meet"}[name], help=argparse.SUPPRESS
@@ -191,7 +195,7 @@ def main() -> None:
     lines = [
         f"{mode:<7} {found['batches_s'] / first['batches_s']:.2f} × the batches/s of {modes[0]}, "
         f"{found['read'] / max(first['read'], 1):.2f} × its bytes read, "
-        f"{found['memory'] / first['memory']:.2f} × its memory"
+        f"{found['memory'] / max(first['memory'], 1):.2f} × its memory"
         for mode, found in medians.items()
     ]
     _script.show("\n".join(lines), {"runs": runs, "medians": medians}, options.json)
