@@ -12,32 +12,39 @@ It runs the pipeline of GNNDrive (ICPP 2024). docs/architecture.md says which fi
 modules through which a batch goes.
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from gnndrive.common.errors import ClosedError, ConfigError, GNNDriveError, ReadError, StoreError
-from gnndrive.inference import infer
-from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
-from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
-from gnndrive.loader.packing import pack
-from gnndrive.pyg.sampler import NeighborSampler
-from gnndrive.store.arrays import write_store
-from gnndrive.store.importers import (
-    from_csv,
-    from_data,
-    from_edges,
-    from_graphbolt,
-    from_ogb,
-    open_or_make,
-)
-from gnndrive.store.link_split import open_links, split_links
-from gnndrive.store.packed.unpack import unpack
-from gnndrive.store.reader import Store, open
-from gnndrive.store.writer import StoreWriter
-
 if TYPE_CHECKING:
+    from gnndrive.common.errors import (
+        ClosedError,
+        ConfigError,
+        GNNDriveError,
+        ReadError,
+        StoreError,
+    )
+    from gnndrive.inference import infer
+    from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
     from gnndrive.loader.lightning import LightningLinkData as LightningLinkData
     from gnndrive.loader.lightning import LightningNodeData as LightningNodeData
+    from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
+    from gnndrive.loader.packing import pack
+    from gnndrive.pyg.sampler import NeighborSampler
+    from gnndrive.store.arrays import write_store
+    from gnndrive.store.importers import (
+        from_csv,
+        from_data,
+        from_edges,
+        from_graphbolt,
+        from_ogb,
+        open_or_make,
+    )
+    from gnndrive.store.link_split import open_links, split_links
+    from gnndrive.store.packed.unpack import unpack
+    from gnndrive.store.reader import Store, open
+    from gnndrive.store.writer import StoreWriter
 
 __version__ = version("gnndrive")
 
@@ -68,11 +75,36 @@ __all__ = [
     "write_store",
 ]
 
+_MODULES = {
+    "common.errors": ("ClosedError", "ConfigError", "GNNDriveError", "ReadError", "StoreError"),
+    "inference": ("infer",),
+    "loader.imbalanced_sampler": ("ImbalancedSampler",),
+    "loader.lightning": ("LightningLinkData", "LightningNodeData"),
+    "loader.neighbor_loader": ("LinkNeighborLoader", "NeighborLoader"),
+    "loader.packing": ("pack",),
+    "pyg.sampler": ("NeighborSampler",),
+    "store.arrays": ("write_store",),
+    "store.importers": (
+        "from_csv", "from_data", "from_edges", "from_graphbolt", "from_ogb", "open_or_make",
+    ),
+    "store.link_split": ("open_links", "split_links"),
+    "store.packed.unpack": ("unpack",),
+    "store.reader": ("Store", "open"),
+    "store.writer": ("StoreWriter",),
+}  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    """Import Lightning when one of its two datamodules is used: it takes seconds."""
-    if name in ("LightningLinkData", "LightningNodeData"):
-        from gnndrive.loader import lightning
-
-        return getattr(lightning, name)
+    """Import a public name, or a part of the package, when it is first used: PyTorch and PyG take
+    seconds, and the host service needs neither."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(f"gnndrive.{module}"), name)
+            return found
+    if not name.startswith("_") and find_spec(f"gnndrive.{name}") is not None:
+        return import_module(f"gnndrive.{name}")
     raise AttributeError(f"module 'gnndrive' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -32,11 +33,6 @@ _HUGE_BYTES = 2 << 20
 # Linux; Python's mmap does not name them.
 _MADV_WIPEONFORK = 18
 _MAP_HUGETLB, _MAP_HUGE_2MB = 0x40000, 21 << 26
-
-_NUMPY_DTYPES = {
-    torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name)
-    for name in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
-}
 
 Allocate: TypeAlias = Callable[[Any, Any], npt.NDArray[Any]]
 """(shape, dtype) → an array of arbitrary content; `numpy.empty` is one."""
@@ -221,13 +217,20 @@ class ArrayPool:
                 self._spare.append(loan.block)
 
 
+@cache  # not a constant: the host service imports this module and never loads torch
+def _numpy_dtypes() -> dict[torch.dtype, np.dtype[Any]]:
+    names = ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
+    return {torch.from_numpy(np.empty(0, name)).dtype: np.dtype(name) for name in names}
+
+
 def empty_tensor(empty: Allocate, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of arbitrary content in memory from `empty`."""
     nbytes = prod(shape) * dtype.itemsize
     if nbytes == 0:
         return torch.empty(shape, dtype=dtype)
-    if dtype in _NUMPY_DTYPES:  # no view by torch, which releases the GIL and waits to get it back
-        return torch.from_numpy(empty(shape, _NUMPY_DTYPES[dtype]))
+    same = _numpy_dtypes().get(dtype)
+    if same is not None:  # no view by torch, which releases the GIL and waits to get it back
+        return torch.from_numpy(empty(shape, same))
     return torch.from_numpy(empty(nbytes, np.uint8)).view(dtype).view(shape)
 
 

@@ -7,8 +7,8 @@ straight out of the feature buffer; requests and answers are small messages on a
 
 In the service, from the outside to the inside:
 
-1. `service.py` accepts clients, finds their group and passes their messages on; `__main__.py` is
-   the process;
+1. `service.py` accepts clients, finds their group and passes their messages on; `process.py` is
+   the process, which `__main__.py` starts without PyTorch (`deferred.py`);
 2. `group.py` is the ranks of one loader: it announces, extracts and releases their batches;
 3. `turns.py` keeps their batches in the order of their turns (rule 15).
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
+
+if TYPE_CHECKING:
+    from gnndrive.store.packed.recording import Recording
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15

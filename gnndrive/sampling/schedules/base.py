@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds
-from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
+
+if TYPE_CHECKING:
+    from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+
+    from gnndrive.store.packed.recording import Recording
 
 Positions: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -114,6 +117,8 @@ class InputNodes:
         )
 
     def _input(self, node: Int64Array, input_id: Int64Array, at: Int64Array) -> NodeSamplerInput:
+        from torch_geometric.sampler import NodeSamplerInput  # not imported by the host service
+
         time = None if self._time is None else self._time[torch.from_numpy(at)]
         return NodeSamplerInput(torch.from_numpy(input_id), torch.from_numpy(node), time, self.type)
 
@@ -174,6 +179,8 @@ class InputEdges:
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
 
     def _input(self, at: Int64Array) -> EdgeSamplerInput:
+        from torch_geometric.sampler import EdgeSamplerInput
+
         row, col, number = self._ends(torch.from_numpy(at.copy()))
         return EdgeSamplerInput(
             number if self._input_id is None else self._input_id[number], row, col,

@@ -1,0 +1,72 @@
+"""A deferred module is imported at its first use; the host service never uses PyTorch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gnndrive.host.deferred import defer
+from tests.test_import import imported_by
+
+NAME = "gnndrive_deferred_example"
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a package with a module `inside`; both count how often they are imported."""
+    folder = tmp_path / NAME
+    folder.mkdir()
+    (folder / "__init__.py").write_text("VALUE = 5\n")
+    (folder / "inside.py").write_text("VALUE = 6\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (NAME, f"{NAME}.inside"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return NAME
+
+
+def test_import_statements_do_not_import_it(example: str) -> None:
+    defer(example)
+    first, second = __import__(example), __import__(example)
+    assert first is second
+    assert "VALUE" not in vars(first)
+    assert first.VALUE == 5
+    assert sys.modules[example] is not first
+    assert __import__(example).VALUE == second.VALUE == 5
+
+
+def test_a_name_of_it_or_a_module_inside_does(example: str) -> None:
+    defer(example)
+    scope: dict[str, object] = {}
+    exec(f"import {example}.inside as inside\nfrom {example} import VALUE", scope)
+    assert vars(scope["inside"])["VALUE"] == 6
+    assert scope["VALUE"] == 5
+
+
+def test_what_it_lacks_is_an_attribute_error(example: str) -> None:
+    defer(example)
+    module = __import__(example)
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="NOTHING"):
+            assert module.NOTHING
+    defer(example)
+    assert "VALUE" in vars(sys.modules[example]), "it is imported already"
+
+
+def test_one_that_is_not_installed_is_an_import_error() -> None:
+    defer("gnndrive_not_installed")
+    with pytest.raises(ModuleNotFoundError):
+        vars(sys.modules["gnndrive_not_installed"].inside)
+    assert "gnndrive_not_installed" not in sys.modules
+
+
+def test_the_host_service_starts_without_torch() -> None:
+    found = imported_by(
+        "from gnndrive.host.deferred import defer\n"
+        "defer('torch')\n"
+        "import gnndrive.host.process, sys\n"
+        "assert 'from_numpy' not in vars(sys.modules.pop('torch'))\n"
+    )
+    assert "numpy" in found
+    assert found.isdisjoint({"torch", "torch_geometric"})
