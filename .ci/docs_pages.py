@@ -39,11 +39,11 @@ def public_names() -> dict[str, list[str]]:
     """The public names of gnndrive by title of their page, as `module.name` of the definition."""
     tree = ast.parse((ROOT / "gnndrive" / "__init__.py").read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
-    for node in tree.body:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gnndrive."):
             folder = str(node.module).split(".")[1]
             title = TITLES.get(folder, folder.capitalize())
-            names = (alias.name for alias in node.names)
+            names = (alias.name for alias in node.names if alias.asname is None)
             found.setdefault(title, []).extend(f"{node.module}.{name}" for name in names)
     return {title: sorted(names, key=_last_part) for title, names in sorted(found.items())}
 

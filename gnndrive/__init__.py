@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         ClosedError,
         ConfigError,
         GNNDriveError,
+        HostServiceError,
+        PeerError,
         ReadError,
         StoreError,
     )
@@ -52,10 +54,12 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "GNNDriveError",
+    "HostServiceError",
     "ImbalancedSampler",
     "LinkNeighborLoader",
     "NeighborLoader",
     "NeighborSampler",
+    "PeerError",
     "ReadError",
     "Store",
     "StoreError",
@@ -76,7 +80,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "common.errors": ("ClosedError", "ConfigError", "GNNDriveError", "ReadError", "StoreError"),
+    "common.errors": (
+        "ClosedError", "ConfigError", "GNNDriveError", "HostServiceError", "PeerError", "ReadError",
+        "StoreError",
+    ),
     "inference": ("infer",),
     "loader.imbalanced_sampler": ("ImbalancedSampler",),
     "loader.lightning": ("LightningLinkData", "LightningNodeData"),
