@@ -1,27 +1,30 @@
 """`Connection`: a rank's connection to the host service, and the memory that came with it.
 
-The user's thread makes it, which blocks until the service has what the rank needs; the rank's event
-loop then uses it.
+The user's thread makes it and waits for the service's welcome; the rank's event loop then uses it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
+import weakref
 from collections.abc import Callable
 
 from gnndrive.common.errors import HostServiceError
-from gnndrive.common.limits import named_limit
+from gnndrive.common.limits import named_limit, refusal
 from gnndrive.host.error_text import error_from
 from gnndrive.host.hello import Hello, Welcome
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
-from gnndrive.host.start import reap
-from gnndrive.host.wire import Wire, abstract_name, new_socket
+from gnndrive.host.wire import Wire, abstract_name, new_socket, peer_credentials
 
 FDS_MAX = 253  # of one message, a limit of the kernel
 GOODBYE_S = 5.0  # how long a service that does not answer is waited for at the end
+NO_ANSWER = (
+    "the host service has ended before it answered (see the output of the first rank of this host)"
+)
 ENDED = (
     "the host service has ended, or was killed (see the output of the first rank of this host, or "
     "dmesg if memory ran out): start the ranks again and resume with the loader's state"
@@ -29,47 +32,73 @@ ENDED = (
 
 
 class Connection:
-    """A rank's connection to the service.
+    """A rank's connection to the service. It exists as soon as the service's socket listens: `wait`
+    waits until the service has what the rank needs. A forked child does not have it, so that it
+    ends with this process.
 
     Args:
         name: the service's.
         hello: what the rank needs.
 
     Attributes:
-        welcome: what the service answered.
+        welcome: what the service answered; set by `wait`.
         fds: the descriptors that came with it, not yet taken by `take_fd`.
 
     Raises:
-        HostServiceError: there is no service of that name, or it has ended.
-        ConfigError, …: why it has refused this rank.
+        HostServiceError: there is no service of that name, or it is another user's.
+        ConfigError: this process may open no more files.
     """
+
+    welcome: Welcome
 
     def __init__(self, name: str, hello: Hello) -> None:
         self._wire: Wire | None = None
         self.fds: list[int] = []
         with named_limit():
             self._sock = new_socket()
+        _open.add(self)
         try:
             self._sock.connect(abstract_name(name))
+            _, user = peer_credentials(self._sock)
+            if user != os.geteuid():
+                raise HostServiceError(f"the host service {name} is user {user}'s")
             self._sock.send(Message(Kind.HELLO, text=hello.to_json()).encode())
+        except (ConnectionError, FileNotFoundError) as error:
+            self.close()
+            raise HostServiceError(f"{NO_ANSWER}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self) -> None:
+        """Wait for the service's welcome.
+
+        Raises:
+            HostServiceError: the service has ended.
+            ConfigError: this process may open no more files.
+            ConfigError, …: why the service has refused this rank.
+        """
+        try:
             message = self._first_message()
             if message.kind is Kind.REFUSED:
                 raise error_from(message.text)
             if message.kind is not Kind.WELCOME:
                 raise HostServiceError(f"the host service began with {message.kind.name}")
             self.welcome = Welcome.from_json(message.text)
-        except (ConnectionError, FileNotFoundError, ProtocolError) as error:
+        except (ConnectionError, ProtocolError) as error:
             self.close()
-            raise HostServiceError(f"{ENDED} ({error})") from error
+            raise HostServiceError(f"{NO_ANSWER}: {error}") from error
         except BaseException:
             self.close()
             raise
 
     def _first_message(self) -> Message:
         size, cloexec = MESSAGE_BYTES_MAX + 1, socket.MSG_CMSG_CLOEXEC
-        data, self.fds, _, _ = socket.recv_fds(self._sock, size, FDS_MAX, cloexec)
+        data, self.fds, flags, _ = socket.recv_fds(self._sock, size, FDS_MAX, cloexec)
         if not data:
-            raise HostServiceError(ENDED)
+            raise HostServiceError(NO_ANSWER)
+        if flags & socket.MSG_CTRUNC and (error := refusal(errno.EMFILE)) is not None:
+            raise error
         return Message.decode(data)
 
     def take_fd(self) -> int:
@@ -124,4 +153,14 @@ class Connection:
         self._sock.close()
         while self.fds:
             os.close(self.fds.pop())
-        reap()
+
+
+_open: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for connection in list(_open):
+        connection._sock.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -11,6 +11,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from gnndrive.common.errors import ConfigError
@@ -18,7 +19,7 @@ from gnndrive.common.limits import named_limit
 from gnndrive.host.wire import abstract_name, new_socket
 
 BACKLOG = 1024
-_started: list[subprocess.Popen[bytes]] = []
+SEPARATE = "with host_service=False each rank loads for itself"
 
 
 def host_identity() -> str:
@@ -35,32 +36,35 @@ def start_service(store: Path) -> str:
         Its name, for `connection.connect`.
 
     Raises:
-        ConfigError: the system refuses to start a process, or to open a socket.
+        ConfigError: the system refuses to start a process or a thread, or to open a socket.
     """
-    reap()
+    if not sys.executable:
+        raise ConfigError(
+            "the host service cannot be started, because this process does not know its Python "
+            f"(sys.executable is empty): {SEPARATE}"
+        )
     name = secrets.token_hex(16)
     with named_limit(), new_socket() as listener:
         listener.bind(abstract_name(name))
         listener.listen(BACKLOG)
-        command = [sys.executable, "-m", "gnndrive.host", str(listener.fileno()), str(store)]
+        command = [sys.executable, "-m", "gnndrive.host", str(listener.fileno())]
         try:
-            _started.append(
-                subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, env=_environment(),
-                    pass_fds=[listener.fileno()], start_new_session=True, cwd="/",
-                )
+            process = subprocess.Popen(
+                [*command, str(store)], stdin=subprocess.DEVNULL, stdout=sys.__stderr__,
+                env=_environment(), pass_fds=[listener.fileno()], start_new_session=True, cwd="/",
             )  # fmt: skip
         except OSError as error:
             raise ConfigError(
-                f"the host service cannot be started ({error}): with host_service=False each rank "
-                "loads for itself"
+                f"the host service cannot be started ({error}): {SEPARATE}"
             ) from error
+        try:
+            # Else the system keeps a record of the ended process as long as this one runs.
+            threading.Thread(target=process.wait, name="gnndrive-service", daemon=True).start()
+        except RuntimeError:
+            process.kill()
+            process.wait()
+            raise
     return name
-
-
-def reap() -> None:
-    """Forget the services that have ended; until then the system keeps a record of each."""
-    _started[:] = [each for each in _started if each.poll() is None]
 
 
 def _environment() -> dict[str, str]:

@@ -10,16 +10,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.plugins import name_of
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello
-from gnndrive.host.start import host_identity, start_service
+from gnndrive.host.start import SEPARATE, host_identity, start_service
 from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_buffers import HostBuffers
 from gnndrive.loader.ranks import Ranks, check_same
@@ -34,10 +35,10 @@ SPARE_PLACES = 4  # batches that are being gathered, or that the service gives b
 
 
 class HostService:
-    """A rank's part of what the ranks of its host share.
+    """A rank's part of what the ranks of its host share; waits for the service's welcome.
 
     Args:
-        name: the service's.
+        connection: to the service; this object closes it, also if it cannot be made.
         hello: what this rank asks for.
         store: the store; it uses the shared index pointers from now on.
 
@@ -49,11 +50,12 @@ class HostService:
         HostServiceError: it has ended.
     """
 
-    def __init__(self, name: str, hello: Hello, store: Store) -> None:
-        self._connection, self._hello, self._store = Connection(name, hello), hello, store
+    def __init__(self, connection: Connection, hello: Hello, store: Store) -> None:
+        self._connection, self._hello, self._store = connection, hello, store
         self.graph: AttachedArrays | None = None
         try:
-            welcome = self._connection.welcome
+            connection.wait()
+            welcome = connection.welcome
             if hello.topology:
                 fds = [self._connection.take_fd() for _ in range(welcome.memories)]
                 self.graph = attach(store, welcome.graph, fds)
@@ -84,10 +86,12 @@ class _Told:
 
     Attributes:
         host: where the rank runs, see `host_identity`.
+        arguments: arguments for all ranks of a host, by name.
         topology, buffer: see `Hello`.
     """
 
     host: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     topology: str = ""
     buffer: Mapping[str, Any] | None = None
 
@@ -95,7 +99,7 @@ class _Told:
     def needs(self) -> dict[str, Any]:
         """What has to be the same on all ranks, by what it is called in an error."""
         buffer = {name: value for name, value in (self.buffer or {}).items() if name != "slots"}
-        return {"the topology": self.topology, **buffer}
+        return {**self.arguments, "the topology": self.topology, **buffer}
 
 
 def join_host_service(
@@ -112,14 +116,17 @@ def join_host_service(
 
     Raises:
         ConfigError: a rank cannot start, or the ranks differ in what they need.
-        HostServiceError: the service has ended.
+        StoreError: the service cannot read the store.
     """
     settings, told, buffer, topology = None, _Told(), None, ""
     error: Exception | None = None
     try:
         settings = make_settings()
+        request = settings.request
+        arguments = {"memory": request.memory, "buffer": request.buffer}
         buffer, topology = buffer_settings(settings), shared_topology(settings)
-        told = _Told(host_identity(), topology, None if buffer is None else buffer.to_json())
+        needed = None if buffer is None else buffer.to_json()
+        told = _Told(host_identity(), arguments, topology, needed)
     except Exception as caught:
         error = caught
     everyone = _all_or_none(ranks, told, error)
@@ -128,19 +135,53 @@ def join_host_service(
     if buffer is None and not topology:
         return settings, None
     local = tuple(rank for rank, each in enumerate(everyone) if each.host == told.host)
-    name = ""
-    if len(local) > 1 and ranks.rank == local[0]:
-        try:
-            name = start_service(store.path)
-        except Exception as caught:
-            error = caught
-    names = _all_or_none(ranks, name, error)
-    name = names[local[0]]
-    if not name:
-        return settings, None
     program = f"{os.path.basename(sys.argv[0]) or 'python'}, process {os.getpid()}"
-    hello = Hello(store.identity, name, ranks.rank, local, buffer, topology, program)
-    return settings, HostService(name, hello, store)
+    hello = Hello(store.identity, "", ranks.rank, local, buffer, topology, program)
+    return settings, _come_together(ranks, store, hello)
+
+
+def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | None:
+    """Start a service on each host that has several ranks, and connect to it.
+
+    The first rank of a host connects before it tells the others the service's name: if it dies,
+    the service ends by itself. No rank goes on before all of them are welcome, so a rank that dies
+    or is refused meanwhile is an error on all of them.
+
+    Raises:
+        ConfigError, StoreError: see `join_host_service`.
+    """
+    name, error, first = "", None, hello.ranks[0]
+    connection: Connection | None = None
+    service: HostService | None = None
+    with ExitStack() as undo:
+
+        def connect() -> Connection:
+            made = Connection(name, replace(hello, group=name))
+            undo.callback(made.close)
+            return made
+
+        try:
+            if len(hello.ranks) > 1 and ranks.rank == first:
+                name = start_service(store.path)
+                connection = connect()
+        except Exception as caught:
+            error = _why_not(caught)
+        name = _all_or_none(ranks, name, error)[first]
+        try:
+            if name:
+                service = HostService(connection or connect(), hello, store)
+        except Exception as caught:
+            error = _why_not(caught)
+        _all_or_none(ranks, None, error)
+        undo.pop_all()
+    return service
+
+
+def _why_not(error: Exception) -> Exception:
+    """The error for a rank that cannot share, with the remedy."""
+    if isinstance(error, HostServiceError | MemoryError):
+        return ConfigError(f"the ranks of this host cannot share: {error}; {SEPARATE}")
+    return error
 
 
 def _all_or_none(ranks: Ranks, told: Result, error: Exception | None) -> list[Result]:
