@@ -16,7 +16,7 @@ def main() -> None:
     defer("torch")
     from gnndrive.host.process import run  # numpy, the C core and much else
 
-    run(int(sys.argv[1]), sys.argv[2])
+    sys.exit(run(int(sys.argv[1]), sys.argv[2]))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,9 @@ from gnndrive.host.wire import Wire, peer_credentials
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pyg.shared_store import PublishedStore, publish
 from gnndrive.store.reader import Store
+
+HELLO_S = 10.0  # how long a client may take to say what it needs, or to leave once it is refused
+RETRY_S = 1.0  # how long no client is accepted after the system has refused to
 
 
 @dataclass(eq=False)
@@ -81,7 +85,15 @@ class _Client:
     def _ended(self, error: Exception | None) -> None:
         if isinstance(error, ProtocolError):
             self._service.report(f"process {self.pid} was disconnected: {error}")
+        elif error is not None and not isinstance(error, OSError):
+            self._service.failed(error)
         self._service.leave(self)
+
+    def expire(self, why: str) -> None:
+        """Disconnect the client if it is in no group."""
+        if self.ranks is None and not self.wire.closed:
+            self.wire.close()
+            self._ended(ProtocolError(why))
 
 
 class Service:
@@ -95,6 +107,7 @@ class Service:
 
     Attributes:
         ended: set when the last client has left, unless the service stays; or after `drain`.
+        failures: errors of the service itself, such as a broken invariant; they are reported.
     """
 
     def __init__(
@@ -105,6 +118,7 @@ class Service:
         self._listener, self._stays = listener, stays
         self._graphs: dict[str, PublishedStore] = {}  # by topology
         self.ended = asyncio.Event()
+        self.failures: list[BaseException] = []
         self._clients: set[_Client] = set()
         self._groups: dict[str, _Ranks] = {}
         self._ended_groups: set[str] = set()
@@ -112,7 +126,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         listener.setblocking(False)
-        self._loop.add_reader(listener, self._accept)
+        self._listen()
 
     # ---- clients ----
 
@@ -121,12 +135,27 @@ class Service:
             sock, _ = self._listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
+        except OSError as error:  # too many files are open: those who wait stay in the queue
+            self.report(f"no client can connect for {RETRY_S:.0f} s: {error}")
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(RETRY_S, self._listen)
+            return
         _, uid = peer_credentials(sock)
         if uid != os.geteuid():
             self.report(f"user {uid} was refused: only user {os.geteuid()} may connect")
             sock.close()
             return
-        self._clients.add(_Client(self, sock))
+        client = _Client(self, sock)
+        self._clients.add(client)
+        self._loop.call_later(HELLO_S, self._expect_hello, client)
+
+    def _listen(self) -> None:
+        with contextlib.suppress(ValueError, OSError):  # it was closed meanwhile
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _expect_hello(self, client: _Client) -> None:
+        if not client.said_hello:
+            client.expire("it did not say what it needs")
 
     def enter(self, client: _Client, text: Mapping[str, Any]) -> None:
         """A client has said hello: welcome it, or refuse it."""
@@ -140,6 +169,7 @@ class Service:
                 welcome, fds = await self._admit(client, hello)
         except Exception as error:  # the client's settings, or this machine's memory
             client.wire.send(Message(Kind.REFUSED, text=error_text(error)))
+            self._loop.call_later(HELLO_S, client.expire, "it was refused, and stayed")
             if not isinstance(error, GNNDriveError):
                 self.report(f"process {client.pid} was refused: {error!r}")
             if hello is not None and hello.group in self._groups:
@@ -269,10 +299,21 @@ class Service:
             self._loop.remove_reader(self._listener)
         self._listener.close()
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """Something went wrong in the service itself."""
+        self.failures.append(error)
+        self.report("".join(traceback.format_exception(error)))
 
 
 def _check_same(hello: Hello, first: Hello) -> None:

@@ -42,9 +42,10 @@ class Wire:
 
     Args:
         sock: the connected socket, which this object closes.
-        receive: called with each message; if it raises ProtocolError, the connection ends.
-        ended: called once, when the connection has ended and `close` was not called: with the
-            ProtocolError or OSError that ended it, or None if the peer has closed its end.
+        receive: called with each message; if it raises, the connection ends.
+        ended: called once, when the connection has ended and `close` was not called: with the error
+            that ended it, such as a ProtocolError or OSError, or None if the peer has closed its
+            end.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Wire:
                 self._receive(Message.decode(data))
             except (BlockingIOError, InterruptedError):
                 return
-            except (ProtocolError, OSError) as error:
+            except Exception as error:
                 self._end(error)
                 return
 
@@ -110,6 +111,7 @@ class Wire:
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._sock)
-        self._loop.remove_writer(self._sock)
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._sock)
+            self._loop.remove_writer(self._sock)
         self._sock.close()
