@@ -80,6 +80,7 @@ class RemoteBuffer:
         self, tables: Mapping[str, RemoteTable], arena: Arena, send: Callable[[Message], object]
     ) -> None:
         self.tables, self._arena, self.send = dict(tables), arena, send
+        self._counters = arena.counters
         self._free = list(range(arena.shape.places))
         self._batches: dict[tuple[int, int], RemoteTicket] = {}
         self._without_place: dict[tuple[int, int], RemoteTicket] = {}
@@ -281,8 +282,13 @@ class RemoteBuffer:
 
     def stats(self) -> Counter[str]:
         """The service's counters, for all ranks of this host together."""
-        counted = zip(COUNTERS, self._arena.counters, strict=True)
+        counted = zip(COUNTERS, self._counters, strict=True)
         return Counter({name: int(count) for name, count in counted})
+
+    def close(self) -> None:
+        """Use the arena no more, so that its memory can be freed."""
+        self._counters = self._counters.copy()
+        del self._arena
 
 
 class RemoteLease:

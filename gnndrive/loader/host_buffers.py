@@ -143,4 +143,5 @@ class HostBuffers:
         """See `Buffers.close`; the rank leaves its group."""
         assert not self._lent, "its memory is in use"
         await self._connection.aclose()
+        self._buffer.close()
         self._memory.close()
