@@ -1,0 +1,234 @@
+"""What ranks do in `test_*.py` of this folder: functions that `starter.py` runs in each rank."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+import gnndrive
+from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.host.connection import Connection
+
+SIZE = 16
+DIFFERING: tuple[tuple[str, Any, Any], ...] = (
+    ("memory", "40MB", "50MB"), ("buffer", "100KB", "90KB"), ("num_neighbors", [4, 3], [4, 2]),
+    ("io_depth", 32, 64), ("extractors", 2, 3), ("policy", "lru", "belady"),
+    ("topology", "mmap", "resident"), ("host_service", True, False),
+)  # fmt: skip
+"""Arguments in which ranks must not differ, each with two values."""
+
+
+class Rank:
+    """This rank.
+
+    Attributes:
+        number, world: which rank, of how many.
+        folder: of this run.
+    """
+
+    def __init__(self, number: int, world: int, folder: Path) -> None:
+        self.number, self.world, self.folder = number, world, folder
+
+    def everyone(self, told: Any) -> list[Any]:
+        """What all ranks tell, by rank."""
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, told)
+        return found
+
+
+def loader(store: str | Store, links: bool = False, **arguments: Any) -> NeighborLoader:
+    """A loader whose ranks share what they can."""
+    opened = gnndrive.open(store) if isinstance(store, str) else store
+    given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": SIZE, "shuffle": True}
+    given |= {"seed": 5, "buffer": "100KB", "ranks": True, "host_service": True}
+    kind: Any = LinkNeighborLoader if links else NeighborLoader
+    made: NeighborLoader = kind(opened, **(given | arguments))
+    return made
+
+
+def digest(batch: Any) -> str:
+    """A text that two batches share if their content is the same, bit for bit."""
+    return sha256(b"".join(_bytes(batch.to_dict()))).hexdigest()
+
+
+def _bytes(value: Any) -> Iterator[bytes]:
+    if isinstance(value, Mapping):
+        for key in sorted(value, key=repr):
+            yield repr(key).encode()
+            yield from _bytes(value[key])
+    elif isinstance(value, torch.Tensor):
+        yield value.contiguous().numpy().tobytes()
+    else:
+        yield repr(value).encode()
+
+
+def services() -> list[int]:
+    """The process ids of the host services that this rank has started and that run."""
+    children = psutil.Process().children()
+    return [each.pid for each in children if "gnndrive.host" in each.cmdline()]
+
+
+def after_step(rank: Rank) -> None:
+    """What data parallel training does after each step: wait for all ranks."""
+    dist.barrier()
+
+
+def refused(start: Callable[[], object]) -> str:
+    """The message of the ConfigError that `start` raises."""
+    try:
+        start()
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
+@contextmanager
+def replaced(thing: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute has another value within the `with` block."""
+    before = getattr(thing, name)
+    setattr(thing, name, value)
+    try:
+        yield
+    finally:
+        setattr(thing, name, before)
+
+
+@contextmanager
+def limited(limit: int, most: int | None) -> Iterator[None]:
+    """This process, and those that it starts, have a limit within the `with` block."""
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (soft if most is None else most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(limit, (soft, hard))
+
+
+def left_behind() -> list[str]:
+    """What this process still has of host services that have ended: descriptors, mappings, threads
+    and records of ended processes."""
+    for thread in threading.enumerate():
+        if thread.name == "gnndrive-service":
+            thread.join()
+    gc.collect()
+    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    found = [each for each in (*links, *maps) if "gnndrive-" in each]
+    return found + [str(child) for child in psutil.Process().children()]
+
+
+# ---- programs
+
+
+def several(rank: Rank, asked: list[dict[str, Any]]) -> list[list[str]]:
+    """An epoch of each of several loaders, of which `asked` has the arguments."""
+    found = []
+    for arguments in asked:
+        with loader(**arguments) as made:
+            found.append([digest(batch) for batch in made])
+            assert made.stats()["engine"] == "host service"
+    return found
+
+
+def much(rank: Rank, store: str) -> dict[str, Any]:
+    """Two loaders of one run, in many ways; what they yield, by what it is called."""
+    opened, found = gnndrive.open(store), dict[str, Any]()
+    # A second store object, as a script may open one for validation.
+    with loader(opened) as train, loader(store, shuffle=False, input_nodes=range(50)) as valid:
+        found["train"], found["valid"] = [], []
+        for epoch in range(2):
+            found["train"].append([])
+            for batch in train:
+                found["train"][epoch].append(digest(batch))
+                after_step(rank)
+            found["valid"].append([digest(batch) for batch in valid])
+        # Each rank leaves the epoch somewhere else.
+        found["broken off"] = [digest(batch) for batch in islice(train, 1 + rank.number)]
+        iterator = iter(train)
+        first = digest(next(iterator))
+        found["second iterator"] = refused(lambda: iter(train))
+        found["first iterator"] = [first, *map(digest, iterator)]
+        iterator = iter(train)
+        found["begun"] = [digest(next(iterator)) for _ in range(2)]
+        state = train.state_dict()
+        iterator.close()
+    with loader(opened) as resumed:
+        resumed.load_state_dict(state)
+        found["resumed"] = [digest(batch) for batch in resumed]
+    return found
+
+
+def differing(rank: Rank, store: str, other: str) -> list[str]:
+    """The last rank has one other argument, and then another; the errors that this rank gets."""
+    last = rank.number == rank.world - 1
+    found = []
+    for name, usual, of_last in (*DIFFERING, ("store", store, other)):
+        with loader(**{"store": store, name: of_last if last else usual}) as made:
+            found.append(refused(partial(iter, made)))
+            assert not made.stats(), "nothing was started"
+    return found
+
+
+def never_starting(rank: Rank, store: str) -> list[str]:
+    """The first rank's service cannot start, for one reason after another; the errors that this
+    rank gets. In the end the service starts."""
+    found = []
+    moved = Path(store).with_suffix(".moved")
+    with loader(store) as made:
+        for executable in ("/nonexistent/python", "/etc/passwd", "/bin/false", ""):
+            with replaced(sys, "executable", executable):
+                found.append(refused(lambda: iter(made)))
+        for limit, most in ((resource.RLIMIT_FSIZE, 4096), (resource.RLIMIT_AS, 20 << 20)):
+            with limited(limit, most if rank.number == 0 else None):
+                found.append(refused(lambda: iter(made)))
+        rank.everyone(None)
+        if rank.number == 0:
+            Path(store).rename(moved)
+        rank.everyone(None)
+        found.append(refused(lambda: iter(made)))
+        if rank.number == 0:
+            moved.rename(store)
+        rank.everyone(None)
+        wait = Connection.wait
+
+        def wait_with_few_files(connection: Connection) -> None:
+            used = len(os.listdir("/proc/self/fd"))
+            with limited(resource.RLIMIT_NOFILE, used + 1 if rank.number == 1 else None):
+                wait(connection)
+
+        with replaced(Connection, "wait", wait_with_few_files):
+            found.append(refused(lambda: iter(made)))
+        assert len(list(made)) == len(made)
+    return found
+
+
+# ---- running them
+
+
+def run(program: str, number: int, world: int, folder: Path, given: dict[str, Any]) -> Any:
+    """Run a program as rank `number`."""
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(world)
+    rendezvous, limit = f"file://{folder}/rendezvous", timedelta(minutes=2)
+    dist.init_process_group("gloo", rendezvous, limit, rank=number, world_size=world)
+    try:
+        result = globals()[program](Rank(number, world, folder), **given)
+    finally:
+        dist.destroy_process_group()
+    assert left_behind() == []
+    return result

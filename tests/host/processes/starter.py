@@ -1,0 +1,146 @@
+"""Starts ranks as processes: `Starter` in the test, and the process that forks the ranks for it.
+
+A process that imports PyTorch and gnndrive takes three seconds, so one does that once, and each
+rank is forked from it: `starter.py` itself, which has no threads. Ranks have a group of
+torch.distributed over files, and a process group of the system for themselves, as those that a
+terminal starts. Each rank runs a function of `programs.py`.
+
+The forking process adopts the orphans of its ranks, that is host services whose rank has ended, so
+that it knows when everything that a run started has ended, and how.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tests.project_files import ROOT
+
+LIMIT_S = 120  # against processes that never end
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run of several ranks, all processes of which have ended.
+
+    Attributes:
+        results: what each rank's function returned; None: it did not return.
+        statuses: the exit status of each rank; −N: signal N has killed it.
+        orphans: the exit statuses of other processes that outlived their parents.
+        outputs: what each rank, and the processes that it started, have printed.
+    """
+
+    results: list[Any]
+    statuses: list[int]
+    orphans: list[int]
+    outputs: list[str]
+
+
+class Starter:
+    """Runs ranks; a context manager."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, env=environment, cwd=ROOT,
+        )  # fmt: skip
+
+    def __enter__(self) -> Starter:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.communicate(timeout=LIMIT_S)
+
+    def run(self, program: str, world: int, folder: Path, **arguments: Any) -> Ended:
+        """Run a function of `programs.py` in each of `world` ranks, until all processes have ended.
+
+        Args:
+            program: the function's name.
+            world: how many ranks.
+            folder: where they leave what they print and return.
+            arguments: the function's, which JSON can hold.
+        """
+        asked = {"program": program, "world": world, "folder": str(folder), "given": arguments}
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
+            outputs = [path.read_text() for path in sorted(folder.glob("output-*"))]
+            raise AssertionError("\n".join(["the processes do not end", *outputs]))
+        ended: Mapping[str, Any] = json.loads(self._process.stdout.readline())
+        results = [folder / f"result-{rank}" for rank in range(world)]
+        return Ended(
+            [json.loads(path.read_text()) if path.exists() else None for path in results],
+            ended["ranks"],
+            ended["orphans"],
+            [(folder / f"output-{rank}").read_text() for rank in range(world)],
+        )
+
+
+# ---- the process that forks ranks
+
+
+def main() -> None:
+    """Run ranks for a `Starter`, as often as it asks."""
+    programs = import_module("tests.host.processes.programs")
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    gc.freeze()  # ranks share this memory as long as no collection of theirs writes into it
+    for line in sys.stdin:
+        asked = json.loads(line)
+        ranks: list[int] = []
+        for rank in range(asked["world"]):
+            process = os.fork()
+            if process == 0:
+                _be_rank(programs, rank, asked)
+            ranks.append(process)
+            os.setpgid(process, ranks[0])
+        statuses = dict(_ended_children())
+        others = [status for process, status in statuses.items() if process not in ranks]
+        print(json.dumps({"ranks": [statuses[each] for each in ranks], "orphans": others}))
+        sys.stdout.flush()
+
+
+def _ended_children() -> Any:
+    while True:
+        try:
+            process, status = os.wait()
+        except ChildProcessError:
+            return
+        yield process, os.waitstatus_to_exitcode(status)
+
+
+def _be_rank(programs: Any, rank: int, asked: Mapping[str, Any]) -> None:
+    """Run a rank's function in this forked child, and exit as a script does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    folder = Path(asked["folder"])
+    output = os.open(folder / f"output-{rank}", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, empty), (1, output), (2, output)):
+        os.dup2(source, target)
+    os.close(output)
+    os.close(empty)
+    try:
+        result = programs.run(asked["program"], rank, asked["world"], folder, asked["given"])
+        (folder / f"result-{rank}").write_text(json.dumps(result))
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    main()

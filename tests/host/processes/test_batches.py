@@ -1,0 +1,63 @@
+"""Ranks that share a feature buffer yield one process's batches, bit for bit, however they go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnndrive import Store
+from tests.host.processes import programs
+from tests.host.processes.starter import Starter
+
+
+def alone(store: Store, epochs: int = 1, **arguments: Any) -> list[list[str]]:
+    """What one process yields."""
+    given: dict[str, Any] = {"ranks": None, "host_service": "auto", **arguments}
+    with programs.loader(store, **given) as loader:
+        return [[programs.digest(batch) for batch in loader] for _ in range(epochs)]
+
+
+def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
+    """What each of `world` ranks yields of an epoch of which `done` batches are done."""
+    steps = -(-(len(whole) - done) // world)
+    padded = [whole[(done + at) % len(whole)] for at in range(steps * world)]
+    return [padded[rank::world] for rank in range(world)]
+
+
+def test_two_ranks_in_many_ways(starter: Starter, store: Store, tmp_path: Path) -> None:
+    ended = starter.run("much", 2, tmp_path, store=str(store.path))
+    assert ended.statuses == [0, 0], ended.outputs
+    assert ended.outputs == ["", ""]
+    train = alone(store, 6)
+    valid = alone(store, 2, shuffle=False, input_nodes=range(50))
+    for rank, found in enumerate(ended.results):
+
+        def of_rank(whole: list[str], done: int = 0, rank: int = rank) -> list[str]:
+            return dealt(whole, 2, done)[rank]
+
+        assert found["train"] == [of_rank(epoch) for epoch in train[:2]]
+        assert found["valid"] == [of_rank(epoch) for epoch in valid]
+        assert found["broken off"] == of_rank(train[2])[: 1 + rank]
+        assert found["first iterator"] == of_rank(train[3])
+        assert "another iterator" in found["second iterator"]
+        # The second iterator has begun the epoch before this one.
+        assert found["begun"] == of_rank(train[5])[:2]
+        assert found["resumed"] == of_rank(train[5], done=4)
+
+
+@pytest.mark.parametrize("world", [3, 4])
+def test_several_tables_and_seed_edges(
+    starter: Starter, store: Store, of_types: Store, tmp_path: Path, world: int
+) -> None:
+    typed = {"input_nodes": "paper", "buffer": "60KB"}
+    links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
+    asked = [{"store": str(of_types.path), **typed}, {"store": str(store.path), **links}]
+    ended = starter.run("several", world, tmp_path, asked=asked)
+    assert ended.statuses == [0] * world, ended.outputs
+    whole = [*alone(of_types, **typed), *alone(store, **links)]
+    assert ended.results == [
+        [dealt(epoch, world)[rank] for epoch in whole] for rank in range(world)
+    ]
