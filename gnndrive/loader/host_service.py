@@ -97,9 +97,10 @@ class _Told:
 
     @property
     def needs(self) -> dict[str, Any]:
-        """What has to be the same on all ranks, by what it is called in an error."""
+        """What has to be the same on all ranks, by what it is called in an error. Without
+        `memory=`, ranks may find other memory free, and choose other topologies and slots."""
         buffer = {name: value for name, value in (self.buffer or {}).items() if name != "slots"}
-        return {**self.arguments, "the topology": self.topology, **buffer}
+        return {**self.arguments, **buffer}
 
 
 def join_host_service(
