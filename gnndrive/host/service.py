@@ -317,8 +317,8 @@ class Service:
 
 
 def _check_same(hello: Hello, first: Hello) -> None:
-    """Check that a rank needs what the first rank of its group needs. Each rank may have found other
-    memory free: of the slots, the first rank's numbers count, and topologies may differ.
+    """Check that a rank needs what the first rank of its group needs. Each rank may have found
+    other memory free: of the slots the first rank's numbers count, and topologies may differ.
 
     Raises:
         ConfigError: something differs.
@@ -327,15 +327,8 @@ def _check_same(hello: Hello, first: Hello) -> None:
     for each in (mine, others):
         buffer = each["buffer"]
         each.update({f"buffer's {name}": value for name, value in (buffer or {}).items()})
-        each.update(
-            {
-                "buffer": buffer is not None,
-                "rank": 0,
-                "name": "",
-                "topology": "",
-                "buffer's slots": 0,
-            }
-        )
+        each.update({"buffer": buffer is not None, "buffer's slots": None})
+        each.update(dict.fromkeys(("rank", "name", "topology")))
     differing = [
         f"{name} is {mine.get(name)!r:.200} and {others.get(name)!r:.200}"
         for name in mine | others
