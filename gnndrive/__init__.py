@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gnndrive.store.reader import Store, open
     from gnndrive.store.writer import StoreWriter
 
+import_module("gnndrive.common")  # refuses other systems than Linux
 __version__ = version("gnndrive")
 
 __all__ = [

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from gnndrive.common.array_pool import Allocate
@@ -130,7 +130,7 @@ def join_host_service(
         told = _Told(host_identity(), arguments, topology, needed)
     except Exception as caught:
         error = caught
-    everyone = _all_or_none(ranks, told, error)
+    everyone = [_Told(**each) for each in _all_or_none(ranks, asdict(told), error)]
     assert settings is not None
     check_same([each.needs for each in everyone])
     if buffer is None and not topology:

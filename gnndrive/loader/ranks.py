@@ -113,7 +113,7 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
     """
     split = sampler_ranks(batch_sampler)
     if split is not None:
-        return Ranks(*split, "sampler", None if argument is None else _group(argument))
+        return Ranks(*split, "sampler", None if argument is None else _group(argument, split))
     if argument is not None and batch_sampler is not None:
         raise ConfigError(
             f"ranks={argument!r} deals the batches that the loader draws, and sampler= or "
@@ -135,18 +135,20 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
                 "first used"
             )
         return Ranks(dealt_by="loader")
-    group = _group(argument)
+    group = distributed.group.WORLD if argument is True else argument
     rank, world = distributed.get_rank(group), distributed.get_world_size(group)
     return Ranks(rank, world, "loader", group if world > 1 else None)
 
 
-def _group(argument: Any) -> Any:
-    """The process group that `ranks=` says; None: there is none yet, or no other rank."""
+def _group(argument: Any, split: tuple[int, int]) -> Any:
+    """The process group that `ranks=` says, for a sampler that splits by (rank, number of ranks);
+    None: there is none yet, there is no other rank, or the sampler splits by other ranks."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     group = distributed.group.WORLD if argument is True else argument
-    return group if distributed.get_world_size(group) > 1 else None
+    found = distributed.get_rank(group), distributed.get_world_size(group)
+    return group if found == split and split[1] > 1 else None
 
 
 def checked_ranks(argument: Any) -> Any:

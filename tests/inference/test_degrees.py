@@ -21,6 +21,7 @@ def test_the_memory_of_counting(loops: bool, tmp_path: Path):
     data = Data(x=torch.zeros(count, 1), edge_index=edges)
     store = gnndrive.from_data(data, tmp_path / "graph.gnn")
     normaliser = Normaliser([GCNConv(1, 1)], store.all_edges(), None)
+    assert store.index_pointers[-1] == 5000  # read at the first use, and counted apart
     tracemalloc.start()
     try:
         root = normaliser._count(None, loops, 1.0)

@@ -281,11 +281,11 @@ def test_closing_from_within_a_start(
     starting, other = make(), make()
     next(iter(other))
 
-    def interrupted(*arguments: Any) -> Runtime:
+    def interrupted(*arguments: Any, **more: Any) -> Runtime:
         monkeypatch.undo()
         other.close()
         starting.close()
-        return Runtime(*arguments)
+        return Runtime(*arguments, **more)
 
     monkeypatch.setattr("gnndrive.loader.store_loader.Runtime", interrupted)
     with pytest.raises(ClosedError):
@@ -300,7 +300,7 @@ def test_an_interrupt_right_after_the_engines_have_started(
 
     def interrupted(loop_thread: LoopThread, doing: Any, discard: Any = None) -> Any:
         done = call(loop_thread, doing, discard)
-        if doing.__name__ == "_start_engine":
+        if doing.__name__ == "_start_buffers":
             monkeypatch.undo()
             raise KeyboardInterrupt
         return done

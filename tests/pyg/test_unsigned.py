@@ -77,11 +77,11 @@ def test_planned_reads_deliver_them(
     fetched: list[str] = []
     made = Runtime.__init__
 
-    def all_fetched(self: Runtime, store: Store, settings: Any, *rest: Any) -> None:
+    def all_fetched(self: Runtime, store: Store, settings: Any, **rest: Any) -> None:
         names = ("nodes/year", "nodes/y", "edges/small")
         object.__setattr__(settings.plan, "fetched", names)
         fetched.extend(names)
-        made(self, store, settings, *rest)
+        made(self, store, settings, **rest)
 
     monkeypatch.setattr(Runtime, "__init__", all_fetched)
     with NeighborLoader(store, [4, 4], batch_size=16, buffer="1MB") as loader:

@@ -68,6 +68,9 @@ def test_a_sampler_that_splits_deals(in_group: Group) -> None:
         assert found == Ranks(1, 3, "sampler")
         assert resolve_ranks(argument, SPLITS_ITSELF) == Ranks(2, 4, "sampler")
         assert found.exchange("told") == ["told"], "nothing is exchanged"
+    same = SimpleNamespace(sampler=SimpleNamespace(rank=1, num_replicas=2))
+    assert resolve_ranks(None, same) == Ranks(1, 2, "sampler")
+    assert resolve_ranks(in_group, same) == Ranks(1, 2, "sampler", in_group), "to share a buffer"
 
 
 def test_ranks_and_a_sampler_that_does_not_split_exclude_each_other(
