@@ -12,8 +12,6 @@ from gnndrive.host.service import Service
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
-NOBODY_S = 60.0  # how long the first client is waited for
-
 
 async def serve(listener: socket.socket, store: Store) -> bool:
     """Serve a store until the last client has left; returns whether nothing went wrong here."""
@@ -24,7 +22,6 @@ async def serve(listener: socket.socket, store: Store) -> bool:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.drain)
-    loop.call_later(NOBODY_S, service.end_if_unused)
     await service.ended.wait()
     await service.aclose()
     return not service.failures

@@ -29,29 +29,49 @@ def host_identity() -> str:
     return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
 
 
-def start_service(store: Path) -> str:
-    """Start a service for the store in the folder `store`; it ends when its last client has left.
+class Listener:
+    """A socket that listens, and no process that accepts yet; a context manager that closes it.
 
-    Returns:
-        Its name, for `connection.connect`.
+    A rank connects to it before it calls `start_service`, so that the service has a client from its
+    start: it ends even if the rank dies before it.
+
+    Attributes:
+        name: for `Connection`.
 
     Raises:
-        ConfigError: the system refuses to start a process or a thread, or to open a socket.
+        ConfigError: this process may open no more files.
     """
-    if not sys.executable:
-        raise ConfigError(
-            "the host service cannot be started, because this process does not know its Python "
-            f"(sys.executable is empty): {SEPARATE}"
-        )
-    name = secrets.token_hex(16)
-    with named_limit(), new_socket() as listener:
-        listener.bind(abstract_name(name))
-        listener.listen(BACKLOG)
-        command = [sys.executable, "-m", "gnndrive.host", str(listener.fileno())]
+
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(16)
+        with named_limit():
+            self._sock = new_socket()
+        self._sock.bind(abstract_name(self.name))
+        self._sock.listen(BACKLOG)
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._sock.close()
+
+    def start_service(self, store: Path) -> None:
+        """Start a service for the store in the folder `store`, which accepts the clients of this
+        socket; it ends when its last client has left.
+
+        Raises:
+            ConfigError: the system refuses to start a process or a thread.
+        """
+        if not sys.executable:
+            raise ConfigError(
+                "the host service cannot be started, because this process does not know its Python "
+                f"(sys.executable is empty): {SEPARATE}"
+            )
+        command = [sys.executable, "-m", "gnndrive.host", str(self._sock.fileno()), str(store)]
         try:
             process = subprocess.Popen(
-                [*command, str(store)], stdin=subprocess.DEVNULL, stdout=sys.__stderr__,
-                env=_environment(), pass_fds=[listener.fileno()], start_new_session=True, cwd="/",
+                command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, env=_environment(),
+                pass_fds=[self._sock.fileno()], start_new_session=True, cwd="/",
             )  # fmt: skip
         except OSError as error:
             raise ConfigError(
@@ -59,12 +79,12 @@ def start_service(store: Path) -> str:
             ) from error
         try:
             # Else the system keeps a record of the ended process as long as this one runs.
-            threading.Thread(target=process.wait, name="gnndrive-service", daemon=True).start()
-        except RuntimeError:
+            with named_limit():
+                threading.Thread(target=process.wait, name="gnndrive-service", daemon=True).start()
+        except ConfigError:
             process.kill()
             process.wait()
             raise
-    return name
 
 
 def _environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ from gnndrive.common.plugins import name_of
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello
-from gnndrive.host.start import SEPARATE, host_identity, start_service
+from gnndrive.host.start import SEPARATE, Listener, host_identity
 from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_buffers import HostBuffers
 from gnndrive.loader.ranks import Ranks, check_same
@@ -144,8 +144,8 @@ def join_host_service(
 def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | None:
     """Start a service on each host that has several ranks, and connect to it.
 
-    The first rank of a host connects before it tells the others the service's name: if it dies,
-    the service ends by itself. No rank goes on before all of them are welcome, so a rank that dies
+    The first rank of a host is the service's client before it starts it, so that the service ends
+    if that rank dies. No rank goes on before all of them are welcome, so a rank that dies
     or is refused meanwhile is an error on all of them.
 
     Raises:
@@ -163,8 +163,10 @@ def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | No
 
         try:
             if len(hello.ranks) > 1 and ranks.rank == first:
-                name = start_service(store.path)
-                connection = connect()
+                with Listener() as listener:
+                    name = listener.name
+                    connection = connect()
+                    listener.start_service(store.path)
         except Exception as caught:
             error = _why_not(caught)
         name = _all_or_none(ranks, name, error)[first]
