@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -215,20 +214,3 @@ def never_starting(rank: Rank, store: str) -> list[str]:
             found.append(refused(lambda: iter(made)))
         assert len(list(made)) == len(made)
     return found
-
-
-# ---- running them
-
-
-def run(program: str, number: int, world: int, folder: Path, given: dict[str, Any]) -> Any:
-    """Run a program as rank `number`."""
-    torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = str(world)
-    rendezvous, limit = f"file://{folder}/rendezvous", timedelta(minutes=2)
-    dist.init_process_group("gloo", rendezvous, limit, rank=number, world_size=world)
-    try:
-        result = globals()[program](Rank(number, world, folder), **given)
-    finally:
-        dist.destroy_process_group()
-    assert left_behind() == []
-    return result

@@ -3,7 +3,8 @@
 A process that imports PyTorch and gnndrive takes three seconds, so one does that once, and each
 rank is forked from it: `starter.py` itself, which has no threads. Ranks have a group of
 torch.distributed over files, and a process group of the system for themselves, as those that a
-terminal starts. Each rank runs a function of `programs.py`.
+terminal starts. Each rank runs a function of `programs.py` or `deaths.py`, and has nothing of the
+host service left at its end.
 
 The forking process adopts the orphans of its ranks, that is host services whose rank has ended, so
 that it knows when everything that a run started has ended, and how.
@@ -22,12 +23,19 @@ import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+import torch.distributed as dist
+
+from tests.host.processes import programs
 from tests.project_files import ROOT
 
+PACKAGE = "tests.host.processes"
 LIMIT_S = 120  # against processes that never end
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -69,7 +77,7 @@ class Starter:
         """Run a function of `programs.py` in each of `world` ranks, until all processes have ended.
 
         Args:
-            program: the function's name.
+            program: the module and the function.
             world: how many ranks.
             folder: where they leave what they print and return.
             arguments: the function's, which JSON can hold.
@@ -79,6 +87,8 @@ class Starter:
         assert self._process.stdout is not None
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
+            for each in psutil.Process(self._process.pid).children(recursive=True):
+                each.kill()
             outputs = [path.read_text() for path in sorted(folder.glob("output-*"))]
             raise AssertionError("\n".join(["the processes do not end", *outputs]))
         ended: Mapping[str, Any] = json.loads(self._process.stdout.readline())
@@ -96,7 +106,7 @@ class Starter:
 
 def main() -> None:
     """Run ranks for a `Starter`, as often as it asks."""
-    programs = import_module("tests.host.processes.programs")
+    import_module(f"{PACKAGE}.deaths")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # ranks share this memory as long as no collection of theirs writes into it
     for line in sys.stdin:
@@ -105,7 +115,7 @@ def main() -> None:
         for rank in range(asked["world"]):
             process = os.fork()
             if process == 0:
-                _be_rank(programs, rank, asked)
+                _be_rank(rank, asked)
             ranks.append(process)
             os.setpgid(process, ranks[0])
         statuses = dict(_ended_children())
@@ -123,7 +133,7 @@ def _ended_children() -> Any:
         yield process, os.waitstatus_to_exitcode(status)
 
 
-def _be_rank(programs: Any, rank: int, asked: Mapping[str, Any]) -> None:
+def _be_rank(rank: int, asked: Mapping[str, Any]) -> None:
     """Run a rank's function in this forked child, and exit as a script does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = Path(asked["folder"])
@@ -134,12 +144,27 @@ def _be_rank(programs: Any, rank: int, asked: Mapping[str, Any]) -> None:
     os.close(output)
     os.close(empty)
     try:
-        result = programs.run(asked["program"], rank, asked["world"], folder, asked["given"])
+        result = _run(asked["program"], rank, asked["world"], folder, asked["given"])
         (folder / f"result-{rank}").write_text(json.dumps(result))
     except Exception:
         traceback.print_exc()
         sys.exit(1)
     sys.exit()
+
+
+def _run(program: str, number: int, world: int, folder: Path, given: dict[str, Any]) -> Any:
+    torch.set_num_threads(1)
+    os.environ["LOCAL_WORLD_SIZE"] = str(world)
+    rendezvous, limit = f"file://{folder}/rendezvous", timedelta(minutes=2)
+    dist.init_process_group("gloo", rendezvous, limit, rank=number, world_size=world)
+    module, name = program.split(".")
+    rank = programs.Rank(number, world, folder)
+    try:
+        result = getattr(import_module(f"{PACKAGE}.{module}"), name)(rank, **given)
+    finally:
+        dist.destroy_process_group()
+    assert programs.left_behind() == []
+    return result
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def dealt(whole: Sequence[str], world: int, done: int = 0) -> list[list[str]]:
 
 
 def test_two_ranks_in_many_ways(starter: Starter, store: Store, tmp_path: Path) -> None:
-    ended = starter.run("much", 2, tmp_path, store=str(store.path))
+    ended = starter.run("programs.much", 2, tmp_path, store=str(store.path))
     assert ended.statuses == [0, 0], ended.outputs
     assert ended.outputs == ["", ""]
     train = alone(store, 6)
@@ -55,7 +55,7 @@ def test_several_tables_and_seed_edges(
     typed = {"input_nodes": "paper", "buffer": "60KB"}
     links = {"links": True, "num_neighbors": [3], "neg_sampling": "binary", "batch_size": 200}
     asked = [{"store": str(of_types.path), **typed}, {"store": str(store.path), **links}]
-    ended = starter.run("several", world, tmp_path, asked=asked)
+    ended = starter.run("programs.several", world, tmp_path, asked=asked)
     assert ended.statuses == [0] * world, ended.outputs
     whole = [*alone(of_types, **typed), *alone(store, **links)]
     assert ended.results == [

@@ -22,7 +22,9 @@ def test_a_rank_with_other_arguments(starter: Starter, store: Store, tmp_path: P
         Data(x=torch.zeros(330, 8), edge_index=torch.zeros(2, 5, dtype=torch.int64)),
         tmp_path / "other.gnn",
     )
-    ended = starter.run("differing", 2, tmp_path, store=str(store.path), other=str(other.path))
+    ended = starter.run(
+        "programs.differing", 2, tmp_path, store=str(store.path), other=str(other.path)
+    )
     assert ended.statuses == [0, 0], ended.outputs
     assert ended.outputs == ["", ""]
     assert ended.results[0] == ended.results[1]
@@ -37,7 +39,7 @@ def test_a_rank_with_other_arguments(starter: Starter, store: Store, tmp_path: P
 
 def test_a_service_that_cannot_start(starter: Starter, store: Store, tmp_path: Path) -> None:
     copy = shutil.copytree(store.path, tmp_path / "copy.gnn")
-    ended = starter.run("never_starting", 2, tmp_path, store=str(copy))
+    ended = starter.run("programs.never_starting", 2, tmp_path, store=str(copy))
     assert ended.statuses == [0, 0], ended.outputs
     assert "cannot open its store" in ended.outputs[0]
     reasons = [
