@@ -43,6 +43,7 @@ class FeatureBuffer:
         tables: by name; a batch needs rows of some of them.
         part_rows: a sweep of more rows than this is admitted in parts of about this many missing
             rows.
+        buffers: feature buffers on this host that divide the user's `buffer=`, for messages.
 
     Attributes:
         tables: the same.
@@ -51,8 +52,11 @@ class FeatureBuffer:
         watchers: leases whose `ready` waits until their rows are valid or failed.
     """
 
-    def __init__(self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS) -> None:
+    def __init__(
+        self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS, buffers: int = 1
+    ) -> None:
         self.tables = dict(tables)
+        self._refuse = partial(raise_refusal, self.tables, buffers)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
         # The tickets at the head of the queue that are being admitted in parts.
@@ -232,9 +236,7 @@ class FeatureBuffer:
         """Begin to admit in parts a sweep that is larger than one part."""
         sweep = tickets[0].sweep
         assert sweep.rows is not None
-        admission = PartialAdmission(
-            tables, sweep.rows, self._part_rows, partial(raise_refusal, self.tables)
-        )
+        admission = PartialAdmission(tables, sweep.rows, self._part_rows, self._refuse)
         self._partial = tickets, admission
         sweep.try_anew()
         return self._admit_parts(tickets, admission)
@@ -302,7 +304,7 @@ class FeatureBuffer:
             sweep.slots_needed = {name: self.tables[name].available + deficit}
             return False
         if code:
-            raise_refusal(self.tables, name, code, deficit)
+            self._refuse(name, code, deficit)
         return True
 
     # ---- fetches ----

@@ -11,11 +11,14 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import check
 
 
-def raise_refusal(tables: Mapping[str, RowTable], name: str, code: int, deficit: int) -> None:
+def raise_refusal(
+    tables: Mapping[str, RowTable], buffers: int, name: str, code: int, deficit: int
+) -> None:
     """Raise the error that the answer of a table means.
 
     Args:
         tables: the feature buffer's tables, by name.
+        buffers: how many such buffers divide the user's `buffer=`.
         name: the table that answered.
         code, deficit: its answer, see `RowTable.admit`; the code is not -EAGAIN.
 
@@ -33,12 +36,14 @@ def raise_refusal(tables: Mapping[str, RowTable], name: str, code: int, deficit:
         several = len(tables) > 1
         whole = sum((each.slots + several) * each.row_bytes for each in tables.values())
         a_slot = whole / table.slots
-        any_batch = f" ({_budget_text(most * a_slot)} holds any batch)" if most else ""
+        any_batch = f" ({_budget_text(most * a_slot * buffers)} holds any batch)" if most else ""
+        give = f'give it at least buffer="{_budget_text(need * a_slot * buffers)}"'
+        if buffers > 1:
+            give += f" for all {buffers} ranks of this host"
         raise ConfigError(
             f"the feature buffer holds {table.slots:,} rows of {name!r} "
             f"({_budget_text(table.slots * table.row_bytes)}), but a batch needs {need:,}: "
-            f'give it at least buffer="{_budget_text(need * a_slot)}"{any_batch}, '
-            "or a smaller batch_size or num_neighbors"
+            f"{give}{any_batch}, or a smaller batch_size or num_neighbors"
         )
     if code == -errno.ERANGE:
         raise IndexError(f"a row id of {name!r} is out of range: check neighbor_sampler=")

@@ -177,7 +177,7 @@ class BufferPool:
             for table in tables.values():
                 table.memory.close()
             raise
-        return FeatureBuffer(tables)
+        return FeatureBuffer(tables, buffers=self.settings.plan.buffers)
 
     def _make_table(self, plan: TablePlan) -> RowTable:
         """Make a table and the memory of its slots, which is the last to be allocated."""

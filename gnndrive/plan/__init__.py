@@ -1,7 +1,8 @@
 """How much memory a loader uses for what, decided before the first read.
 
 The loader (`loader/assembly.py`) asks for a plan with a `PlanRequest` and makes its runtime by it.
-Only `drawn` reads the graph, through a sampler. In the order in which a loader uses them:
+Only `drawn` reads the graph, through a sampler. A plan is for all ranks of one host. In the order
+in which a loader uses them:
 
 - `drawn`: `draw_batches` samples a few batches, whose sizes say how large a batch is.
 - `request`: `PlanRequest` and the `requirements_of` it.
@@ -14,4 +15,7 @@ Only `drawn` reads the graph, through a sampler. In the order in which a loader 
 - `items`: all uses of memory beside the feature buffer; add new ones there.
 - `slot_split`: `split_slots` divides the feature buffer's memory among its tables.
 - `second_buffer`: the feature buffer of a second live iterator.
+- `packed`: the plan of a loader that replays a pack.
+
+`gnndrive plan` also uses `sketch`, for a graph that is not there, and `scale`, for several hosts.
 """

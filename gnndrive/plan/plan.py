@@ -94,6 +94,11 @@ class Plan:
     shared: bool = False
 
     @property
+    def buffers(self) -> int:
+        """Number of feature buffers on this host."""
+        return 1 if self.shared else self.ranks
+
+    @property
     def slots(self) -> int:
         """Number of rows that the feature buffer holds at once, over all tables."""
         return sum(table.slots for table in self.tables)

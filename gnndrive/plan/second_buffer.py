@@ -30,7 +30,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
     slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables if not each.places)
     own = slot_table_bytes + (0 if plan.device_lines else rows_bytes)
-    host = plan.epoch_bytes + own * (1 if plan.shared else plan.ranks)
+    host = plan.epoch_bytes + plan.buffers * own
     if plan.memory is not None:
         left = plan.memory - plan.host_bytes - others * host
         _check_room(host, left, f"memory={format_size(plan.memory)}", "left", "memory")
