@@ -96,7 +96,10 @@ class RemoteBuffer:
         self._epoch += 1
 
     def end_epoch(self) -> None:
-        """The rank has ended its epoch; the others need not wait for its turns."""
+        """The rank has ended its epoch; the others need not wait for its turns. Batches are left
+        only if the buffer has broken."""
+        for ticket in list(self._without_place.values()):
+            self._give_up(ticket)
         self.send(Message(Kind.END, self._epoch))
 
     # ---- what the stages call ----

@@ -126,7 +126,7 @@ async def two_ranks(
         assert not first.member.places
 
 
-async def some_turns() -> None:
-    """Let everything happen that does not wait for a message."""
-    for _ in range(ANSWER_TURNS_MAX):
+async def some_turns(count: int = ANSWER_TURNS_MAX) -> None:
+    """Let the loop turn; by default so often that everything happens that can happen."""
+    for _ in range(count):
         await asyncio.sleep(0)

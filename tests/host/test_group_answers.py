@@ -42,6 +42,27 @@ def test_batches_of_two_ranks_come_in_the_order_of_their_turns(rows: TableFile) 
     run(main())
 
 
+def test_batches_of_several_ranks_are_read_in_one_sweep(rows: TableFile) -> None:
+    """Rows that both need are loaded once, in one admission; `fits_together` of the buffer decides
+    how many batches a sweep has."""
+
+    async def main() -> None:
+        async with two_ranks(rows, slots=20, part_rows=100) as (simulation, _, first, second):
+            first.announce(np.arange(12), 0, place=0)
+            second.announce(np.arange(4, 16), 0, place=0)
+            first.announce(np.arange(16, 28), 1, place=1)
+            for rank, step in ((second, 0), (first, 0), (first, 1)):
+                rank.say(Kind.JOIN, step)
+            await first.answer(Kind.READY)
+            await second.answer(Kind.READY)
+            await some_turns()
+            stats = simulation.table.stats()
+            assert (stats["admitted"], stats["loads"], stats["repeats"]) == (1, 16, 8)
+            assert not first.heard(Kind.READY, 1), "there is no room for a third one"
+
+    run(main())
+
+
 @pytest.mark.parametrize("wrong", [-1, 200, 2**31, 2**62, -(2**63)])
 @pytest.mark.parametrize("given", [{}, LOOK_AHEAD], ids=["lru", "look-ahead"])
 def test_rows_out_of_range_are_an_error_of_their_batch(

@@ -68,7 +68,7 @@ RULES = [
     Rule(12, dropped.drop_buffer_of_its_own, scenarios.two_epochs_in_one_task, 12, always=Deadlock),
     Rule(13, dropped.drop_drain_before_free, scenarios.closing_waits_for_the_kernel),
     Rule(14, dropped.drop_errors_in_turn, scenarios.failing_epoch_ends),
-    Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well),
+    Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well, 20),
 ]
 
 
