@@ -276,8 +276,10 @@ class Group:
         self._say_left(batch)
 
     def _withdraw(self, batch: Batch) -> None:
-        with suppress(ProtocolError):  # then its rows stay known as wanted, which is harmless
-            self.buffer.withdraw(batch.order, self._rows(batch))
+        rows = dict.fromkeys(self.buffer.tables, _NO_NODES)
+        with suppress(ProtocolError):  # else some rows stay known as wanted, which is harmless
+            rows = self._rows(batch)
+        self.buffer.withdraw(batch.order, rows)
 
     def _say_left(self, batch: Batch) -> None:
         self._forget(batch)

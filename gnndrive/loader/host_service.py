@@ -100,7 +100,8 @@ class _Told:
         """What has to be the same on all ranks, by what it is called in an error. Without
         `memory=`, ranks may find other memory free, and choose other topologies and slots."""
         buffer = {name: value for name, value in (self.buffer or {}).items() if name != "slots"}
-        return {**self.arguments, **buffer}
+        shared = {"what the ranks of a host share": (self.buffer is not None, self.topology != "")}
+        return {**shared, **self.arguments, **buffer}
 
 
 def join_host_service(

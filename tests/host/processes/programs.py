@@ -27,7 +27,7 @@ SIZE = 16
 DIFFERING: tuple[tuple[str, Any, Any], ...] = (
     ("memory", "40MB", "50MB"), ("buffer", "100KB", "90KB"), ("num_neighbors", [4, 3], [4, 2]),
     ("io_depth", 32, 64), ("extractors", 2, 3), ("policy", "lru", "belady"),
-    ("topology", "mmap", "resident"), ("host_service", True, False),
+    ("host_service", True, False),
 )  # fmt: skip
 """Arguments in which ranks must not differ, each with two values."""
 

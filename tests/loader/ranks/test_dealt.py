@@ -23,8 +23,7 @@ from tests.loader.ranks.conftest import AsRank
 from tests.loader.test_composed_strategy import COMPOSED
 from tests.second import Dealt
 
-SIZE, BATCHES = 37, 11
-EPOCHS = 2
+SIZE, BATCHES, EPOCHS = 37, 11, 2
 
 
 @pytest.fixture
@@ -222,19 +221,17 @@ class Gathering:
     """Stands for a process group: rank 0 tells first; each later one gets what all have told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.told: list[Any] = []
-        self.calls = 0
+        self.told, self.calls = list[Any](), 0
         monkeypatch.setattr("torch.distributed.all_gather_object", self)
 
     def __call__(self, everyone: list[Any], told: Any, group: Any = None) -> None:
         assert group is self
-        if not isinstance(told[1], int):  # what the ranks of a host share: nothing here
+        if not isinstance(told[1], int):  # what a host's ranks share: nothing here
             everyone[:] = len(everyone) * [told]
             return
         self.calls += 1
         self.told.append(json.loads(json.dumps(told)))
-        missing = len(everyone) - len(self.told)
-        everyone[:] = [(each, seed) for each, seed in [*self.told, *missing * [self.told[0]]]]
+        everyone[:] = map(tuple, self.told + (len(everyone) - len(self.told)) * self.told[:1])
 
 
 def test_without_a_seed_the_first_ranks_counts(
