@@ -100,7 +100,7 @@ class _Told:
         """What has to be the same on all ranks, by what it is called in an error. Without
         `memory=`, ranks may find other memory free, and choose other topologies and slots."""
         buffer = {name: value for name, value in (self.buffer or {}).items() if name != "slots"}
-        shared = {"what the ranks of a host share": (self.buffer is not None, self.topology != "")}
+        shared = {"whether the ranks of a host share a buffer": self.buffer is not None}
         return {**shared, **self.arguments, **buffer}
 
 
@@ -134,7 +134,7 @@ def join_host_service(
     everyone = [_Told(**each) for each in _all_or_none(ranks, asdict(told), error)]
     assert settings is not None
     check_same([each.needs for each in everyone])
-    if buffer is None and not topology:
+    if all(each.buffer is None and not each.topology for each in everyone):
         return settings, None
     local = tuple(rank for rank, each in enumerate(everyone) if each.host == told.host)
     program = f"{os.path.basename(sys.argv[0]) or 'python'}, process {os.getpid()}"

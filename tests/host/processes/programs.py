@@ -172,6 +172,13 @@ def much(rank: Rank, store: str) -> dict[str, Any]:
     return found
 
 
+def own_topologies(rank: Rank, store: str, in_order: bool) -> list[str]:
+    """Two ranks, one of which has its adjacency in memory, the other on disk."""
+    topology = ("resident", "direct")[rank.number]
+    with loader(store, topology=topology, in_order=in_order) as made:
+        return [digest(batch) for batch in made]
+
+
 def differing(rank: Rank, store: str, other: str) -> list[str]:
     """The last rank has one other argument, and then another; the errors that this rank gets."""
     last = rank.number == rank.world - 1

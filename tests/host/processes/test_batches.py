@@ -61,3 +61,16 @@ def test_several_tables_and_seed_edges(
     assert ended.results == [
         [dealt(epoch, world)[rank] for epoch in whole] for rank in range(world)
     ]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_one_shares_its_adjacency_and_the_other_has_none(
+    starter: Starter, store: Store, tmp_path: Path, in_order: bool
+) -> None:
+    given = {"store": str(store.path), "in_order": in_order}
+    ended = starter.run("programs.own_topologies", 2, tmp_path, **given)
+    assert ended.statuses == [0, 0], ended.outputs
+    if in_order:
+        assert ended.results == dealt(alone(store)[0], 2)
+    else:  # then they share no feature buffer either
+        assert list(map(sorted, ended.results)) == list(map(sorted, dealt(alone(store)[0], 2)))
