@@ -15,6 +15,7 @@ from gnndrive.buffer.policies.base import PolicyContext
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import ArrayPool
+from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
 from gnndrive.common.shared_memory import SharedMemory
@@ -61,6 +62,12 @@ class GroupBuffer:
     @classmethod
     async def open(cls, store: Store, settings: BufferSettings) -> GroupBuffer:
         """Make one, with an engine of its own."""
+        staging_bytes = settings.io_depth * settings.block_bytes
+        if staging_bytes > (available := available_memory()):
+            raise MemoryError(
+                f"no memory for {format_size(staging_bytes)} of staging ({format_size(available)} "
+                "are available): give io_depth= less"
+            )
         kind = choose(settings.engine)
         engine = kind.make(EngineSettings(settings.io_depth, settings.block_bytes))
         try:

@@ -248,12 +248,15 @@ class Service:
         """A client has left, or its connection has ended."""
         self._clients.discard(client)
         ranks, client.ranks = client.ranks, None
+        # A client and its wire refer to each other; the arena must be unmapped before both go.
+        member, client.member = client.member, None
+        arena, client.arena = client.arena, None
         if ranks is not None:
             ranks.clients.remove(client)
-            if ranks.group is not None and client.member is not None:
-                ranks.group.leave(client.member, lost=not client.left)
-            if client.arena is not None:
-                client.arena.close()
+            if ranks.group is not None and member is not None:
+                ranks.group.leave(member, lost=not client.left)
+            if arena is not None:
+                arena.close()
             self._close_if_empty(ranks)
         if not self._stays:
             self.end_if_unused()

@@ -60,7 +60,7 @@ class HostMemory(SlotMemory):
         empty: Allocate,
         map: Callable[[int], mmap.mmap] = private_map,
     ) -> None:
-        self._row_bytes, self._empty, self._threads = row_bytes, empty, gather_threads()
+        self._row_bytes, self._empty = row_bytes, empty
         nbytes = slots * row_bytes
         try:
             self._map = map(nbytes)
@@ -101,12 +101,12 @@ class HostMemory(SlotMemory):
         assert self._bytes is not None
         rows = empty_tensor(self._empty, (len(alias), *row_shape), dtype)
         into, row_bytes = ffi.cast("uint8_t *", rows.data_ptr()), self._row_bytes
-        slots, end = pointer(self._bytes), len(alias)
+        slots, end, threads = pointer(self._bytes), len(alias), gather_threads()
         for place in PIECES if end * row_bytes >= PIECES_BYTES else PIECES[-1:]:
             begin = int(len(alias) * place)
             piece = pointer(alias[begin:end])
             to = into + begin * row_bytes
-            lib.gd_gather(slots, row_bytes, piece, end - begin, row_bytes, to, self._threads)
+            lib.gd_gather(slots, row_bytes, piece, end - begin, row_bytes, to, threads)
             if begin:
                 copied(begin)
             end = begin
