@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ReadError,
         StoreError,
     )
+    from gnndrive.host.connect import connect
     from gnndrive.inference import infer
     from gnndrive.loader.imbalanced_sampler import ImbalancedSampler
     from gnndrive.loader.lightning import LightningLinkData as LightningLinkData
@@ -65,6 +66,7 @@ __all__ = [
     "Store",
     "StoreError",
     "StoreWriter",
+    "connect",
     "from_csv",
     "from_data",
     "from_edges",
@@ -85,6 +87,7 @@ _MODULES = {
         "ClosedError", "ConfigError", "GNNDriveError", "HostServiceError", "PeerError", "ReadError",
         "StoreError",
     ),
+    "host.connect": ("connect",),
     "inference": ("infer",),
     "loader.imbalanced_sampler": ("ImbalancedSampler",),
     "loader.lightning": ("LightningLinkData", "LightningNodeData"),

@@ -23,6 +23,7 @@ from gnndrive.cli.commands import bench, imports, packs, plans, stores
 from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import infer as infer_command
+from gnndrive.cli.commands import serve as serve_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import (
@@ -210,6 +211,7 @@ def clean(
 app.command()(plans.plan)
 app.command()(packs.pack)
 app.command()(packs.unpack)
+app.command()(serve_command.serve)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from gnndrive.common.limits import named_limit, refusal
 from gnndrive.host.error_text import error_from
 from gnndrive.host.hello import Hello, Welcome
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
+from gnndrive.host.names import is_named, shown
 from gnndrive.host.wire import Wire, abstract_name, new_socket, peer_credentials
 
 FDS_MAX = 253  # of one message, a limit of the kernel
@@ -31,13 +32,55 @@ ENDED = (
 )
 
 
+def unanswered_text(address: str) -> str:
+    """What to say if a service has ended before it answered."""
+    return f"{shown(address)} has ended before it answered" if is_named(address) else NO_ANSWER
+
+
+def ended_text(address: str) -> str:
+    """What to say if a service is not there, or not any more."""
+    if not is_named(address):
+        return ENDED
+    return (
+        f"{shown(address)} is not running, has ended, or was killed (see its output, or dmesg if "
+        "memory ran out): start it with gnndrive serve, and resume with the loader's state"
+    )
+
+
+def connected(address: str) -> socket.socket:
+    """Connect to a service, and check whose it is.
+
+    Raises:
+        HostServiceError: there is none, or it is another user's.
+        ConfigError: this process has too many files open.
+    """
+    with named_limit():
+        sock = new_socket()
+    try:
+        sock.connect(abstract_name(address))
+        _, uid = peer_credentials(sock)
+        if uid not in (os.geteuid(), 0):
+            raise HostServiceError(
+                f"{shown(address)} is that of user {uid}: only this user's, or root's, is trusted; "
+                "give yours another name"
+            )
+    except OSError as error:
+        sock.close()
+        why = ended_text(address) if is_named(address) else NO_ANSWER
+        raise HostServiceError(f"{why}: {error}") from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class Connection:
     """A rank's connection to the service. It exists as soon as the service's socket listens: `wait`
     waits until the service has what the rank needs. A forked child does not have it, so that it
     ends with this process.
 
     Args:
-        name: the service's.
+        address: the service's, see `names`.
         hello: what the rank needs.
 
     Attributes:
@@ -45,27 +88,23 @@ class Connection:
         fds: the descriptors that came with it, not yet taken by `take_fd`.
 
     Raises:
-        HostServiceError: there is no service of that name, or it is another user's.
+        HostServiceError: there is no such service, or it is another user's.
         ConfigError: this process may open no more files.
     """
 
     welcome: Welcome
 
-    def __init__(self, name: str, hello: Hello) -> None:
+    def __init__(self, address: str, hello: Hello) -> None:
         self._wire: Wire | None = None
         self.fds: list[int] = []
-        with named_limit():
-            self._sock = new_socket()
+        self._address = address
+        self._sock = connected(address)
         _open.add(self)
         try:
-            self._sock.connect(abstract_name(name))
-            _, user = peer_credentials(self._sock)
-            if user != os.geteuid():
-                raise HostServiceError(f"the host service {name} is user {user}'s")
             self._sock.send(Message(Kind.HELLO, text=hello.to_json()).encode())
         except (ConnectionError, FileNotFoundError) as error:
             self.close()
-            raise HostServiceError(f"{NO_ANSWER}: {error}") from error
+            raise HostServiceError(f"{unanswered_text(self._address)}: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -87,7 +126,7 @@ class Connection:
             self.welcome = Welcome.from_json(message.text)
         except (ConnectionError, ProtocolError) as error:
             self.close()
-            raise HostServiceError(f"{NO_ANSWER}: {error}") from error
+            raise HostServiceError(f"{unanswered_text(self._address)}: {error}") from error
         except BaseException:
             self.close()
             raise
@@ -96,7 +135,7 @@ class Connection:
         size, cloexec = MESSAGE_BYTES_MAX + 1, socket.MSG_CMSG_CLOEXEC
         data, self.fds, flags, _ = socket.recv_fds(self._sock, size, FDS_MAX, cloexec)
         if not data:
-            raise HostServiceError(NO_ANSWER)
+            raise HostServiceError(unanswered_text(self._address))
         if flags & socket.MSG_CTRUNC and (error := refusal(errno.EMFILE)) is not None:
             raise error
         return Message.decode(data)
@@ -126,7 +165,8 @@ class Connection:
         def ended(error: Exception | None) -> None:
             self._gone.set()
             if not self._leaving:
-                failed(HostServiceError(ENDED if error is None else f"{ENDED} ({error})"))
+                why = "" if error is None else f" ({error})"
+                failed(HostServiceError(f"{ended_text(self._address)}{why}"))
 
         self._wire = Wire(self._sock, receive, ended)
 

@@ -81,6 +81,7 @@ class Member:
         send: sends it a message; never waits.
         batches: its batches by (epoch, step).
         places: the places of its arena that are in use.
+        released: how many of its batches have been gathered.
     """
 
     rank: int
@@ -88,6 +89,7 @@ class Member:
     send: Callable[[Message], object]
     batches: dict[tuple[int, int], Batch] = field(default_factory=dict)
     places: set[int] = field(default_factory=set)
+    released: int = 0
 
 
 class Group:
@@ -240,6 +242,7 @@ class Group:
     def _release(self, member: Member, message: Message) -> None:
         batch = self._batch(member, message, Stage.READY)
         self._forget(batch)
+        member.released += 1
         assert batch.lease is not None
         batch.lease.release()
 

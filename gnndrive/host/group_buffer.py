@@ -30,6 +30,20 @@ from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.reader import Store
 
 
+def least_share(store: Store, settings: BufferSettings) -> int:
+    """Bytes that a feature buffer takes at least: its slots and its staging.
+
+    Raises:
+        ProtocolError: the store has no such tables, or a table has more slots than rows.
+    """
+    known, nbytes = {table.name: table.file for table in feature_tables(store)}, 0
+    for name, slots in zip(settings.tables, settings.slots, strict=True):
+        if name not in known or slots > known[name].row_count:
+            raise ProtocolError(f"the store has no table {name!r}, or not {slots:,} rows of it")
+        nbytes += slots * known[name].row_bytes
+    return nbytes + settings.io_depth * settings.block_bytes
+
+
 class GroupBuffer:
     """A group's feature buffer and what it needs; `open` makes it, in the service's event loop.
 

@@ -15,6 +15,8 @@ from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.messages import PROTOCOL, ProtocolError
 
 RANKS_MAX = 1024
+SHARE_MAX = 1 << 50
+NAME_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,9 @@ class Hello:
         buffer: the feature buffer that its loader needs; None: it has one of its own, as on a GPU.
         topology: the topology whose adjacency it shares, with index pointers and labels; "": it
             shares none of them.
-        name: what a status shows, such as a program and its process id.
+        share: bytes of the service's memory that the group's feature buffer takes, with everything
+            that belongs to it; the first rank's number counts.
+        name: what a status shows, such as a program.
     """
 
     store: str
@@ -38,13 +42,15 @@ class Hello:
     ranks: tuple[int, ...]
     buffer: BufferSettings | None
     topology: str
+    share: int = 0
     name: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return {
             "protocol": PROTOCOL, "store": self.store, "group": self.group, "rank": self.rank,
-            "ranks": list(self.ranks), "topology": self.topology, "name": self.name,
+            "ranks": list(self.ranks), "topology": self.topology,
+            "share": self.share, "name": self.name,
             "buffer": None if self.buffer is None else self.buffer.to_json(),
         }  # fmt: skip
 
@@ -64,7 +70,7 @@ class Hello:
         match text:
             case {
                 "store": str(store), "group": str(group), "rank": int(rank), "ranks": list(ranks),
-                "topology": str(topology), "name": str(name), "buffer": buffer,
+                "topology": str(topology), "share": int(share), "name": str(name), "buffer": buffer,
             }:  # fmt: skip
                 pass
             case _:
@@ -72,8 +78,37 @@ class Hello:
         valid = all(type(each) is int and each >= 0 for each in ranks)
         if not (valid and rank in ranks and ranks == sorted(set(ranks)) and len(ranks) < RANKS_MAX):
             raise ProtocolError(f"rank {rank} is none of the ranks {ranks!r:.200}")
+        if not 0 <= share <= SHARE_MAX:
+            raise ProtocolError(f"{share} is no number of bytes")
         settings = None if buffer is None else BufferSettings.from_json(buffer)
-        return cls(store, group, rank, tuple(ranks), settings, topology, name[:200])
+        # It is printed for whoever runs the service.
+        name = "".join(letter if letter.isprintable() else "?" for letter in name[:NAME_MAX])
+        return cls(store, group, rank, tuple(ranks), settings, topology, share, name)
+
+
+def check_same_needs(hello: Hello, first: Hello) -> None:
+    """Check that a rank needs what the first rank of its group needs. Each rank may have found
+    other memory free: of the slots, the first rank's numbers count, and topologies may differ.
+
+    Raises:
+        ConfigError: something differs.
+    """
+    mine, others = hello.to_json(), first.to_json()
+    for each in (mine, others):
+        buffer = each["buffer"]
+        each.update({f"buffer's {name}": value for name, value in (buffer or {}).items()})
+        each.update({"buffer": buffer is not None, "buffer's slots": None})
+        each.update(dict.fromkeys(("rank", "name", "topology", "share")))
+    differing = [
+        f"{name} is {mine.get(name)!r:.200} and {others.get(name)!r:.200}"
+        for name in mine | others
+        if mine.get(name) != others.get(name)
+    ]
+    if differing:
+        raise ConfigError(
+            f"rank {hello.rank} and rank {first.rank} have loaders that differ: "
+            f"{'; '.join(differing)}: give all ranks the same arguments"
+        )
 
 
 @dataclass(frozen=True, slots=True)

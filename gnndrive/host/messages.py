@@ -38,6 +38,7 @@ class Kind(IntEnum):
     END = 7  # the rank has ended the epoch; LEFT answers for each of its batches
     BYE = 8  # the rank will disconnect
     ASK = 9  # answered by AWAITED
+    STATUS = 32  # from anybody: answered by REPORT, whose clients begin with client `a`
     WELCOME = 64  # text: what the service has; file descriptors come with it
     REFUSED = 65  # text: why the client is refused
     READY = 66  # all rows of a batch are valid, and its aliases are in its place
@@ -46,9 +47,12 @@ class Kind(IntEnum):
     PEER_LOST = 69  # rank `a` has died
     AWAITED = 70  # the next turn is that of rank `a`; −1: all batches that could join have joined
     BROKEN = 71  # the service cannot extract any more; text: the error
+    REPORT = 72  # text: what the service serves, and to whom
 
 
-WITH_TEXT = frozenset({Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.FAILED, Kind.BROKEN})
+WITH_TEXT = frozenset(
+    {Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.FAILED, Kind.BROKEN, Kind.REPORT}
+)
 FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.ASK)
 
 

@@ -1,37 +1,43 @@
 """`Service`: accepts ranks on a Unix socket, and passes their messages on to their groups.
 
 One service has one store open. Its groups are loaders: the ranks of each share a feature buffer,
-and all of them share the graph and its labels, which are read when the first rank asks for them. A
-client that breaks the protocol is disconnected; then its group does as if the rank had died.
+and all of them share the graph and its labels, which are read when the first rank asks for them. So
+a group never waits for another group's user. What a group needs is promised to it before it is
+allocated (`budget.py`). A client that breaks the protocol is disconnected; then its group does as
+if the rank had died.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import os
 import socket
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, GNNDriveError
-from gnndrive.common.records import TopologyChoice
+from gnndrive.common.memory import format_size
 from gnndrive.common.shared_memory import SharedMemory
+from gnndrive.host.acceptor import Acceptor
 from gnndrive.host.arena import Arena
+from gnndrive.host.budget import Budget
 from gnndrive.host.error_text import error_text
+from gnndrive.host.graphs import Graphs
 from gnndrive.host.group import Group, Member
-from gnndrive.host.group_buffer import GroupBuffer
-from gnndrive.host.hello import Hello, Welcome
+from gnndrive.host.group_buffer import GroupBuffer, least_share
+from gnndrive.host.hello import Hello, Welcome, check_same_needs
 from gnndrive.host.messages import Kind, Message, ProtocolError
+from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
 from gnndrive.host.wire import Wire, peer_credentials
 from gnndrive.pipeline.epoch import Stages
-from gnndrive.pyg.shared_store import PublishedStore, publish
 from gnndrive.store.reader import Store
 
 HELLO_S = 10.0  # how long a client may take to say what it needs, or to leave once it is refused
-RETRY_S = 1.0  # how long no client is accepted after the system has refused to
+ENDED_GROUPS_MAX = 4096  # that are remembered, so that a rank that comes late is refused
+_numbers = itertools.count()
 
 
 @dataclass(eq=False)
@@ -42,13 +48,15 @@ class _Ranks:
         hello: that of the first rank.
         buffer: the feature buffer; None: each rank has its own.
         group: the ranks that share it; None: nothing is shared but the graph.
+        number: tells groups apart.
         clients: those that have come.
     """
 
     hello: Hello
     buffer: GroupBuffer | None
     group: Group | None
-    clients: list[_Client]
+    number: int
+    clients: list[_Client] = field(default_factory=list)
 
 
 class _Client:
@@ -63,14 +71,32 @@ class _Client:
         self.pid, _ = peer_credentials(sock)
         self._service = service
         self.wire = Wire(sock, self._receive, self._ended)
-        self.said_hello = False
+        self.said_hello = self.asked = False
+        self.hello: Hello | None = None  # once it is welcome
+        self.number, self.came_s = next(_numbers), asyncio.get_running_loop().time()
         self.ranks: _Ranks | None = None
         self.member: Member | None = None
         self.arena: SharedMemory | None = None
         self.left = False
 
+    @property
+    def only_asks(self) -> bool:
+        """Whether it has asked for a report and wants nothing else so far."""
+        return self.asked and not self.said_hello
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        assert self.hello is not None
+        rank, ranks = self.hello.rank, self.hello.ranks
+        of_ranks = f", rank {rank}" if len(ranks) > 1 else ""
+        return f"{self.hello.name} (process {self.pid}{of_ranks})"
+
     def _receive(self, message: Message) -> None:
-        if message.kind is Kind.HELLO and not self.said_hello:
+        if message.kind is Kind.STATUS:
+            self.asked = True
+            self._service.tell(self, message.a)
+        elif message.kind is Kind.HELLO and not self.said_hello:
             self.said_hello = True
             self._service.enter(self, message.text)
         elif message.kind is Kind.BYE:
@@ -102,56 +128,44 @@ class Service:
     Args:
         store: what is loaded from.
         listener: a listening socket, see `wire.new_socket`; this object closes it.
-        report: called with texts for whoever runs the service.
+        report: called with what goes wrong, for whoever runs the service.
         stays: whether the service goes on when its last client has left.
+        memory: bytes that all clients and the graph may take; None: no limit.
+        log: called with a text for each client that comes, is refused or leaves.
 
     Attributes:
+        budget: what is promised of the memory.
         ended: set when the last client has left, unless the service stays; or after `drain`.
         failures: errors of the service itself, such as a broken invariant; they are reported.
     """
 
     def __init__(
         self, store: Store, listener: socket.socket,
-        report: Callable[[str], object] = print, stays: bool = False,
+        report: Callable[[str], object] = print, stays: bool = False, memory: int | None = None,
+        log: Callable[[str], object] = lambda text: None,
     ) -> None:  # fmt: skip
-        self.store, self.report = store, report
-        self._listener, self._stays = listener, stays
-        self._graphs: dict[str, PublishedStore] = {}  # by topology
+        self.store, self.report, self.log, self.budget = store, report, log, Budget(memory)
+        self._stays = stays
+        self._graphs = Graphs(store, self.budget)
         self.ended = asyncio.Event()
         self.failures: list[BaseException] = []
         self._clients: set[_Client] = set()
         self._groups: dict[str, _Ranks] = {}
-        self._ended_groups: set[str] = set()
+        self._ended_groups: dict[str, None] = {}  # the latest
         self._entering = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._allowed: set[int] | None = None  # after `drain`: processes whose loaders may come
+        self._was_used = False
         self._loop = asyncio.get_running_loop()
-        listener.setblocking(False)
-        self._listen()
+        self._began_s = self._loop.time()
+        self._acceptor = Acceptor(listener, self._accepted, report)
 
     # ---- clients ----
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:  # too many files are open: those who wait stay in the queue
-            self.report(f"no client can connect for {RETRY_S:.0f} s: {error}")
-            self._loop.remove_reader(self._listener)
-            self._loop.call_later(RETRY_S, self._listen)
-            return
-        _, uid = peer_credentials(sock)
-        if uid != os.geteuid():
-            self.report(f"user {uid} was refused: only user {os.geteuid()} may connect")
-            sock.close()
-            return
+    def _accepted(self, sock: socket.socket) -> None:
         client = _Client(self, sock)
         self._clients.add(client)
         self._loop.call_later(HELLO_S, self._expect_hello, client)
-
-    def _listen(self) -> None:
-        with contextlib.suppress(ValueError, OSError):  # it was closed meanwhile
-            self._loop.add_reader(self._listener, self._accept)
 
     def _expect_hello(self, client: _Client) -> None:
         if not client.said_hello:
@@ -159,6 +173,7 @@ class Service:
 
     def enter(self, client: _Client, text: Mapping[str, Any]) -> None:
         """A client has said hello: welcome it, or refuse it."""
+        self._was_used = True
         self._start(self._welcome(client, text))
 
     async def _welcome(self, client: _Client, text: Mapping[str, Any]) -> None:
@@ -170,12 +185,21 @@ class Service:
         except Exception as error:  # the client's settings, or this machine's memory
             client.wire.send(Message(Kind.REFUSED, text=error_text(error)))
             self._loop.call_later(HELLO_S, client.expire, "it was refused, and stayed")
+            name = "a client" if hello is None else hello.name
+            self.log(f"{name} (process {client.pid}) was refused: {error}")
             if not isinstance(error, GNNDriveError):
                 self.report(f"process {client.pid} was refused: {error!r}")
             if hello is not None and hello.group in self._groups:
                 self._without(self._groups[hello.group], hello.rank)
             return
         client.wire.send(Message(Kind.WELCOME, text=welcome.to_json()), fds)
+        client.hello = hello
+        self.log(f"{client.title} has come, {self._memory_text(hello.share)}")
+
+    def _memory_text(self, share: int) -> str:
+        used, limit = format_size(self.budget.used), self.budget.limit
+        of_limit = "" if limit is None else f" of {format_size(limit)}"
+        return f"for {format_size(share)}: {used}{of_limit} are used"
 
     def _without(self, ranks: _Ranks, rank: int) -> None:
         """A rank was refused: its group need not wait for it."""
@@ -194,31 +218,40 @@ class Service:
                 f"the host service serves another store, {self.store.path}, or this store was "
                 "written again: start the service and the ranks again"
             )
-        graph = await self._graph_for(hello.topology) if hello.topology else None
         ranks = self._groups.get(hello.group)
         if ranks is None and hello.group in self._ended_groups:
             raise ConfigError("the other ranks of this loader have ended: start all ranks again")
-        if ranks is None:
-            ranks = self._groups[hello.group] = await self._new_group(hello)
+        if ranks is None and self._allowed is not None and client.pid not in self._allowed:
+            raise ConfigError(
+                "the service is ending: it accepts no more loaders but those of processes that it "
+                "serves already; start it again when it has ended"
+            )
+        new = ranks is None
+        if new:
+            await self.budget.take(hello.group, f"{hello.name} (process {client.pid})", hello.share)
+        try:
+            graph = await self._graphs.get(hello.topology) if hello.topology else None
+            if ranks is None:
+                ranks = self._groups[hello.group] = await self._new_group(hello)
+        except BaseException:
+            if new:
+                self.budget.give(hello.group)
+            raise
         slots, fds = self._enter_group(client, ranks, hello)
         if graph is None:
             return Welcome(slots, None, 0), fds
         return Welcome(slots, graph.description, len(graph.fds)), [*graph.fds, *fds]
 
-    async def _graph_for(self, topology: str) -> PublishedStore:
-        """The graph in shared memory, for ranks that use a topology; read at the first call."""
-        if topology not in self._graphs:
-            choice = TopologyChoice(topology, "", 0)
-            self._graphs[topology] = await asyncio.to_thread(publish, self.store, choice)
-        return self._graphs[topology]
-
     async def _new_group(self, hello: Hello) -> _Ranks:
         if hello.buffer is None:
-            return _Ranks(hello, None, None, [])
+            return _Ranks(hello, None, None, next(_numbers))
+        least = least_share(self.store, hello.buffer)
+        if hello.share < least:
+            raise ProtocolError(f"a buffer of {least:,} bytes has a share of {hello.share:,}")
         buffer = await GroupBuffer.open(self.store, hello.buffer)
         stages = Stages(extractors=hello.buffer.extractors, sweep=hello.buffer.sweep)
         group = Group(hello.ranks, buffer.buffer, stages, buffer.counters)
-        return _Ranks(hello, buffer, group, [])
+        return _Ranks(hello, buffer, group, next(_numbers))
 
     def _enter_group(
         self, client: _Client, ranks: _Ranks, hello: Hello
@@ -226,7 +259,7 @@ class Service:
         """Enter a client in its group; returns the numbers of slots, and descriptors."""
         if client.wire.closed:
             raise ProtocolError("the client has left")
-        _check_same(hello, ranks.hello)
+        check_same_needs(hello, ranks.hello)
         settings = ranks.hello.buffer
         if ranks.group is None or ranks.buffer is None or settings is None:
             ranks.clients.append(client)
@@ -258,8 +291,46 @@ class Service:
             if arena is not None:
                 arena.close()
             self._close_if_empty(ranks)
-        if not self._stays:
+        if client.hello is not None:
+            self.log(f"{client.title} has left")
+        self._was_used |= not client.only_asks
+        if not self._stays and self._was_used:
             self.end_if_unused()
+
+    # ---- reports ----
+
+    def tell(self, client: _Client, first: int) -> None:
+        """Tell a client which clients there are, from client `first` on.
+
+        Raises:
+            ProtocolError: there can be no such client, or the client asks without reading answers.
+        """
+        if first < 0 or client.wire.unsent:
+            raise ProtocolError(f"it asks for client {first}, or has not read the last answer")
+        client.wire.send(Message(Kind.REPORT, text=self.make_report(first).to_json()))
+
+    def make_report(self, first: int = 0) -> ServiceReport:
+        """What the service serves, and a page of its clients."""
+        welcome = [each for each in self._clients if each.ranks is not None]
+        page = sorted(welcome, key=lambda each: each.number)[first : first + PAGE_CLIENTS]
+        return ServiceReport(
+            path=str(self.store.path), identity=self.store.identity, pid=os.getpid(),
+            draining=self.draining, memory=self.budget.limit, used=self.budget.used,
+            graphs=self._graphs.nbytes,
+            time_s=self._loop.time() - self._began_s, total=len(welcome),
+            clients=tuple(map(self._client_report, page)),
+        )  # fmt: skip
+
+    def _client_report(self, client: _Client) -> ClientReport:
+        ranks, hello = client.ranks, client.hello
+        assert ranks is not None
+        assert hello is not None
+        nbytes = 0 if ranks.buffer is None else ranks.buffer.counters().get("bytes", 0)
+        batches = 0 if client.member is None else client.member.released
+        return ClientReport(
+            client.pid, hello.name, ranks.number, hello.rank, len(hello.ranks), ranks.hello.share,
+            batches, nbytes, self._loop.time() - client.came_s,
+        )  # fmt: skip
 
     # ---- the end ----
 
@@ -267,45 +338,53 @@ class Service:
         name = ranks.hello.group
         if not ranks.clients and self._groups.get(name) is ranks:
             del self._groups[name]
-            self._ended_groups.add(name)
-            self._start(self._close_group(ranks))
+            self._ended_groups[name] = None
+            if len(self._ended_groups) > ENDED_GROUPS_MAX:
+                del self._ended_groups[next(iter(self._ended_groups))]
+            self.budget.freed_by(self._start(self._close_group(ranks)))
 
     async def _close_group(self, ranks: _Ranks) -> None:
-        if ranks.group is not None and ranks.buffer is not None:
-            await ranks.group.aclose()
-            await ranks.buffer.aclose()
+        try:
+            if ranks.group is not None and ranks.buffer is not None:
+                await ranks.group.aclose()
+                await ranks.buffer.aclose()
+        finally:
+            self.budget.give(ranks.hello.group)
 
     def end_if_unused(self) -> None:
-        """End if no client is here."""
-        if not self._clients:
+        """End if no client is here; those that only ask do not count."""
+        if all(client.only_asks for client in self._clients):
             self.ended.set()
 
+    @property
+    def draining(self) -> bool:
+        """Whether `drain` was called."""
+        return self._allowed is not None
+
     def drain(self) -> None:
-        """Accept no more clients, and end when those that are here have left."""
-        self._close_listener()
+        """Accept no more processes, and end when those that are here have left. They may make
+        further loaders, such as one for the validation at the end of an epoch."""
         self._stays = False
+        self._allowed = {client.pid for client in self._clients if client.said_hello}
         self.end_if_unused()
 
     async def aclose(self) -> None:
         """Disconnect all clients and free everything."""
-        self._close_listener()
-        for client in list(self._clients):
+        self._acceptor.close()
+        clients = list(self._clients)
+        for client in clients:  # all of them first, so that none hears that another was lost
             client.wire.close()
+        for client in clients:
             self.leave(client)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for graph in self._graphs.values():
-            graph.close()
+        self._graphs.close()
 
-    def _close_listener(self) -> None:
-        with contextlib.suppress(ValueError, OSError):  # it is closed
-            self._loop.remove_reader(self._listener)
-        self._listener.close()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
+        return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -317,28 +396,3 @@ class Service:
         """Something went wrong in the service itself."""
         self.failures.append(error)
         self.report("".join(traceback.format_exception(error)))
-
-
-def _check_same(hello: Hello, first: Hello) -> None:
-    """Check that a rank needs what the first rank of its group needs. Each rank may have found
-    other memory free: of the slots the first rank's numbers count, and topologies may differ.
-
-    Raises:
-        ConfigError: something differs.
-    """
-    mine, others = hello.to_json(), first.to_json()
-    for each in (mine, others):
-        buffer = each["buffer"]
-        each.update({f"buffer's {name}": value for name, value in (buffer or {}).items()})
-        each.update({"buffer": buffer is not None, "buffer's slots": None})
-        each.update(dict.fromkeys(("rank", "name", "topology")))
-    differing = [
-        f"{name} is {mine.get(name)!r:.200} and {others.get(name)!r:.200}"
-        for name in mine | others
-        if mine.get(name) != others.get(name)
-    ]
-    if differing:
-        raise ConfigError(
-            f"rank {hello.rank} and rank {first.rank} have loaders that differ: "
-            f"{'; '.join(differing)}: give all ranks the same arguments"
-        )

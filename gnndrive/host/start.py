@@ -7,6 +7,7 @@ left of it after a kill, and no earlier run can still have that name.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import subprocess
@@ -35,25 +36,36 @@ class Listener:
     A rank connects to it before it calls `start_service`, so that the service has a client from its
     start: it ends even if the rank dies before it.
 
+    Args:
+        address: the service's, see `names`; None: a random one.
+
     Attributes:
-        name: for `Connection`.
+        address: the same.
+        sock: the socket, for `Service`.
 
     Raises:
+        FileExistsError: another service has this address.
         ConfigError: this process may open no more files.
     """
 
-    def __init__(self) -> None:
-        self.name = secrets.token_hex(16)
+    def __init__(self, address: str | None = None) -> None:
+        self.address = secrets.token_hex(16) if address is None else address
         with named_limit():
-            self._sock = new_socket()
-        self._sock.bind(abstract_name(self.name))
-        self._sock.listen(BACKLOG)
+            self.sock = new_socket()
+        try:
+            self.sock.bind(abstract_name(self.address))
+            self.sock.listen(BACKLOG)
+        except OSError as error:
+            self.sock.close()
+            if error.errno == errno.EADDRINUSE:
+                raise FileExistsError(error.errno, f"{self.address} is in use") from None
+            raise
 
     def __enter__(self) -> Listener:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._sock.close()
+        self.sock.close()
 
     def start_service(self, store: Path) -> None:
         """Start a service for the store in the folder `store`, which accepts the clients of this
@@ -67,11 +79,11 @@ class Listener:
                 "the host service cannot be started, because this process does not know its Python "
                 f"(sys.executable is empty): {SEPARATE}"
             )
-        command = [sys.executable, "-m", "gnndrive.host", str(self._sock.fileno()), str(store)]
+        command = [sys.executable, "-m", "gnndrive.host", str(self.sock.fileno()), str(store)]
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, env=_environment(),
-                pass_fds=[self._sock.fileno()], start_new_session=True, cwd="/",
+                pass_fds=[self.sock.fileno()], start_new_session=True, cwd="/",
             )  # fmt: skip
         except OSError as error:
             raise ConfigError(

@@ -70,6 +70,11 @@ class Wire:
         elif len(self._unsent) > UNSENT_MAX:
             self._loop.call_soon(self._end, ProtocolError("the peer does not read its messages"))
 
+    @property
+    def unsent(self) -> int:
+        """How many messages the peer has not made room for."""
+        return len(self._unsent)
+
     def _send_unsent(self) -> None:
         while self._unsent:
             data, fds = self._unsent[0]

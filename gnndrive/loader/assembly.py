@@ -25,7 +25,7 @@ from gnndrive.loader.drawing import Drawing, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.ranks import Ranks, resolve_ranks
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.loader.sharing import Sharing, what_ranks_share
+from gnndrive.loader.sharing import what_service_has
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.drawn import doubled, largest
@@ -235,15 +235,6 @@ class Assembly:
         return self.strategy.policy if self.own["policy"] == "auto" else self.own["policy"]
 
     @property
-    def _sharing(self) -> Sharing:
-        """What the ranks of this host share."""
-        own = self.own
-        return what_ranks_share(
-            self.ranks, own["host_service"], self.strategy, own["engine"], self._policy,
-            self.device, self.in_order,
-        )  # fmt: skip
-
-    @property
     def engine_settings(self) -> EngineSettings:
         """What an engine of this loader is made from."""
         settings = EngineSettings(self.own["io_depth"], self._block_bytes)
@@ -265,6 +256,11 @@ class Assembly:
         own, types, subgraphs = self.own, self.store.info.types, self.subgraphs
         counts = {type: nodes.num_nodes for type, nodes in types.nodes.items()}
         asked = own["topology"] != "auto"
+        topologies = (own["topology"],) if asked else self.strategy.topologies
+        sharing = what_service_has(
+            self.store, self.ranks, own["host_service"], self.strategy, topologies, own["engine"],
+            self._policy, self.device, self.in_order,
+        )  # fmt: skip
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
         known = own["memory"] is None or self.recording is not None
         degrees = None if known else degrees_of(self.store)
@@ -292,7 +288,7 @@ class Assembly:
             buffer=_size(own, "buffer"),
             device_memory=_size(own, "device_memory"),
             neighbour_cache=own["neighbour_cache"],
-            topologies=(own["topology"],) if asked else self.strategy.topologies,
+            topologies=topologies,
             topology_asked=asked,
             policy=self._policy,
             device=self.device,
@@ -302,8 +298,9 @@ class Assembly:
             disk=self._disk(),
             recording=self.recording,
             ranks=self.ranks.on_host,
-            shared=self._sharing.buffer,
-            shared_graph=self._sharing.graph,
+            shared=sharing.buffer,
+            shared_graph=sharing.graph,
+            served=sharing.served,
             **counts_of,
         )
         drawing = self.drawing()

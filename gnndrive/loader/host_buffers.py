@@ -1,6 +1,6 @@
 """`HostBuffers`: lends a runtime's epochs the feature buffer of the host service.
 
-`Runtime` has it in place of a `BufferPool` if the ranks of this host share a buffer. It attaches
+`Runtime` has it in place of a `BufferPool` if a service has the loader's buffer. It attaches
 the memory that came with the service's welcome and frees it at the end.
 """
 
@@ -19,8 +19,8 @@ from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.plugins import find
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.arena import Arena
-from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
+from gnndrive.host.hello import Hello
 from gnndrive.host.remote_buffer import RemoteBuffer, RemoteTable
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.leases import BatchBuffer
@@ -39,7 +39,7 @@ class HostBuffers:
     Args:
         store: has the tables.
         settings: the runtime's settings.
-        shared: what the service was asked for.
+        hello: what the service was asked for, a feature buffer in any case.
         connection: to the service; this object closes it.
         empty: allocates the tensors that rows are gathered into.
 
@@ -52,10 +52,11 @@ class HostBuffers:
     """
 
     def __init__(
-        self, store: Store, settings: RuntimeSettings, shared: BufferSettings,
-        connection: Connection, empty: Allocate,
+        self, store: Store, settings: RuntimeSettings, hello: Hello, connection: Connection,
+        empty: Allocate,
     ) -> None:  # fmt: skip
-        self._connection, self._lent = connection, False
+        self._connection, self._lent, self._rank = connection, False, hello.rank
+        assert hello.buffer is not None
         plans = [
             replace(plan, slots=slots)
             for plan, slots in zip(settings.plan.tables, connection.welcome.slots, strict=True)
@@ -74,7 +75,7 @@ class HostBuffers:
                 memory = kind.make(context).allocate(slots, row_bytes)
                 undo.callback(memory.close)
                 tables[plan.name] = RemoteTable(row_bytes, memory)
-            shape = shared.arena_shape(store)
+            shape = hello.buffer.arena_shape(store)
             arena = SharedMemory.attach(connection.take_fd(), shape.nbytes, writable=True)
             undo.callback(arena.close)
             self._buffer = RemoteBuffer(tables, Arena(shape, arena.array), connection.send)
@@ -92,8 +93,8 @@ class HostBuffers:
         """
         if self._lent:
             raise ConfigError(
-                "the ranks of this host share one feature buffer, which another iterator of this "
-                "loader uses: close that one first, or give the loader host_service=False"
+                "the host service has one feature buffer for this loader, which another iterator "
+                "uses: close that one first, or give the loader host_service=False"
             )
         self._lent = True
         self._buffer.begin_epoch()
@@ -125,7 +126,9 @@ class HostBuffers:
             return "the host service does not answer; it may be stopped, or short of memory"
         except GNNDriveError:
             return ""
-        return "" if rank < 0 else f"rank {rank} has not taken its turn; it may be stopped or slow"
+        if rank in (-1, self._rank):
+            return ""
+        return f"rank {rank} has not taken its turn; it may be stopped or slow"
 
     def retire(self) -> None:
         """See `Buffers.retire`; the service is told at the end of the epoch."""

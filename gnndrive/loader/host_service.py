@@ -1,13 +1,16 @@
-"""`HostService`: what a loader's ranks of one host share, and how they come together for it.
+"""`HostService`: what a host service has for a loader, and how the ranks of a host join it.
 
 At its first epoch, `StoreLoader` has all ranks tell each other where they run and what they need.
-The first rank of each host starts a service (`host/`), and all ranks of that host connect to it.
-Whatever goes wrong on one rank is an error on all of them, because the others would wait for it.
+The first rank of each host starts a service (`host/`), and all ranks of that host connect to it. If
+the store was opened through a service that the user has started, they connect to that one, and so
+does a loader without other ranks. Whatever goes wrong on one rank is an error on all of them,
+because the others would wait for it.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,14 +21,15 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.plugins import name_of
 from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.connect import service_of
 from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello
+from gnndrive.host.names import is_named
 from gnndrive.host.start import SEPARATE, Listener, host_identity
 from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_buffers import HostBuffers
 from gnndrive.loader.ranks import Ranks, check_same
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.loader.sharing import is_known
 from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
@@ -43,7 +47,7 @@ class HostService:
         store: the store; it uses the shared index pointers from now on.
 
     Attributes:
-        graph: the graph's arrays that the ranks share; None: none.
+        graph: the graph's arrays that the service shares; None: none.
 
     Raises:
         ConfigError, StoreError: what the service shares cannot be used.
@@ -71,7 +75,7 @@ class HostService:
     async def buffers(self, settings: RuntimeSettings, empty: Allocate) -> Buffers:
         """Attach the shared feature buffer, in the loop thread."""
         assert self._hello.buffer is not None
-        buffers = HostBuffers(self._store, settings, self._hello.buffer, self._connection, empty)
+        buffers = HostBuffers(self._store, settings, self._hello, self._connection, empty)
         await buffers.start()
         return buffers
 
@@ -107,7 +111,7 @@ class _Told:
 def join_host_service(
     ranks: Ranks, store: Store, make_settings: Callable[[], RuntimeSettings]
 ) -> tuple[RuntimeSettings, HostService | None]:
-    """Make a loader's settings, and have its ranks of this host share what they can.
+    """Make a loader's settings, and have its ranks of this host join a service, if they use one.
 
     A collective call: each rank that the loader deals to has to make it.
 
@@ -119,6 +123,7 @@ def join_host_service(
     Raises:
         ConfigError: a rank cannot start, or the ranks differ in what they need.
         StoreError: the service cannot read the store.
+        HostServiceError: the service that the store was opened through has ended.
     """
     settings, told, buffer, topology = None, _Told(), None, ""
     error: Exception | None = None
@@ -136,53 +141,62 @@ def join_host_service(
     check_same([each.needs for each in everyone])
     if all(each.buffer is None and not each.topology for each in everyone):
         return settings, None
-    local = tuple(rank for rank, each in enumerate(everyone) if each.host == told.host)
-    program = f"{os.path.basename(sys.argv[0]) or 'python'}, process {os.getpid()}"
-    hello = Hello(store.identity, "", ranks.rank, local, buffer, topology, program)
+    rank = 0 if ranks.group is None else ranks.rank
+    local = tuple(other for other, each in enumerate(everyone) if each.host == told.host)
+    program = os.path.basename(sys.argv[0]) or "python"
+    share = settings.plan.share_bytes
+    hello = Hello(store.identity, "", rank, local, buffer, topology, share, program)
     return settings, _come_together(ranks, store, hello)
 
 
 def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | None:
-    """Start a service on each host that has several ranks, and connect to it.
+    """Connect to the service that the store was opened through; without one, start a service on
+    each host that has several ranks, and connect to it.
 
     The first rank of a host is the service's client before it starts it, so that the service ends
-    if that rank dies. No rank goes on before all of them are welcome, so a rank that dies
-    or is refused meanwhile is an error on all of them.
+    if that rank dies. No rank goes on before all of them are welcome, so a rank that dies or is
+    refused meanwhile is an error on all of them.
 
     Raises:
         ConfigError, StoreError: see `join_host_service`.
+        HostServiceError: the service that the store was opened through has ended.
     """
-    name, error, first = "", None, hello.ranks[0]
+    address, group, first = service_of(store) or "", secrets.token_hex(16), hello.ranks[0]
+    error: Exception | None = None
     connection: Connection | None = None
     service: HostService | None = None
     with ExitStack() as undo:
 
         def connect() -> Connection:
-            made = Connection(name, replace(hello, group=name))
+            made = Connection(address, replace(hello, group=group))
             undo.callback(made.close)
             return made
 
         try:
-            if len(hello.ranks) > 1 and ranks.rank == first:
+            if hello.rank == first and address:
+                connection = connect()
+            elif hello.rank == first and len(hello.ranks) > 1:
                 with Listener() as listener:
-                    name = listener.name
+                    address = listener.address
                     connection = connect()
                     listener.start_service(store.path)
         except Exception as caught:
-            error = _why_not(caught)
-        name = _all_or_none(ranks, name, error)[first]
+            error = _why_not(caught, address)
+        address, group = _all_or_none(ranks, [address, group], error)[first]
         try:
-            if name:
+            if address:
                 service = HostService(connection or connect(), hello, store)
         except Exception as caught:
-            error = _why_not(caught)
+            error = _why_not(caught, address)
         _all_or_none(ranks, None, error)
         undo.pop_all()
     return service
 
 
-def _why_not(error: Exception) -> Exception:
+def _why_not(error: Exception, address: str) -> Exception:
     """The error for a rank that cannot share, with the remedy."""
+    if isinstance(error, HostServiceError) and is_named(address):
+        return error
     if isinstance(error, HostServiceError | MemoryError):
         return ConfigError(f"the ranks of this host cannot share: {error}; {SEPARATE}")
     return error
@@ -206,7 +220,7 @@ def _all_or_none(ranks: Ranks, told: Result, error: Exception | None) -> list[Re
 
 
 def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
-    """What a loader needs of a shared feature buffer; None: its ranks share none."""
+    """What a loader needs of a feature buffer in a service; None: it has none there."""
     request, stages = settings.request, settings.stages
     if not request.shared:
         return None
@@ -231,8 +245,6 @@ def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
 
 
 def shared_topology(settings: RuntimeSettings) -> str:
-    """The topology whose arrays a loader's ranks share, by its name; "": they share none."""
+    """The topology whose arrays a service shares with a loader, by its name; "": none."""
     topology = settings.plan.topology
-    if topology is None or not settings.request.shared_graph:
-        return ""
-    return topology.name if is_known("topologies", topology.kind) else ""
+    return topology.name if topology is not None and settings.request.shared_graph else ""

@@ -16,6 +16,7 @@ from torch_geometric.loader import LinkNeighborLoader as PyGLinkNeighborLoader
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.host.connect import connected_if_named
 from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
@@ -40,8 +41,10 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
     `memory` on are gnndrive's; they need a store. Sizes are bytes or a text such as "8GB".
 
     Args:
-        data: a store from `gnndrive.open`; or data in memory (PyG's Data, HeteroData or a pair of
-            FeatureStore and GraphStore), for which this is PyG's loader with gnndrive's sampler.
+        data: a store from `gnndrive.open` or `gnndrive.connect`; or the name of a service, such as
+            "gnndrive://papers100M", whose store is opened; or data in memory (PyG's Data,
+            HeteroData or a pair of FeatureStore and GraphStore), for which this is PyG's loader
+            with gnndrive's sampler.
         num_neighbors: how many neighbours to sample for each node, a number for each hop; -1: all
             of them. For a heterogeneous graph: such a list for all edge types, or a dict of one
             list for each edge type.
@@ -112,8 +115,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             arguments. `memory` and `buffer` are then for all ranks of a host together
             (docs/tasks/ranks.md). None: all batches, or those of a sampler that splits, such as
             torch's DistributedSampler.
-        host_service: whether the ranks of a host share a feature buffer and the adjacency. False:
-            each has its own. "auto": they share them where they can.
+        host_service: whether a host service has the feature buffer and the adjacency: for the ranks
+            of a host, which share them, or if `data` is that of a service. False: this process has
+            its own. "auto": the service has them where it can.
         **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
             generator, num_workers, timeout, in_order, …; and PyG's custom_cls, which makes an empty
             batch, and input_id, a whole number for each seed that `batch.input_id` has.
@@ -167,14 +171,14 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
     ) -> None:
         arguments = dict(locals())
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
-        if not isinstance(data, Store):
+        if not isinstance(data := connected_if_named(data), Store):
             refuse_own(data, own)
             self.__dict__.update(own)
             PyGNeighborLoader.__init__(
                 self, data, num_neighbors, input_nodes, input_time,
                 time_attr=time_attr, transform=transform, filter_per_worker=filter_per_worker,
                 transform_sampler_output=transform_sampler_output,
-                neighbor_sampler=neighbor_sampler or _default_sampler(arguments), **kwargs,
+                neighbor_sampler=neighbor_sampler or _default_sampler(data, arguments), **kwargs,
             )  # fmt: skip
             return
         pyg_arguments = {name: arguments[name] for name in PYG_ARGUMENTS}
@@ -185,7 +189,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         self.num_neighbors = arguments["num_neighbors"] = checked_neighbors(data, num_neighbors)
         self.replace, self.transform = replace, transform
         inputs = checked_input_nodes(data, input_nodes, input_time, kwargs.get("input_id"))
-        self.node_sampler = neighbor_sampler or _default_sampler(arguments)
+        self.node_sampler = neighbor_sampler or _default_sampler(data, arguments)
         subgraphs = None
         if data.is_hetero or not is_plain(pyg_arguments):
             subgraphs = SubgraphSampling(self.node_sampler, transform_sampler_output)
@@ -266,7 +270,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         arguments = dict(locals())
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
         seed_edges = edge_label_index, edge_label, edge_label_time
-        if not isinstance(data, Store):
+        if not isinstance(data := connected_if_named(data), Store):
             refuse_own(data, own)
             self.__dict__.update(own)
             PyGLinkNeighborLoader.__init__(
@@ -274,7 +278,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
                 neg_sampling=neg_sampling, neg_sampling_ratio=neg_sampling_ratio,
                 time_attr=time_attr, transform=transform, filter_per_worker=filter_per_worker,
                 transform_sampler_output=transform_sampler_output,
-                neighbor_sampler=neighbor_sampler or _default_sampler(arguments), **kwargs,
+                neighbor_sampler=neighbor_sampler or _default_sampler(data, arguments), **kwargs,
             )  # fmt: skip
             return
         if (edge_label_time is None) != (time_attr is None):
@@ -284,16 +288,17 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         self.replace, self.transform = replace, transform
         self.neg_sampling = checked_negatives(neg_sampling, neg_sampling_ratio, edge_label)
         inputs = checked_input_edges(data, *seed_edges, self.neg_sampling, kwargs.get("input_id"))
-        self.link_sampler = neighbor_sampler or _default_sampler(arguments)
+        self.link_sampler = neighbor_sampler or _default_sampler(data, arguments)
         subgraphs = SubgraphSampling(self.link_sampler, transform_sampler_output, self.neg_sampling)
         self._open_store(data, inputs, subgraphs, own, kwargs)
 
 
-def _default_sampler(arguments: dict[str, Any]) -> NeighborSampler:
-    """gnndrive's sampler for a loader with these arguments."""
+def _default_sampler(data: Any, arguments: dict[str, Any]) -> NeighborSampler:
+    """gnndrive's sampler for a loader over `data` with these arguments."""
     shared = (
-        "data", "num_neighbors", "subgraph_type", "replace", "disjoint", "temporal_strategy",
+        "num_neighbors", "subgraph_type", "replace", "disjoint", "temporal_strategy",
         "time_attr", "weight_attr", "is_sorted", "directed",
     )  # fmt: skip
     workers = arguments["kwargs"].get("num_workers") or 0
-    return NeighborSampler(**{name: arguments[name] for name in shared}, share_memory=workers > 0)
+    given = {name: arguments[name] for name in shared}
+    return NeighborSampler(data, **given, share_memory=workers > 0)

@@ -34,6 +34,15 @@ PER_EPOCH = (  # the items that each live iterator has for itself
     "pinned copies",
     "attributes",
 )
+SHARE = (  # the items that are in the host service if it has the feature buffer
+    "feature buffer",
+    "slot tables",
+    "mapping table",
+    "staging",
+    "announced rows",
+    "leases",
+    "look-ahead",
+)
 LIVE = "one in use, one ready"
 LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
 
@@ -46,7 +55,8 @@ class PlanItem:
         what: the item's name, such as "staging".
         nbytes: an upper bound, in bytes.
         why: what it holds and why it has this size, as `plan()` prints it.
-        copies: how many of it there are on the host: one for each rank, or 1 if the ranks share it.
+        copies: how many of it there are on the host: one for each rank, or 1 if the ranks share it;
+            0: it is there once for several loaders, and a service counts it.
     """
 
     what: str

@@ -10,6 +10,7 @@ and the feature buffer gets what remains.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gnndrive.common.errors import ConfigError
@@ -19,21 +20,31 @@ from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.items import (
     LIVE,
     PER_EPOCH,
+    SHARE,
     SLOT_TABLE_BYTES,
     PlanItem,
     item_if_any,
     other_items,
     slot_bytes,
 )
-from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.requirements import Requirements, Served, TableRequirements
 from gnndrive.plan.slot_split import split_slots
 
 DEFAULT_SHARE = 0.25  # share of the available memory that is used if the user gives no budget
+SERVED = "service: this loader's share of the service; once: there for all loaders, not counted"
 
 
-def default_bytes(ranks: int) -> int:
-    """Bytes for `ranks` ranks of this host together if the user gives no budget."""
-    return int(DEFAULT_SHARE * left_memory(ranks))
+def default_bytes(ranks: int, served: Served | None = None) -> int:
+    """Bytes for `ranks` ranks of this host together if the user gives no budget.
+
+    Args:
+        ranks: how many there are.
+        served: see `Requirements`.
+    """
+    left = left_memory(ranks)
+    if served is not None and served.left is not None:
+        left = min(left, served.left)
+    return int(DEFAULT_SHARE * left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,8 @@ class Plan:
         ranks: ranks on this host. `memory`, `host_bytes` and the messages are of all of them; a
             line's `nbytes` and the device's lines are of one.
         shared: whether the ranks share the feature buffer; `tables` are those of the shared one.
+        served: whether a service that a user has started has the graph, and if `shared` the
+            feature buffer.
     """
 
     lines: tuple[PlanItem, ...]
@@ -92,6 +105,7 @@ class Plan:
     levels: tuple[str, ...] = ()
     ranks: int = 1
     shared: bool = False
+    served: bool = False
 
     @property
     def buffers(self) -> int:
@@ -146,8 +160,15 @@ class Plan:
         ranks share is not counted, because other ranks may use it."""
         kept = {"live batches", "pinned copies"}
         freed = {"feature buffer", "slot tables", *PER_EPOCH} - kept
+        if self.shared:
+            freed -= set(SHARE)
         own = [line for line in self.lines if line.copies == self.ranks]
         return sum(line.nbytes for line in own if line.what in freed)
+
+    @property
+    def share_bytes(self) -> int:
+        """Bytes of the host service's memory that the loader needs for its feature buffer."""
+        return sum(line.host_bytes for line in self.lines if self.shared and line.what in SHARE)
 
     @property
     def buffer_bytes(self) -> int:
@@ -155,29 +176,47 @@ class Plan:
         return sum(table.slots * table.row_bytes for table in self.tables)
 
     def __str__(self) -> str:
-        host = _format_items(self.lines, self.memory, "memory", self.ranks)
+        host = _format_items(self.lines, self.memory, "memory", self.ranks, self._mark)
+        if self.served:
+            host += f"\n{SERVED}"
         if not self.device_lines:
             return "\n".join([host, *self.levels])
         device = _format_items(self.device_lines, self.device_memory, "device_memory")
         where = "on the device" if self.ranks == 1 else "on the device of each rank"
         return "\n".join([host, where, device, *self.levels])
 
+    def _mark(self, item: PlanItem) -> str:
+        """Whose memory an item of the host's memory is; "": there is one process alone."""
+        of_ranks = "" if self.ranks == 1 else f" × {self.ranks}"
+        if self.served:
+            if not item.copies:
+                return "once"
+            in_service = self.shared and item.what in SHARE
+            return "service" if in_service else f"process{of_ranks}"
+        if self.ranks == 1:
+            return ""
+        return "shared" if item.copies == 1 else f"each{of_ranks}"
+
 
 def _format_items(
-    items: tuple[PlanItem, ...], budget: int | None, name: str, ranks: int = 1
-) -> str:
+    items: tuple[PlanItem, ...], budget: int | None, name: str, ranks: int = 1,
+    mark: Callable[[PlanItem], str] = lambda item: "",
+) -> str:  # fmt: skip
     """One line for each item and one for their total.
 
     Args:
         items: what to list.
         budget, name: what limits them, and the argument that set it.
-        ranks: ranks on this host; with several, each line says whether they share the item.
+        ranks: ranks on this host.
+        mark: says whose memory an item is.
     """
     width = max(len(item.what) for item in items)
-    rows = []
-    for item in items:
-        mark = "" if ranks == 1 else "shared    " if item.copies == 1 else f"each × {ranks}  "
-        rows.append(f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {mark}{item.why}")
+    marks = [mark(item) for item in items]
+    wide = max(map(len, marks)) + 2 if any(marks) else 0
+    rows = [
+        f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {whose:<{wide}}{item.why}"
+        for item, whose in zip(items, marks, strict=True)
+    ]
     text = f"{format_size(sum(item.host_bytes for item in items)):>8}"
     if ranks > 1 and all(item.copies > 1 for item in items):
         of_one = format_size(sum(item.nbytes for item in items))
@@ -234,6 +273,7 @@ def make_plan(
         (slot_memory, live, *scratch) if on_device else (),
         requirements.device_memory if requirements.device_given else None,
         ranks=requirements.ranks, shared=requirements.shared,
+        served=requirements.served is not None,
     )  # fmt: skip
     device_memory = requirements.device_memory
     if device_memory is not None and plan.device_bytes > device_memory:
@@ -276,7 +316,8 @@ def _choose_slots(
         slots = split_slots(left, tables, per_slot)
         why = "because the other items leave that much of memory="
     else:
-        slots = split_slots(default_bytes(requirements.ranks) // buffers, tables, per_slot)
+        given = default_bytes(requirements.ranks, requirements.served)
+        slots = split_slots(given // buffers, tables, per_slot)
         why = (
             "because the default is a quarter of the memory that is left; set memory= or buffer= "
             "to change it"
@@ -325,7 +366,8 @@ def _no_room(
                 f"  {each.what}: {format_size(each.host_bytes)} ({each.why})" for each in others
             )
         )
-    quarter = f"{format_size(default_bytes(requirements.ranks))}{several}"
+    given = default_bytes(requirements.ranks, requirements.served)
+    quarter = f"{format_size(given)}{several}"
     return (
         f"a quarter of the memory that is left, {quarter}, holds no row of {table.row_bytes:,} "
         "bytes: set memory= or buffer="

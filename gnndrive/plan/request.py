@@ -24,7 +24,7 @@ from gnndrive.buffer.policies.base import Policy
 from gnndrive.common.plugins import find
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.prediction import Disk
-from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.requirements import Requirements, Served, TableRequirements
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -90,6 +90,8 @@ class PlanRequest:
         shared: whether one host service has the feature buffer and the adjacency of all of them;
             ignored if the feature buffer is on a device, or the loader replays a pack.
         shared_graph: whether it has the adjacency at least.
+        served: what a service that a user has started has left for this loader; None: the loader
+            uses no such service.
     """
 
     store: Store
@@ -125,6 +127,7 @@ class PlanRequest:
     ranks: int = 1
     shared: bool = False
     shared_graph: bool = False
+    served: Served | None = None
 
 
 def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:
@@ -170,6 +173,7 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         whole_batches=request.memory is not None,
         ranks=request.ranks,
         shared_graph=request.shared_graph,
+        served=request.served,
     )
     device_memory, warm_up = _device_memory(request, requirements)
     given = request.device_memory is not None

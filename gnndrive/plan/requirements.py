@@ -47,6 +47,30 @@ class TableRequirements:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What a service that a user has started (`gnndrive serve`) has left for a loader.
+
+    Attributes:
+        left: bytes that it may still use; None: it has no limit.
+        graphs: the topologies whose arrays it has in memory already.
+    """
+
+    left: int | None
+    graphs: frozenset[str] = frozenset()
+
+    def graph_room(self, topology: str, given: int) -> int:
+        """Bytes that the service has for the arrays of a topology, beside a loader's own part.
+
+        Args:
+            topology: its name.
+            given: bytes that the loader may use in all.
+        """
+        if self.left is None or topology in self.graphs:
+            return 1 << 62
+        return self.left - given
+
+
+@dataclass(frozen=True, slots=True)
 class Requirements:
     """The sizes that a plan depends on.
 
@@ -89,6 +113,9 @@ class Requirements:
         ranks: ranks on this host; everything above is one rank's.
         shared: whether the ranks share one feature buffer, and the graph.
         shared_graph: whether they share the graph.
+        served: what a service that a user has started has left; None: the ranks share what one of
+            them starts, or nothing. Such a service has the graph once for several loaders, so that
+            it is no part of a loader's memory.
     """
 
     tables: tuple[TableRequirements, ...]
@@ -123,10 +150,14 @@ class Requirements:
     ranks: int = 1
     shared: bool = False
     shared_graph: bool = False
+    served: Served | None = None
 
     @property
     def graphs(self) -> int:
-        """How many times index pointers, labels and a resident adjacency are on this host."""
+        """How many times index pointers, labels and a resident adjacency are on this host for this
+        loader."""
+        if self.served is not None and self.shared_graph:
+            return 0
         return 1 if self.shared or self.shared_graph else self.ranks
 
     @property

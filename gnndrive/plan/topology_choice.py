@@ -81,7 +81,9 @@ def make_question(
 ) -> TopologyQuestion:
     """Make the question that topologies answer, about the memory of all ranks of this host; for the
     arguments see `choose_topology`."""
-    given = memory if memory is not None else default_bytes(requirements.ranks)
+    given = memory
+    if given is None:
+        given = default_bytes(requirements.ranks, requirements.served)
     return TopologyQuestion(
         sizes,
         requirements.samplers,
@@ -134,9 +136,15 @@ def for_rank(
     """The question to a topology of which each rank of this host has its own.
 
     If ranks share what they can, a topology with indices gets the question as it is, because these
-    are in memory once.
+    are in memory once. If a service that a user has started has the graph, there is as much room as
+    it has.
     """
     ranks, room, spare = requirements.ranks, question.room, question.spare
+    served = requirements.served
+    if served is not None and requirements.shared_graph and kind.shares_indices:
+        in_service = served.graph_room(kind.name, question.given)
+        why = question.why or f"because the service has {question.indices} for all loaders"
+        return replace(question, room=lambda batches: in_service, why=why)
     if ranks == 1 or (requirements.shared and kind.has_indices):
         return question
     return replace(
@@ -170,7 +178,7 @@ def _room(
     """Bytes that the adjacency may take on this host beside feature buffers of `batches` largest
     batches and everything else; see `TopologyQuestion.room`."""
     if memory is None:
-        return default_bytes(requirements.ranks)
+        return default_bytes(requirements.ranks, requirements.served)
     slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
     if buffer is not None:
         row_bytes = [table.row_bytes for table in requirements.tables]

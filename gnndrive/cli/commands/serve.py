@@ -1,0 +1,173 @@
+"""`gnndrive serve`: a service that several training jobs share, and what it is doing.
+
+The service runs in this process until it is ended: the first SIGTERM or Ctrl-C drains it, that is,
+it ends when the jobs that use it have ended; the second ends it at once. Exit codes: 0 if it has
+drained, 2 if it could not be started, 1 if it failed, and 143 or 130 if it was ended at once by
+SIGTERM or Ctrl-C. Under systemd, with Type=notify, it says when it is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+from gnndrive.cli.commands.options import Json
+from gnndrive.cli.commands.serve_text import status_json, status_text
+from gnndrive.common.errors import ConfigError, HostServiceError
+from gnndrive.common.memory import available_memory, format_size, parse_size
+from gnndrive.host.inquiry import ask
+from gnndrive.host.names import SCHEME, address_of, addresses, checked_name, name_for
+from gnndrive.host.report import ServiceReport
+from gnndrive.host.run import run_service
+from gnndrive.host.service import Service
+from gnndrive.host.start import Listener
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+
+DEFAULT_SHARE = 0.5  # of the available memory
+
+
+def serve(
+    store: Annotated[
+        str | None,
+        typer.Argument(metavar="STORE", help="A store's folder; with --status a service's name."),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory for the graph and all jobs' buffers; default: half of what is."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The service's name; default: that of the store's folder.")
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Print the clients of one service, or of all.")
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Time for --status to measure rates; 0: whole runs.")
+    ] = 1.0,
+    json: Json = False,
+) -> None:
+    """Serve a store to several training jobs, which share its graph."""
+    if status:
+        print(show_status(name or store, seconds, json))
+        return
+    if store is None:
+        raise ConfigError("gnndrive serve needs a store: give its folder, or --status")
+    if code := run(open_store(store), memory, name):
+        raise typer.Exit(code)
+
+
+def run(store: Store, memory: str | None, name: str | None) -> int:
+    """Serve a store until the service is ended.
+
+    Args:
+        store: what to serve.
+        memory: for all clients and the graph; None: half of what is available.
+        name: the service's; None: the one of the store's folder.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigError: the name is in use or is none, or there is less memory.
+    """
+    name = name_for(store.path) if name is None else checked_name(name)
+    available = available_memory()
+    limit = int(DEFAULT_SHARE * available) if memory is None else parse_size(memory, "--memory")
+    if limit > available:
+        raise ConfigError(
+            f"--memory {format_size(limit)}, and {format_size(available)} are available: give at "
+            "most that"
+        )
+    listener = _listen(name)
+    return asyncio.run(_serve(store, listener, name, limit))
+
+
+def _listen(name: str) -> socket.socket:
+    """Take the name.
+
+    Raises:
+        ConfigError: it is in use.
+    """
+    address = address_of(name)
+    try:
+        return Listener(address).sock
+    except FileExistsError:
+        by = "another process"
+        with contextlib.suppress(HostServiceError, ConfigError):
+            report = ask(address)
+            by = f"process {report.pid}, which serves {report.path}"
+    raise ConfigError(
+        f"{SCHEME}{name} is in use by {by}: end it first, or give another name with --name"
+    )
+
+
+async def _serve(store: Store, listener: socket.socket, name: str, memory: int) -> int:
+    service = Service(store, listener, _say, stays=True, memory=memory, log=_say)
+
+    def ready() -> None:
+        limit = format_size(memory)
+        print(f"{SCHEME}{name} serves {store.path} (process {os.getpid()}, {limit})", flush=True)
+        _notify("READY=1")
+
+    def drains() -> None:
+        _say("ending: no more jobs are accepted, and those that are here go on; again: end at once")
+        _notify("STOPPING=1")
+
+    return await run_service(service, ready, drains)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _notify(state: str) -> None:
+    """Tell systemd a state, if it has started this process; see sd_notify(3)."""
+    place = os.environ.get("NOTIFY_SOCKET")
+    if not place:
+        return
+    address = f"\0{place[1:]}" if place.startswith("@") else place
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.sendto(state.encode(), address)
+
+
+def show_status(name: str | None, seconds: float, as_json: bool) -> str:
+    """What services do: their memory, their clients, and the clients' rates.
+
+    Args:
+        name: the service's; None: all of this user's services, those that ranks have started too.
+        seconds: how long rates are measured; 0: since each client came.
+        as_json: whether to return a JSON object.
+
+    Raises:
+        ConfigError: `name` is none.
+        HostServiceError: there is no such service, or it does not answer.
+    """
+    if name is None:
+        before = _all_reports()
+    else:
+        address = address_of(checked_name(name))
+        before = {address: ask(address)}
+    after = before
+    if seconds and before:
+        time.sleep(seconds)
+        again = _all_reports() if name is None else {address: ask(address) for address in before}
+        after = {address: again[address] for address in before if address in again}
+    found = [(address, before[address], report) for address, report in after.items()]
+    return status_json(found) if as_json else status_text(found)
+
+
+def _all_reports() -> dict[str, ServiceReport]:
+    """The reports of all services of this user, by their addresses."""
+    found = {}
+    for address in addresses():
+        with contextlib.suppress(HostServiceError, ConfigError):  # another user's, or just ended
+            found[address] = ask(address)
+    return found

@@ -1,0 +1,81 @@
+"""`Budget`: the memory that a service may use, and what each of its users has of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size
+
+NAMED_MAX = 8  # users that an error names
+
+
+class Budget:
+    """Counts what is promised, before it is allocated. Used in one event loop.
+
+    Args:
+        limit: bytes in all; None: no limit, and everything is only counted.
+
+    Attributes:
+        limit: the same.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self._parts: dict[object, tuple[str, int]] = {}
+        self._freeing: set[asyncio.Task[None]] = set()
+
+    @property
+    def used(self) -> int:
+        """Bytes that are promised."""
+        return sum(nbytes for _, nbytes in self._parts.values())
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.limit is None or self.used + nbytes <= self.limit
+
+    async def take(self, owner: object, name: str, nbytes: int) -> None:
+        """Promise memory; wait for the tasks of `freed_by` if that of others is needed.
+
+        Args:
+            owner: whose it is, for `give`; has nothing yet.
+            name: what errors call the owner.
+            nbytes: how much.
+
+        Raises:
+            ConfigError: there is less left; the error says who has the rest.
+        """
+        while not self._fits(nbytes) and self._freeing:
+            await asyncio.wait(self._freeing, return_when=asyncio.FIRST_COMPLETED)
+        assert owner not in self._parts
+        if not self._fits(nbytes):
+            raise self._refusal(name, nbytes)
+        self._parts[owner] = name, nbytes
+
+    def freed_by(self, task: asyncio.Task[None]) -> None:
+        """A task will give something back."""
+        self._freeing.add(task)
+        task.add_done_callback(self._freeing.discard)
+
+    def correct(self, owner: object, nbytes: int) -> None:
+        """Say how much an owner has taken of what it was promised."""
+        name, _ = self._parts[owner]
+        self._parts[owner] = name, nbytes
+
+    def give(self, owner: object) -> None:
+        """Give back what an owner was promised, if anything."""
+        self._parts.pop(owner, None)
+
+    def _refusal(self, name: str, nbytes: int) -> ConfigError:
+        assert self.limit is not None
+        parts = sorted(self._parts.values(), key=lambda part: -part[1])
+        named = [f"{owner} has {format_size(size)}" for owner, size in parts[:NAMED_MAX]]
+        if len(parts) > NAMED_MAX:
+            rest = sum(size for _, size in parts[NAMED_MAX:])
+            named.append(f"{len(parts) - NAMED_MAX} others have {format_size(rest)}")
+        has = f": {', '.join(named)}" if named else ""
+        return ConfigError(
+            f"{name} needs {format_size(nbytes)} of the service, which has "
+            f"{format_size(self.limit - self.used)} of --memory {format_size(self.limit)} left{has}"
+            ". Give the loader less with memory= or buffer=, end another one, or start the service "
+            "with more"
+        )

@@ -1,0 +1,72 @@
+"""`Graphs`: the graph in shared memory, which the service reads when a loader first asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gnndrive.common.plugins import find
+from gnndrive.common.records import TopologyChoice
+from gnndrive.host.budget import Budget
+from gnndrive.pyg.labels import kept_bytes
+from gnndrive.pyg.shared_store import PublishedStore, publish
+from gnndrive.sampling.graph import graph_sizes
+from gnndrive.store.reader import Store
+
+
+def graph_bytes(store: Store, topology: str) -> int:
+    """Bytes that the graph will take in shared memory, for loaders that use a topology.
+
+    Raises:
+        ConfigError: there is no such topology.
+    """
+    sizes, shares = graph_sizes(store), find("topologies", topology).shares_indices
+    pointers = sum(size.index_pointer_bytes for size in sizes)
+    indices = sum(size.packed_bytes for size in sizes) if shares else 0
+    return pointers + indices + sum(map(kept_bytes, store.all_nodes()))
+
+
+class Graphs:
+    """What the service has published of its store: index pointers, labels, and perhaps indices.
+
+    Args:
+        store: the store.
+        budget: what it takes is counted there.
+    """
+
+    def __init__(self, store: Store, budget: Budget) -> None:
+        self._store, self._budget = store, budget
+        self._published: dict[str, PublishedStore] = {}  # by topology
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Bytes of each, by topology."""
+        return {topology: each.nbytes for topology, each in self._published.items()}
+
+    async def get(self, topology: str) -> PublishedStore:
+        """The graph for loaders that use a topology; read at the first call. Only one task calls
+        this at a time.
+
+        Raises:
+            ConfigError: there is no such topology, or no memory left for the graph.
+            StoreError, ReadError: the graph cannot be read.
+        """
+        shares, published = find("topologies", topology).shares_indices, self._published
+        found = published.get(topology) if shares else next(iter(published.values()), None)
+        if found is not None:
+            return found
+        owner, name = ("graph", topology), f"the graph with topology={topology!r}"
+        await self._budget.take(owner, name, graph_bytes(self._store, topology))
+        try:
+            choice = TopologyChoice(topology, "", 0)
+            found = await asyncio.to_thread(publish, self._store, choice)
+        except BaseException:
+            self._budget.give(owner)
+            raise
+        self._budget.correct(owner, found.nbytes)
+        published[topology] = found
+        return found
+
+    def close(self) -> None:
+        """Free this process's part; loaders that have mapped it keep it."""
+        for each in self._published.values():
+            each.close()

@@ -1,0 +1,59 @@
+"""`run_service`: run a service until its clients have left, or until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from gnndrive.host.service import Service
+
+ENDED_BY = 128  # exit statuses of processes that a signal has ended begin here
+
+
+def _nothing() -> None:
+    """What is called if nobody wants to know."""
+
+
+async def run_service(
+    service: Service,
+    ready: Callable[[], object] = _nothing,
+    drains: Callable[[], object] = _nothing,
+) -> int:
+    """Run a service and close it. The first SIGTERM or Ctrl-C drains it, a second one ends it at
+    once: then its clients get HostServiceError.
+
+    Args:
+        service: the service.
+        ready: called when signals have that meaning.
+        drains: called when it begins to drain.
+
+    Returns:
+        The exit status: 0, or 1 if something went wrong in the service itself, or 128 and the
+        number of the signal that ended it at once.
+    """
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(
+        lambda _, found: service.failed(found.get("exception", RuntimeError(found["message"])))
+    )
+    stopped: asyncio.Future[int] = loop.create_future()
+
+    def signalled(number: int) -> None:
+        if not service.draining:
+            drains()
+            service.drain()
+        elif not stopped.done():
+            stopped.set_result(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled, number)
+    ready()
+    ended = loop.create_task(service.ended.wait())
+    both: list[asyncio.Future[Any]] = [ended, stopped]
+    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    ended.cancel()
+    await service.aclose()
+    if service.failures:
+        return 1
+    return ENDED_BY + stopped.result() if stopped.done() else 0
