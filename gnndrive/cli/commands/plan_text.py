@@ -75,15 +75,14 @@ def step_lines(plan: Plan, layout: Layout, run: Run) -> list[str]:
             f"  {name:<9}" + (missing[name] if value is None else f"{_s(value):>8}  {said}")
         )
     lines.append(
-        f"from {_s(layout.step_s)}, bound by {layout.bound_by}, to {_s(layout.serial_s)} if "
-        "nothing overlaps"
+        f"about {_s(layout.expected_s)}, bound by {layout.bound_by}: {_s(layout.step_s)} if all "
+        f"else overlaps, {_s(layout.serial_s)} if nothing does"
     )
     steps = _steps(run, plan.ranks)
     if steps is None:
         lines.append("an epoch: not known, give its number of seeds with --seeds")
     else:
-        least, most = _s(steps * layout.step_s), _s(steps * layout.serial_s)
-        lines.append(f"an epoch of {steps:,} steps takes from {least} to {most}")
+        lines.append(f"an epoch of {steps:,} steps: about {_s(steps * layout.expected_s)}")
     return [*lines, *run.notes]
 
 
@@ -97,12 +96,12 @@ def host_lines(plan: Plan, layouts: Sequence[Layout], run: Run) -> list[str]:
         if each.refused:
             refused.append(f"{each.name} cannot work: {each.refused}")
             continue
-        epoch = "not known" if steps is None else _s(steps * each.step_s)
+        epoch = "not known" if steps is None else _s(steps * each.expected_s)
         rows.append(
             (
                 each.name, format_size(each.memory_bytes), format_size(each.disk_bytes),
                 format_size(each.received_bytes), _s(each.known["disk"]), _s(each.known["net"]),
-                _s(each.step_s), each.bound_by, epoch,
+                _s(each.expected_s), each.bound_by, epoch,
             )
         )  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
