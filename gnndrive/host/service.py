@@ -394,5 +394,5 @@ class Service:
 
     def failed(self, error: BaseException) -> None:
         """Something went wrong in the service itself."""
-        self.failures.append(error)
         self.report("".join(traceback.format_exception(error)))
+        self.failures.append(error.with_traceback(None))  # which would keep a client's memory

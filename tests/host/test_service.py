@@ -1,0 +1,323 @@
+"""The service over real sockets: who is let in, who is disconnected, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import HostServiceError, Store
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.common.errors import ConfigError
+from gnndrive.host import connection, service
+from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.connection import Connection
+from gnndrive.host.group import Group
+from gnndrive.host.hello import Hello
+from gnndrive.host.messages import Kind, Message
+from gnndrive.host.service import Service
+from gnndrive.host.wire import abstract_name, new_socket
+from tests.host.processes.strangers import Stranger, of_one
+from tests.project_files import ROOT
+
+SETTINGS = BufferSettings(
+    ("nodes/x",),
+    (40,),
+    (20,),
+    (20,),
+    4,
+    "host",
+    "table",
+    None,
+    ("disk",),
+    "threads",
+    4,
+    4096,
+    0,
+    1,
+    None,
+)
+FAILING = """
+import sys
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.host.process import run
+
+def broken(buffer):
+    raise AssertionError("a slot table breaks invariant 7")
+
+FeatureBuffer.verify = broken
+sys.exit(run(int(sys.argv[1]), sys.argv[2]))
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data = Data(x=torch.arange(800.0).reshape(100, 8), edge_index=edges)
+    return gnndrive.from_data(data, tmp_path_factory.mktemp("service") / "x.gnn")
+
+
+@pytest.fixture
+def hello(store: Store) -> Hello:
+    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", "a test")
+
+
+class Running:
+    """A service in this event loop.
+
+    Attributes:
+        name: for strangers.
+        service: the service.
+        reports: what it has reported.
+    """
+
+    def __init__(self, store: Store, listener: socket.socket, stays: bool) -> None:
+        self.name, self.reports = listener.getsockname().decode()[len("\0gnndrive-") :], list[str]()
+        self.service = Service(store, listener, self.reports.append, stays)
+
+    async def stranger(self) -> Stranger:
+        """A client that has said nothing yet."""
+        return await asyncio.to_thread(Stranger, self.name)
+
+    async def welcome(self, hello: Hello) -> Stranger:
+        """A client that has got its welcome."""
+        made = await self.stranger()
+        await asyncio.to_thread(made.enter, hello, self.service.store)
+        return made
+
+
+@asynccontextmanager
+async def running(
+    store: Store, stays: bool = True, kind: Callable[[], socket.socket] = new_socket
+) -> AsyncIterator[Running]:
+    """A service, and that nothing of it is left afterwards, without a garbage collection."""
+    gc.collect()
+    before = memories()
+    listener = kind()
+    listener.bind(abstract_name(f"test-{os.getpid()}-{listener.fileno()}"))
+    listener.listen()
+    made = Running(store, listener, stays)
+    yield made
+    await made.service.aclose()
+    assert memories() == before
+
+
+def memories() -> int:
+    """How many descriptors of shared memory this process has."""
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum("memfd:gnndrive-" in os.readlink(link) for link in links if os.path.islink(link))
+
+
+async def gone(stranger: Stranger) -> bool:
+    """Whether the service has disconnected a client, after what it has still told it."""
+    while (await asyncio.to_thread(stranger.receive)) is not None:
+        pass
+    stranger.close()
+    return True
+
+
+# ---- who is let in
+
+
+async def test_the_last_client_ends_the_service(store: Store, hello: Hello) -> None:
+    async with running(store, stays=False) as made:
+        first, second = await made.welcome(hello), await made.welcome(of_one(hello))
+        first.say(Kind.BYE)
+        assert await gone(first)
+        assert not made.service.ended.is_set()
+        second.close()
+        await made.service.ended.wait()
+        assert made.reports == []
+        assert made.service.failures == []
+
+
+async def test_other_users_are_refused(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(store) as made:
+        honest = await made.welcome(hello)
+        user = os.geteuid()
+        with monkeypatch.context() as patched:
+            patched.setattr(service.os, "geteuid", lambda: user + 1)
+            other = await made.stranger()
+            assert await gone(other)
+            with pytest.raises(HostServiceError, match=f"is user {user}'s"):
+                Connection(made.name, hello)
+        assert made.reports == [f"user {user} was refused: only user {user + 1} may connect"]
+        honest.say(Kind.ASK)
+        answer = await asyncio.to_thread(honest.receive)
+        assert answer == Message(Kind.AWAITED, a=0)
+        honest.close()
+
+
+async def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HELLO_S", 0)
+    async with running(store, stays=False) as made:
+        silent = await made.stranger()
+        assert await gone(silent)
+        await made.service.ended.wait()
+    async with running(store, stays=False) as made:
+        refused = await made.stranger()
+        wrong = replace(hello, store="another store")
+        refused.say(Kind.HELLO, **wrong.to_json())
+        assert await gone(refused)
+        await made.service.ended.wait()
+
+
+async def test_accepting_goes_on_when_files_are_free_again(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "RETRY_S", 0)
+    refusals = [OSError(errno.EMFILE, "Too many open files")] * 3
+
+    class Refusing(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            if refusals:
+                raise refusals.pop()
+            return super().accept()
+
+    def kind() -> socket.socket:
+        return Refusing(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    async with running(store, kind=kind) as made:
+        client = await made.welcome(hello)
+        assert len([text for text in made.reports if "Too many open files" in text]) == 3
+        client.close()
+
+
+# ---- who is disconnected
+
+
+async def test_a_client_that_never_reads(store: Store, hello: Hello) -> None:
+    async with running(store) as made:
+        client = await made.welcome(hello)
+
+        def ask_on() -> None:
+            while client.say(Kind.ASK):
+                pass
+
+        await asyncio.to_thread(ask_on)
+        assert ["does not read its messages" in text for text in made.reports] == [True]
+        client.close()
+
+
+async def test_descriptors_that_clients_send_are_closed(store: Store, hello: Hello) -> None:
+    async with running(store) as made:
+        client = await made.stranger()
+        read, write = os.pipe()
+        message = Message(Kind.HELLO, text=hello.to_json()).encode()
+        socket.send_fds(client.sock, [message], [write] * 5)
+        os.close(write)
+        answer = await asyncio.to_thread(client.receive)
+        assert answer is not None
+        assert answer.kind is Kind.WELCOME
+        with os.fdopen(read, "rb") as pipe:
+            assert await asyncio.to_thread(pipe.read) == b"", "no process has the other end"
+        client.close()
+
+
+async def test_an_error_of_the_service_ends_one_connection_and_is_loud(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(store) as made:
+        honest = await made.welcome(of_one(hello))
+        other = await made.welcome(hello)
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("a mistake")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Group, "handle", fail)
+            other.say(Kind.ASK)
+            assert await gone(other)
+        honest.say(Kind.ASK)
+        assert await asyncio.to_thread(honest.receive) == Message(Kind.AWAITED, a=0)
+        honest.close()
+        assert [str(each) for each in made.service.failures] == ["a mistake"]
+        assert "Traceback" in made.reports[0]
+
+
+# ---- the end
+
+
+async def test_a_broken_invariant_is_found_at_the_end_of_a_group(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = FeatureBuffer.verify
+
+    def broken(buffer: FeatureBuffer) -> None:
+        verify(buffer)
+        raise AssertionError("a slot table breaks invariant 7")
+
+    monkeypatch.setattr(FeatureBuffer, "verify", broken)
+    listener = new_socket()
+    listener.bind(abstract_name(f"test-{os.getpid()}-broken"))
+    listener.listen()
+    made = Running(store, listener, stays=False)
+    client = await made.welcome(hello)
+    client.close()
+    await made.service.ended.wait()
+    await made.service.aclose()
+    assert [str(each) for each in made.service.failures] == ["a slot table breaks invariant 7"]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_exit_status_of_the_process_says_so(store: Store, hello: Hello, broken: bool) -> None:
+    with new_socket() as listener:
+        name = f"test-{os.getpid()}-{broken}"
+        listener.bind(abstract_name(name))
+        listener.listen()
+        what = ["-c", FAILING] if broken else ["-m", "gnndrive.host"]
+        process = subprocess.Popen(
+            [sys.executable, *what, str(listener.fileno()), str(store.path)], cwd=ROOT,
+            pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        client = Stranger(name)
+    client.enter(hello, store)
+    client.close()
+    _, said = process.communicate()
+    assert process.returncode == broken
+    assert ("invariant 7" in said) == broken
+
+
+def test_a_store_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with new_socket() as listener:
+        run = subprocess.run(
+            [sys.executable, "-m", "gnndrive.host", str(listener.fileno()), str(tmp_path)],
+            pass_fds=[listener.fileno()], capture_output=True, text=True, check=False, cwd=ROOT,
+        )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr.startswith("the host service cannot open its store: ")
+    assert run.stderr.count("\n") == 1
+
+
+async def test_a_rank_that_may_open_no_more_files_hears_which_limit(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(store) as made:
+        receive = socket.recv_fds
+
+        def truncated(*given: Any) -> Any:
+            data, fds, flags, address = receive(*given)
+            return data, fds, flags | socket.MSG_CTRUNC, address
+
+        monkeypatch.setattr(connection.socket, "recv_fds", truncated)
+        rank = await asyncio.to_thread(Connection, made.name, hello)
+        with pytest.raises(ConfigError, match="ulimit -n"):
+            await asyncio.to_thread(rank.wait)
