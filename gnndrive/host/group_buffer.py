@@ -25,23 +25,33 @@ from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.hello import Hello
 from gnndrive.host.messages import ProtocolError
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.reader import Store
 
 
-def least_share(store: Store, settings: BufferSettings) -> int:
-    """Bytes that a feature buffer takes at least: its slots and its staging.
+def check_share(store: Store, hello: Hello) -> None:
+    """Check what a loader says of its feature buffer's size: it is for tables of the store, and its
+    share is not less than its slots and its staging.
 
     Raises:
-        ProtocolError: the store has no such tables, or a table has more slots than rows.
+        ProtocolError: something is wrong.
+        StoreError: the record of an added array is damaged.
     """
-    known, nbytes = {table.name: table.file for table in feature_tables(store)}, 0
+    settings = hello.buffer
+    if settings is None:
+        return
+    if not set(settings.tables) <= {table.name for table in feature_tables(store)}:
+        store.find_added()  # `gnndrive.infer` may have added it since the store was opened
+    known = {table.name: table.file for table in feature_tables(store)}
+    least = settings.io_depth * settings.block_bytes
     for name, slots in zip(settings.tables, settings.slots, strict=True):
         if name not in known or slots > known[name].row_count:
             raise ProtocolError(f"the store has no table {name!r}, or not {slots:,} rows of it")
-        nbytes += slots * known[name].row_bytes
-    return nbytes + settings.io_depth * settings.block_bytes
+        least += slots * known[name].row_bytes
+    if hello.share < least:
+        raise ProtocolError(f"a buffer of {least:,} bytes has a share of {hello.share:,}")
 
 
 class GroupBuffer:

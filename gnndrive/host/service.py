@@ -27,7 +27,7 @@ from gnndrive.host.budget import Budget
 from gnndrive.host.error_text import error_text
 from gnndrive.host.graphs import Graphs
 from gnndrive.host.group import Group, Member
-from gnndrive.host.group_buffer import GroupBuffer, least_share
+from gnndrive.host.group_buffer import GroupBuffer, check_share
 from gnndrive.host.hello import Hello, Welcome, check_same_needs
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
@@ -182,17 +182,18 @@ class Service:
             hello = Hello.from_json(text)
             async with self._entering:
                 welcome, fds = await self._admit(client, hello)
+            message = Message(Kind.WELCOME, text=welcome.to_json())
+            message.encode()  # a store of a thousand types has too much to describe
         except Exception as error:  # the client's settings, or this machine's memory
+            self._take_back(client)
             client.wire.send(Message(Kind.REFUSED, text=error_text(error)))
             self._loop.call_later(HELLO_S, client.expire, "it was refused, and stayed")
-            name = "a client" if hello is None else hello.name
-            self.log(f"{name} (process {client.pid}) was refused: {error}")
-            if not isinstance(error, GNNDriveError):
-                self.report(f"process {client.pid} was refused: {error!r}")
+            known = isinstance(error, GNNDriveError)
+            (self.log if known else self.report)(f"process {client.pid} was refused: {error!r}")
             if hello is not None and hello.group in self._groups:
                 self._without(self._groups[hello.group], hello.rank)
             return
-        client.wire.send(Message(Kind.WELCOME, text=welcome.to_json()), fds)
+        client.wire.send(message, fds)
         client.hello = hello
         self.log(f"{client.title} has come, {self._memory_text(hello.share)}")
 
@@ -208,11 +209,8 @@ class Service:
         self._close_if_empty(ranks)
 
     async def _admit(self, client: _Client, hello: Hello) -> tuple[Welcome, list[int]]:
-        """Make what a client needs, and enter it in its group.
-
-        Returns:
-            The welcome, and the descriptors that go with it.
-        """
+        """Make what a client needs, and enter it in its group; returns the welcome, and the
+        descriptors that go with it."""
         if hello.store != self.store.identity:
             raise ConfigError(
                 f"the host service serves another store, {self.store.path}, or this store was "
@@ -228,6 +226,7 @@ class Service:
             )
         new = ranks is None
         if new:
+            check_share(self.store, hello)
             await self.budget.take(hello.group, f"{hello.name} (process {client.pid})", hello.share)
         try:
             graph = await self._graphs.get(hello.topology) if hello.topology else None
@@ -245,9 +244,6 @@ class Service:
     async def _new_group(self, hello: Hello) -> _Ranks:
         if hello.buffer is None:
             return _Ranks(hello, None, None, next(_numbers))
-        least = least_share(self.store, hello.buffer)
-        if hello.share < least:
-            raise ProtocolError(f"a buffer of {least:,} bytes has a share of {hello.share:,}")
         buffer = await GroupBuffer.open(self.store, hello.buffer)
         stages = Stages(extractors=hello.buffer.extractors, sweep=hello.buffer.sweep)
         group = Group(hello.ranks, buffer.buffer, stages, buffer.counters)
@@ -280,6 +276,15 @@ class Service:
     def leave(self, client: _Client) -> None:
         """A client has left, or its connection has ended."""
         self._clients.discard(client)
+        self._take_back(client)
+        if client.hello is not None:
+            self.log(f"{client.title} has left")
+        self._was_used |= not client.only_asks
+        if not self._stays and self._was_used:
+            self.end_if_unused()
+
+    def _take_back(self, client: _Client) -> None:
+        """Take a client out of its group, if it is in one."""
         ranks, client.ranks = client.ranks, None
         # A client and its wire refer to each other; the arena must be unmapped before both go.
         member, client.member = client.member, None
@@ -291,11 +296,6 @@ class Service:
             if arena is not None:
                 arena.close()
             self._close_if_empty(ranks)
-        if client.hello is not None:
-            self.log(f"{client.title} has left")
-        self._was_used |= not client.only_asks
-        if not self._stays and self._was_used:
-            self.end_if_unused()
 
     # ---- reports ----
 

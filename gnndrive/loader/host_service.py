@@ -35,6 +35,7 @@ from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
 
 Result = TypeVar("Result")
+CHOSEN = ("slots", "batch_rows_max", "places", "sweep", "policy")  # by the plan
 SPARE_PLACES = 4  # batches that are being gathered, or that the service gives back
 
 
@@ -80,8 +81,10 @@ class HostService:
         return buffers
 
     def close(self) -> None:
-        """Close the connection at once; the shared buffer closes it before, with a goodbye."""
+        """Close the connection at once, and use the graph no more; the shared buffer closes it
+        before, with a goodbye."""
         self._connection.close()
+        self.graph = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,10 @@ class _Told:
 
     @property
     def needs(self) -> dict[str, Any]:
-        """What has to be the same on all ranks, by what it is called in an error. Without
-        `memory=`, ranks may find other memory free, and choose other topologies and slots."""
-        buffer = {name: value for name, value in (self.buffer or {}).items() if name != "slots"}
+        """What has to be the same on all ranks of a host, by what it is called in an error. What a
+        plan has chosen may differ: each rank measures how long sampling takes, and may find other
+        memory free. There the first rank's choice counts."""
+        buffer = {name: value for name, value in (self.buffer or {}).items() if name not in CHOSEN}
         shared = {"whether the ranks of a host share a buffer": self.buffer is not None}
         return {**shared, **self.arguments, **buffer}
 
@@ -138,14 +142,17 @@ def join_host_service(
         error = caught
     everyone = [_Told(**each) for each in _all_or_none(ranks, asdict(told), error)]
     assert settings is not None
-    check_same([each.needs for each in everyone])
+    check_same([each.arguments for each in everyone])
+    local = [rank for rank, each in enumerate(everyone) if each.host == told.host]
+    check_same([everyone[rank].needs for rank in local], local)
     if all(each.buffer is None and not each.topology for each in everyone):
         return settings, None
+    if buffer is not None:
+        buffer = BufferSettings.from_json(everyone[local[0]].buffer)
     rank = 0 if ranks.group is None else ranks.rank
-    local = tuple(other for other, each in enumerate(everyone) if each.host == told.host)
     program = os.path.basename(sys.argv[0]) or "python"
     share = settings.plan.share_bytes
-    hello = Hello(store.identity, "", rank, local, buffer, topology, share, program)
+    hello = Hello(store.identity, "", rank, tuple(local), buffer, topology, share, program)
     return settings, _come_together(ranks, store, hello)
 
 

@@ -19,7 +19,7 @@ from itertools import chain
 from time import perf_counter
 from typing import Any, Self
 
-from gnndrive.common.errors import BatchTooLarge, LateError
+from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
 from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
@@ -27,6 +27,10 @@ from gnndrive.loader.runtime import Runtime
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.sampling.schedules.base import Window
 
+GAVE_WAY = (
+    "another iterator of this loader was begun, and the ranks of a host share one feature buffer: "
+    "use one iterator at a time, or give the loader host_service=False"
+)
 WARM_UP = 3  # batches, after which training has used as much device memory as it will use
 
 
@@ -259,6 +263,12 @@ class BatchIterator(Iterator[Any]):
         if not self._closed:  # else the user has closed it before the end
             self._state.finished = True
         self.close()
+
+    def give_way(self) -> None:
+        """End the epoch because another one needs the buffer that ranks share."""
+        with self._epoch_lock:
+            self._runtime.end(self._run, ClosedError(GAVE_WAY))
+            self._finalizer.detach()
 
     def close(self) -> None:
         """End the epoch and wait until all its reads and tasks have ended; idempotent.

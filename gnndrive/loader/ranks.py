@@ -142,13 +142,23 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
 
 def _group(argument: Any, split: tuple[int, int]) -> Any:
     """The process group that `ranks=` says, for a sampler that splits by (rank, number of ranks);
-    None: there is none yet, there is no other rank, or the sampler splits by other ranks."""
+    None: there is none yet, or no other rank.
+
+    Raises:
+        ConfigError: the sampler splits by other ranks than those of the group.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     group = distributed.group.WORLD if argument is True else argument
     found = distributed.get_rank(group), distributed.get_world_size(group)
-    return group if found == split and split[1] > 1 else None
+    if found != split:
+        raise ConfigError(
+            f"ranks= says rank {found[0]} of {found[1]}, and the sampler rank {split[0]} of "
+            f"{split[1]}: give the sampler num_replicas={found[1]} and rank={found[0]}, or leave "
+            "ranks= out"
+        )
+    return group if split[1] > 1 else None
 
 
 def checked_ranks(argument: Any) -> Any:
@@ -177,11 +187,12 @@ def sampler_ranks(batch_sampler: Any) -> tuple[int, int] | None:
     return None
 
 
-def check_same(told: Sequence[Mapping[str, Any]]) -> None:
-    """Check that all ranks told the same.
+def check_same(told: Sequence[Mapping[str, Any]], ranks: Sequence[int] | None = None) -> None:
+    """Check that ranks told the same.
 
     Args:
         told: values by name, of each rank.
+        ranks: which ranks these are; None: all.
 
     Raises:
         ConfigError: a value differs; the message names it and the ranks.
@@ -189,7 +200,7 @@ def check_same(told: Sequence[Mapping[str, Any]]) -> None:
     differing = []
     for name in dict.fromkeys(name for each in told for name in each):
         values: dict[str, list[int]] = {}
-        for rank, each in enumerate(told):
+        for rank, each in zip(ranks or range(len(told)), told, strict=True):
             values.setdefault(repr(each.get(name)), []).append(rank)
         if len(values) > 1:
             said = " and ".join(f"{value} on {_named(ranks)}" for value, ranks in values.items())

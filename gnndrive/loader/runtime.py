@@ -60,6 +60,7 @@ class Runtime:
         device: where the feature buffer and batches live.
         larger_batch: the seeds, the sampler's key and the size (None: unknown) of a batch that is
             larger than planned, for which the plan could not change yet; None: there is none.
+        shares_buffer: whether the host service has the feature buffer.
         loop_thread: the thread in which epochs run.
         engine: reads the rows of the tables; None: the host service does.
     """
@@ -76,7 +77,7 @@ class Runtime:
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
-        self._host, self._shares_buffer = host, host is not None and host.has_buffer
+        self._host, self.shares_buffer = host, host is not None and host.has_buffer
         self._closing = threading.Lock()
         with contextlib.ExitStack() as undo:
             if host is not None:
@@ -118,7 +119,7 @@ class Runtime:
         )
         kind: type[Layout] = find("layouts", settings.strategy.layout)
         with contextlib.nullcontext() if recording is None else recording.unchanged():
-            for table in () if self._shares_buffer else settings.tables:
+            for table in () if self.shares_buffer else settings.tables:
                 context = LayoutContext(
                     table.file,
                     settings.engine_settings.block_bytes,
@@ -143,7 +144,7 @@ class Runtime:
         kind, empty = choose(settings.engine), self.array_pool.empty
         # Adjacency reads go first: a sample needs several short passes, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
-        if self._host is not None and self._shares_buffer:
+        if self._host is not None and self.shares_buffer:
             self._adjacency.start(kind, own)
             return await self._host.buffers(settings, empty)
         engine = kind.make(own)
@@ -245,14 +246,15 @@ class Runtime:
         if not self.loop_thread.guard.forked:  # in a forked child there is no loop thread
             self.loop_thread.call_soon(partial(self._stop, run))
 
-    def end(self, run: EpochRun) -> None:
-        """End an epoch and wait until all its reads and tasks have ended.
+    def end(self, run: EpochRun, error: Exception | None = None) -> None:
+        """End an epoch and wait until all its reads and tasks have ended; its iterator then raises
+        `error`, if any.
 
         Raises:
             ConfigError: see `check_caller`.
         """
         self.check_caller()
-        self.drop(run)
+        self.loop_thread.call_soon(partial(self._stop, run, error))
         run.ended.wait()
 
     @property

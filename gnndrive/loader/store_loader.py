@@ -77,6 +77,7 @@ class StoreLoader(Closeable, Resumable):
     _runtime: Runtime | None = None
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
+    _newest: weakref.ref[BatchIterator] | None = None
     _beginning: set[int]  # threads in which an epoch begins now
     transform: Callable[[Any], Any] | None
     filter_per_worker: bool | None
@@ -238,6 +239,9 @@ class StoreLoader(Closeable, Resumable):
         ranks, state = self._assembly().ranks, self._resumed or EpochState(self.epoch, self.seed)
         seed = self._agreed_seed(ranks, state)
         runtime, assembly = self._start_runtime(ranks), self._assembly()
+        newest = None if self._newest is None else self._newest()
+        if runtime.shares_buffer and newest is not None:
+            newest.give_way()  # Lightning, for one, holds its sanity check's iterator
         self._resumed, self._state, self.epoch = None, state, state.epoch + 1
         state.seed = seed
         state.sampler_epoch = getattr(self._epoch_sampler(), "epoch", None)
@@ -251,7 +255,11 @@ class StoreLoader(Closeable, Resumable):
             # happen before or after it.
             remaining = chain(list(islice(remaining, 1)), remaining)
         epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed))
-        return BatchIterator(self, runtime, epoch, remaining, state, ranks.per_step, self.timeout)
+        iterator = BatchIterator(
+            self, runtime, epoch, remaining, state, ranks.per_step, self.timeout
+        )
+        self._newest = weakref.ref(iterator)
+        return iterator
 
     def _start_runtime(self, ranks: Ranks) -> Runtime:
         """The runtime; made at the first call, which the ranks that share something make together.
@@ -362,6 +370,7 @@ class StoreLoader(Closeable, Resumable):
             "_runtime": None,
             "_finalizer": None,
             "_beginning": None,
+            "_newest": None,
         }  # a copy makes its own
         return self.__dict__ | left_out
 

@@ -23,7 +23,7 @@ import gnndrive
 from gnndrive import HostServiceError, Store
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.errors import ConfigError
-from gnndrive.host import connection, service
+from gnndrive.host import acceptor, connection, service
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
 from gnndrive.host.group import Group
@@ -73,7 +73,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def hello(store: Store) -> Hello:
-    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", "a test")
+    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", 100_000, "a test")
 
 
 class Running:
@@ -155,7 +155,8 @@ async def test_other_users_are_refused(
             patched.setattr(service.os, "geteuid", lambda: user + 1)
             other = await made.stranger()
             assert await gone(other)
-            with pytest.raises(HostServiceError, match=f"is user {user}'s"):
+            patched.setattr(connection, "peer_credentials", lambda sock: (1, user + 2))
+            with pytest.raises(HostServiceError, match=f"is that of user {user + 2}: only this"):
                 Connection(made.name, hello)
         assert made.reports == [f"user {user} was refused: only user {user + 1} may connect"]
         honest.say(Kind.ASK)
@@ -183,7 +184,7 @@ async def test_a_client_that_says_nothing_or_stays_when_refused_is_disconnected(
 async def test_accepting_goes_on_when_files_are_free_again(
     store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "RETRY_S", 0)
+    monkeypatch.setattr(acceptor, "RETRY_S", 0)
     refusals = [OSError(errno.EMFILE, "Too many open files")] * 3
 
     class Refusing(socket.socket):

@@ -85,7 +85,8 @@ class Stranger:
 
 def of_one(hello: Hello) -> Hello:
     """The same needs as those of `hello`, for a new group of one rank."""
-    return Hello(hello.store, secrets.token_hex(8), 0, (0,), hello.buffer, hello.topology, "one")
+    group = secrets.token_hex(8)
+    return Hello(hello.store, group, 0, (0,), hello.buffer, hello.topology, 1 << 40, "one")
 
 
 def mutated(value: Any, draw: random.Random) -> Any:

@@ -28,7 +28,7 @@ def test_a_rank_with_other_arguments(starter: Starter, store: Store, tmp_path: P
     assert ended.statuses == [0, 0], ended.outputs
     assert ended.outputs == ["", ""]
     assert ended.results[0] == ended.results[1]
-    said = ["memory", "buffer", "num_neighbors", "io_depth", "extractors", "policy"]
+    said = ["memory", "buffer", "num_neighbors", "io_depth", "extractors"]
     said += ["whether the ranks of a host share a buffer", "the store"]
     for text, name in zip(ended.results[0], said, strict=True):
         assert f"{name} is" in text

@@ -63,11 +63,13 @@ def test_several_processes_need_their_group_before_the_loader_is_used(
 
 
 def test_a_sampler_that_splits_deals(in_group: Group) -> None:
-    for argument in (None, True, in_group):
-        found = resolve_ranks(argument, SPLITS)
-        assert found == Ranks(1, 3, "sampler")
-        assert resolve_ranks(argument, SPLITS_ITSELF) == Ranks(2, 4, "sampler")
-        assert found.exchange("told") == ["told"], "nothing is exchanged"
+    found = resolve_ranks(None, SPLITS)
+    assert found == Ranks(1, 3, "sampler")
+    assert resolve_ranks(None, SPLITS_ITSELF) == Ranks(2, 4, "sampler")
+    assert found.exchange("told") == ["told"], "nothing is exchanged"
+    for argument in (True, in_group):
+        with pytest.raises(ConfigError, match=r"the sampler rank 1 of 3: give the sampler num_rep"):
+            resolve_ranks(argument, SPLITS)
     same = SimpleNamespace(sampler=SimpleNamespace(rank=1, num_replicas=2))
     assert resolve_ranks(None, same) == Ranks(1, 2, "sampler")
     assert resolve_ranks(in_group, same) == Ranks(1, 2, "sampler", in_group), "to share a buffer"
