@@ -14,6 +14,10 @@ from gnndrive.host.report import ClientReport, ServiceReport
 ANSWER_S = 10.0  # how long a service is waited for
 
 
+class NoAnswerError(HostServiceError):
+    """A service that is there does not answer."""
+
+
 def ask(address: str) -> ServiceReport:
     """Ask a service for its report, with all of its clients.
 
@@ -21,8 +25,9 @@ def ask(address: str) -> ServiceReport:
         address: see `names`.
 
     Raises:
-        HostServiceError: there is no such service, it has ended meanwhile, it belongs to another
-            user, or it does not answer.
+        NoAnswerError: the service does not answer.
+        HostServiceError: there is no such service, it has ended meanwhile, or it belongs to another
+            user.
         ConfigError: it is of another version of gnndrive.
     """
     sock = connected(address)
@@ -36,9 +41,9 @@ def ask(address: str) -> ServiceReport:
                 if not page.clients or len(clients) >= page.total:
                     return replace(page, clients=tuple(clients))
         except TimeoutError:
-            raise HostServiceError(
-                f"{shown(address)} does not answer within {ANSWER_S:g} s: it may be stopped, or "
-                "short of memory"
+            raise NoAnswerError(
+                f"{shown(address)} does not answer within {ANSWER_S:g} s: it may be starting, "
+                "stopped, or short of memory"
             ) from None
         except (OSError, ProtocolError) as error:
             raise HostServiceError(f"{ended_text(address)} ({error})") from error

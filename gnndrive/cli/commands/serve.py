@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ from gnndrive.cli.commands.options import Json
 from gnndrive.cli.commands.serve_text import status_json, status_text
 from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.memory import available_memory, format_size, parse_size
-from gnndrive.host.inquiry import ask
+from gnndrive.host.inquiry import NoAnswerError, ask
 from gnndrive.host.names import SCHEME, address_of, addresses, checked_name, name_for
 from gnndrive.host.report import ServiceReport
 from gnndrive.host.run import run_service
@@ -165,9 +166,22 @@ def show_status(name: str | None, seconds: float, as_json: bool) -> str:
 
 
 def _all_reports() -> dict[str, ServiceReport]:
-    """The reports of all services of this user, by their addresses."""
-    found = {}
-    for address in addresses():
-        with contextlib.suppress(HostServiceError, ConfigError):  # another user's, or just ended
-            found[address] = ask(address)
-    return found
+    """The reports of all services of this user that answer, by their addresses."""
+    all_addresses = addresses()
+    if not all_addresses:
+        return {}
+    with ThreadPoolExecutor(len(all_addresses)) as threads:  # some may not answer for long
+        reports = threads.map(_report_or_none, all_addresses)
+        found = zip(all_addresses, reports, strict=True)
+        return {address: report for address, report in found if report is not None}
+
+
+def _report_or_none(address: str) -> ServiceReport | None:
+    """A service's report; None: it does not answer, is another user's, or has just ended."""
+    try:
+        return ask(address)
+    except NoAnswerError as error:
+        _say(f"gnndrive: {error}")
+    except (HostServiceError, ConfigError):
+        pass
+    return None

@@ -1,0 +1,212 @@
+"""`gnndrive serve`: from its start to its end, as a process; and what `--status` prints."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gnndrive as gd
+from gnndrive.cli.commands.serve_text import rates, status_json, status_text
+from gnndrive.host.names import address_of, addresses
+from gnndrive.host.report import ClientReport, ServiceReport
+from gnndrive.host.start import Listener
+from tests.cli.conftest import Command
+from tests.project_files import ROOT
+
+_numbers = itertools.count()
+GUARD_S = 120  # only ends a test that hangs
+
+
+class Service:
+    """`gnndrive serve` as a process.
+
+    Attributes:
+        name: the service's.
+        process: its process.
+        ready: the line that it printed when it was ready.
+    """
+
+    def __init__(self, store: Path, notify: Path) -> None:
+        self.name = f"cli-{os.getpid()}-{next(_numbers)}"
+        words = [sys.executable, "-m", "gnndrive.cli.main", "serve", str(store)]
+        words += ["--name", self.name, "--memory", "50MB"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(notify)}
+        self.process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        self.ready = self.process.stdout.readline()
+
+    def ended(self) -> tuple[int, list[str]]:
+        """Wait for its end; returns the exit code and the lines of standard error."""
+        out, err = self.process.communicate(timeout=GUARD_S)
+        assert out == ""
+        return self.process.returncode, err.splitlines()
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[socket.socket]:
+    """A socket that gets what a service tells systemd, at NOTIFY_SOCKET."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(str(tmp_path / "notify"))
+        sock.settimeout(GUARD_S)
+        yield sock
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--status` finds the services of these tests alone; others may be stopped."""
+
+    def of_this_process() -> list[str]:
+        return [each for each in addresses() if f"-{os.getpid()}-" in each]
+
+    monkeypatch.setattr("gnndrive.cli.commands.serve.addresses", of_this_process)
+
+
+@contextmanager
+def serving(store: Path, tmp_path: Path) -> Iterator[Service]:
+    service = Service(store, tmp_path / "notify")
+    try:
+        yield service
+    finally:
+        service.process.kill()
+        service.process.wait()
+
+
+def load(name: str) -> gd.NeighborLoader:
+    store = gd.connect(name)
+    return gd.NeighborLoader(
+        store, [3], store.split("train"), batch_size=50, buffer="60KB", io_depth=8
+    )
+
+
+def test_from_start_to_end(
+    planted: Path, tmp_path: Path, systemd: socket.socket, gnndrive: Command, ours: None
+):
+    with serving(planted, tmp_path) as service:
+        url, pid = f"gnndrive://{service.name}", service.process.pid
+        assert service.ready == f"{url} serves {planted} (process {pid}, 50 MB)\n"
+        assert systemd.recv(100) == b"READY=1"
+        again = gnndrive("serve", planted, "--name", service.name, "--memory", "9MB")
+        assert again.code == 2
+        assert f"{url} is in use by process {pid}, which serves {planted}: end it" in again.err
+        with load(service.name) as loader:
+            batches = iter(loader)
+            next(batches)
+            status = gnndrive("serve", "--status", url, "--seconds", "0").out.splitlines()
+            assert status[0] == f"the service {url} serves {planted} (process {pid})"
+            assert status[1].startswith("memory: ")
+            assert "graph (resident)" in status[1]
+            assert f", process {os.getpid()} " in status[3]
+            every = gnndrive("serve", "--status", "--seconds", "0.01", "--json").json["services"]
+            (own,) = every
+            assert own["pid"] == pid
+            assert own["left"] == 50_000_000 - own["used"]
+            assert [client["share"] for client in own["clients"]] == [loader.plan().share_bytes]
+            service.process.send_signal(signal.SIGTERM)
+            assert systemd.recv(100) == b"STOPPING=1"
+            left = sum(1 for _ in batches)
+            assert left == len(loader) - 1
+        code, lines = service.ended()
+    assert code == 0
+    came, ending, has_left = lines
+    assert f"(process {os.getpid()}) has come, for " in came
+    assert ending.startswith("ending: no more jobs are accepted")
+    assert has_left.endswith(f"(process {os.getpid()}) has left")
+
+
+def test_a_second_signal_ends_it_at_once(planted: Path, tmp_path: Path, systemd: socket.socket):
+    with serving(planted, tmp_path) as service, load(service.name) as loader:
+        batches = iter(loader)
+        next(batches)
+        service.process.send_signal(signal.SIGTERM)
+        assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
+        service.process.send_signal(signal.SIGINT)
+        code, lines = service.ended()
+        assert code == 130
+        assert lines[-1] == "gnndrive: interrupted"
+        with pytest.raises(gd.HostServiceError, match=f"gnndrive://{service.name} is not running"):
+            list(batches)
+
+
+def test_what_cannot_be_served(gnndrive: Command, planted: Path, tmp_path: Path):
+    for words, said in (
+        ((), "gnndrive serve needs a store: give its folder, or --status"),
+        ((tmp_path / "none",), "none"),
+        ((planted, "--memory", "1000TB"), "are available: give at most that"),
+        ((planted, "--memory", "much"), "--memory='much' is no size"),
+        ((planted, "--name", "a/b"), "'a/b' is no name of a service"),
+        (("--status", "a/b"), "'a/b' is no name of a service"),
+        (("--status", f"none-{os.getpid()}"), "is not running"),
+    ):
+        ended = gnndrive("serve", *words)
+        assert (ended.code, ended.out) == (2, "")
+        assert said in ended.err
+
+
+def test_a_service_that_does_not_answer_is_named(
+    gnndrive: Command, monkeypatch: pytest.MonkeyPatch, ours: None
+):
+    monkeypatch.setattr("gnndrive.host.inquiry.ANSWER_S", 0.01)
+    name = f"silent-{os.getpid()}-0"
+    with Listener(address_of(name)):
+        ended = gnndrive("serve", "--status", "--seconds", "0")
+    assert (ended.code, ended.out) == (0, "no service of this user is running here\n")
+    assert f"gnndrive://{name} does not answer within 0.01 s" in ended.err
+
+
+# ---- what a status prints
+
+CLIENT = ClientReport(7, "train.py", 3, 0, 1, 2_000_000, 10, 5_000_000, 4.0)
+REPORT = ServiceReport(
+    "/data/x.gnn", "ab", 5, False, 9_000_000, 6_000_000, {"resident": 4_000_000}, 20.0, 1, (CLIENT,)
+)
+ADDRESS = f"{os.geteuid()}-x"
+
+
+def later(**client: int) -> ServiceReport:
+    return replace(REPORT, time_s=22.0, clients=(replace(CLIENT, since_s=6.0, **client),))
+
+
+def test_rates_are_those_since_the_report_before():
+    assert rates(REPORT, later(batches=16, nbytes=5_000_000)) == [(3.0, 0.0)]
+    other = later(group=4, batches=3, nbytes=600)  # has come since
+    assert rates(REPORT, other) == [(0.5, 100.0)]
+    assert rates(REPORT, REPORT) == [(2.5, 1_250_000.0)]
+
+
+def test_a_paragraph_for_each_service():
+    ranks = replace(CLIENT, name="ddp.py", rank=1, ranks=2)
+    unlimited = replace(REPORT, memory=None, draining=True, clients=(ranks,), graphs={})
+    assert status_text([(ADDRESS, REPORT, later(batches=16)), ("0f", unlimited, unlimited)]) == (
+        "the service gnndrive://x serves /data/x.gnn (process 5)\n"
+        "memory: 6 MB of 9 MB, 3 MB left; graph (resident) 4 MB\n"
+        "client               share  batches  a second  read  a second\n"
+        "train.py, process 7   2 MB       16       3.0  5 MB       0 B\n"
+        "\n"
+        "the host service, which ranks have started, serves /data/x.gnn (process 5, ending)\n"
+        "memory: 6 MB\n"
+        "client                                 share  batches  a second  read  a second\n"
+        "ddp.py, process 7, rank 1 (of 2 here)   2 MB       10       2.5  5 MB   1.25 MB"
+    )
+    assert status_text([(ADDRESS, REPORT, replace(REPORT, clients=()))]).endswith("\nno clients")
+    assert status_text([]) == "no service of this user is running here"
+
+
+def test_the_same_as_json():
+    (service,) = json.loads(status_json([(ADDRESS, REPORT, later(batches=16))]))["services"]
+    assert (service["name"], service["named"]) == ("the service gnndrive://x", True)
+    assert (service["left"], service["graphs"]) == (3_000_000, {"resident": 4_000_000})
+    (client,) = service["clients"]
+    assert (client["pid"], client["batches"], client["batches_per_s"]) == (7, 16, 3.0)

@@ -1,0 +1,308 @@
+"""Loaders of independent jobs on one service: their batches, and that only the graph is shared."""
+
+from __future__ import annotations
+
+import gc
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+import gnndrive
+from gnndrive import ConfigError, HostServiceError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive.buffer.policies.lru import LRU
+from gnndrive.host.inquiry import ask
+from gnndrive.host.report import PAGE_CLIENTS
+from gnndrive.sampling.topologies.resident import Resident
+from tests.host.processes.programs import digest
+from tests.host.served.conftest import MEMORY, Load, Serve
+
+ASKED_MAX = 10_000  # times that a service is asked until it has got a message
+
+
+def digests(batches: Any) -> list[str]:
+    return [digest(batch) for batch in batches]
+
+
+def item(plan: Any, what: str) -> Any:
+    return next(line for line in plan.lines if line.what == what)
+
+
+def test_batches_are_those_of_a_loader_without_a_service(
+    serve: Serve, load: Load, store: Store
+) -> None:
+    serving = serve()
+    url, own = f"gnndrive://{serving.name}", load(store)
+    served = load(url)
+    for _ in range(2):
+        assert digests(served) == digests(own)
+    assert served.stats()["engine"] == "host service"
+    assert own.stats()["engine"] != "host service"
+    opened = gnndrive.connect(serving.name)
+    links: dict[str, Any] = {"batch_size": 64, "neg_sampling": "binary", "seed": 3}
+    with (
+        LinkNeighborLoader(opened, [3], buffer="60KB", **links) as of_service,
+        LinkNeighborLoader(store, [3], buffer="60KB", **links) as alone,
+    ):
+        assert digests(of_service) == digests(alone)
+        assert of_service.stats()["engine"] == "host service"
+
+
+async def test_async_for(serve: Serve, load: Load, store: Store) -> None:
+    found = [digest(batch) async for batch in load(gnndrive.connect(serve().name))]
+    assert found == digests(load(store))
+
+
+def test_a_job_does_not_wait_for_another_ones_user(serve: Serve, load: Load, store: Store) -> None:
+    opened, whole = gnndrive.connect(serve().name), digests(load(store))
+    idle, busy = load(opened), load(opened)
+    stalled = iter(idle)
+    first = [digest(next(stalled))]
+    for _ in range(3):
+        busy.set_epoch(0)
+        assert digests(busy) == whole
+    assert first + digests(stalled) == whole
+
+
+def test_the_graph_is_there_once(serve: Serve, load: Load, store: Store) -> None:
+    serving = serve()
+    one, other = gnndrive.connect(serving.name), gnndrive.connect(serving.name)
+    loaders = [load(one), load(other), load(other, topology="mmap")]
+    assert [digests(islice(each, 2)) for each in loaders[1:]] == 2 * [
+        digests(islice(loaders[0], 2))
+    ]
+    sizes = serving.call(serving.service.make_report).graphs
+    assert list(sizes) == ["resident"]
+    for each in loaders:
+        assert item(each.plan(), "index pointers").host_bytes == 0
+        assert item(each.plan(), "labels").host_bytes == 0
+    assert item(loaders[0].plan(), "topology").host_bytes == 0
+    runtime = loaders[0]._runtime
+    assert runtime is not None
+    assert runtime.topologies[0].in_memory is not None
+    assert one.index_pointers.base is not None
+
+
+def test_a_job_may_use_the_graph_that_its_memory_is_too_small_for(
+    serve: Serve, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnndrive.sampling.topologies.base.GraphSize.packed_bytes", 10**8)
+    opened = gnndrive.connect(serve(memory=10**9).name)
+    plan = load(opened, buffer=None, memory="4MB", batch_size=4, io_depth=1).plan()
+    assert plan.topology.name == "resident"
+    assert plan.host_bytes <= 4_000_000
+    assert "because the service has 100 MB of indices for all loaders" in str(plan)
+
+
+# ---- memory
+
+
+def test_a_share_is_what_the_plan_says(serve: Serve, load: Load) -> None:
+    serving = serve()
+    loader = load(gnndrive.connect(serving.name), memory="5MB", buffer=None)
+    plan = loader.plan()
+    assert "service: this loader's share of the service; once: there for all" in str(plan)
+    marks = {line.split()[0]: line for line in str(plan).splitlines()}
+    assert " service " in marks["staging"]
+    assert " process " in marks["queued"]
+    assert " once " in marks["labels"]
+    next(iter(loader))
+    report = ask(serving.address)
+    (client,) = report.clients
+    assert client.share == plan.share_bytes > plan.buffer_bytes + item(plan, "staging").nbytes
+    assert report.used == plan.share_bytes + sum(report.graphs.values())
+    assert report.left == MEMORY - report.used
+    own = [
+        line.host_bytes for line in plan.lines if line.what in ("queued samples", "live batches")
+    ]
+    assert plan.share_bytes + sum(own) <= plan.host_bytes <= 5_000_000
+
+
+def test_without_a_budget_a_job_takes_a_quarter_of_what_is_left(
+    serve: Serve, load: Load, store: Store
+) -> None:
+    rows = 40 * 4 + 38
+    memory = 4 * 100 * rows + 3_000_000
+    serving = serve(memory=memory)
+    opened = gnndrive.connect(serving.name)
+    buffers = {"buffer": None, "memory": None, "io_depth": 1}
+    assert load(opened, **buffers).plan().slots == min(memory // 4 // rows, store.num_nodes)
+    serving.call(serving.service.budget.take, "other", "other", 3_000_000)
+    assert load(opened, **buffers).plan().slots == 100
+    assert load(store, **buffers).plan().slots == store.num_nodes
+
+
+def test_a_job_that_does_not_fit_is_refused(serve: Serve, load: Load, store: Store) -> None:
+    opened = gnndrive.connect(serve(memory=6_000_000).name)
+    first = load(opened)
+    next(iter(first))
+    second = load(opened)
+    with pytest.raises(ConfigError) as raised:
+        iter(second)
+    text = str(raised.value)
+    assert "of the service, which has" in text
+    assert "of --memory 6 MB left: " in text
+    assert "the graph with topology='resident' has" in text
+    assert f"has {first.plan().share_bytes / 1e6:.3g} MB" in text
+    assert "Give the loader less with memory= or buffer=" in text
+    first.close()
+    assert digests(second) == digests(load(store))  # what the first job had is left again
+
+
+def test_a_graph_that_does_not_fit_is_refused(serve: Serve, load: Load) -> None:
+    share = load(gnndrive.connect(serve().name)).plan().share_bytes
+    serving = serve(memory=share + 5_000)  # the graph takes a thousand more
+    loader = load(gnndrive.connect(serving.name), topology="resident")
+    with pytest.raises(ConfigError, match="the graph with topology='resident' needs"):
+        iter(loader)
+    assert ask(serving.address).used == 0
+
+
+def test_jobs_one_after_another_find_the_same_memory(serve: Serve, load: Load) -> None:
+    opened = gnndrive.connect(serve(memory=5_000_000).name)
+    for _ in range(5):
+        with load(opened) as loader:
+            next(iter(loader))
+
+
+# ---- what cannot go through the service
+
+
+class OwnPolicy(LRU):
+    name = "own"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shares_graph"),
+    [
+        ({"host_service": False}, False),
+        ({"device": "simulated-cuda"}, True),
+        ({"in_order": False}, True),
+        ({"policy": OwnPolicy}, True),
+    ],
+)
+def test_other_loaders_have_a_buffer_of_their_own(
+    serve: Serve, load: Load, store: Store, arguments: dict[str, Any], shares_graph: bool
+) -> None:
+    serving = serve()
+    with load(gnndrive.connect(serving.name), **arguments) as loader:
+        assert sorted(digests(loader)) == sorted(digests(load(store)))
+        assert loader.stats()["engine"] != "host service"
+        report = ask(serving.address)
+        assert [client.share for client in report.clients] == [0] * shares_graph
+        assert list(report.graphs) == ["resident"] * shares_graph
+
+
+class OwnTopology(Resident):
+    name = "own"
+
+
+def test_a_topology_of_ones_own_is_in_the_loaders_process(
+    serve: Serve, load: Load, store: Store
+) -> None:
+    serving = serve()
+    loader = load(gnndrive.connect(serving.name), topology=OwnTopology)
+    assert digests(loader) == digests(load(store))
+    assert loader.stats()["engine"] == "host service"
+    assert not ask(serving.address).graphs
+    assert item(loader.plan(), "topology").copies == 1
+
+
+def test_a_service_that_must_and_cannot_is_refused(
+    serve: Serve, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = gnndrive.connect(serve().name)
+    sampler = torch.utils.data.DistributedSampler(range(opened.num_nodes), 2, 0)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    dealt: dict[str, Any] = {"sampler": sampler, "shuffle": False, "num_neighbors": [2]}
+    with pytest.raises(
+        ConfigError, match=r"cannot be had, because a sampler deals .* ranks= is no"
+    ):
+        load(opened, host_service=True, **dealt).plan()
+    assert "service" not in str(load(opened, **dealt).plan())
+
+
+# ---- the status
+
+
+def test_a_report_counts_what_clients_do(serve: Serve, load: Load) -> None:
+    serving = serve()
+    opened = gnndrive.connect(serving.name)
+    one, other = load(opened), load(opened)
+    count = len(digests(one))
+    iterator = iter(other)
+    next(iterator)
+    for _ in range(ASKED_MAX):  # the last batch may still be on its way back
+        report = ask(serving.address)
+        first, second = report.clients
+        if first.batches == count:
+            break
+    assert (first.batches, first.nbytes) == (count, one.stats()["bytes_read"])
+    assert second.batches < count
+    assert (first.rank, first.ranks) == (0, 1)
+    assert first.group != second.group
+    assert report.total == 2
+    one.close()
+    assert [each.group for each in ask(serving.address).clients] == [second.group]
+    said = [text for text in serving.said if " has " in text]
+    assert len(said) == 3
+    assert f"has come, for {one.plan().share_bytes / 1e6:.3g} MB: " in said[0]
+    assert said[2].endswith(" has left")
+
+
+def test_many_clients_come_in_pages(serve: Serve, load: Load) -> None:
+    serving = serve(memory=None)
+    opened = gnndrive.connect(serving.name)
+    loaders = [load(opened, device="simulated-cuda") for _ in range(PAGE_CLIENTS + 2)]
+    for loader in loaders:
+        next(iter(loader))
+    report = ask(serving.address)
+    assert len({client.group for client in report.clients}) == PAGE_CLIENTS + 2 == report.total
+
+
+# ---- the end
+
+
+def test_a_loader_says_that_its_service_has_ended(serve: Serve, load: Load) -> None:
+    serving = serve()
+    loader = load(gnndrive.connect(serving.name))
+    iterator = iter(loader)
+    next(iterator)
+    serving.call(serving.service.aclose)
+    with pytest.raises(HostServiceError, match=f"gnndrive://{serving.name} is not running, has en"):
+        list(iterator)
+    with pytest.raises(HostServiceError, match="start it with gnndrive serve"):
+        load(gnndrive.connect(serving.name))
+
+
+def test_a_draining_service_serves_those_that_are_here(
+    serve: Serve, load: Load, store: Store
+) -> None:
+    serving = serve()
+    opened = gnndrive.connect(serving.name)
+    train = load(opened)
+    iterator = iter(train)
+    first = digest(next(iterator))
+    serving.call(serving.service.drain)
+    assert ask(serving.address).draining
+    with load(opened) as valid:  # of the same process
+        whole = digests(valid)
+    assert [first, *digests(iterator)] == whole
+    serving.service._allowed = set()  # as if it were another process
+    with pytest.raises(ConfigError, match="the service is ending: it accepts no more loaders but"):
+        iter(load(opened))
+    assert not serving.service.ended.is_set()
+    train.close()
+    del iterator
+    gc.collect()
+    serving.call(serving.service.ended.wait)
+
+
+def test_a_second_iterator_is_refused(serve: Serve, load: Load) -> None:
+    loader = load(gnndrive.connect(serve().name))
+    first = iter(loader)
+    with pytest.raises(ConfigError, match="one feature buffer for this loader, which another iter"):
+        iter(loader)
+    assert isinstance(loader, NeighborLoader)
+    next(first)
