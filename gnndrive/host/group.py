@@ -57,7 +57,7 @@ class Batch:
         place: where its ids and aliases are in the rank's arena.
         order: its number among the batches of all ranks, which increases with the turns.
         stage: how far it has come.
-        left: whether the rank has given it up.
+        left: whether the rank has given it up, or has left.
         lease: holds its rows once it is ready.
     """
 
@@ -187,7 +187,7 @@ class Group:
     def _batch(self, member: Member, message: Message, *stages: Stage) -> Batch:
         """The batch that a message names, which must be at one of `stages`."""
         batch = member.batches.get((message.epoch, message.step))
-        if batch is None or batch.left or batch.stage not in stages:
+        if batch is None or batch.stage not in stages:
             raise ProtocolError(
                 f"rank {member.rank}: {message.kind.name} of batch {message.step} of epoch "
                 f"{message.epoch}, which is not at that point"
@@ -263,8 +263,6 @@ class Group:
 
     def _give_up(self, batch: Batch) -> None:
         """A batch is not wanted any more, whatever it waits for."""
-        if batch.left:
-            return
         batch.left = True
         rank, epoch, step = batch.member.rank, batch.epoch, batch.step
         if batch.stage is Stage.JOINED and not self.extracting.has(rank, epoch, step):
@@ -286,17 +284,14 @@ class Group:
 
     def _say_left(self, batch: Batch) -> None:
         self._forget(batch)
-        self._send(batch, Message(Kind.LEFT, batch.epoch, batch.step))
+        member = batch.member
+        if self.members.get(member.rank) is member:
+            member.send(Message(Kind.LEFT, batch.epoch, batch.step))
 
     def _forget(self, batch: Batch) -> None:
         batch.member.batches.pop((batch.epoch, batch.step), None)
         batch.member.places.discard(batch.place)
         self._by_order.pop(batch.order, None)
-
-    def _send(self, batch: Batch, message: Message) -> None:
-        """Send a rank a message about its batch, unless it has left."""
-        if self.members.get(batch.member.rank) is batch.member:
-            batch.member.send(message)
 
     async def _answer(self) -> None:
         """Tell ranks, batch after batch, that rows are valid or could not be read."""
@@ -309,7 +304,7 @@ class Group:
                     continue
                 self._forget(batch)
                 text = error_text(item.error)
-                self._send(batch, Message(Kind.FAILED, batch.epoch, batch.step, text=text))
+                batch.member.send(Message(Kind.FAILED, batch.epoch, batch.step, text=text))
                 continue
             batch = self._by_order[item.seeds.index]
             if batch.left:
@@ -323,7 +318,7 @@ class Group:
                 arena.alias(batch.place, table, len(rows))[:] = item.lease.alias(name)
             counted = self._read_counters()
             arena.counters[:] = [counted.get(name, 0) for name in COUNTERS]
-            self._send(batch, Message(Kind.READY, batch.epoch, batch.step))
+            batch.member.send(Message(Kind.READY, batch.epoch, batch.step))
 
     # ---- the end ----
 

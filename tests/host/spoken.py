@@ -117,6 +117,7 @@ async def two_ranks(
         simulation.engine.paused = False
         if 0 in group.members:
             group.leave(first.member, lost=True)
+        heard = len(first.got)
         for epoch in range(LATER):
             second.say(Kind.END, epoch=epoch)
         for step in range(2):
@@ -124,6 +125,8 @@ async def two_ranks(
         await some_turns()
         assert not first.member.batches, "a batch of the rank that has left is never given back"
         assert not first.member.places
+        assert len(first.got) == heard, "nothing is sent to a rank that has left"
+        assert not group._by_order
 
 
 async def some_turns(count: int = ANSWER_TURNS_MAX) -> None:

@@ -13,7 +13,7 @@ from gnndrive.host.messages import ProtocolError
 
 SHAPES = [
     ArenaShape(1, (0,)), ArenaShape(3, (7,)), ArenaShape(4, (5, 1, 600)), ArenaShape(2, ()),
-    ArenaShape(4, (5, 1, 600), wide=True),
+    ArenaShape(4, (5, 1, 600), wide=True), ArenaShape(3, (339, 339, 339)),
 ]  # fmt: skip
 
 

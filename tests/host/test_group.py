@@ -176,6 +176,7 @@ def test_a_count_of_rows_that_is_too_large_is_refused(rows: TableFile, count: in
         async with two_ranks(rows) as (_, _, first, _):
             first.arena._memory[PAGE : PAGE + 8].view(np.int64)[:] = count
             assert first.refused(Kind.ANNOUNCE)
+            assert not first.member.batches
 
     run(main())
 

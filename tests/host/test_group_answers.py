@@ -119,6 +119,40 @@ def test_a_bad_sector_is_an_error_of_the_batches_that_need_it(rows: TableFile) -
     run(main())
 
 
+def test_a_batch_that_fails_after_it_was_given_up_is_answered_once(rows: TableFile) -> None:
+    faults = Faults(eio_offsets=((0, 512),))
+
+    async def main() -> None:
+        async with two_ranks(rows, faults=faults) as (simulation, _, first, _):
+            simulation.engine.paused = True
+            first.announce(WANTED)
+            first.say(Kind.JOIN)
+            await some_turns()
+            first.say(Kind.LEAVE)
+            assert not first.got
+            simulation.engine.paused = False
+            await some_turns()
+            assert [each.kind for each in first.got] == [Kind.LEFT]
+            first.announce(WANTED + 20, 1)
+
+    run(main())
+
+
+def test_the_end_of_an_epoch_leaves_the_next_one_alone(rows: TableFile) -> None:
+    async def main() -> None:
+        async with two_ranks(rows) as (_, _, first, second):
+            for place in range(2):
+                first.announce(WANTED + place, place=place, epoch=place)
+                first.say(Kind.JOIN, epoch=place)
+            for rank in (first, second):
+                rank.say(Kind.END)
+            await first.answer(Kind.LEFT)
+            await first.answer(Kind.READY, epoch=1)
+            first.check(WANTED + 1, 1)
+
+    run(main())
+
+
 def test_a_rank_asks_whom_it_waits_for(rows: TableFile) -> None:
     async def main() -> None:
         async with two_ranks(rows) as (_, _, first, second):
@@ -153,6 +187,7 @@ def test_a_rank_that_holds_all_slots_is_named(rows: TableFile) -> None:
 
     async def main() -> None:
         async with two_ranks(rows, stages=Stages(extractors=1)) as (_, _, first, second):
+            await first.load(WANTED)
             first.say(Kind.END)
             for step in range(3):
                 second.announce(np.arange(16) + 16 * step, step, place=step)

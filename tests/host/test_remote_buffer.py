@@ -97,7 +97,7 @@ def test_after_the_death_of_another_rank_nothing_goes_on(kind: Kind) -> None:
     error = PeerError if kind is Kind.PEER_LOST else HostServiceError
 
     async def main() -> None:
-        service = Service(places=2)
+        service = Service(places=5)
         service.announce(0, 1, 2)
         ticket, behind = service.join(0), service.join(1)
         asking = asyncio.ensure_future(service.buffer.awaited())
@@ -117,9 +117,9 @@ def test_after_the_death_of_another_rank_nothing_goes_on(kind: Kind) -> None:
         assert service.sent() == []
         service.buffer.end_epoch()
         assert service.sent() == [(Kind.END, 0)]
-        service.answer(Kind.LEFT, 0)
+        for step in range(3):
+            service.answer(Kind.LEFT, step)
         assert service.sent() == [], "no batch is announced any more"
-        service.answer(Kind.LEFT, 1)
         assert service.buffer.idle
 
     run(main())

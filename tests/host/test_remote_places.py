@@ -67,7 +67,7 @@ def test_one_place_is_enough() -> None:
 def test_the_nearest_batch_gets_a_place_that_has_become_free() -> None:
     async def main() -> None:
         service = Service(places=2)
-        service.announce(9, 5, 7, 6)
+        service.announce(9, 7, 5, 6)
         assert service.sent() == [(ANNOUNCE, 9)]
         service.buffer.withdraw(9, WANTED)
         assert service.sent() == [(LEAVE, 9)]
