@@ -10,7 +10,14 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive import ConfigError, HostServiceError, LinkNeighborLoader, NeighborLoader, Store
+from gnndrive import (
+    ClosedError,
+    ConfigError,
+    HostServiceError,
+    LinkNeighborLoader,
+    NeighborLoader,
+    Store,
+)
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.host.inquiry import ask
 from gnndrive.host.report import PAGE_CLIENTS
@@ -299,10 +306,10 @@ def test_a_draining_service_serves_those_that_are_here(
     serving.call(serving.service.ended.wait)
 
 
-def test_a_second_iterator_is_refused(serve: Serve, load: Load) -> None:
+def test_a_second_iterator_ends_the_first(serve: Serve, load: Load) -> None:
     loader = load(gnndrive.connect(serve().name))
-    first = iter(loader)
-    with pytest.raises(ConfigError, match="one feature buffer for this loader, which another iter"):
-        iter(loader)
     assert isinstance(loader, NeighborLoader)
-    next(first)
+    first, second = iter(loader), iter(loader)
+    with pytest.raises(ClosedError, match="another iterator of this loader was begun"):
+        list(first)
+    assert len(list(second)) == len(loader)
