@@ -28,8 +28,8 @@ from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.sampling.schedules.base import Window
 
 GAVE_WAY = (
-    "another iterator of this loader was begun, and the host service has one feature buffer for it: "
-    "use one iterator at a time, or give the loader host_service=False"
+    "another iterator of this loader was begun, and the host service has one feature buffer for it"
+    ": use one iterator at a time, or give the loader host_service=False"
 )
 WARM_UP = 3  # batches, after which training has used as much device memory as it will use
 
