@@ -53,6 +53,9 @@ SETTINGS = BufferSettings(
 )
 FAILING = """
 import sys
+from gnndrive.host.deferred import defer
+
+defer("torch")
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.host.process import run
 
@@ -73,7 +76,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def hello(store: Store) -> Hello:
-    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", 100_000, "a test")
+    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", 1 << 20, "a test")
 
 
 class Running:
@@ -152,11 +155,12 @@ async def test_other_users_are_refused(
         honest = await made.welcome(hello)
         user = os.geteuid()
         with monkeypatch.context() as patched:
-            patched.setattr(service.os, "geteuid", lambda: user + 1)
+            patched.setattr(acceptor.os, "geteuid", lambda: user + 1)
             other = await made.stranger()
             assert await gone(other)
-            patched.setattr(connection, "peer_credentials", lambda sock: (1, user + 2))
-            with pytest.raises(HostServiceError, match=f"is that of user {user + 2}: only this"):
+        with monkeypatch.context() as patched:
+            patched.setattr(connection, "peer_credentials", lambda sock: (1, user + 1))
+            with pytest.raises(HostServiceError, match=f"is that of user {user + 1}: only this"):
                 Connection(made.name, hello)
         assert made.reports == [f"user {user} was refused: only user {user + 1} may connect"]
         honest.say(Kind.ASK)

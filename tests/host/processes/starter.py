@@ -3,8 +3,8 @@
 A process that imports PyTorch and gnndrive takes three seconds, so one does that once, and each
 rank is forked from it: `starter.py` itself, which has no threads. Ranks have a group of
 torch.distributed over files, and a process group of the system for themselves, as those that a
-terminal starts. Each rank runs a function of `programs.py` or `deaths.py`, and has nothing of the
-host service left at its end.
+terminal starts. Each rank runs a function of `programs.py`, `deaths.py` or `strangers.py`, and has
+nothing of the host service left at its end.
 
 The forking process adopts the orphans of its ranks, that is host services whose rank has ended, so
 that it knows when everything that a run started has ended, and how.
@@ -106,7 +106,7 @@ class Starter:
 
 def main() -> None:
     """Run ranks for a `Starter`, as often as it asks."""
-    import_module(f"{PACKAGE}.deaths")
+    import_module(f"{PACKAGE}.strangers")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     gc.freeze()  # ranks share this memory as long as no collection of theirs writes into it
     for line in sys.stdin:

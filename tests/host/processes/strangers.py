@@ -1,25 +1,36 @@
-"""Clients of a host service that do not keep to the protocol; `test_strangers.py` runs them."""
+"""Clients of a host service that do not keep to the protocol, and what ranks and they do together
+in `test_strangers.py`."""
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import fcntl
 import json
 import mmap
 import os
 import random
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch.distributed as dist
 
+import gnndrive
 from gnndrive import Store
 from gnndrive.host.arena import Arena
+from gnndrive.host.connection import Connection
 from gnndrive.host.hello import Hello, Welcome
 from gnndrive.host.messages import MESSAGE_BYTES_MAX, Kind, Message, ProtocolError
 from gnndrive.host.wire import abstract_name, new_socket
+from tests.host.processes.deaths import SMALL
+from tests.host.processes.programs import Rank, digest, loader, replaced
 
+NOBODY = 65534
 LIMIT_S = 60  # against a service that does not answer
 JUNK = (
     0, 1, -1, 2, 3, 7, 4095, 1 << 16, 1 << 31, 1 << 40, 1 << 62, 1 << 63, 1 << 80, True, None, 1.5,
@@ -85,8 +96,7 @@ class Stranger:
 
 def of_one(hello: Hello) -> Hello:
     """The same needs as those of `hello`, for a new group of one rank."""
-    group = secrets.token_hex(8)
-    return Hello(hello.store, group, 0, (0,), hello.buffer, hello.topology, 1 << 40, "one")
+    return replace(hello, group=secrets.token_hex(8), rank=0, ranks=(0,), name="one")
 
 
 def mutated(value: Any, draw: random.Random) -> Any:
@@ -132,10 +142,10 @@ def attack(name: str, hello: Hello, store: Store, seed: int, sessions: int) -> M
         sessions: how many connections.
 
     Returns:
-        How many messages were sent, were answered by a welcome, and ended the connection.
+        How many messages were sent, and were answered by a welcome.
     """
     draw, open_ones = random.Random(seed), list[Stranger]()
-    counted = {"sent": 0, "welcome": 0, "disconnected": 0}
+    counted = {"sent": 0, "welcome": 0}
     for _ in range(sessions):
         stranger = Stranger(name)
         open_ones.append(stranger)
@@ -163,7 +173,6 @@ def _attack_once(
             counted["sent"] += stranger.send(head + first.encode())
             answer = stranger.receive()
             if answer is None or answer.kind is not Kind.WELCOME:
-                counted["disconnected"] += answer is None
                 return
             counted["welcome"] += 1
             if stranger.fds:
@@ -175,7 +184,6 @@ def _attack_once(
                         arena = Arena(shape, np.frombuffer(memory, np.uint8))
     for _ in range(draw.randint(0, 30)):
         if not _send_anything(stranger, arena, draw):
-            counted["disconnected"] += 1
             return
         counted["sent"] += 1
 
@@ -201,3 +209,91 @@ def _send_anything(stranger: Stranger, arena: Arena | None, draw: random.Random)
     except (ProtocolError, UnicodeEncodeError):
         return True
     return stranger.send(damaged(data, draw) if draw.random() < 0.03 else data)
+
+
+# ---- programs
+
+
+def among_honest_ranks(rank: Rank, store: str, sessions: int) -> dict[str, Any]:
+    """Two ranks load epochs, while the third rank attacks their service."""
+    group = dist.new_group([0, 1])
+    opened = gnndrive.open(store)
+    if rank.number == 2:
+        name, texts = rank.everyone(None)[0]
+        hello = Hello.from_json(texts)
+        counted = attack(name, hello, opened, 0, sessions)
+        rank.everyone(None)
+        with closing(Stranger(name)) as stranger:
+            stranger.enter(of_one(hello), opened)
+            found = {
+                **counted,
+                "refused": writes_refused(stranger.fds),
+                "let in": lets_in_others(name),
+            }
+        rank.everyone(None)
+        return found
+    batches, connect, seen = [], Connection.__init__, list[Any]()
+
+    def note(connection: Connection, address: str, hello: Hello) -> None:
+        seen.append((address, hello.to_json()))
+        connect(connection, address, hello)
+
+    with replaced(Connection, "__init__", note), loader(opened, ranks=group, **SMALL) as made:
+        iterator = iter(made)
+        rank.everyone(seen[0])
+        batches.append([digest(batch) for batch in iterator])
+        batches += [[digest(batch) for batch in made] for _ in range(2)]
+        rank.everyone(None)
+        rank.everyone(None)  # the service lives until then
+    return {"batches": batches}
+
+
+def writes_refused(fds: list[int]) -> list[bool]:
+    """Of each memory, whether every way to write into it is refused; to cut it off always is."""
+    refused = []
+    for fd in fds:
+        assert _denied(lambda fd=fd: os.ftruncate(fd, 0))
+        assert _denied(lambda fd=fd: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE))
+        again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
+        ways = [
+            _denied(lambda each=each: mmap.mmap(each, 1, prot=mmap.PROT_WRITE | mmap.PROT_READ))
+            for each in (fd, again)
+        ]
+        ways += [_denied(lambda each=each: os.pwrite(each, b"x", 0)) for each in (fd, again)]
+        ways.append(_denied(lambda fd=fd: _punch(fd)))
+        os.close(again)
+        assert len(set(ways)) == 1, ways
+        refused.append(ways[0])
+    return refused
+
+
+def lets_in_others(name: str) -> bool:
+    """Whether a process of another user is let in; of this one, if this is not root."""
+    process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    try:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setuid(NOBODY)
+        stranger = Stranger(name)
+        stranger.say(Kind.HELLO)
+        os._exit(1 if stranger.receive() is None else 0)
+    finally:
+        os._exit(2)
+
+
+def _denied(write: Callable[[], object]) -> bool:
+    try:
+        write()
+    except PermissionError:
+        return True
+    return False
+
+
+def _punch(fd: int) -> None:
+    keep_size, punch_hole = 1, 2
+    if ctypes.CDLL(None, use_errno=True).fallocate(
+        fd, keep_size | punch_hole, ctypes.c_int64(0), ctypes.c_int64(4096)
+    ):
+        raise OSError(ctypes.get_errno(), "fallocate")
