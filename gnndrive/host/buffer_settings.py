@@ -112,6 +112,6 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
+    if not isinstance(value, list) or not value:
         raise ProtocolError(f"{value!r} is no list of names")
     return tuple(_text(each) for each in value)

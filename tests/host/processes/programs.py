@@ -194,11 +194,28 @@ def differing(rank: Rank, store: str, other: str) -> list[str]:
     return found
 
 
-def never_starting(rank: Rank, store: str) -> list[str]:
+@contextmanager
+def another_store(rank: Rank, store: Path, other: str | None) -> Iterator[None]:
+    """The store is not there within the `with` block, or another store is in its place."""
+    moved = store.with_suffix(".moved")
+    rank.everyone(None)
+    if rank.number == 0:
+        store.rename(moved)
+        if other is not None:
+            store.symlink_to(other)
+    rank.everyone(None)
+    yield
+    rank.everyone(None)
+    if rank.number == 0:
+        store.unlink(missing_ok=True)
+        moved.rename(store)
+    rank.everyone(None)
+
+
+def never_starting(rank: Rank, store: str, other: str) -> list[str]:
     """The first rank's service cannot start, for one reason after another; the errors that this
     rank gets. In the end the service starts."""
     found = []
-    moved = Path(store).with_suffix(".moved")
     with loader(store) as made:
         for executable in ("/nonexistent/python", "/etc/passwd", "/bin/false", ""):
             with replaced(sys, "executable", executable):
@@ -206,14 +223,9 @@ def never_starting(rank: Rank, store: str) -> list[str]:
         for limit, most in ((resource.RLIMIT_FSIZE, 4096), (resource.RLIMIT_AS, 20 << 20)):
             with limited(limit, most if rank.number == 0 else None):
                 found.append(refused(lambda: iter(made)))
-        rank.everyone(None)
-        if rank.number == 0:
-            Path(store).rename(moved)
-        rank.everyone(None)
-        found.append(refused(lambda: iter(made)))
-        if rank.number == 0:
-            moved.rename(store)
-        rank.everyone(None)
+        for instead in (None, other):
+            with another_store(rank, Path(store), instead):
+                found.append(refused(lambda: iter(made)))
         wait = Connection.wait
 
         def wait_with_few_files(connection: Connection) -> None:

@@ -175,7 +175,7 @@ def _attack_once(
             if answer is None or answer.kind is not Kind.WELCOME:
                 return
             counted["welcome"] += 1
-            if stranger.fds:
+            if answer.text["slots"]:  # then an arena comes last
                 memory = mmap.mmap(stranger.fds[-1], 0)
                 memory[:] = draw.randbytes(1 << 12) * (len(memory) >> 12)
                 if texts["group"] == own.group and own.buffer is not None:

@@ -17,14 +17,17 @@ from tests.host.processes.starter import Starter
 SEPARATE = "with host_service=False each rank"
 
 
-def test_a_rank_with_other_arguments(starter: Starter, store: Store, tmp_path: Path) -> None:
-    other = gnndrive.from_data(
-        Data(x=torch.zeros(330, 8), edge_index=torch.zeros(2, 5, dtype=torch.int64)),
-        tmp_path / "other.gnn",
-    )
-    ended = starter.run(
-        "programs.differing", 2, tmp_path, store=str(store.path), other=str(other.path)
-    )
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    """The path of another store."""
+    data = Data(x=torch.zeros(330, 8), edge_index=torch.zeros(2, 5, dtype=torch.int64))
+    return str(gnndrive.from_data(data, tmp_path / "other.gnn").path)
+
+
+def test_a_rank_with_other_arguments(
+    starter: Starter, store: Store, other: str, tmp_path: Path
+) -> None:
+    ended = starter.run("programs.differing", 2, tmp_path, store=str(store.path), other=other)
     assert ended.statuses == [0, 0], ended.outputs
     assert ended.outputs == ["", ""]
     assert ended.results[0] == ended.results[1]
@@ -37,19 +40,22 @@ def test_a_rank_with_other_arguments(starter: Starter, store: Store, tmp_path: P
         assert "Give all ranks the same arguments" in text
 
 
-def test_a_service_that_cannot_start(starter: Starter, store: Store, tmp_path: Path) -> None:
+def test_a_service_that_cannot_start(
+    starter: Starter, store: Store, other: str, tmp_path: Path
+) -> None:
     copy = shutil.copytree(store.path, tmp_path / "copy.gnn")
-    ended = starter.run("programs.never_starting", 2, tmp_path, store=str(copy))
+    ended = starter.run("programs.never_starting", 2, tmp_path, store=str(copy), other=other)
     assert ended.statuses == [0, 0], ended.outputs
     assert "cannot open its store" in ended.outputs[0]
     reasons = [
         "No such file", "Permission denied", "has ended before it answered", "sys.executable",
-        "File too large", "", "has ended before it answered", "ulimit -n",
+        "File too large", "", "has ended before it answered", "serves another store", "ulimit -n",
     ]  # fmt: skip
     for texts in zip(*ended.results, strict=True):
         reason = reasons.pop(0)
         assert all(reason in text for text in texts)
-        assert reason in ("", "ulimit -n") or all(SEPARATE in text for text in texts)
+        own = reason in ("", "serves another store", "ulimit -n")
+        assert own or all(SEPARATE in text for text in texts)
     first, second = ended.results
     assert first[-1].startswith("rank 1 cannot start")
     assert second[0].startswith("rank 0 cannot start")
