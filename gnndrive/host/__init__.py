@@ -9,9 +9,14 @@ In the service, from the outside to the inside:
 
 1. `service.py` accepts clients, finds their group and passes their messages on; `process.py` is
    the process, which `__main__.py` starts without PyTorch (`deferred.py`);
-2. `group.py` is the ranks of one loader: it announces, extracts and releases their batches;
-3. `turns.py` keeps their batches in the order of their turns (rule 15).
+2. `budget.py` promises memory, `graphs.py` reads the graph, `group_buffer.py` makes feature
+   buffers;
+3. `group.py` is the ranks of one loader: it announces, extracts and releases their batches;
+4. `turns.py` keeps their batches in the order of their turns (rule 15).
 
 In a rank: `start.py` starts a service, `connection.py` connects to it, and `remote_buffer.py`
 stands where the feature buffer stands. Both sides use `messages.py`, `wire.py` and `arena.py`.
+
+`gnndrive serve` runs the same service for several loaders of a user (`run.py`), by name
+(`names.py`). `connect.py` opens its store, and `inquiry.py` asks it what it does (`report.py`).
 """
