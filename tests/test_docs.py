@@ -51,7 +51,7 @@ def test_the_examples_of_contributing_run(tmp_path: Path, monkeypatch: pytest.Mo
 def run_snippets(page: Path) -> None:
     """Run the Python snippets of a page, in one namespace; one with a title is a file's content."""
     text = page.read_text(encoding="utf-8")
-    head = r"^```python(?: title=\"(.+)\")?\n(.*?)^```$"
+    head = r"^```python(?: title=\"([^\"]+)\")?\n(.*?)^```$"
     snippets = re.findall(head, text, re.MULTILINE | re.DOTALL)
     assert snippets
     names: dict[str, object] = {"__name__": "page"}
