@@ -194,6 +194,14 @@ def differing(rank: Rank, store: str, other: str) -> list[str]:
     return found
 
 
+def limiting(rank: Rank, limit: str) -> str:
+    """The path of a Python that has a limit, as `ulimit` takes it."""
+    path = rank.folder / f"python{limit.replace(' ', '')}-{rank.number}"
+    path.write_text(f'#!/bin/sh\nulimit {limit}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
 @contextmanager
 def another_store(rank: Rank, store: Path, other: str | None) -> Iterator[None]:
     """The store is not there within the `with` block, or another store is in its place."""
@@ -217,11 +225,11 @@ def never_starting(rank: Rank, store: str, other: str) -> list[str]:
     rank gets. In the end the service starts."""
     found = []
     with loader(store) as made:
-        for executable in ("/nonexistent/python", "/etc/passwd", "/bin/false", ""):
+        executables = ["/nonexistent/python", "/etc/passwd", "/bin/false", ""]
+        # No file, and so no shared memory, of more than 4 KB; 60 MB of addresses.
+        executables += [limiting(rank, "-f 8"), limiting(rank, "-v 60000")]
+        for executable in executables:
             with replaced(sys, "executable", executable):
-                found.append(refused(lambda: iter(made)))
-        for limit, most in ((resource.RLIMIT_FSIZE, 4096), (resource.RLIMIT_AS, 20 << 20)):
-            with limited(limit, most if rank.number == 0 else None):
                 found.append(refused(lambda: iter(made)))
         for instead in (None, other):
             with another_store(rank, Path(store), instead):

@@ -12,6 +12,8 @@ from gnndrive import Store
 from tests.host.processes import programs
 from tests.host.processes.starter import Starter
 
+pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
+
 
 def alone(store: Store, epochs: int = 1, **arguments: Any) -> list[list[str]]:
     """What one process yields."""

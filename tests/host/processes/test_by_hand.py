@@ -5,11 +5,15 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from gnndrive import Store
 from gnndrive.host.inquiry import ask
 from tests.host.processes.starter import Starter
 from tests.host.processes.test_batches import alone, dealt
 from tests.host.served.conftest import MEMORY, Serving
+
+pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
 
 def test_ranks_of_a_service(starter: Starter, store: Store, tmp_path: Path) -> None:

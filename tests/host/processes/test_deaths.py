@@ -18,6 +18,8 @@ from tests.host.processes import deaths
 from tests.host.processes.starter import Ended, Starter
 from tests.host.processes.test_batches import alone, dealt
 
+pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
+
 MOMENTS = random.Random("moments")
 
 

@@ -6,10 +6,14 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from gnndrive import Store
 from tests.host.processes import deaths
 from tests.host.processes.starter import Starter
 from tests.host.processes.test_batches import alone, dealt
+
+pytestmark = pytest.mark.xdist_group("processes")  # one process forks all ranks
 
 
 def test_honest_ranks_beside_one_that_is_not(
