@@ -288,17 +288,18 @@ class HostMemory:
 
     def is_pinned(self, address: int) -> bool:
         """Whether CUDA can copy from there asynchronously."""
-        whole = [*list(self._pinned.items()), *list(self.registered.items())]
-        return any(start <= address < start + size for start, size in whole)
+        # Copies: the collector can run _unpin while this reads.
+        pinned = [*self._pinned.copy().items(), *self.registered.copy().items()]
+        return any(start <= address < start + size for start, size in pinned)
 
     def register(self, address: int, nbytes: int) -> int:
         """See cudaHostRegister; a code."""
         if nbytes <= 0 or not is_mapped(address, nbytes):
             return 1
-        for start, size in self.registered.items():
+        for start, size in self.registered.copy().items():
             if start < address + nbytes and address < start + size:
                 return 712
-        if sum(self.registered.values()) + nbytes > self.registered_bytes_max:
+        if sum(self.registered.copy().values()) + nbytes > self.registered_bytes_max:
             return 2
         self.registered[address] = nbytes
         return 0
