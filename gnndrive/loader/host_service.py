@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError, HostServiceError
@@ -34,7 +34,6 @@ from gnndrive.plan.request import batch_entries_max
 from gnndrive.pyg.shared_store import AttachedArrays, attach
 from gnndrive.store.reader import Store
 
-Result = TypeVar("Result")
 CHOSEN = ("slots", "batch_rows_max", "places", "sweep", "policy")  # by the plan
 SPARE_PLACES = 4  # batches that are being gathered, or that the service gives back
 
@@ -140,7 +139,7 @@ def join_host_service(
         told = _Told(host_identity(), arguments, topology, needed)
     except Exception as caught:
         error = caught
-    everyone = [_Told(**each) for each in _all_or_none(ranks, asdict(told), error)]
+    everyone = [_Told(**each) for each in ranks.all_or_none(asdict(told), error)]
     assert settings is not None
     check_same([each.arguments for each in everyone])
     local = [rank for rank, each in enumerate(everyone) if each.host == told.host]
@@ -189,13 +188,13 @@ def _come_together(ranks: Ranks, store: Store, hello: Hello) -> HostService | No
                     listener.start_service(store.path)
         except Exception as caught:
             error = _why_not(caught, address)
-        address, group = _all_or_none(ranks, [address, group], error)[first]
+        address, group = ranks.all_or_none([address, group], error)[first]
         try:
             if address:
                 service = HostService(connection or connect(), hello, store)
         except Exception as caught:
             error = _why_not(caught, address)
-        _all_or_none(ranks, None, error)
+        ranks.all_or_none(None, error)
         undo.pop_all()
     return service
 
@@ -207,23 +206,6 @@ def _why_not(error: Exception, address: str) -> Exception:
     if isinstance(error, HostServiceError | MemoryError):
         return ConfigError(f"the ranks of this host cannot share: {error}; {SEPARATE}")
     return error
-
-
-def _all_or_none(ranks: Ranks, told: Result, error: Exception | None) -> list[Result]:
-    """Tell all ranks something, or that this one has failed.
-
-    Raises:
-        Exception: `error`.
-        ConfigError: another rank has failed.
-    """
-    everyone = ranks.exchange((told, None if error is None else str(error)))
-    if error is not None:
-        raise error
-    failed = {rank: why for rank, (_, why) in enumerate(everyone) if why is not None}
-    if failed:
-        first = min(failed)
-        raise ConfigError(f"rank {first} cannot start: {failed[first]}")
-    return [told for told, _ in everyone]
 
 
 def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:

@@ -98,6 +98,26 @@ class Ranks:
         torch.distributed.all_gather_object(everyone, told, group=self.group)
         return everyone
 
+    def all_or_none(self, told: T, error: Exception | None) -> list[T]:
+        """Tell all ranks of the group an object, or that this one has failed, and return those of
+        all ranks, by rank.
+
+        A collective call, also for a rank that has failed: the others would wait for it until the
+        group's timeout, which is half an hour by default.
+
+        Raises:
+            Exception: `error`.
+            ConfigError: another rank has failed.
+        """
+        everyone = self.exchange((told, None if error is None else str(error)))
+        if error is not None:
+            raise error
+        failed = {rank: why for rank, (_, why) in enumerate(everyone) if why is not None}
+        if failed:
+            first = min(failed)
+            raise ConfigError(f"rank {first} cannot start: {failed[first]}")
+        return [told for told, _ in everyone]
+
 
 def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
     """Find out which rank this process is now.
@@ -135,6 +155,15 @@ def resolve_ranks(argument: Any, batch_sampler: Any) -> Ranks:
                 "first used"
             )
         return Ranks(dealt_by="loader")
+    return ranks_of_group(argument)
+
+
+def ranks_of_group(argument: Any) -> Ranks:
+    """The ranks of the process group that `ranks=` says, for a rank that has to tell the others why
+    it cannot start. Its sampler is not asked; without a group there is one rank."""
+    distributed = torch.distributed
+    if argument is None or not (distributed.is_available() and distributed.is_initialized()):
+        return Ranks()
     group = distributed.group.WORLD if argument is True else argument
     rank, world = distributed.get_rank(group), distributed.get_world_size(group)
     return Ranks(rank, world, "loader", group if world > 1 else None)

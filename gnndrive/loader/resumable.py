@@ -19,7 +19,13 @@ from gnndrive.loader.epoch_state import (
     from_state_dict,
     to_state_dict,
 )
-from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks, sampler_ranks
+from gnndrive.loader.ranks import (
+    Ranks,
+    check_same,
+    ranks_of_group,
+    resolve_ranks,
+    sampler_ranks,
+)
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.recording import Recording
@@ -134,24 +140,40 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             return False  # asked before there is a group
         return resolve_ranks(None, batches).draws_apart
 
-    def _agreed_seed(self, ranks: Ranks, state: EpochState) -> int:
-        """The seed of an epoch that begins: the state's, or one that is drawn. It is the same on
-        all ranks that the loader deals to.
+    def _ranks_now(self) -> Ranks:
+        """Which rank this is, of a loader that can begin an epoch."""
+        raise NotImplementedError
+
+    def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
+        """Which rank this is, and the seed of an epoch that begins: the state's, or one that is
+        drawn. It is the same on all ranks that the loader deals to. A rank whose epoch cannot begin
+        tells the others, because they would wait for it.
 
         Raises:
-            ConfigError: something that batches depend on differs among these ranks.
+            ConfigError: something that batches depend on differs among these ranks, or the epoch of
+                another rank cannot begin.
+            ClosedError: the loader was closed.
+            StoreError: see `NeighborLoader`.
         """
-        seed = self._draw_seed() if state.seed is None else state.seed
-        if ranks.group is None:
-            return seed
-        told = {
-            "gnndrive's version of states": VERSION, "the store": self.data.identity,
-            "the epoch": state.epoch, "the number of batches done": state.batches,
-            "the epoch's seed": state.seed, **self._batch_settings(),
-        }  # fmt: skip
-        everyone = ranks.exchange((told, seed))
+        told, seed = dict[str, Any](), 0
+        error: Exception | None = None
+        try:
+            ranks = self._ranks_now()
+            seed = self._draw_seed() if state.seed is None else state.seed
+            if ranks.group is not None:
+                told = {
+                    "gnndrive's version of states": VERSION, "the store": self.data.identity,
+                    "the epoch": state.epoch, "the number of batches done": state.batches,
+                    "the epoch's seed": state.seed, **self._batch_settings(),
+                }  # fmt: skip
+        except Exception as caught:
+            ranks = ranks_of_group(self.ranks)
+            if ranks.group is None:
+                raise
+            error = caught
+        everyone = ranks.all_or_none((told, seed), error)
         check_same([told for told, _ in everyone])
-        return everyone[0][1]
+        return ranks, everyone[0][1]
 
     def _draw_seed(self) -> int:
         """Draw a seed as torch's loaders do, so that `torch.manual_seed` determines it."""

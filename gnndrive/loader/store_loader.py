@@ -38,6 +38,7 @@ from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
+from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.plan.plan import Plan
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
@@ -236,8 +237,8 @@ class StoreLoader(Closeable, Resumable):
     def _new_iterator(self) -> BatchIterator:
         if self._runtime is not None:
             self._runtime.check_caller()
-        ranks, state = self._assembly().ranks, self._resumed or EpochState(self.epoch, self.seed)
-        seed = self._agreed_seed(ranks, state)
+        state = self._resumed or EpochState(self.epoch, self.seed)
+        ranks, seed = self._agreed_seed(state)
         runtime, assembly = self._start_runtime(ranks), self._assembly()
         newest = None if self._newest is None else self._newest()
         if runtime.shares_buffer and newest is not None:
@@ -261,6 +262,11 @@ class StoreLoader(Closeable, Resumable):
         self._newest = weakref.ref(iterator)
         return iterator
 
+    def _ranks_now(self) -> Ranks:
+        if self._closed:
+            raise ClosedError(CLOSED)
+        return self._assembly().ranks
+
     def _start_runtime(self, ranks: Ranks) -> Runtime:
         """The runtime; made at the first call, which the ranks that share something make together.
 
@@ -268,13 +274,18 @@ class StoreLoader(Closeable, Resumable):
             ClosedError: the loader was closed.
             ConfigError: see `Runtime.check_caller`.
         """
+
+        def make_settings() -> RuntimeSettings:
+            if self._closed:  # meanwhile, by another thread; the other ranks have to hear of it
+                raise ClosedError(CLOSED)
+            return self._assembly().settings()
+
         if self._runtime is not None:
             self._runtime.check_caller()
         with self._start_lock:
-            if self._closed:
+            if self._closed and self._runtime is not None:
                 raise ClosedError(CLOSED)
             if self._runtime is None:
-                make_settings = self._assembly().settings
                 settings, host = join_host_service(ranks, self.data, make_settings)
                 runtime = Runtime(self.data, settings, host=host)
                 if host is not None and host.graph is not None:

@@ -26,7 +26,7 @@ from torch.utils.data import DistributedSampler
 from torch_geometric.nn import GraphSAGE
 
 import gnndrive
-from gnndrive import ConfigError, NeighborLoader
+from gnndrive import ClosedError, ConfigError, NeighborLoader
 
 SIZE = 16
 SAVING_RANKS, SAVED_STEPS = 3, 2
@@ -139,6 +139,34 @@ def arguments_that_differ_are_an_error_on_every_rank(process: Process) -> None:
             assert not loader.stats(), "nothing was started"
 
 
+def a_rank_that_cannot_begin_is_an_error_on_every_rank(process: Process) -> None:
+    """No rank waits for one whose loader is closed, at the first epoch and later, or whose
+    arguments cannot work; then all of them can begin."""
+    fails = process.rank == process.world - 1
+    for epochs in range(2):
+        with process.loader(ranks=True) as loader:
+            for _ in range(epochs):
+                assert list(loader)
+            if fails:
+                loader.close()
+            expected = ClosedError if fails else ConfigError
+            with pytest.raises(expected, match="this loader was closed") as caught:
+                iter(loader)
+            assert fails or str(caught.value).startswith(f"rank {process.world - 1} cannot start")
+    with process.loader(ranks=True) as loader:
+        loader.topology = "none such" if fails else "auto"
+        with pytest.raises(ConfigError, match="none such"):
+            iter(loader)
+        loader.topology = "auto"
+        assert len(list(loader)) == len(loader)
+    own = {"sampler": range(200), "shuffle": False} if fails else {}
+    with (
+        process.loader(ranks=True, **own) as loader,
+        pytest.raises(ConfigError, match="sampler= or batch_sampler= draws them here"),
+    ):
+        iter(loader)
+
+
 def training_is_that_of_one_process_with_larger_batches(process: Process) -> None:
     """Against one process that adds up the gradients of as many batches before each step."""
 
@@ -173,6 +201,7 @@ CHECKS: tuple[Check, ...] = (
     ranks_of_a_group_are_dealt_to,
     splits_of_others_draw_apart,
     arguments_that_differ_are_an_error_on_every_rank,
+    a_rank_that_cannot_begin_is_an_error_on_every_rank,
     training_is_that_of_one_process_with_larger_batches,
 )
 

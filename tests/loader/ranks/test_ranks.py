@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
-from gnndrive import ConfigError, NeighborLoader
+from gnndrive import ClosedError, ConfigError, NeighborLoader
+from gnndrive.common.loop_thread import CLOSED
 from gnndrive.loader.ranks import Ranks, check_same, resolve_ranks
 from tests.loader.conftest import Make
 
@@ -91,6 +92,53 @@ def test_a_group_of_torch(in_group: Group) -> None:
     assert resolve_ranks(None, DOES_NOT) == Ranks(5, 8, "user")
     assert resolve_ranks(True, None) == Ranks(5, 8, "loader", torch.distributed.group.WORLD)
     assert resolve_ranks(in_group, None) == Ranks(1, 2, "loader", in_group)
+
+
+def test_an_error_of_one_rank_is_one_on_all(
+    in_group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gather(everyone: list[Any], told: Any, group: Any) -> None:
+        everyone[:] = [told, others]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    ranks, others = Ranks(0, 2, "loader", in_group), ("there", None)
+    assert ranks.all_or_none("here", None) == ["here", "there"]
+    with pytest.raises(ZeroDivisionError):
+        ranks.all_or_none("here", ZeroDivisionError())
+    others = ("there", "it is broken")
+    with pytest.raises(ConfigError, match="rank 1 cannot start: it is broken"):
+        ranks.all_or_none("here", None)
+
+
+@pytest.mark.parametrize("argument", [True, None])
+def test_a_rank_that_cannot_begin_tells_the_others(
+    in_group: Group, make: Make, monkeypatch: pytest.MonkeyPatch, argument: Any
+) -> None:
+    told = list[Any]()
+
+    def gather(everyone: list[Any], mine: Any, group: Any) -> None:
+        assert group is (in_group if argument is None else torch.distributed.group.WORLD)
+        told.append(mine[1])
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    monkeypatch.setattr("torch.distributed.group", SimpleNamespace(WORLD=object()))
+    loader = make(ranks=argument or in_group, sampler=RandomSampler(range(400)))
+    with pytest.raises(ConfigError) as raised:
+        iter(loader)
+    loader.close()
+    with pytest.raises(ClosedError, match="this loader was closed"):
+        iter(loader)
+    assert told == [str(raised.value), CLOSED]
+    with pytest.raises(ClosedError):
+        iter(make_closed(make))
+    assert len(told) == 2, "without ranks= there is nobody to tell"
+
+
+def make_closed(make: Make) -> NeighborLoader:
+    """A loader for which the user deals, and which was closed."""
+    loader: NeighborLoader = make()
+    loader.close()
+    return loader
 
 
 @pytest.mark.parametrize("value", [False, 1, 2, "True", -100, [0, 1]])
