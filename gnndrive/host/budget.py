@@ -30,6 +30,12 @@ class Budget:
         """Bytes that are promised."""
         return sum(nbytes for _, nbytes in self._parts.values())
 
+    @property
+    def text(self) -> str:
+        """How much is promised, and of how much, as people read it."""
+        of_limit = "" if self.limit is None else f" of {format_size(self.limit)}"
+        return f"{format_size(self.used)}{of_limit}"
+
     def _fits(self, nbytes: int) -> bool:
         return self.limit is None or self.used + nbytes <= self.limit
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -48,6 +49,7 @@ async def run_service(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
+    gc.freeze()  # imported modules; else the service's own collections take a fifth of a second
     ready()
     ended = loop.create_task(service.ended.wait())
     both: list[asyncio.Future[Any]] = [ended, stopped]

@@ -10,6 +10,7 @@ if the rank had died.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import socket
@@ -195,12 +196,8 @@ class Service:
             return
         client.wire.send(message, fds)
         client.hello = hello
-        self.log(f"{client.title} has come, {self._memory_text(hello.share)}")
-
-    def _memory_text(self, share: int) -> str:
-        used, limit = format_size(self.budget.used), self.budget.limit
-        of_limit = "" if limit is None else f" of {format_size(limit)}"
-        return f"for {format_size(share)}: {used}{of_limit} are used"
+        share = format_size(hello.share)
+        self.log(f"{client.title} has come, for {share}: {self.budget.text} are used")
 
     def _without(self, ranks: _Ranks, rank: int) -> None:
         """A rank was refused: its group need not wait for it."""
@@ -349,6 +346,10 @@ class Service:
                 await ranks.group.aclose()
                 await ranks.buffer.aclose()
         finally:
+            # A feature buffer and what it calls refer to each other. In a service that has little
+            # else to do, Python would find them only after many groups.
+            ranks.group = ranks.buffer = None
+            gc.collect()
             self.budget.give(ranks.hello.group)
 
     def end_if_unused(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import weakref
 from itertools import islice
 from typing import Any
 
@@ -70,6 +72,31 @@ def test_a_job_does_not_wait_for_another_ones_user(serve: Serve, load: Load, sto
         busy.set_epoch(0)
         assert digests(busy) == whole
     assert first + digests(stalled) == whole
+
+
+def test_nothing_is_left_of_a_loader_that_has_left(serve: Serve, load: Load) -> None:
+    """What a group has refers to itself; the service does not wait for Python to find that."""
+    serving = serve()
+
+    async def closed() -> None:
+        while serving.service._tasks:
+            await asyncio.wait(serving.service._tasks)
+
+    def groups() -> list[Any]:
+        found = serving.service._groups.values()
+        return [weakref.ref(each) for ranks in found for each in (ranks.group, ranks.buffer)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        with load(gnndrive.connect(serving.name)) as loader:
+            next(iter(loader))
+            left = serving.call(groups)
+            assert all(each() is not None for each in left)
+        serving.call(closed)
+        assert [each() for each in left] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_the_graph_is_there_once(serve: Serve, load: Load, store: Store) -> None:
