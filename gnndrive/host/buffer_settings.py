@@ -26,7 +26,7 @@ class BufferSettings:
     """A feature buffer, and how its rows are read.
 
     Attributes:
-        tables: names of the tables.
+        tables: names of the tables; () if the store has none, or if the process has set others.
         slots: number of rows of each that the buffer holds.
         batch_rows_max: the most distinct rows of each that one batch can need.
         entries_max: the most rows of each that a batch can have, for the arena.
@@ -83,7 +83,7 @@ class BufferSettings:
             device=_text(text["device"]),
             layout=_text(text["layout"]),
             policy=None if policy is None else _text(policy),
-            tiers=_texts(text["tiers"]),
+            tiers=_texts(text["tiers"], least=1),
             engine=_text(text["engine"]),
             io_depth=_number(text["io_depth"], 1, IO_DEPTH_MAX),
             block_bytes=_number(text["block_bytes"], 1, BYTES_MAX),
@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value:
+def _texts(value: Any, least: int = 0) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) < least:
         raise ProtocolError(f"{value!r} is no list of names")
     return tuple(_text(each) for each in value)

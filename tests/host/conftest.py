@@ -1,9 +1,14 @@
-"""A table whose rows tell their number, and a host device that gathers in pieces."""
+"""A table whose rows tell their number, a store without any, and a host device that gathers in
+pieces."""
 
 from pathlib import Path
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
+import gnndrive
+from gnndrive import Store
 from gnndrive.buffer.devices import host
 from gnndrive.common.records import TableFile
 from gnndrive.testing.simulation import write_told_rows
@@ -14,6 +19,15 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
     """200 rows of 64 bytes, eight to a sector, that tell their number."""
     path: Path = tmp_path_factory.mktemp("rows") / "x.bin"
     return write_told_rows(path, 200, 64)
+
+
+@pytest.fixture(scope="session")
+def without_x(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """330 nodes with labels and without features."""
+    draw = torch.Generator().manual_seed(0)
+    edges = torch.randint(330, (2, 4_000), generator=draw)
+    data = Data(y=torch.arange(330) % 3, edge_index=edges, num_nodes=330)
+    return gnndrive.from_data(data, tmp_path_factory.mktemp("without") / "x.gnn")
 
 
 @pytest.fixture(autouse=True)

@@ -64,6 +64,14 @@ def test_several_tables_and_seed_edges(
     ]
 
 
+def test_a_store_without_features(starter: Starter, without_x: Store, tmp_path: Path) -> None:
+    asked = [{"store": str(without_x.path)}]
+    ended = starter.run("programs.several", 2, tmp_path, asked=asked)
+    assert ended.statuses == [0, 0], ended.outputs
+    (whole,) = alone(without_x)
+    assert ended.results == [[of_rank] for of_rank in dealt(whole, 2)]
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_one_shares_its_adjacency_and_the_other_has_none(
     starter: Starter, store: Store, tmp_path: Path, in_order: bool
