@@ -391,5 +391,10 @@ class FeatureBuffer:
         if self._fetches:
             raise RuntimeError("drain the feature buffer before closing it")
         await self.close_tiers()  # which copy rows into the slots
+        self.free_slots()
+
+    def free_slots(self) -> None:
+        """Free the slots' memory; in any thread. Only after `drain` and `close_tiers`."""
+        assert not self._fetches
         for table in self.tables.values():
             table.memory.close()

@@ -6,6 +6,7 @@ make for a loader without a service.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import mmap
 
@@ -165,8 +166,12 @@ class GroupBuffer:
         await self.buffer.drain()
         await self.buffer.close_tiers()
         await self._engine.aclose()
+        # The kernel takes a second to free a few gigabytes, and other groups must not wait for it.
+        await asyncio.to_thread(self._free)
+
+    def _free(self) -> None:
         self.buffer.verify()
-        await self.buffer.aclose()
+        self.buffer.free_slots()
         for layout in self._layouts:
             layout.close()
         self._device.close()

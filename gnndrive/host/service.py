@@ -341,16 +341,17 @@ class Service:
             self.budget.freed_by(self._start(self._close_group(ranks)))
 
     async def _close_group(self, ranks: _Ranks) -> None:
-        try:
-            if ranks.group is not None and ranks.buffer is not None:
+        if ranks.group is not None and ranks.buffer is not None:
+            try:
                 await ranks.group.aclose()
+            finally:
                 await ranks.buffer.aclose()
-        finally:
-            # A feature buffer and what it calls refer to each other. In a service that has little
-            # else to do, Python would find them only after many groups.
-            ranks.group = ranks.buffer = None
-            gc.collect()
-            self.budget.give(ranks.hello.group)
+        # Not if that has failed: then it may still have the memory.
+        # A feature buffer and what it calls refer to each other. In a service that has little else
+        # to do, Python would find them only after many groups.
+        ranks.group = ranks.buffer = None
+        gc.collect()
+        self.budget.give(ranks.hello.group)
 
     def end_if_unused(self) -> None:
         """End if no client is here; those that only ask do not count."""

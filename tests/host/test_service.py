@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,12 +22,14 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import HostServiceError, Store
+from gnndrive.buffer.devices.host import HostMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.errors import ConfigError
 from gnndrive.host import acceptor, connection, service
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
 from gnndrive.host.group import Group
+from gnndrive.host.group_buffer import GroupBuffer
 from gnndrive.host.hello import Hello
 from gnndrive.host.messages import Kind, Message
 from gnndrive.host.service import Service
@@ -280,6 +283,31 @@ async def test_a_broken_invariant_is_found_at_the_end_of_a_group(
     await made.service.ended.wait()
     await made.service.aclose()
     assert [str(each) for each in made.service.failures] == ["a slot table breaks invariant 7"]
+    assert made.service.budget.used == hello.share, "its memory may still be there"
+
+
+async def test_memory_is_freed_in_another_thread(
+    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[threading.Thread]()
+
+    def recorded(kind: type[Any], name: str) -> None:
+        usual = getattr(kind, name)
+
+        def called(*given: Any) -> None:
+            threads.append(threading.current_thread())
+            usual(*given)
+
+        monkeypatch.setattr(kind, name, called)
+
+    async with running(store) as made:
+        client = await made.welcome(hello)
+        recorded(FeatureBuffer, "verify")
+        recorded(HostMemory, "close")
+        recorded(GroupBuffer, "_close_slots")
+        client.close()
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize("broken", [False, True])
