@@ -395,6 +395,5 @@ class FeatureBuffer:
 
     def free_slots(self) -> None:
         """Free the slots' memory; in any thread. Only after `drain` and `close_tiers`."""
-        assert not self._fetches
         for table in self.tables.values():
             table.memory.close()

@@ -16,7 +16,6 @@ import os
 import socket
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, GNNDriveError
@@ -25,102 +24,20 @@ from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.acceptor import Acceptor
 from gnndrive.host.arena import Arena
 from gnndrive.host.budget import Budget
+from gnndrive.host.client import Client, Ranks
 from gnndrive.host.error_text import error_text
 from gnndrive.host.graphs import Graphs
-from gnndrive.host.group import Group, Member
+from gnndrive.host.group import Group
 from gnndrive.host.group_buffer import GroupBuffer, check_share
 from gnndrive.host.hello import Hello, Welcome, check_same_needs
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
-from gnndrive.host.wire import Wire, peer_credentials
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.store.reader import Store
 
 HELLO_S = 10.0  # how long a client may take to say what it needs, or to leave once it is refused
 ENDED_GROUPS_MAX = 4096  # that are remembered, so that a rank that comes late is refused
 _numbers = itertools.count()
-
-
-@dataclass(eq=False)
-class _Ranks:
-    """A group, with what it needs beside the service's.
-
-    Attributes:
-        hello: that of the first rank.
-        buffer: the feature buffer; None: each rank has its own.
-        group: the ranks that share it; None: nothing is shared but the graph.
-        number: tells groups apart.
-        clients: those that have come.
-    """
-
-    hello: Hello
-    buffer: GroupBuffer | None
-    group: Group | None
-    number: int
-    clients: list[_Client] = field(default_factory=list)
-
-
-class _Client:
-    """A connected process, from its connection to its end.
-
-    Args:
-        service: accepts it.
-        sock: its socket.
-    """
-
-    def __init__(self, service: Service, sock: socket.socket) -> None:
-        self.pid, _ = peer_credentials(sock)
-        self._service = service
-        self.wire = Wire(sock, self._receive, self._ended)
-        self.said_hello = self.asked = False
-        self.hello: Hello | None = None  # once it is welcome
-        self.number, self.came_s = next(_numbers), asyncio.get_running_loop().time()
-        self.ranks: _Ranks | None = None
-        self.member: Member | None = None
-        self.arena: SharedMemory | None = None
-        self.left = False
-
-    @property
-    def only_asks(self) -> bool:
-        """Whether it has asked for a report and wants nothing else so far."""
-        return self.asked and not self.said_hello
-
-    @property
-    def title(self) -> str:
-        """What people call it."""
-        assert self.hello is not None
-        rank, ranks = self.hello.rank, self.hello.ranks
-        of_ranks = f", rank {rank}" if len(ranks) > 1 else ""
-        return f"{self.hello.name} (process {self.pid}{of_ranks})"
-
-    def _receive(self, message: Message) -> None:
-        if message.kind is Kind.STATUS:
-            self.asked = True
-            self._service.tell(self, message.a)
-        elif message.kind is Kind.HELLO and not self.said_hello:
-            self.said_hello = True
-            self._service.enter(self, message.text)
-        elif message.kind is Kind.BYE:
-            self.left = True
-            self.wire.close()
-            self._service.leave(self)
-        elif self.member is None or self.ranks is None or self.ranks.group is None:
-            raise ProtocolError(f"{message.kind.name} before a welcome, or without a buffer")
-        else:
-            self.ranks.group.handle(self.member, message)
-
-    def _ended(self, error: Exception | None) -> None:
-        if isinstance(error, ProtocolError):
-            self._service.report(f"process {self.pid} was disconnected: {error}")
-        elif error is not None and not isinstance(error, OSError):
-            self._service.failed(error)
-        self._service.leave(self)
-
-    def expire(self, why: str) -> None:
-        """Disconnect the client if it is in no group."""
-        if self.ranks is None and not self.wire.closed:
-            self.wire.close()
-            self._ended(ProtocolError(why))
 
 
 class Service:
@@ -150,8 +67,8 @@ class Service:
         self._graphs = Graphs(store, self.budget)
         self.ended = asyncio.Event()
         self.failures: list[BaseException] = []
-        self._clients: set[_Client] = set()
-        self._groups: dict[str, _Ranks] = {}
+        self._clients: set[Client] = set()
+        self._groups: dict[str, Ranks] = {}
         self._ended_groups: dict[str, None] = {}  # the latest
         self._entering = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -164,20 +81,20 @@ class Service:
     # ---- clients ----
 
     def _accepted(self, sock: socket.socket) -> None:
-        client = _Client(self, sock)
+        client = Client(self, sock)
         self._clients.add(client)
         self._loop.call_later(HELLO_S, self._expect_hello, client)
 
-    def _expect_hello(self, client: _Client) -> None:
+    def _expect_hello(self, client: Client) -> None:
         if not client.said_hello:
             client.expire("it did not say what it needs")
 
-    def enter(self, client: _Client, text: Mapping[str, Any]) -> None:
+    def enter(self, client: Client, text: Mapping[str, Any]) -> None:
         """A client has said hello: welcome it, or refuse it."""
         self._was_used = True
         self._start(self._welcome(client, text))
 
-    async def _welcome(self, client: _Client, text: Mapping[str, Any]) -> None:
+    async def _welcome(self, client: Client, text: Mapping[str, Any]) -> None:
         hello: Hello | None = None
         try:
             hello = Hello.from_json(text)
@@ -199,13 +116,13 @@ class Service:
         share = format_size(hello.share)
         self.log(f"{client.title} has come, for {share}: {self.budget.text} are used")
 
-    def _without(self, ranks: _Ranks, rank: int) -> None:
+    def _without(self, ranks: Ranks, rank: int) -> None:
         """A rank was refused: its group need not wait for it."""
         if ranks.group is not None:
             ranks.group.refuse(rank)
         self._close_if_empty(ranks)
 
-    async def _admit(self, client: _Client, hello: Hello) -> tuple[Welcome, list[int]]:
+    async def _admit(self, client: Client, hello: Hello) -> tuple[Welcome, list[int]]:
         """Make what a client needs, and enter it in its group; returns the welcome, and the
         descriptors that go with it."""
         if hello.store != self.store.identity:
@@ -238,16 +155,16 @@ class Service:
             return Welcome(slots, None, 0), fds
         return Welcome(slots, graph.description, len(graph.fds)), [*graph.fds, *fds]
 
-    async def _new_group(self, hello: Hello) -> _Ranks:
+    async def _new_group(self, hello: Hello) -> Ranks:
         if hello.buffer is None:
-            return _Ranks(hello, None, None, next(_numbers))
+            return Ranks(hello, None, None, next(_numbers))
         buffer = await GroupBuffer.open(self.store, hello.buffer)
         stages = Stages(extractors=hello.buffer.extractors, sweep=hello.buffer.sweep)
         group = Group(hello.ranks, buffer.buffer, stages, buffer.counters)
-        return _Ranks(hello, buffer, group, next(_numbers))
+        return Ranks(hello, buffer, group, next(_numbers))
 
     def _enter_group(
-        self, client: _Client, ranks: _Ranks, hello: Hello
+        self, client: Client, ranks: Ranks, hello: Hello
     ) -> tuple[tuple[int, ...], list[int]]:
         """Enter a client in its group; returns the numbers of slots, and descriptors."""
         if client.wire.closed:
@@ -270,7 +187,7 @@ class Service:
         client.ranks, client.arena = ranks, arena
         return settings.slots, [*(each.fd for each in ranks.buffer.slots), arena.fd]
 
-    def leave(self, client: _Client) -> None:
+    def leave(self, client: Client) -> None:
         """A client has left, or its connection has ended."""
         self._clients.discard(client)
         self._take_back(client)
@@ -280,7 +197,7 @@ class Service:
         if not self._stays and self._was_used:
             self.end_if_unused()
 
-    def _take_back(self, client: _Client) -> None:
+    def _take_back(self, client: Client) -> None:
         """Take a client out of its group, if it is in one."""
         ranks, client.ranks = client.ranks, None
         # A client and its wire refer to each other; the arena must be unmapped before both go.
@@ -296,7 +213,7 @@ class Service:
 
     # ---- reports ----
 
-    def tell(self, client: _Client, first: int) -> None:
+    def tell(self, client: Client, first: int) -> None:
         """Tell a client which clients there are, from client `first` on.
 
         Raises:
@@ -318,7 +235,7 @@ class Service:
             clients=tuple(map(self._client_report, page)),
         )  # fmt: skip
 
-    def _client_report(self, client: _Client) -> ClientReport:
+    def _client_report(self, client: Client) -> ClientReport:
         ranks, hello = client.ranks, client.hello
         assert ranks is not None
         assert hello is not None
@@ -331,7 +248,7 @@ class Service:
 
     # ---- the end ----
 
-    def _close_if_empty(self, ranks: _Ranks) -> None:
+    def _close_if_empty(self, ranks: Ranks) -> None:
         name = ranks.hello.group
         if not ranks.clients and self._groups.get(name) is ranks:
             del self._groups[name]
@@ -340,7 +257,7 @@ class Service:
                 del self._ended_groups[next(iter(self._ended_groups))]
             self.budget.freed_by(self._start(self._close_group(ranks)))
 
-    async def _close_group(self, ranks: _Ranks) -> None:
+    async def _close_group(self, ranks: Ranks) -> None:
         if ranks.group is not None and ranks.buffer is not None:
             try:
                 await ranks.group.aclose()
