@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from gnndrive.common.errors import HostServiceError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
 from gnndrive.host.budget import Budget
@@ -36,6 +38,9 @@ class Graphs:
     def __init__(self, store: Store, budget: Budget) -> None:
         self._store, self._budget = store, budget
         self._published: dict[str, PublishedStore] = {}  # by topology
+        self._loop = asyncio.get_running_loop()
+        self._reading: asyncio.Future[PublishedStore] | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -48,6 +53,7 @@ class Graphs:
 
         Raises:
             ConfigError: there is no such topology, or no memory left for the graph.
+            HostServiceError: `end` was called.
             StoreError, ReadError: the graph cannot be read.
         """
         shares, published = find("topologies", topology).shares_indices, self._published
@@ -57,8 +63,7 @@ class Graphs:
         owner, name = ("graph", topology), f"the graph with topology={topology!r}"
         await self._budget.take(owner, name, graph_bytes(self._store, topology))
         try:
-            choice = TopologyChoice(topology, "", 0)
-            found = await asyncio.to_thread(publish, self._store, choice)
+            found = await self._read(TopologyChoice(topology, "", 0))
         except BaseException:
             self._budget.give(owner)
             raise
@@ -66,7 +71,36 @@ class Graphs:
         published[topology] = found
         return found
 
+    async def _read(self, choice: TopologyChoice) -> PublishedStore:
+        """Read the graph in a thread, which nothing can interrupt."""
+        if not self._ended.done():
+            reading = self._reading = self._loop.run_in_executor(None, publish, self._store, choice)
+            both: list[asyncio.Future[Any]] = [reading, self._ended]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                return reading.result()
+        raise HostServiceError("the service has ended")
+
+    @property
+    def reading(self) -> bool:
+        """Whether a thread is reading a graph."""
+        return self._reading is not None and not self._reading.done()
+
+    def end(self) -> None:
+        """Wait for no graph any more: `get` raises, also where it waits for one now."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
     def close(self) -> None:
-        """Free this process's part; loaders that have mapped it keep it."""
+        """Free this process's part; loaders that have mapped it keep it. Only after `end`, when
+        `get` has returned everywhere."""
         for each in self._published.values():
             each.close()
+        if self._reading is not None and self.reading:
+            self._reading.add_done_callback(_close_late)
+
+
+def _close_late(reading: asyncio.Future[PublishedStore]) -> None:
+    """Free a graph that nobody waits for any more."""
+    if not reading.cancelled() and reading.exception() is None:
+        reading.result().close()

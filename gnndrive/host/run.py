@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +26,8 @@ async def run_service(
     drains: Callable[[], object] = _nothing,
 ) -> int:
     """Run a service and close it. The first SIGTERM or Ctrl-C drains it, a second one ends it at
-    once: then its clients get HostServiceError.
+    once: then its clients get HostServiceError. If it ends while it reads the graph, which may take
+    minutes, the process ends here.
 
     Args:
         service: the service.
@@ -56,6 +60,17 @@ async def run_service(
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     ended.cancel()
     await service.aclose()
+    status = ENDED_BY + stopped.result() if stopped.done() else 0
     if service.failures:
-        return 1
-    return ENDED_BY + stopped.result() if stopped.done() else 0
+        status = 1
+    if service.reading:
+        _exit(status)
+    return status
+
+
+def _exit(status: int) -> None:
+    """End the process, without waiting for its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader has ended, or it is closed
+            stream.flush()
+    os._exit(status)

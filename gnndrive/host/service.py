@@ -287,14 +287,20 @@ class Service:
         self._allowed = {client.pid for client in self._clients if client.said_hello}
         self.end_if_unused()
 
+    @property
+    def reading(self) -> bool:
+        """Whether a thread reads the graph; `aclose` does not wait for it."""
+        return self._graphs.reading
+
     async def aclose(self) -> None:
-        """Disconnect all clients and free everything."""
+        """Disconnect all clients and free everything, except for what a thread is `reading`."""
         self._acceptor.close()
         clients = list(self._clients)
         for client in clients:  # all of them first, so that none hears that another was lost
             client.wire.close()
         for client in clients:
             self.leave(client)
+        self._graphs.end()
         while self._tasks:
             await asyncio.wait(self._tasks)
         self._graphs.close()

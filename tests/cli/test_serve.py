@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,19 @@ from tests.project_files import ROOT
 
 _numbers = itertools.count()
 GUARD_S = 120  # only ends a test that hangs
+MAIN = "import sys; from gnndrive.cli.main import main; sys.exit(main())"
+READING = f"""
+import sys
+import threading
+from gnndrive.host import graphs
+
+def publish(*given):
+    print("reading", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+graphs.publish = publish
+{MAIN}
+"""
 
 
 class Service:
@@ -37,9 +51,9 @@ class Service:
         ready: the line that it printed when it was ready.
     """
 
-    def __init__(self, store: Path, notify: Path) -> None:
+    def __init__(self, store: Path, notify: Path, program: str) -> None:
         self.name = f"cli-{os.getpid()}-{next(_numbers)}"
-        words = [sys.executable, "-m", "gnndrive.cli.main", "serve", str(store)]
+        words = [sys.executable, "-c", program, "serve", str(store)]
         words += ["--name", self.name, "--memory", "50MB"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(notify)}
         self.process = subprocess.Popen(
@@ -75,8 +89,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def serving(store: Path, tmp_path: Path) -> Iterator[Service]:
-    service = Service(store, tmp_path / "notify")
+def serving(store: Path, tmp_path: Path, program: str = MAIN) -> Iterator[Service]:
+    service = Service(store, tmp_path / "notify", program)
     try:
         yield service
     finally:
@@ -138,6 +152,27 @@ def test_a_second_signal_ends_it_at_once(planted: Path, tmp_path: Path, systemd:
         assert lines[-1] == "gnndrive: interrupted"
         with pytest.raises(gd.HostServiceError, match=f"gnndrive://{service.name} is not running"):
             list(batches)
+
+
+def test_it_ends_at_once_while_it_reads_the_graph(
+    planted: Path, tmp_path: Path, systemd: socket.socket
+):
+    with (
+        serving(planted, tmp_path, READING) as service,
+        load(service.name) as loader,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        first = thread.submit(iter, loader)
+        assert service.process.stderr is not None
+        assert service.process.stderr.readline() == "reading\n"
+        service.process.send_signal(signal.SIGTERM)
+        assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]
+        service.process.send_signal(signal.SIGTERM)
+        code, lines = service.ended()
+        assert code == 143
+        assert lines[-1].endswith("was refused: HostServiceError('the service has ended')")
+        with pytest.raises(gd.HostServiceError, match=f"{service.name} has ended before it answ"):
+            first.result()
 
 
 def test_what_cannot_be_served(gnndrive: Command, planted: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A table whose rows tell their number, a store without any, and a host device that gathers in
+"""Stores, a hello, a table whose rows tell their number, and a host device that gathers in
 pieces."""
 
 from pathlib import Path
@@ -11,7 +11,26 @@ import gnndrive
 from gnndrive import Store
 from gnndrive.buffer.devices import host
 from gnndrive.common.records import TableFile
+from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.host.hello import Hello
 from gnndrive.testing.simulation import write_told_rows
+
+SETTINGS = BufferSettings(
+    ("nodes/x",), (40,), (20,), (20,), 4, "host", "table", None, ("disk",), "threads", 4, 4096, 0,
+    1, None,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data = Data(x=torch.arange(800.0).reshape(100, 8), edge_index=edges)
+    return gnndrive.from_data(data, tmp_path_factory.mktemp("service") / "x.gnn")
+
+
+@pytest.fixture
+def hello(store: Store) -> Hello:
+    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", 1 << 20, "a test")
 
 
 @pytest.fixture(scope="session")

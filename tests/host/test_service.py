@@ -7,79 +7,23 @@ import errno
 import gc
 import os
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch_geometric.data import Data
 
-import gnndrive
 from gnndrive import HostServiceError, Store
-from gnndrive.buffer.devices.host import HostMemory
-from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.common.errors import ConfigError
 from gnndrive.host import acceptor, connection, service
-from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection
 from gnndrive.host.group import Group
-from gnndrive.host.group_buffer import GroupBuffer
 from gnndrive.host.hello import Hello
 from gnndrive.host.messages import Kind, Message
 from gnndrive.host.service import Service
 from gnndrive.host.wire import abstract_name, new_socket
 from tests.host.processes.strangers import Stranger, of_one
-from tests.project_files import ROOT
-
-SETTINGS = BufferSettings(
-    ("nodes/x",),
-    (40,),
-    (20,),
-    (20,),
-    4,
-    "host",
-    "table",
-    None,
-    ("disk",),
-    "threads",
-    4,
-    4096,
-    0,
-    1,
-    None,
-)
-FAILING = """
-import sys
-from gnndrive.host.deferred import defer
-
-defer("torch")
-from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.host.process import run
-
-def broken(buffer):
-    raise AssertionError("a slot table breaks invariant 7")
-
-FeatureBuffer.verify = broken
-sys.exit(run(int(sys.argv[1]), sys.argv[2]))
-"""
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    edges = torch.tensor([[0, 1, 2], [1, 2, 3]])
-    data = Data(x=torch.arange(800.0).reshape(100, 8), edge_index=edges)
-    return gnndrive.from_data(data, tmp_path_factory.mktemp("service") / "x.gnn")
-
-
-@pytest.fixture
-def hello(store: Store) -> Hello:
-    return Hello(store.identity, "a group", 0, (0,), SETTINGS, "", 1 << 20, "a test")
 
 
 class Running:
@@ -259,85 +203,6 @@ async def test_an_error_of_the_service_ends_one_connection_and_is_loud(
         honest.close()
         assert [str(each) for each in made.service.failures] == ["a mistake"]
         assert "Traceback" in made.reports[0]
-
-
-# ---- the end
-
-
-async def test_a_broken_invariant_is_found_at_the_end_of_a_group(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verify = FeatureBuffer.verify
-
-    def broken(buffer: FeatureBuffer) -> None:
-        verify(buffer)
-        raise AssertionError("a slot table breaks invariant 7")
-
-    monkeypatch.setattr(FeatureBuffer, "verify", broken)
-    listener = new_socket()
-    listener.bind(abstract_name(f"test-{os.getpid()}-broken"))
-    listener.listen()
-    made = Running(store, listener, stays=False)
-    client = await made.welcome(hello)
-    client.close()
-    await made.service.ended.wait()
-    await made.service.aclose()
-    assert [str(each) for each in made.service.failures] == ["a slot table breaks invariant 7"]
-    assert made.service.budget.used == hello.share, "its memory may still be there"
-
-
-async def test_memory_is_freed_in_another_thread(
-    store: Store, hello: Hello, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = list[threading.Thread]()
-
-    def recorded(kind: type[Any], name: str) -> None:
-        usual = getattr(kind, name)
-
-        def called(*given: Any) -> None:
-            threads.append(threading.current_thread())
-            usual(*given)
-
-        monkeypatch.setattr(kind, name, called)
-
-    async with running(store) as made:
-        client = await made.welcome(hello)
-        recorded(FeatureBuffer, "verify")
-        recorded(HostMemory, "close")
-        recorded(GroupBuffer, "_close_slots")
-        client.close()
-    assert len(threads) == 3
-    assert threading.current_thread() not in threads
-
-
-@pytest.mark.parametrize("broken", [False, True])
-def test_the_exit_status_of_the_process_says_so(store: Store, hello: Hello, broken: bool) -> None:
-    with new_socket() as listener:
-        name = f"test-{os.getpid()}-{broken}"
-        listener.bind(abstract_name(name))
-        listener.listen()
-        what = ["-c", FAILING] if broken else ["-m", "gnndrive.host"]
-        process = subprocess.Popen(
-            [sys.executable, *what, str(listener.fileno()), str(store.path)], cwd=ROOT,
-            pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        client = Stranger(name)
-    client.enter(hello, store)
-    client.close()
-    _, said = process.communicate()
-    assert process.returncode == broken
-    assert ("invariant 7" in said) == broken
-
-
-def test_a_store_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with new_socket() as listener:
-        run = subprocess.run(
-            [sys.executable, "-m", "gnndrive.host", str(listener.fileno()), str(tmp_path)],
-            pass_fds=[listener.fileno()], capture_output=True, text=True, check=False, cwd=ROOT,
-        )  # fmt: skip
-    assert run.returncode == 2
-    assert run.stderr.startswith("the host service cannot open its store: ")
-    assert run.stderr.count("\n") == 1
 
 
 async def test_a_rank_that_may_open_no_more_files_hears_which_limit(
