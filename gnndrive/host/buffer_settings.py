@@ -19,6 +19,7 @@ PLACES_MAX = 1024
 EXTRACTORS_MAX = 64
 IO_DEPTH_MAX = 4096
 BYTES_MAX = 1 << 40
+TEXTS_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class BufferSettings:
 
     Attributes:
         tables: names of the tables; () if the store has none, or if the process has set others.
+        files: where the rows of each lie in the store's folder; `gnndrive.infer` may have replaced
+            a table since a process opened the store.
+        row_bytes: bytes of a row of each.
         slots: number of rows of each that the buffer holds.
         batch_rows_max: the most distinct rows of each that one batch can need.
         entries_max: the most rows of each that a batch can have, for the arena.
@@ -39,6 +43,8 @@ class BufferSettings:
     """
 
     tables: tuple[str, ...]
+    files: tuple[str, ...]
+    row_bytes: tuple[int, ...]
     slots: tuple[int, ...]
     batch_rows_max: tuple[int, ...]
     entries_max: tuple[int, ...]
@@ -76,6 +82,8 @@ class BufferSettings:
         count = len(tables)
         return cls(
             tables=tables,
+            files=_texts(text["files"], count, count),
+            row_bytes=_numbers(text["row_bytes"], count),
             slots=_numbers(text["slots"], count),
             batch_rows_max=_numbers(text["batch_rows_max"], count),
             entries_max=_numbers(text["entries_max"], count),
@@ -111,7 +119,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _texts(value: Any, least: int = 0) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) < least:
+def _texts(value: Any, least: int = 0, most: int = TEXTS_MAX) -> tuple[str, ...]:
+    if not isinstance(value, list) or not least <= len(value) <= most:
         raise ProtocolError(f"{value!r} is no list of names")
     return tuple(_text(each) for each in value)

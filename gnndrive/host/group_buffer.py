@@ -16,6 +16,7 @@ from gnndrive.buffer.policies.base import PolicyContext
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import ArrayPool
+from gnndrive.common.errors import StoreError
 from gnndrive.common.memory import available_memory, format_size
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
@@ -33,24 +34,33 @@ from gnndrive.store.reader import Store
 
 
 def check_share(store: Store, hello: Hello) -> None:
-    """Check what a loader says of its feature buffer's size: it is for tables of the store, and its
-    share is not less than its slots and its staging.
+    """Check what a loader says of its feature buffer: its tables are those of the store, and its
+    share is not less than its slots and its staging. The store has the newest added arrays then.
 
     Raises:
         ProtocolError: something is wrong.
-        StoreError: the record of an added array is damaged.
+        StoreError: a table was replaced since the loader's process opened the store, or the record
+            of an added array is damaged.
     """
     settings = hello.buffer
     if settings is None:
         return
-    if not set(settings.tables) <= {table.name for table in feature_tables(store)}:
-        store.find_added()  # `gnndrive.infer` may have added it since the store was opened
-    known = {table.name: table.file for table in feature_tables(store)}
+    own = {name for name, array in store.info.arrays.items() if not array.folder}
+    if not own.issuperset(settings.tables):
+        store.find_added()  # `gnndrive.infer` may have added or replaced one meanwhile
+    known = {table.name: table for table in feature_tables(store)}
     least = settings.io_depth * settings.block_bytes
-    for name, slots in zip(settings.tables, settings.slots, strict=True):
-        if name not in known or slots > known[name].row_count:
+    told = zip(settings.tables, settings.slots, settings.files, settings.row_bytes, strict=True)
+    for name, slots, file, row_bytes in told:
+        table = known.get(name)
+        if table is None or slots > table.file.row_count:
             raise ProtocolError(f"the store has no table {name!r}, or not {slots:,} rows of it")
-        least += slots * known[name].row_bytes
+        if (file, row_bytes) != (table.file_in(store.path), table.file.row_bytes):
+            raise StoreError(
+                f"{name} of {store.path} was replaced since this process opened the store: open it "
+                "again, and make a new loader"
+            )
+        least += slots * row_bytes
     if hello.share < least:
         raise ProtocolError(f"a buffer of {least:,} bytes has a share of {hello.share:,}")
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from gnndrive.common.errors import GNNDriveError
 
-PROTOCOL = 1  # increase it when a message changes
+PROTOCOL = 2  # increase it when a message changes
 MESSAGE_BYTES_MAX = 160_000  # a socket takes a little more at once
 _HEAD = struct.Struct("<HHIqqq")  # kind, 0, epoch, step, a, b
 

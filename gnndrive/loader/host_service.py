@@ -134,7 +134,7 @@ def join_host_service(
         settings = make_settings()
         request = settings.request
         arguments = {"memory": request.memory, "buffer": request.buffer}
-        buffer, topology = buffer_settings(settings), shared_topology(settings)
+        buffer, topology = buffer_settings(store, settings), shared_topology(settings)
         needed = None if buffer is None else buffer.to_json()
         told = _Told(host_identity(), arguments, topology, needed)
     except Exception as caught:
@@ -208,7 +208,7 @@ def _why_not(error: Exception, address: str) -> Exception:
     return error
 
 
-def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
+def buffer_settings(store: Store, settings: RuntimeSettings) -> BufferSettings | None:
     """What a loader needs of a feature buffer in a service; None: it has none there."""
     request, stages = settings.request, settings.stages
     if not request.shared:
@@ -216,6 +216,8 @@ def buffer_settings(settings: RuntimeSettings) -> BufferSettings | None:
     entries = batch_entries_max(request)
     return BufferSettings(
         tables=tuple(table.name for table in settings.tables),
+        files=tuple(table.file_in(store.path) for table in settings.tables),
+        row_bytes=tuple(table.file.row_bytes for table in settings.tables),
         slots=tuple(plan.slots for plan in settings.plan.tables),
         batch_rows_max=tuple(plan.batch_rows_max for plan in settings.plan.tables),
         entries_max=tuple(entries[table.name] for table in settings.tables),

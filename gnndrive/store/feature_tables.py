@@ -7,7 +7,9 @@ mapping table. All other arrays are read through memory maps. A type without fea
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from gnndrive.common.records import EdgeKey, NodeKey, TableFile
 from gnndrive.store.reader import Store
@@ -34,6 +36,10 @@ class FeatureTable:
     type: NodeKey | EdgeKey
     of_edges: bool
     file: TableFile
+
+    def file_in(self, folder: Path) -> str:
+        """The file's path within the store's folder."""
+        return os.path.relpath(self.file.path, folder)
 
 
 def feature_tables(store: Store) -> tuple[FeatureTable, ...]:

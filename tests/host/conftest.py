@@ -16,8 +16,8 @@ from gnndrive.host.hello import Hello
 from gnndrive.testing.simulation import write_told_rows
 
 SETTINGS = BufferSettings(
-    ("nodes/x",), (40,), (20,), (20,), 4, "host", "table", None, ("disk",), "threads", 4, 4096, 0,
-    1, None,
+    ("nodes/x",), ("nodes/x.npy",), (32,), (40,), (20,), (20,), 4, "host", "table", None, ("disk",),
+    "threads", 4, 4096, 0, 1, None,
 )  # fmt: skip
 
 

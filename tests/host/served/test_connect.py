@@ -19,7 +19,7 @@ from gnndrive import ConfigError, HostServiceError, Store, StoreError
 from gnndrive.host import connection, inquiry
 from gnndrive.host.connect import service_of
 from gnndrive.host.inquiry import ask
-from gnndrive.host.messages import Kind, Message
+from gnndrive.host.messages import PROTOCOL, Kind, Message
 from gnndrive.host.names import address_of
 from gnndrive.host.start import Listener
 from tests.host.served.conftest import Serve
@@ -112,7 +112,7 @@ def answer(listener: Listener, data: bytes) -> socket.socket:
     [
         (Message(Kind.LEFT).encode(), "it answered with LEFT"),
         (b"nonsense", "fewer than a head"),
-        (Message(Kind.REPORT, text={"protocol": 1}).encode(), "a report has path=None"),
+        (Message(Kind.REPORT, text={"protocol": PROTOCOL}).encode(), "a report has path=None"),
     ],
 )
 def test_a_wrong_answer_is_an_error(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gnndrive
-from gnndrive import ConfigError, HostServiceError, Store
+from gnndrive import ConfigError, HostServiceError, Store, StoreError
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.host.connection import Connection, connected
 from gnndrive.host.hello import NAME_MAX, Hello
@@ -23,8 +23,8 @@ from tests.host.served.conftest import NODES, Load, Serve, Serving
 from tests.store.test_store_added import add
 
 SETTINGS = BufferSettings(
-    ("nodes/x",), (200,), (100,), (200,), 4, "host", "table", "lru", ("disk",), "threads", 4, 4096,
-    0, 1, None,
+    ("nodes/x",), ("nodes/x.npy",), (160,), (200,), (100,), (200,), 4, "host", "table", "lru",
+    ("disk",), "threads", 4, 4096, 0, 1, None,
 )  # fmt: skip
 STAGING = 4 * 4096
 SHARE = 200 * 160 + STAGING
@@ -38,7 +38,7 @@ def hello(store: Store, share: int = SHARE, topology: str = "", **settings: Any)
 def refusal(serving: Serving, asked: Hello) -> str:
     """Why a service refuses a client."""
     connection = Connection(serving.address, asked)
-    with pytest.raises((ConfigError, HostServiceError)) as raised:
+    with pytest.raises((ConfigError, HostServiceError, StoreError)) as raised:
         connection.wait()
     return str(raised.value)
 
@@ -57,6 +57,9 @@ def test_a_hello_that_is_fine_is_welcome(serve: Serve, store: Store) -> None:
     [
         ({"share": SHARE - 1}, f"a buffer of {SHARE:,} bytes has a share of {SHARE - 1:,}"),
         ({"slots": (NODES + 1,)}, "or not 331 rows of it"),
+        ({"files": ("derived/x/0123456789abcdef/nodes/x.npy",)}, "nodes/x of "),
+        ({"row_bytes": (80,)}, "was replaced since this process opened the store: open it again"),
+        ({"files": ()}, "is no list of names"),
         ({"tables": ("../../x",)}, "the store has no table '../../x'"),
         ({"tables": ("nodes/y",)}, "the store has no table 'nodes/y'"),
         ({"topology": "../x"}, "no topology is called '../x'"),
