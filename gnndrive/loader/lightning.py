@@ -13,6 +13,7 @@ from torch_geometric.data.lightning import LightningLinkData as PyGLinkData
 from torch_geometric.data.lightning import LightningNodeData as PyGNodeData
 
 from gnndrive.common.errors import ConfigError
+from gnndrive.host.connect import connected_if_named
 from gnndrive.loader.neighbor_loader import LinkNeighborLoader, NeighborLoader
 from gnndrive.loader.store_datamodule import STAGES, InTrainer, StoreDataModule
 from gnndrive.loader.store_loader import StoreLoader
@@ -32,8 +33,8 @@ class LightningNodeData(StoreDataModule, PyGNodeData):  # type: ignore[misc]
     """PyG's datamodule for training on nodes, on a store.
 
     Args:
-        data: a store from `gnndrive.open`; or data in memory, for which this is PyG's class with
-            gnndrive's sampler.
+        data: a store from `gnndrive.open`; or the name of a service, "gnndrive://papers100M"; or
+            data in memory, for which this is PyG's class with gnndrive's sampler.
         input_train_nodes, input_val_nodes, input_test_nodes, input_pred_nodes: the seeds of each
             stage, as `input_nodes` of `NeighborLoader`. None: the split train, val (or valid), test
             or pred of the store; a mask that was set on it counts instead of its split. If there is
@@ -75,7 +76,7 @@ class LightningNodeData(StoreDataModule, PyGNodeData):  # type: ignore[misc]
     ) -> None:
         given = dict(locals())
         inputs = {name: given[name] for name in given if name.startswith("input_")}
-        if not isinstance(data, Store):
+        if not isinstance(data := connected_if_named(data), Store):
             self._open_memory(
                 PyGNodeData, data, kwargs, "node_sampler", node_sampler=node_sampler, loader=loader,
                 eval_loader_kwargs=eval_loader_kwargs, **inputs,
@@ -142,7 +143,7 @@ class LightningLinkData(StoreDataModule, PyGLinkData):  # type: ignore[misc]
                     inputs[self._input(stage)] = _labelled_edges(part, stage)
                     inputs[self._input(stage, "labels")] = part.edge_label
             data = data.train
-        if not isinstance(data, Store):
+        if not isinstance(data := connected_if_named(data), Store):
             self._open_memory(
                 PyGLinkData, data, kwargs, "link_sampler", link_sampler=link_sampler, loader=loader,
                 eval_loader_kwargs=eval_loader_kwargs, **inputs,

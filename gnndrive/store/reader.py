@@ -29,6 +29,7 @@ from gnndrive.store.store_view import StoreView
 from gnndrive.store.verify import verify
 from gnndrive.store.views import StoredEdges, StoredNodes
 
+_SERVICE = "gnndrive:"  # begins the name of a service, from which `Path` takes a slash
 _OPENINGS = 5  # times that a store may be overwritten while it is opened
 
 
@@ -242,6 +243,12 @@ def open(path: str | os.PathLike[str]) -> Store:
     Raises:
         StoreError: it is missing, damaged or of another version; the message names the file.
     """
+    if (text := os.fspath(path)).startswith(_SERVICE):
+        name = text.removeprefix(_SERVICE).lstrip("/")
+        raise StoreError(
+            f"{_SERVICE}//{name} is a service and no folder: open its store with "
+            f"gnndrive.connect({name!r})"
+        )
     folder = Path(os.path.abspath(path))
     for _ in range(_OPENINGS):
         status = info_status(folder) if os.path.lexists(folder / STORE_JSON) else ()

@@ -81,6 +81,17 @@ def test_no_service_says_how_to_start_one() -> None:
         gnndrive.LinkNeighborLoader(f"gnndrive://{name}", [2])
 
 
+def test_a_service_is_no_folder(serve: Serve, store: Store) -> None:
+    name = serve().name
+    for given in (f"gnndrive://{name}", Path(f"gnndrive://{name}")):
+        with pytest.raises(StoreError, match=rf"open its store with gnndrive.connect\('{name}'\)"):
+            gnndrive.open(given)
+    module = gnndrive.LightningNodeData(f"gnndrive://{name}", num_neighbors=[2])
+    assert module.data.identity == store.identity
+    module = gnndrive.LightningLinkData(f"gnndrive://{name}", num_neighbors=[2])
+    assert service_of(module.data) is not None
+
+
 def test_another_users_service_is_not_trusted(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
