@@ -21,6 +21,10 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 _NO_FILE = (errno.EMFILE, errno.ENFILE)
 
 
+class LimitError(ConfigError):
+    """The system refuses a thread or a file because of a limit of this process or its user."""
+
+
 @contextlib.contextmanager
 def named_limit() -> Iterator[None]:
     """A context in which threads are started and files opened: if the system refuses one, it raises
@@ -37,7 +41,7 @@ def named_limit() -> Iterator[None]:
         raise _file_refused() from None
 
 
-def refusal(code: int) -> ConfigError | None:
+def refusal(code: int) -> LimitError | None:
     """The error for an error number of pthread_create or open; None if it tells of no limit."""
     if code == errno.EAGAIN:
         return _thread_refused()
@@ -59,13 +63,13 @@ def require_files(count: int) -> None:
             os.close(fd)
 
 
-def _thread_refused() -> ConfigError:
+def _thread_refused() -> LimitError:
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     limits = [f"the user's limit (ulimit -u) is {'none' if most < 0 else most}"]
     for path in map(Path, _CGROUP_LIMITS):
         with contextlib.suppress(OSError):
             limits.append(f"the container's (pids.max) is {path.read_text().strip()}")
-    return ConfigError(
+    return LimitError(
         f"the system refuses to start another thread beside the {threading.active_count()} of this "
         f"process: {' and '.join(limits)}; raise the limit, or start fewer threads with samplers=1 "
         "(a loader has samplers + 2 and two to four others; the engine 'threads' has io_depth of "
@@ -73,9 +77,9 @@ def _thread_refused() -> ConfigError:
     )
 
 
-def _file_refused() -> ConfigError:
+def _file_refused() -> LimitError:
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return ConfigError(
+    return LimitError(
         f"the system refuses to open another file: this process may have {most} open (ulimit -n), "
         "and a loader needs some ten and one for each array that it reads; raise the limit, or "
         "close loaders that are not used"

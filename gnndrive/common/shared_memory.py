@@ -80,7 +80,8 @@ class SharedMemory:
         fd = _memfd(name)
         try:
             os.ftruncate(fd, nbytes)
-            made = cls(_map(fd, nbytes, True, huge), fd)
+            with named_limit():  # Python's mapping has a copy of the descriptor
+                made = cls(_map(fd, nbytes, True, huge), fd)
             if not written_by_all:  # after it is mapped, because later maps are refused
                 with contextlib.suppress(OSError):  # an older kernel
                     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE)

@@ -8,6 +8,12 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 
 NAMED_MAX = 8  # users that an error names
+MORE = "start the service with more --memory"
+OR_MORE = f", end another one, or {MORE}"
+LESS = "Give the loader less with memory= or buffer="
+LESS_STAGING = "Most of it is staging: give the loader less with io_depth="
+LESS_GRAPH = f"{MORE[0].upper()}{MORE[1:]}"
+OR_DIRECT = ', or give the loader topology="direct"'
 
 
 class Budget:
@@ -39,13 +45,16 @@ class Budget:
     def _fits(self, nbytes: int) -> bool:
         return self.limit is None or self.used + nbytes <= self.limit
 
-    async def take(self, owner: object, name: str, nbytes: int) -> None:
+    async def take(
+        self, owner: object, name: str, nbytes: int, remedy: str = LESS + OR_MORE
+    ) -> None:
         """Promise memory; wait for the tasks of `freed_by` if that of others is needed.
 
         Args:
             owner: whose it is, for `give`; has nothing yet.
             name: what errors call the owner.
             nbytes: how much.
+            remedy: what to do if there is less left, for the error.
 
         Raises:
             ConfigError: there is less left; the error says who has the rest.
@@ -54,7 +63,7 @@ class Budget:
             await asyncio.wait(self._freeing, return_when=asyncio.FIRST_COMPLETED)
         assert owner not in self._parts
         if not self._fits(nbytes):
-            raise self._refusal(name, nbytes)
+            raise self._refusal(name, nbytes, remedy)
         self._parts[owner] = name, nbytes
 
     def freed_by(self, task: asyncio.Task[None]) -> None:
@@ -71,7 +80,7 @@ class Budget:
         """Give back what an owner was promised, if anything."""
         self._parts.pop(owner, None)
 
-    def _refusal(self, name: str, nbytes: int) -> ConfigError:
+    def _refusal(self, name: str, nbytes: int, remedy: str) -> ConfigError:
         assert self.limit is not None
         parts = sorted(self._parts.values(), key=lambda part: -part[1])
         named = [f"{owner} has {format_size(size)}" for owner, size in parts[:NAMED_MAX]]
@@ -82,6 +91,5 @@ class Budget:
         return ConfigError(
             f"{name} needs {format_size(nbytes)} of the service, which has "
             f"{format_size(self.limit - self.used)} of --memory {format_size(self.limit)} left{has}"
-            ". Give the loader less with memory= or buffer=, end another one, or start the service "
-            "with more"
+            f". {remedy}"
         )

@@ -60,6 +60,11 @@ class BufferSettings:
     extractors: int
     sweep: int | None
 
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of the memory that reads land in before their rows get their places."""
+        return self.io_depth * self.block_bytes
+
     def arena_shape(self, store: Store) -> ArenaShape:
         """The arena of each rank that loads from a store."""
         most = max((store.info.arrays[name].shape[0] for name in self.tables), default=0)

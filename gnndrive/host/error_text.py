@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,12 @@ from gnndrive.common.errors import (
     ReadError,
     StoreError,
 )
+from gnndrive.common.limits import LimitError
 
 _NAMED: Mapping[str, type[Exception]] = {
     each.__name__: each for each in (ClosedError, ConfigError, StoreError, IndexError, MemoryError)
 }
+_LIMITS = "whose limits are its shell's, or LimitNOFILE= and LimitNPROC= of its systemd unit"
 _ERRNO_MAX = 4095
 _TEXT_MAX = 5000  # characters of a message, each up to 12 bytes of JSON; see MESSAGE_BYTES_MAX
 
@@ -27,6 +30,8 @@ def error_text(error: BaseException) -> dict[str, Any]:
         return error_text(error.exceptions[0])
     if isinstance(error, ReadError):
         return {"read": [error.path, error.offset, error.errno or 0]}
+    if isinstance(error, LimitError):
+        error = ConfigError(f"in the service (process {os.getpid()}, {_LIMITS}): {error}")
     name = type(error).__name__
     message = str(error) if name in _NAMED or isinstance(error, GNNDriveError) else repr(error)
     return {"error": name, "message": message[:_TEXT_MAX]}

@@ -8,7 +8,7 @@ from typing import Any
 from gnndrive.common.errors import HostServiceError
 from gnndrive.common.plugins import find
 from gnndrive.common.records import TopologyChoice
-from gnndrive.host.budget import Budget
+from gnndrive.host.budget import LESS_GRAPH, OR_DIRECT, Budget
 from gnndrive.pyg.labels import kept_bytes
 from gnndrive.pyg.shared_store import PublishedStore, publish
 from gnndrive.sampling.graph import graph_sizes
@@ -61,7 +61,8 @@ class Graphs:
         if found is not None:
             return found
         owner, name = ("graph", topology), f"the graph with topology={topology!r}"
-        await self._budget.take(owner, name, graph_bytes(self._store, topology))
+        remedy = LESS_GRAPH + (OR_DIRECT if shares else "")
+        await self._budget.take(owner, name, graph_bytes(self._store, topology), remedy)
         try:
             found = await self._read(TopologyChoice(topology, "", 0))
         except BaseException:

@@ -49,7 +49,7 @@ def check_share(store: Store, hello: Hello) -> None:
     if not own.issuperset(settings.tables):
         store.find_added()  # `gnndrive.infer` may have added or replaced one meanwhile
     known = {table.name: table for table in feature_tables(store)}
-    least = settings.io_depth * settings.block_bytes
+    least = settings.staging_bytes
     told = zip(settings.tables, settings.slots, settings.files, settings.row_bytes, strict=True)
     for name, slots, file, row_bytes in told:
         table = known.get(name)
@@ -97,7 +97,7 @@ class GroupBuffer:
     @classmethod
     async def open(cls, store: Store, settings: BufferSettings) -> GroupBuffer:
         """Make one, with an engine of its own."""
-        staging_bytes = settings.io_depth * settings.block_bytes
+        staging_bytes = settings.staging_bytes
         if staging_bytes > (available := available_memory()):
             raise MemoryError(
                 f"no memory for {format_size(staging_bytes)} of staging ({format_size(available)} "

@@ -19,11 +19,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.common.limits import named_limit
 from gnndrive.common.memory import format_size
 from gnndrive.common.shared_memory import SharedMemory
 from gnndrive.host.acceptor import Acceptor
 from gnndrive.host.arena import Arena
-from gnndrive.host.budget import Budget
+from gnndrive.host.budget import LESS, LESS_STAGING, OR_MORE, Budget
 from gnndrive.host.client import Client, Ranks
 from gnndrive.host.error_text import error_text
 from gnndrive.host.graphs import Graphs
@@ -99,7 +100,8 @@ class Service:
         try:
             hello = Hello.from_json(text)
             async with self._entering:
-                welcome, fds = await self._admit(client, hello)
+                with named_limit():
+                    welcome, fds = await self._admit(client, hello)
             message = Message(Kind.WELCOME, text=welcome.to_json())
             message.encode()  # a store of a thousand types has too much to describe
         except Exception as error:  # the client's settings, or this machine's memory
@@ -141,7 +143,11 @@ class Service:
         new = ranks is None
         if new:
             check_share(self.store, hello)
-            await self.budget.take(hello.group, f"{hello.name} (process {client.pid})", hello.share)
+            name, staging = f"{hello.name} (process {client.pid})", 0
+            if hello.buffer is not None:
+                staging = hello.buffer.staging_bytes
+            remedy = (LESS_STAGING if 2 * staging > hello.share else LESS) + OR_MORE
+            await self.budget.take(hello.group, name, hello.share, remedy)
         try:
             graph = await self._graphs.get(hello.topology) if hello.topology else None
             if ranks is None:

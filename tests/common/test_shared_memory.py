@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gnndrive.common import shared_memory
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.limits import LimitError
 from gnndrive.common.shared_memory import SharedMemory
 
 NBYTES = 3 << 20
@@ -185,6 +186,17 @@ def test_a_refused_memory_leaves_no_descriptor(
     monkeypatch.setattr({"ftruncate": os, "mmap": mmap}[refused], refused, refuse)
     before = open_files()
     with pytest.raises(ConfigError, match=r"out of memory.*host_service=False"):
+        SharedMemory.create(NBYTES, "test")
+    assert open_files() == before
+
+
+def test_a_mapping_needs_a_descriptor_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    before = open_files()
+    with pytest.raises(LimitError, match="ulimit -n"):
         SharedMemory.create(NBYTES, "test")
     assert open_files() == before
 

@@ -179,7 +179,7 @@ def test_a_job_that_does_not_fit_is_refused(serve: Serve, load: Load, store: Sto
     assert "of --memory 6 MB left: " in text
     assert "the graph with topology='resident' has" in text
     assert f"has {first.plan().share_bytes / 1e6:.3g} MB" in text
-    assert "Give the loader less with memory= or buffer=" in text
+    assert ". Most of it is staging: give the loader less with io_depth=, end another one" in text
     first.close()
     assert digests(second) == digests(load(store))  # what the first job had is left again
 
@@ -188,8 +188,14 @@ def test_a_graph_that_does_not_fit_is_refused(serve: Serve, load: Load) -> None:
     share = load(gnndrive.connect(serve().name)).plan().share_bytes
     serving = serve(memory=share + 5_000)  # the graph takes a thousand more
     loader = load(gnndrive.connect(serving.name), topology="resident")
-    with pytest.raises(ConfigError, match="the graph with topology='resident' needs"):
+    with pytest.raises(ConfigError, match="the graph with topology='resident' needs") as raised:
         iter(loader)
+    assert str(raised.value).endswith(
+        '. Start the service with more --memory, or give the loader topology="direct"'
+    )
+    direct = load(gnndrive.connect(serve(memory=share + 10).name), topology="direct")
+    with pytest.raises(ConfigError, match=r"\. Start the service with more --memory$"):
+        iter(direct)
     assert ask(serving.address).used == 0
 
 

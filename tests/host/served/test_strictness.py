@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import socket
 from contextlib import suppress
@@ -66,6 +68,7 @@ def test_a_hello_that_is_fine_is_welcome(serve: Serve, store: Store) -> None:
         ({"layout": "../x"}, "no layout is called '../x'"),
         ({"engine": "os"}, "no engine is called 'os'"),
         ({"share": 1 << 40}, "test (process"),
+        ({"share": 1 << 40}, ". Give the loader less with memory= or buffer=, end another one, or"),
         ({"share": 1 << 60}, "is no number of bytes"),
         ({"share": -1}, "is no number of bytes"),
     ],
@@ -77,6 +80,21 @@ def test_what_a_service_does_not_make(
     assert said in refusal(serving, hello(store, **asked))
     assert ask(serving.address).used == 0
     assert not ask(serving.address).clients
+
+
+@pytest.mark.parametrize("limit", [errno.EMFILE, errno.ENFILE])
+def test_the_services_limit_is_named(
+    serve: Serve, store: Store, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise OSError(limit, "Too many open files")
+
+    serving = serve()
+    monkeypatch.setattr("gnndrive.host.group_buffer.choose", refuse)
+    said = refusal(serving, hello(store))
+    assert said.startswith(f"in the service (process {os.getpid()}, whose limits are its shell's, ")
+    assert "LimitNOFILE=" in said
+    assert "(ulimit -n)" in said
 
 
 def test_names_are_safe_to_print(serve: Serve, store: Store) -> None:
