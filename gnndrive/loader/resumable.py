@@ -144,6 +144,12 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         """Which rank this is, of a loader that can begin an epoch."""
         raise NotImplementedError
 
+    @property
+    def _begun(self) -> bool:
+        """Whether an epoch was begun before; at the first one the ranks make their runtimes
+        together."""
+        raise NotImplementedError
+
     def _agreed_seed(self, state: EpochState) -> tuple[Ranks, int]:
         """Which rank this is, and the seed of an epoch that begins: the state's, or one that is
         drawn. It is the same on all ranks that the loader deals to. A rank whose epoch cannot begin
@@ -165,6 +171,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
                     "gnndrive's version of states": VERSION, "the store": self.data.identity,
                     "the epoch": state.epoch, "the number of batches done": state.batches,
                     "the epoch's seed": state.seed, **self._batch_settings(),
+                    "whether the loader has begun an epoch before": self._begun,
                 }  # fmt: skip
         except Exception as caught:
             ranks = ranks_of_group(self.ranks)

@@ -267,6 +267,10 @@ class StoreLoader(Closeable, Resumable):
             raise ClosedError(CLOSED)
         return self._assembly().ranks
 
+    @property
+    def _begun(self) -> bool:
+        return self._runtime is not None
+
     def _start_runtime(self, ranks: Ranks) -> Runtime:
         """The runtime; made at the first call, which the ranks that share something make together.
 

@@ -167,6 +167,16 @@ def a_rank_that_cannot_begin_is_an_error_on_every_rank(process: Process) -> None
         iter(loader)
 
 
+def a_loader_that_one_rank_makes_again_is_an_error_on_every_rank(process: Process) -> None:
+    """The ranks begin their first epoch together, so they make new loaders together too."""
+    with process.loader(ranks=True) as first, process.loader(ranks=True) as again:
+        assert list(first)
+        again.set_epoch(1)
+        made = again if process.rank == 0 else first
+        with pytest.raises(ConfigError, match="has begun an epoch before is False on rank 0 and"):
+            iter(made)
+
+
 def training_is_that_of_one_process_with_larger_batches(process: Process) -> None:
     """Against one process that adds up the gradients of as many batches before each step."""
 
@@ -202,6 +212,7 @@ CHECKS: tuple[Check, ...] = (
     splits_of_others_draw_apart,
     arguments_that_differ_are_an_error_on_every_rank,
     a_rank_that_cannot_begin_is_an_error_on_every_rank,
+    a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
     training_is_that_of_one_process_with_larger_batches,
 )
 
