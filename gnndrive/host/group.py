@@ -12,7 +12,7 @@ then its lease is released at once. No user's code is waited for meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -341,10 +341,6 @@ class Group:
             if isinstance(item, Extracted):
                 item.lease.release()
         await self.buffer.drain()
-
-    def shares(self) -> Sequence[tuple[int, int]]:
-        """Of each member its rank and the number of batches that it has here."""
-        return [(member.rank, len(member.batches)) for member in self.members.values()]
 
 
 _HANDLERS: Mapping[Kind, Callable[[Group, Member, Message], None]] = {

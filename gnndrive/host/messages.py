@@ -53,7 +53,6 @@ class Kind(IntEnum):
 WITH_TEXT = frozenset(
     {Kind.HELLO, Kind.WELCOME, Kind.REFUSED, Kind.FAILED, Kind.BROKEN, Kind.REPORT}
 )
-FROM_RANKS = frozenset(kind for kind in Kind if kind <= Kind.ASK)
 
 
 @dataclass(frozen=True, slots=True)

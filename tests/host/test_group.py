@@ -12,10 +12,10 @@ import pytest
 from gnndrive.common.records import TableFile
 from gnndrive.host.arena import PAGE
 from gnndrive.host.group import Group
-from gnndrive.host.messages import FROM_RANKS, Kind, ProtocolError
+from gnndrive.host.messages import Kind, ProtocolError
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Simulation
-from tests.host.spoken import PLACES, SpokenRank, group_of, some_turns, two_ranks
+from tests.host.spoken import FROM_RANKS, PLACES, SpokenRank, group_of, some_turns, two_ranks
 
 WANTED = np.arange(8)
 Way = Callable[[Simulation, Group, SpokenRank], Awaitable[None]]

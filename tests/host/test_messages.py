@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnndrive.host.messages import (
-    FROM_RANKS,
     MESSAGE_BYTES_MAX,
     WITH_TEXT,
     Kind,
     Message,
     ProtocolError,
 )
+from tests.host.spoken import FROM_RANKS
 
 HEAD_BYTES = 32
 NUMBER = st.integers(-(2**63), 2**63 - 1)
