@@ -197,7 +197,8 @@ class Group:
     def _announce(self, member: Member, message: Message) -> None:
         epoch, step, place = message.epoch, message.step, message.a
         world = len(self.ranks)
-        if not (0 <= step < (1 << _STEP_BITS) // world and epoch < 1 << (62 - _STEP_BITS)):
+        epochs, steps = 1 << (62 - _STEP_BITS), (1 << _STEP_BITS) // world
+        if not (0 <= step < steps and 0 <= epoch < epochs):
             raise ProtocolError(f"there is no batch {step} of epoch {epoch}")
         if (epoch, step) in member.batches or place in member.places:
             raise ProtocolError(f"batch {step}, or place {place}, was announced before")

@@ -157,11 +157,10 @@ def test_a_place_that_is_not_there_is_refused(rows: TableFile, place: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("epoch", "step"), [(0, -1), (0, 1 << 39), (0, 2**63 - 1), (1 << 22, 0), (2**32 - 1, 5)]
+    ("epoch", "step"),
+    [(0, -1), (0, 1 << 39), (0, 2**63 - 1), (1 << 22, 0), (2**32 - 1, 5), (-1, 0)],
 )
-def test_an_epoch_or_step_that_is_too_large_is_refused(
-    rows: TableFile, epoch: int, step: int
-) -> None:
+def test_an_epoch_or_step_out_of_range_is_refused(rows: TableFile, epoch: int, step: int) -> None:
     async def main() -> None:
         async with two_ranks(rows) as (_, _, first, _):
             first.arena.write_rows(0, [WANTED])
