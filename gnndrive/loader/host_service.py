@@ -149,7 +149,7 @@ def join_host_service(
     if buffer is not None:
         buffer = BufferSettings.from_json(everyone[local[0]].buffer)
     rank = 0 if ranks.group is None else ranks.rank
-    program = os.path.basename(sys.argv[0]) or "python"
+    program = os.path.basename(next(iter(sys.argv), "")) or "python"
     share = settings.plan.share_bytes
     hello = Hello(store.identity, "", rank, tuple(local), buffer, topology, share, program)
     return settings, _come_together(ranks, store, hello)

@@ -266,6 +266,15 @@ def test_a_service_that_must_and_cannot_is_refused(
 # ---- the status
 
 
+def test_a_program_without_a_name(
+    serve: Serve, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = serve()
+    monkeypatch.setattr("sys.argv", [])  # as in a program that embeds Python
+    next(iter(load(gnndrive.connect(serving.name))))
+    assert [client.name for client in ask(serving.address).clients] == ["python"]
+
+
 def test_a_report_counts_what_clients_do(serve: Serve, load: Load) -> None:
     serving = serve()
     opened = gnndrive.connect(serving.name)
