@@ -321,7 +321,7 @@ def test_a_loader_says_that_its_service_has_ended(serve: Serve, load: Load) -> N
     serving.call(serving.service.aclose)
     with pytest.raises(HostServiceError, match=f"gnndrive://{serving.name} is not running, has en"):
         list(iterator)
-    with pytest.raises(HostServiceError, match="start it with gnndrive serve"):
+    with pytest.raises(HostServiceError, match="start it with gnndrive serve, and make a new loa"):
         load(gnndrive.connect(serving.name))
 
 
