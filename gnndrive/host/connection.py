@@ -43,8 +43,8 @@ def ended_text(address: str) -> str:
         return ENDED
     return (
         f"{shown(address)} is not running, has ended, or was killed (see its output, or dmesg if "
-        "memory ran out): start it with gnndrive serve, and make a new loader, which resumes with "
-        "the state of this one"
+        "memory ran out): start it with gnndrive serve, and make a new loader, which can resume "
+        "with the state of the old one"
     )
 
 

@@ -118,7 +118,9 @@ def test_from_start_to_end(
         with load(service.name) as loader:
             batches = iter(loader)
             next(batches)
-            status = gnndrive("serve", "--status", url, "--seconds", "0").out.splitlines()
+            folder = tmp_path / f"{service.name}.gnn"
+            folder.mkdir()
+            status = gnndrive("serve", "--status", folder, "--seconds", "0").out.splitlines()
             assert status[0] == f"the service {url} serves {planted} (process {pid})"
             assert status[1].startswith("memory: ")
             assert "graph (resident)" in status[1]
@@ -176,6 +178,7 @@ def test_it_ends_at_once_while_it_reads_the_graph(
 
 
 def test_what_cannot_be_served(gnndrive: Command, planted: Path, tmp_path: Path):
+    (tmp_path / "a b.gnn").mkdir()
     for words, said in (
         ((), "gnndrive serve needs a store: give its folder, or --status"),
         ((tmp_path / "none",), "none"),
@@ -183,7 +186,9 @@ def test_what_cannot_be_served(gnndrive: Command, planted: Path, tmp_path: Path)
         ((planted, "--memory", "much"), "--memory='much' is no size"),
         ((planted, "--name", "a/b"), "'a/b' is no name of a service"),
         (("--status", "a/b"), "'a/b' is no name of a service"),
-        (("--status", f"none-{os.getpid()}"), "is not running"),
+        (("--status", f"none-{os.getpid()}"), "is not running: gnndrive serve --status, without a"),
+        (("--status", tmp_path / "a b.gnn"), "'a b.gnn', is no service's: give one, --name"),
+        (("--status", planted), f"gnndrive://{planted.stem} is not running: "),
     ):
         ended = gnndrive("serve", *words)
         assert (ended.code, ended.out) == (2, "")

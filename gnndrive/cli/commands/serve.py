@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ from gnndrive.cli.commands.serve_text import status_json, status_text
 from gnndrive.common.errors import ConfigError, HostServiceError
 from gnndrive.common.memory import available_memory, format_size, parse_size
 from gnndrive.host.inquiry import NoAnswerError, ask
-from gnndrive.host.names import SCHEME, address_of, addresses, checked_name, name_for
+from gnndrive.host.names import SCHEME, address_of, addresses, checked_name, name_for, shown
 from gnndrive.host.report import ServiceReport
 from gnndrive.host.run import run_service
 from gnndrive.host.service import Service
@@ -143,7 +144,8 @@ def show_status(name: str | None, seconds: float, as_json: bool) -> str:
     """What services do: their memory, their clients, and the clients' rates.
 
     Args:
-        name: the service's; None: all of this user's services, those that ranks have started too.
+        name: the service's, or the folder of its store, from whose name the service's is made;
+            None: all of this user's services, those that ranks have started too.
         seconds: how long rates are measured; 0: since each client came.
         as_json: whether to return a JSON object.
 
@@ -154,7 +156,13 @@ def show_status(name: str | None, seconds: float, as_json: bool) -> str:
     if name is None:
         before = _all_reports()
     else:
-        address = address_of(checked_name(name))
+        folder = Path(os.path.abspath(name))
+        address = address_of(name_for(folder) if folder.exists() else checked_name(name))
+        if address not in addresses():
+            raise HostServiceError(
+                f"{shown(address)} is not running: gnndrive serve --status, without a name, shows "
+                "those that are"
+            )
         before = {address: ask(address)}
     after = before
     if seconds and before:
