@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
+from concurrent.futures import ThreadPoolExecutor
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.feature_buffer import FeatureBuffer
@@ -177,7 +178,9 @@ class GroupBuffer:
         await self.buffer.close_tiers()
         await self._engine.aclose()
         # The kernel takes a second to free a few gigabytes, and other groups must not wait for it.
-        await asyncio.to_thread(self._free)
+        # The thread ends here, because it would refer to this object until its next work.
+        with ThreadPoolExecutor(1) as thread:
+            await asyncio.get_running_loop().run_in_executor(thread, self._free)
 
     def _free(self) -> None:
         self.buffer.verify()

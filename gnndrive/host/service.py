@@ -269,11 +269,11 @@ class Service:
                 await ranks.group.aclose()
             finally:
                 await ranks.buffer.aclose()
-        # Not if that has failed: then it may still have the memory.
         # A feature buffer and what it calls refer to each other. In a service that has little else
         # to do, Python would find them only after many groups.
         ranks.group = ranks.buffer = None
         gc.collect()
+        # Not if closing has failed: then the memory may still be used.
         self.budget.give(ranks.hello.group)
 
     def end_if_unused(self) -> None:
