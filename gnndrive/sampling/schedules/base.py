@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Seeds
+from gnndrive.common.records import EdgeKey, Int32Array, Int64Array, NodeKey, Seeds
 from gnndrive.store.reader import Store
 
 if TYPE_CHECKING:
@@ -193,12 +193,39 @@ class InputEdges:
 class Window:
     """Batches that a design treats as one unit: a single batch, a superbatch, a mega-batch.
 
+    Where ranks train together and a schedule yields the windows of one rank (`Schedule.deals`),
+    numbers count the windows and batches of that rank.
+
     Attributes:
         batches: the seeds of each batch, in order; may be an iterator, which draws seeds when they
             are requested and can be used once.
+        number: its place among the windows of the epoch, from 0.
+        partitions: the partitions that have to be in memory while its batches are sampled and
+            loaded, ascending, int32 [n]; None: none.
+        first: the number of its first batch in the epoch, from 0.
+        count: how many batches it has, in all its passes.
     """
 
     batches: Iterable[Seeds]
+    number: int = 0
+    partitions: Int32Array | None = None
+    first: int = 0
+    count: int = 1
+
+
+class Partitions(Protocol):
+    """What schedules ask of a partitioned store."""
+
+    @property
+    def num_parts(self) -> int:
+        """The number of partitions."""
+
+    def part_of(self, nodes: Int64Array) -> Int32Array:
+        """Return the partition of each node, int32 [n]; reads a mapped file.
+
+        Args:
+            nodes: ids in the store, int64 [n].
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +242,16 @@ class ScheduleContext:
             None.
         store: the store of the graph; None in tests without a store.
         recording: the recorded batches that a loader replays; None: it draws batches.
+        partitioned: the partitions of the store's nodes; None: the strategy uses none.
+        megabatch: the most partitions that a window may have in memory; None: the strategy has no
+            windows of partitions.
+        passes: how often the batches of a window come, with seeds in another order each time,
+            before the next window.
+        rank, world: which rank of how many this process is, for a schedule that yields the windows
+            of one rank (`Schedule.deals`).
+        order: which order of windows a schedule uses that has several; None: it decides.
+        logical: the number of logical partitions, into which a schedule joins those of the store
+            at random in each epoch; None: it decides.
     """
 
     inputs: InputNodes | InputEdges
@@ -225,12 +262,26 @@ class ScheduleContext:
     batch_sampler: Iterable[list[int]] | None = None
     store: Store | None = None
     recording: Recording | None = None
+    partitioned: Partitions | None = None
+    megabatch: int | None = None
+    passes: int = 1
+    rank: int = 0
+    world: int = 1
+    order: str | None = None
+    logical: int | None = None
 
 
 class Schedule(ABC):
-    """Yields an epoch's seeds in windows; a window is one batch unless a design needs more."""
+    """Yields an epoch's seeds in windows; a window is one batch unless a design needs more.
+
+    Attributes:
+        name: see `gnndrive.common.plugins`.
+        deals: whether `windows` yields the windows of one rank, `ScheduleContext.rank`, and as many
+            batches as for every other rank; else it yields those of all ranks.
+    """
 
     name: str
+    deals: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -251,4 +302,8 @@ class Schedule(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
+        """Return the number of batches in an epoch; in the first one, if epochs differ."""
+
+    def length(self, epoch: int) -> int:
+        """Return the number of batches that `windows(epoch)` yields."""
+        return len(self)
