@@ -2,10 +2,11 @@
 
 `deal` cuts the epoch as one process would and gives each rank every `world`-th batch, so that the
 ranks together yield one process's batches, bit for bit. `number_batches` is for a schedule that
-yields this rank's batches only, such as that of a user's DistributedSampler.
+yields this rank's batches only, such as that of a user's DistributedSampler, or one of mega-batches
+(`Schedule.deals`).
 
-The seeds of other ranks' batches are drawn and dropped, because an order can be made in sequence
-only; that takes far less than sampling around them.
+With `deal`, the seeds of other ranks' batches are drawn and dropped, because an order can be made
+in sequence only; that takes far less than sampling around them.
 """
 
 from __future__ import annotations
@@ -79,8 +80,26 @@ def number_batches(
     Yields:
         Seeds whose `index` counts from 0, and whose `dealt` is the batch's number.
     """
-    for index, (window, seeds) in enumerate(islice(_flat(windows), done, None)):
+    for index, (window, seeds) in enumerate(_flat(skip(windows, done))):
         yield window, replace(seeds, index=index, dealt=number(done + index))
+
+
+def skip(windows: Iterator[Window], done: int) -> Iterator[Window]:
+    """Yield the windows of an epoch without its first `done` batches.
+
+    Windows whose batches are all done are left out, and their seeds are not drawn. A window of
+    which some are done begins with its first batch that is not; `first` and `count` say so.
+    """
+    for window in windows:
+        if done >= window.count:
+            done -= window.count
+        elif done:
+            first, count = window.first + done, window.count - done
+            batches = islice(window.batches, done, None)
+            yield replace(window, batches=batches, first=first, count=count)
+            done = 0
+        else:
+            yield window
 
 
 def _flat(windows: Iterator[Window]) -> Iterator[tuple[Window, Seeds]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnndrive.common.records import Seeds
-from gnndrive.sampling.dealing import deal, number_batches, steps_left
+from gnndrive.sampling.dealing import deal, number_batches, skip, steps_left
 from gnndrive.sampling.schedules.base import InputNodes, Window
 
 
@@ -20,7 +20,8 @@ def windows(total: int, size: int) -> Iterator[Window]:
     inputs = InputNodes(max(total, 1))
     for first in range(0, total, size):
         together = range(first, min(first + size, total))
-        yield Window(inputs.seeds(number, np.array([number])) for number in together)
+        batches = (inputs.seeds(number, np.array([number])) for number in together)
+        yield Window(batches, first // size, None, first, len(together))
 
 
 def dealt(total: int, size: int, *how: Any) -> list[Seeds]:
@@ -58,8 +59,7 @@ def test_ranks_get_every_batch_in_turn(
 def test_batches_keep_their_windows() -> None:
     made = list(windows(7, 3))
     assert [made.index(window) for window, _ in deal(iter(made), 7, 1, 1, 2, False)] == [0, 1, 2]
-    made = list(windows(7, 3))
-    kept = [made.index(window) for window, _ in number_batches(iter(made), 2, lambda at: at)]
+    kept = [window.number for window, _ in number_batches(windows(7, 3), 2, lambda at: at)]
     assert kept == [0, 1, 1, 1, 2]
 
 
@@ -76,3 +76,22 @@ def test_batches_that_others_deal_are_numbered(done: int) -> None:
     assert [(each.index, each.number) for each in seeds] == [
         (place - done, 3 * place + 1) for place in range(done, 5)
     ]
+
+
+@given(total=st.integers(0, 20), size=st.integers(1, 6), done=st.integers(0, 25))
+def test_windows_that_are_done_are_skipped(total: int, size: int, done: int) -> None:
+    left = list(skip(windows(total, size), done))
+    batches = [[seeds.index for seeds in window.batches] for window in left]
+    assert [index for each in batches for index in each] == list(range(done, total))
+    for window, each in zip(left, batches, strict=True):
+        assert (window.first, window.count) == (each[0], len(each))
+        assert window.number == each[0] // size
+
+
+def test_no_seeds_of_a_window_that_is_done_are_drawn() -> None:
+    def refused() -> Iterator[Seeds]:
+        raise AssertionError("these seeds are not needed")
+        yield  # a generator, so it raises when it is used
+
+    left = skip(iter([Window(refused(), count=5), *windows(2, 1)]), 6)
+    assert [seeds.index for window in left for seeds in window.batches] == [1]

@@ -43,13 +43,12 @@ class Dealt(Schedule):
         if self._context.shuffle:
             draw = np.random.default_rng([self._context.seed % (1 << 64), epoch])
             order = draw.permutation(len(inputs))[:count]
-        for first in range(0, hands, WINDOW_BATCHES):
+        for number, first in enumerate(range(0, hands, WINDOW_BATCHES)):
             together = range(first, min(first + WINDOW_BATCHES, hands))
             used["schedules"] += 1
             positions = [
                 np.arange(hand, count, hands) if order is None else order[hand::hands]
                 for hand in together
             ]
-            yield Window(
-                [inputs.seeds(hand, at) for hand, at in zip(together, positions, strict=True)]
-            )
+            batches = [inputs.seeds(hand, at) for hand, at in zip(together, positions, strict=True)]
+            yield Window(batches, number, None, first, len(batches))

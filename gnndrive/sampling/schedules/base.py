@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gnndrive.common.records import EdgeKey, Int32Array, Int64Array, NodeKey, Seeds
+from gnndrive.sampling.schedules._parts import InputParts, KeptParts, Partitions, find_parts
 from gnndrive.store.reader import Store
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class InputNodes:
     ) -> None:
         self._count, self._node, self._by_position = count, node, by_position
         self._time, self.type, self._input_id = time, type, input_id
+        self._parts = KeptParts()
 
     def __len__(self) -> int:
         return self._count
@@ -116,6 +118,16 @@ class InputNodes:
             index, node, input_id, partial(self._input, node, input_id, at), type=self.type
         )
 
+    def parts(self, partitioned: Partitions) -> InputParts:
+        """Return the input nodes by their partitions; blocks at the first call."""
+
+        def keys_of(at: Int64Array) -> Int64Array:
+            node = at if self._node is None else self._node.numpy()[at]
+            return partitioned.part_of(node).astype(np.int64)
+
+        find = partial(find_parts, self._count, partitioned.num_parts, keys_of)
+        return self._parts.get(partitioned, find)
+
     def _input(self, node: Int64Array, input_id: Int64Array, at: Int64Array) -> NodeSamplerInput:
         from torch_geometric.sampler import NodeSamplerInput  # not imported by the host service
 
@@ -151,6 +163,7 @@ class InputEdges:
     ) -> None:
         self._count, self._ends, self._label, self._time = count, ends, label, time
         self._ends_identity, self.type, self._input_id = identity, type, input_id
+        self._parts = KeptParts()
         given = (label, time, input_id)
         self.nbytes = nbytes + sum(each.nbytes for each in given if each is not None)
 
@@ -177,6 +190,18 @@ class InputEdges:
         """
         at = _checked_positions(position, self._count, "edges") % max(self._count, 1)
         return Seeds(index, at, at, partial(self._input, at), True, self.type)
+
+    def parts(self, partitioned: Partitions) -> InputParts:
+        """Return the input edges by the partitions of both ends; blocks at the first call."""
+        count = partitioned.num_parts
+
+        def keys_of(at: Int64Array) -> Int64Array:
+            source, target, _ = self._ends(torch.from_numpy(at))
+            parts = partitioned.part_of(source.numpy()).astype(np.int64)
+            return parts * count + partitioned.part_of(target.numpy())
+
+        find = partial(find_parts, self._count, count**2, keys_of)
+        return self._parts.get(partitioned, find)
 
     def _input(self, at: Int64Array) -> EdgeSamplerInput:
         from torch_geometric.sampler import EdgeSamplerInput
@@ -211,21 +236,6 @@ class Window:
     partitions: Int32Array | None = None
     first: int = 0
     count: int = 1
-
-
-class Partitions(Protocol):
-    """What schedules ask of a partitioned store."""
-
-    @property
-    def num_parts(self) -> int:
-        """The number of partitions."""
-
-    def part_of(self, nodes: Int64Array) -> Int32Array:
-        """Return the partition of each node, int32 [n]; reads a mapped file.
-
-        Args:
-            nodes: ids in the store, int64 [n].
-        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,4 +59,4 @@ class Given(Schedule):
         """Yield one window for each batch, in the order of the batch sampler."""
         for index, positions in enumerate(self._batches):
             chosen = torch.as_tensor(positions, dtype=torch.int64).reshape(-1)
-            yield Window([self._inputs.seeds(index, chosen.numpy())])
+            yield Window([self._inputs.seeds(index, chosen.numpy())], index, first=index)

@@ -70,4 +70,4 @@ class Recorded(Schedule):
         order = Order(len(self), self._seed, epoch).next(len(self)) if drawn else range(len(self))
         for index, number in enumerate(order):
             given = partial(int, first + number)
-            yield Window([Seeds(index, _NOT_READ, _NOT_READ, given)])
+            yield Window([Seeds(index, _NOT_READ, _NOT_READ, given)], index, first=index)

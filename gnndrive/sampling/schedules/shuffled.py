@@ -79,4 +79,4 @@ class Shuffled(Schedule):
             start = index * self._batch_size
             stop = min(start + self._batch_size, count)
             chosen = np.arange(start, stop) if order is None else order.next(stop - start)
-            yield Window([self._inputs.seeds(index, chosen)])
+            yield Window([self._inputs.seeds(index, chosen)], index, first=index)
