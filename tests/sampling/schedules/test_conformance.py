@@ -1,7 +1,9 @@
 """What every schedule must do, and that a schedule which does not is found.
 
 A schedule that replays batches knows their seeds only when they are read, so rules about seeds are
-for schedules that draw them; `test_recorded.py` has what replaying adds.
+for schedules that draw them; `test_recorded.py` has what replaying adds. A schedule of mega-batches
+cuts each window for itself, so that it has more batches in an epoch, and with drop_last fewer whole
+ones; `test_megabatch.py` and `test_marius.py` hold these to their own rules.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from gnndrive.common import plugins
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Seeds
 from gnndrive.sampling.schedules.base import (
     InputEdges,
@@ -26,6 +29,7 @@ from gnndrive.sampling.schedules.base import (
     ScheduleContext,
     Window,
 )
+from tests.sampling.schedules.parts import Parts
 from tests.second import Dealt
 
 Inputs = InputNodes | InputEdges
@@ -59,12 +63,23 @@ def with_recording(
     return replace(standard(inputs, batch_size, shuffle, drop_last, seed), recording=recording)
 
 
+def with_parts(
+    inputs: Inputs, batch_size: int, shuffle: bool, drop_last: bool, seed: int
+) -> ScheduleContext:
+    """The context of a loader whose store is partitioned; an epoch has four windows."""
+    context = standard(inputs, batch_size, shuffle, drop_last, seed)
+    return replace(context, partitioned=Parts.spread(16), megabatch=4)
+
+
 # Schedules that the standard context does not make, or whose order is not their own.
 CONTEXTS: dict[str, Callable[..., ScheduleContext]] = {
-    "given": with_batches, "recorded": with_recording,
+    "given": with_batches, "recorded": with_recording, "megabatch": with_parts,
 }  # fmt: skip
 ORDERED_BY_OTHERS = ("given",)
 REPLAYING = ("recorded",)
+# Windows that are cut for themselves: their number, in the context above.
+WINDOWED = {"megabatch": 4}
+OF_NODES = ("megabatch",)
 
 
 def made(
@@ -88,7 +103,12 @@ def made(
 
 def batches(windows: Iterator[Window]) -> list[Seeds]:
     """All batches of an epoch, held against their numbers."""
-    drawn = [seeds for window in windows for seeds in window.batches]
+    drawn: list[Seeds] = []
+    for number, window in enumerate(windows):
+        own = list(window.batches)
+        assert (window.number, window.first) == (number, len(drawn)), "a wrong number of a window"
+        assert window.count == len(own), "a wrong count of a window"
+        drawn += own
     assert [seeds.index for seeds in drawn] == list(range(len(drawn))), "wrong numbers"
     return drawn
 
@@ -119,10 +139,10 @@ def what_is_dropped_is_less_than_a_batch(kind: type[Schedule]) -> None:
         for size in SIZES:
             drawn = batches(made(kind, InputNodes(count), size, drop_last=True).windows(0))
             sizes = [len(seeds.node) for seeds in drawn]
-            assert sizes == [size] * (count // size), "other batches than whole ones"
-            assert len({at for seeds in drawn for at in seeds.input_id.tolist()}) == (
-                count // size * size
-            )
+            # Each window loses less than a batch, and as much is left out whatever they lose.
+            whole = max(count // size - (WINDOWED.get(kind.name, 1) - 1), 0)
+            assert sizes == [size] * whole, "other batches than whole ones"
+            assert len({at for seeds in drawn for at in seeds.input_id.tolist()}) == whole * size
 
 
 def no_batch_is_larger_than_planned(kind: type[Schedule]) -> None:
@@ -159,12 +179,21 @@ def seeds_are_those_of_the_inputs(kind: type[Schedule]) -> None:
 
 
 def edges_are_seeds_too(kind: type[Schedule]) -> None:
+    if kind.name in OF_NODES:
+        with pytest.raises(ConfigError, match="seed nodes"):
+            kind.make(CONTEXTS[kind.name](InputEdges(33, stops, "edges"), 8, True, False, 3))
+        return
+
     def ends(at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return at + 100, at + 200, at
 
     drawn = batches(made(kind, InputEdges(33, ends, "edges"), 8).windows(2))
     assert all(seeds.of_edges for seeds in drawn)
     assert sorted(at for seeds in drawn for at in seeds.input_id.tolist()) == list(range(33))
+
+
+def stops(at: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    raise AssertionError("these edges are not needed")
 
 
 def an_order_depends_on_seed_and_epoch(kind: type[Schedule]) -> None:
@@ -263,9 +292,11 @@ class Twice(Dealt):
     """Deals the first window again, behind the last."""
 
     def windows(self, epoch: int) -> Iterator[Window]:
-        yield from super().windows(epoch)
-        for window in list(super().windows(epoch))[:1]:
-            yield Window([replace(each, index=each.index + len(self)) for each in window.batches])
+        dealt, end = list(super().windows(epoch)), len(self)
+        yield from dealt
+        for window in dealt[:1]:
+            again = [replace(each, index=each.index + end) for each in window.batches]
+            yield replace(window, batches=again, number=len(dealt), first=end)
 
 
 class Renumbered(Dealt):
@@ -273,7 +304,24 @@ class Renumbered(Dealt):
 
     def windows(self, epoch: int) -> Iterator[Window]:
         for window in super().windows(epoch):
-            yield Window([replace(each, index=at) for at, each in enumerate(window.batches)])
+            again = [replace(each, index=at) for at, each in enumerate(window.batches)]
+            yield replace(window, batches=again)
+
+
+class Miscounted(Dealt):
+    """Says nothing of its windows."""
+
+    def windows(self, epoch: int) -> Iterator[Window]:
+        for number, window in enumerate(super().windows(epoch)):
+            yield Window(window.batches, number, first=window.first)
+
+
+class Unplaced(Dealt):
+    """Begins every window at the first batch."""
+
+    def windows(self, epoch: int) -> Iterator[Window]:
+        for window in super().windows(epoch):
+            yield replace(window, first=0)
 
 
 class Stateful(Dealt):
@@ -320,6 +368,8 @@ class Loose(Dealt):
         (Twice, each_input_comes_once, "not each input once"),
         (Short, each_input_comes_once, "not each input once"),
         (Renumbered, each_input_comes_once, "wrong numbers"),
+        (Miscounted, each_input_comes_once, "a wrong count of a window"),
+        (Unplaced, each_input_comes_once, "a wrong number of a window"),
         (Short, its_length_is_the_number_of_batches, "a wrong length"),
         (Doubled, what_is_dropped_is_less_than_a_batch, "other batches than whole ones"),
         (Doubled, no_batch_is_larger_than_planned, "too large a batch"),
