@@ -28,8 +28,9 @@ KINDS = [
 ]  # fmt: skip
 # The order above has no exception. What measures, what fakes and what composes may name plug-ins.
 MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
-# PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store.
-AMBIGUOUS = {"uniform", "table", "disk", "packed"}
+# PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store, and
+# an argument.
+AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch"}
 CORE_IMPORTER = "gnndrive.common.ffi"
 
 

@@ -169,6 +169,11 @@ class Windowed(Schedule):
                 "store into more parts"
             )
 
+    @property
+    @abstractmethod
+    def _epoch_bytes(self) -> int:
+        """Bytes that `_groups` takes, without `InputParts`, and that its result keeps."""
+
     @abstractmethod
     def _groups(self, epoch: int) -> Groups:
         """Return the epoch's windows with seeds."""
@@ -182,7 +187,7 @@ class Windowed(Schedule):
         """See `Schedule.order_bytes`: the inputs by partition, which are kept for the loader, and
         the orders of windows, which together have each seed once."""
         count, keys = len(self._context.inputs), self._keys_end
-        orders = order_width(count) * count + 64 * keys + 256 * self._windows_max
+        orders = order_width(count) * count + 256 * self._windows_max + self._epoch_bytes
         return parts_bytes(count, keys) + max(finding_bytes(count, keys), orders)
 
     def __len__(self) -> int:

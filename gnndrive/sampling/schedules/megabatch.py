@@ -1,4 +1,4 @@
-"""Random groups of partitions, each loaded whole and sampled inside (HierBatching §3).
+"""Random groups of partitions, each loaded whole and sampled inside (HierBatching).
 
 Each epoch cuts a random order of the partitions into even groups. The seeds in a group are
 shuffled and cut into batches, which come one after another, so that an epoch loads each partition
@@ -48,6 +48,11 @@ class Megabatch(Windowed):
                 'ends in two groups: give LinkNeighborLoader strategy="marius"'
             )
         return cls(context)
+
+    @property
+    def _epoch_bytes(self) -> int:
+        """See `Windowed`: the partitions in their order, and the seeds of each."""
+        return 64 * self._partitioned.num_parts
 
     def _groups(self, epoch: int) -> Groups:
         """See `Windowed`."""

@@ -74,11 +74,12 @@ def with_parts(
 # Schedules that the standard context does not make, or whose order is not their own.
 CONTEXTS: dict[str, Callable[..., ScheduleContext]] = {
     "given": with_batches, "recorded": with_recording, "megabatch": with_parts,
+    "marius": with_parts,
 }  # fmt: skip
 ORDERED_BY_OTHERS = ("given",)
 REPLAYING = ("recorded",)
 # Windows that are cut for themselves: their number, in the context above.
-WINDOWED = {"megabatch": 4}
+WINDOWED = {"megabatch": 4, "marius": 7}
 OF_NODES = ("megabatch",)
 
 

@@ -175,6 +175,15 @@ def test_each_pass_and_each_epoch_has_another_order() -> None:
     assert {tuple(sorted(each)) for each in orders} == {tuple(range(100))}
 
 
+def test_each_window_has_an_order_of_its_own() -> None:
+    """Also windows of as many seeds."""
+    partitioned = Parts(2, np.arange(NODES, dtype=np.int32) // 50 % 2)
+    windows = Megabatch.make(context(partitioned, 1)).windows(0)
+    first, second = ([at % 50 for each in window.batches for at in each.node] for window in windows)
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+
+
 def test_groups_are_drawn_anew_in_each_epoch() -> None:
     schedule = Megabatch.make(context(Parts.spread(16), 4))
     found = [
