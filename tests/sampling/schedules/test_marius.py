@@ -187,9 +187,12 @@ def test_dispersed_has_each_partition_in_memory_once() -> None:
 
 
 def test_a_seed_is_in_any_state_that_has_its_partition() -> None:
-    """Each place is as likely; 5 standard deviations of a count are allowed."""
-    schedule = Marius.make(of_nodes(6, 3, logical=6, count=NODES))
-    part = int(Parts.spread(6).part[0])
+    """Each place is as likely; 5 standard deviations of a count are allowed. The seed has a
+    partition of its own, so that the other states of it have none."""
+    part, nodes = 2, np.arange(NODES, dtype=np.int32)
+    partitioned = Parts(6, np.where(nodes == 0, 2, np.array([0, 1, 3, 4, 5])[nodes % 5]))
+    made = of_nodes(6, 3, logical=6, count=NODES)
+    schedule = Marius.make(replace(made, partitioned=partitioned))
     found: dict[int, list[int]] = defaultdict(list)
     for epoch in range(800):
         windows = list(schedule.windows(epoch))
@@ -207,14 +210,14 @@ def test_a_seed_is_in_any_state_that_has_its_partition() -> None:
 def test_a_partitions_seeds_are_spread_evenly_and_anew() -> None:
     schedule = Marius.make(of_nodes(6, 3, logical=6, count=6000))
     shares: dict[tuple[int, int], list[frozenset[int]]] = defaultdict(list)
-    for epoch in (0, 1):
+    for epoch in range(8):
         for window in schedule.windows(epoch):
             node = np.concatenate([seeds.node for seeds in window.batches])
             part = Parts.spread(6).part_of(node)
             for own in parts_of(window):
                 shares[epoch, own].append(frozenset(node[part == own].tolist()))
     several = [each for each in shares.values() if len(each) > 1]
-    assert len(several) > 4
+    assert len(several) > 20
     for each in several:
         sizes = list(map(len, each))
         assert max(sizes) - min(sizes) <= 1
@@ -323,6 +326,13 @@ def test_the_order_takes_no_more_memory_than_it_says(
     finally:
         tracemalloc.stop()
     assert peak <= schedule.order_bytes + (1 << 16)
+
+
+def test_the_orders_of_all_seeds_are_counted() -> None:
+    """The inputs by partition, an epoch's order of each partition, and the orders of windows."""
+    count = 1 << 26
+    assert Marius.make(of_nodes(64, 16, count)).order_bytes >= 3 * 4 * count
+    assert Marius.make(of_nodes(64, 16, count, order="sequential")).order_bytes >= 2 * 4 * count
 
 
 @pytest.mark.parametrize(

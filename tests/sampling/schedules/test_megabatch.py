@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Seeds
+from gnndrive.loader.epoch_state import VERSION
 from gnndrive.sampling.dealing import skip
 from gnndrive.sampling.schedules._windowed import epoch_length
 from gnndrive.sampling.schedules.base import InputNodes, ScheduleContext, Window
@@ -184,6 +185,18 @@ def test_each_window_has_an_order_of_its_own() -> None:
     assert first != second
 
 
+def test_an_epoch_equals_that_of_the_version_before() -> None:
+    """If it changes, raise `gnndrive.loader.epoch_state.VERSION`: else a loader that is restored
+    from a saved state would continue in another order."""
+    partitioned = Parts(4, np.arange(NODES, dtype=np.int32) % 4)
+    schedule = Megabatch.make(context(partitioned, 2, 3, 8))
+    found = [
+        (parts_of(each), [seeds.node.tolist() for seeds in each.batches])
+        for each in schedule.windows(1)
+    ]
+    assert (VERSION, found) == (3, [([1, 3], [[3, 1], [5, 7]]), ([0, 2], [[4, 6], [2, 0]])])
+
+
 def test_groups_are_drawn_anew_in_each_epoch() -> None:
     schedule = Megabatch.make(context(Parts.spread(16), 4))
     found = [
@@ -247,6 +260,12 @@ def test_the_order_takes_no_more_memory_than_it_says(used: int, shuffle: bool) -
     finally:
         tracemalloc.stop()
     assert peak <= schedule.order_bytes + (1 << 16)
+
+
+def test_the_orders_of_all_seeds_are_counted() -> None:
+    """The inputs by partition, and the orders of windows."""
+    count = 1 << 26
+    assert Megabatch.make(context(Parts.spread(16), 4, 7, count)).order_bytes >= 2 * 4 * count
 
 
 @pytest.mark.parametrize(

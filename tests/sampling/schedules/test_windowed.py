@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnndrive.sampling.schedules._parts import InputParts
+from gnndrive.sampling.schedules._parts import InputParts, KeptParts
 from gnndrive.sampling.schedules._windowed import cut, epoch_length, least
 from gnndrive.sampling.schedules.base import InputNodes
 from tests.sampling.schedules.parts import Parts, edges_between
@@ -122,6 +122,25 @@ def test_partitions_are_found_once_for_a_loader() -> None:
     assert len(pickle.dumps(inputs)) < 1000
     assert as_list(pickle.loads(pickle.dumps(inputs)).parts(partitioned)) == as_list(found[0])
     assert sum(partitioned.asked) == 2000
+
+
+def test_one_thread_at_a_time_looks_for_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, held = KeptParts(), [False]
+
+    class Noted:
+        def __enter__(self) -> None:
+            held[0] = True
+
+        def __exit__(self, *raised: object) -> None:
+            held[0] = False
+
+    def find() -> InputParts:
+        assert held[0]
+        return InputNodes(5).parts(Parts.spread(2))
+
+    monkeypatch.setattr(kept, "_lock", Noted())
+    assert kept.get(Parts.spread(2), find).positions.tolist()
+    assert not held[0]
 
 
 def test_another_partitioned_store_has_partitions_of_its_own() -> None:
