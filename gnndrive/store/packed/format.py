@@ -20,7 +20,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -47,10 +47,10 @@ _DIGEST = re.compile("[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class PackArray:
-    """One array of a pack.
+    """One array of a pack, or of a partitioned folder.
 
     Attributes:
-        name: its file without ".npy", relative to the pack, such as "samples/000".
+        name: its file without ".npy", relative to the folder, such as "samples/000".
         dtype: element type: a numpy name or "bfloat16".
         shape: the array's shape, rows first; at least one dimension.
         checksum: "sha256:" and 64 digits, of the whole file; or "sum64:" and 16 digits, the sum of
@@ -159,7 +159,8 @@ def parse(content: bytes, where: str) -> PackInfo:
     schema = parse_schema(_inner(top, "schema"))
     listed, arrays = top.value("arrays", dict), {}
     for name in listed:
-        arrays[name] = _parse_array(name, Record(listed[name], where, f"arrays[{name!r}]", MEND))
+        record = Record(listed[name], where, f"arrays[{name!r}]", MEND)
+        arrays[name] = parse_array(name, record, GROUPS)
     store = top.text("store")
     if not re.fullmatch("[0-9a-f]{64}", store):
         raise top.error("has a 'store' that is not 64 hexadecimal digits")
@@ -177,10 +178,20 @@ def _inner(top: Record, name: str) -> Record:
     return Record(top.value(name, dict), top.where, name, MEND)
 
 
-def _parse_array(name: str, record: Record) -> PackArray:
+def parse_array(name: str, record: Record, groups: Sequence[str]) -> PackArray:
+    """An array of a pack, or of a partitioned folder.
+
+    Args:
+        name: its name, which may come from a stranger.
+        record: what the folder's json says of it.
+        groups: the first parts of the names that are allowed.
+
+    Raises:
+        StoreError: the record is damaged.
+    """
     parts = name.split("/")
-    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in GROUPS:
-        raise record.error("is no array of a pack")
+    if not _NAME.fullmatch(name) or {".", ".."} & set(parts) or parts[0] not in groups:
+        raise record.error(f"is none of {', '.join(groups)}")
     dtype, shape, checksum = record.text("dtype"), record.value("shape", list), ""
     try:
         storage_dtype(dtype)
@@ -266,22 +277,27 @@ def packs_of(store: Store) -> list[Pack]:
     return found
 
 
-def file_checksum(root: Path, array: PackArray | ArrayInfo) -> str:
+def file_checksum(root: Path, array: PackArray | ArrayInfo, mend: str = MEND) -> str:
     """The SHA-256 of an array's file, as pack.json has it.
+
+    Args:
+        root: the folder.
+        array: the array.
+        mend: what to do if the file is damaged, for errors.
 
     Raises:
         StoreError: the file is missing, of another size, or cannot be read.
     """
     digest, left = sha256(), array.nbytes
-    fd = open_plain(root, array.file, MEND)
+    fd = open_plain(root, array.file, mend)
     try:
         if os.fstat(fd).st_size != left:
-            raise StoreError(f"{root / array.file} does not have {left:,} bytes: {MEND}")
+            raise StoreError(f"{root / array.file} does not have {left:,} bytes: {mend}")
         while left > 0 and (block := os.read(fd, min(left, _BLOCK_BYTES))):
             digest.update(block)
             left -= len(block)
     except OSError as error:
-        raise StoreError(f"{root / array.file} cannot be read ({error.strerror}): {MEND}") from None
+        raise StoreError(f"{root / array.file} cannot be read ({error.strerror}): {mend}") from None
     finally:
         os.close(fd)
     return f"sha256:{digest.hexdigest()}"

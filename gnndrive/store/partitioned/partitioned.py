@@ -1,0 +1,252 @@
+"""`Partitioned`: an opened partitioned folder, and `partitions_of`: those of a store.
+
+Everything in the folder may come from a stranger, so it is checked:
+
+- when it is opened: partition.json, each file's size and header, `bounds`, `edge_bounds` and
+  `static_bounds` (they rise from 0 to the number of nodes or entries), and that `home` has new ids.
+- when it is used: the values of `order` and `place`, by `store_ids` and `part_of`. What reads codes
+  from the files of lists checks them itself.
+- by `verify`, because it takes a pass over the folder and the store: checksums, that `order` is a
+  permutation and `place` its inverse, and every row and list.
+
+When not to use it: to write such a folder (write.py).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import Int32Array, Int64Array, TableFile
+from gnndrive.store.files import open_plain, read_at_most
+from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
+from gnndrive.store.opened_folder import OpenedFolder
+from gnndrive.store.packed.format import PackArray
+from gnndrive.store.partitioned.format import (
+    MEND,
+    NAME,
+    PARTITION_JSON,
+    PARTITIONED,
+    PartitionInfo,
+    read_partition,
+)
+from gnndrive.store.reader import Store
+
+
+def _is_same(path: Path, info: PartitionInfo) -> bool:
+    """Whether a folder holds the same partitions again: partition.json has all checksums."""
+    return read_partition(path) == info
+
+
+class Partitioned:
+    """An opened partitioned folder; several threads may read at once. Made by `open_partitioned`.
+
+    Args:
+        path: the folder.
+        info: the content of its partition.json.
+
+    Attributes:
+        path, info: the same.
+        num_nodes, num_edges: of the store.
+        num_parts, num_static: P, the number of partitions, and K, that of static nodes.
+        bounds: the first new id of each partition, int64 [P + 1].
+        edge_bounds: where each partition begins in `indices`, int64 [P + 1].
+        order: new id → store id, mapped, int32 or int64 [N]; the values are not checked.
+        place: store id → code, mapped, int32 or int64 [N]; the values are not checked.
+        home: static rank → new id, int64 [K].
+        static_bounds: where the list of each static rank begins in `static_indices`, int64 [K + 1].
+        indices, static_indices: files of codes, int32 or int64.
+        x: the file of rows, by new id.
+
+    Raises:
+        StoreError: the folder is damaged, or was removed or replaced.
+        ConfigError: too many files are open.
+    """
+
+    def __init__(self, path: Path, info: PartitionInfo) -> None:
+        self.path, self.info = path, info
+        self.num_nodes, self.num_edges = info.num_nodes, info.num_edges
+        self.num_parts, self.num_static = info.num_parts, info.num_static
+        # A folder that is replaced after `info` was read is noticed at the first check.
+        self._folder = OpenedFolder(
+            path / PARTITION_JSON, partial(_is_same, path, info),
+            f"the partitions {path} were removed or replaced since they were opened: make a new "
+            "loader",
+        )  # fmt: skip
+        with self.unchanged():
+            self.bounds = self._rising("bounds", self.num_nodes)
+            self.edge_bounds = self._rising("edge_bounds", self.num_edges)
+            static_edges = info.arrays["static_indices"].shape[0]
+            self.static_bounds = self._rising("static_bounds", static_edges)
+            self.home = self._numbers("home")
+            if len(self.home) and not 0 <= self.home.min() <= self.home.max() < self.num_nodes:
+                raise self.damaged("home.npy", "has ids of no nodes")
+            self.order, self.place = self._map("order"), self._map("place")
+            self.indices = self._file("indices")
+            self.static_indices = self._file("static_indices")
+            self.x = self._file("x")
+
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Check after the block, which opens files of the folder by their paths, that they are its.
+
+        Raises:
+            StoreError: the folder was removed or replaced.
+        """
+        return self._folder.unchanged()
+
+    def damaged(self, file: str, why: str) -> StoreError:
+        """The error for a file of the folder that is damaged; `why` follows its name."""
+        return StoreError(f"{self.path / file} {why}: {MEND}")
+
+    def part_of(self, nodes: Int64Array) -> Int32Array:
+        """The partition of each node.
+
+        Args:
+            nodes: store ids, [n].
+
+        Returns:
+            int32 [n].
+
+        Raises:
+            ConfigError: an id is no node.
+            StoreError: `place` is damaged.
+        """
+        if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.num_nodes:
+            raise ConfigError(f"a node id is not from 0 to {self.num_nodes - 1}: give node ids")
+        found = np.searchsorted(self.bounds, self._new_ids(nodes), "right") - 1
+        return found.astype(np.int32)
+
+    def store_ids(self, first: int, last: int) -> npt.NDArray[Any]:
+        """The store ids of the new ids from `first` to `last` - 1; int32 or int64.
+
+        Raises:
+            StoreError: `order` is damaged.
+        """
+        found = np.array(self.order[first:last])
+        if len(found) and not 0 <= found.min() <= found.max() < self.num_nodes:
+            raise self.damaged("order.npy", "has ids of no nodes")
+        return found
+
+    def _new_ids(self, nodes: Int64Array) -> Int64Array:
+        """The new ids of nodes."""
+        codes = np.asarray(self.place[nodes], np.int64)
+        if len(codes) and not 0 <= codes.min() <= codes.max() < self.num_static + self.num_nodes:
+            raise self.damaged("place.npy", "has codes out of range")
+        new = codes - self.num_static
+        static = new < 0
+        new[static] = self.home[codes[static]]
+        return new
+
+    def _rising(self, name: str, last: int) -> Int64Array:
+        """Numbers that rise from 0 to `last`, read into memory."""
+        found = self._numbers(name)
+        if found[0] != 0 or found[-1] != last or bool((found[1:] < found[:-1]).any()):
+            raise self.damaged(f"{name}.npy", f"does not rise from 0 to {last}")
+        return found
+
+    def _numbers(self, name: str) -> Int64Array:
+        """An array of int64, read into memory."""
+        array = self.info.arrays[name]
+        fd = self._open(array)
+        try:
+            content = read_at_most(fd, array.nbytes - DATA_OFFSET)
+        except OSError as error:
+            raise self.damaged(array.file, f"cannot be read ({error.strerror})") from error
+        finally:
+            os.close(fd)
+        if len(content) != array.nbytes - DATA_OFFSET:
+            raise self.damaged(array.file, "became shorter")
+        return np.frombuffer(content, np.int64)
+
+    def _map(self, name: str) -> np.memmap[Any, Any]:
+        array = self.info.arrays[name]
+        with os.fdopen(self._open(array), "rb") as file:
+            return np.memmap(file, storage_dtype(array.dtype), "r", DATA_OFFSET, array.shape)
+
+    def _file(self, name: str) -> TableFile:
+        array = self.info.arrays[name]
+        os.close(self._open(array))
+        info = _as_info(array)
+        path = str(self.path / array.file)
+        return TableFile(
+            path, DATA_OFFSET, info.shape[0], info.row_bytes, info.dtype, info.shape[1:]
+        )
+
+    def _open(self, array: PackArray) -> int:
+        """Open a file and check its size and header; returns a descriptor behind the header."""
+        fd = open_plain(self.path, array.file, MEND)
+        try:
+            size = os.fstat(fd).st_size
+            if size != array.nbytes:
+                raise self.damaged(array.file, f"has {size:,} bytes instead of {array.nbytes:,}")
+            if read_at_most(fd, DATA_OFFSET) != npy_header(_as_info(array)):
+                raise self.damaged(
+                    array.file,
+                    f"does not have the header of {array.dtype} {list(array.shape)} that "
+                    f"{PARTITION_JSON} says",
+                )
+        except OSError as error:
+            os.close(fd)
+            raise self.damaged(array.file, f"cannot be read ({error.strerror})") from error
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _as_info(array: PackArray) -> ArrayInfo:
+    return ArrayInfo(array.name, array.dtype, array.shape, "")
+
+
+def open_partitioned(path: str | os.PathLike[str], store: Store) -> Partitioned:
+    """Open the partitioned folder of a store.
+
+    Args:
+        path: the folder.
+        store: the store.
+
+    Raises:
+        StoreError: there is none, it is damaged, or the store has changed since it was made.
+        ConfigError: too many files are open.
+    """
+    root = Path(os.path.abspath(path))
+    return Partitioned(root, read_partition(root, store))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedFolder:
+    """A partitioned folder of a store, whole or damaged.
+
+    Attributes:
+        path: the folder; its name is what a loader calls it.
+        info: the content of its partition.json; None: it is damaged.
+        problem: why it is damaged, and what to do; "" if it is not.
+    """
+
+    path: Path
+    info: PartitionInfo | None
+    problem: str = ""
+
+
+def partitions_of(store: Store) -> list[PartitionedFolder]:
+    """The partitioned folders of a store, by name; unfinished ones are left out."""
+    folder = Path(store.path, PARTITIONED)
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return []
+    found = []
+    for name in filter(NAME.fullmatch, names):
+        try:
+            found.append(PartitionedFolder(folder / name, read_partition(folder / name, store)))
+        except StoreError as error:
+            found.append(PartitionedFolder(folder / name, None, str(error)))
+    return found
