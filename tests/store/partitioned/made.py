@@ -1,0 +1,148 @@
+"""Small stores, and their partitioned folders written in memory with plain numpy.
+
+`make_folder` states the format a second time and in the simplest way: the writer's files are
+compared with its files, byte for byte, and other tests use it to have partitions of any shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gnndrive
+from gnndrive.store.format import ArrayInfo, npy_header
+from gnndrive.store.packed.format import PackArray, file_checksum
+from gnndrive.store.packed.gathering import sum_of_rows
+from gnndrive.store.partitioned.format import (
+    ARRAYS,
+    HOT_SHARE,
+    PARTITION_JSON,
+    PARTITIONED,
+    PartitionInfo,
+    array_infos,
+    dump,
+)
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
+from gnndrive.store.partitioned.settings import PartitionSettings
+from gnndrive.store.reader import Store
+
+ANY = np.ndarray[Any, Any]
+
+
+def make_store(
+    path: Path, nodes: int = 200, edges: int = 1500, x: Any = None, seed: int = 0, **more: Any
+) -> Store:
+    """A random graph with duplicate edges, self-loops, isolated nodes and a few hubs."""
+    draw = np.random.default_rng(seed)
+    sources = (nodes * draw.random(edges) ** 3).astype(np.int64)  # low ids have many out-edges
+    targets = np.sort(draw.integers(0, max(nodes - nodes // 10, 1), edges))
+    order = draw.permutation(nodes)
+    targets = np.sort(order[targets])
+    indptr = np.searchsorted(targets, np.arange(nodes + 1))
+    rows = draw.standard_normal((nodes, 6), np.float32) if x is None else x
+    arrays = {"x": rows, "y": draw.integers(0, 4, nodes)}
+    splits = {"train": np.sort(draw.permutation(nodes)[: nodes // 2])}
+    return gnndrive.write_store(
+        path, indptr=indptr, indices=order[sources], nodes=arrays, splits=splits, **more
+    )
+
+
+@dataclass(frozen=True)
+class Renumbered:
+    """The arrays of a partitioned folder, in memory."""
+
+    order: ANY
+    bounds: ANY
+    edge_bounds: ANY
+    place: ANY
+    home: ANY
+    static_bounds: ANY
+    static_indices: ANY
+    indices: ANY
+    x: ANY
+    share_inside: float
+    share_hot: float
+
+
+def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float) -> Renumbered:
+    """What a folder of this assignment holds."""
+    part, nodes = np.asarray(part), store.num_nodes
+    order = np.argsort(part, kind="stable")
+    new = np.empty(nodes, np.int64)
+    new[order] = np.arange(nodes)
+    bounds = np.searchsorted(part[order], np.arange(parts + 1))
+    indptr, indices = np.asarray(store.indptr), np.asarray(store.indices)
+    degrees = np.bincount(indices, minlength=nodes)
+    hot = np.lexsort((np.arange(nodes), -degrees))[: round(static * nodes)]
+    place = len(hot) + new
+    place[hot] = np.arange(len(hot))
+
+    def lists(ids: ANY) -> tuple[ANY, ANY]:
+        each = [place[indices[indptr[v] : indptr[v + 1]]] for v in ids]
+        ends = np.cumsum([0, *map(len, each)])
+        return ends, np.concatenate([np.empty(0, np.int64), *each])
+
+    ends, codes = lists(order)
+    static_ends, static_codes = lists(hot)
+    sources = indices.astype(np.int64)
+    targets = np.repeat(np.arange(nodes), np.diff(indptr))
+    same = part[sources] == part[targets]
+    is_hot = np.zeros(nodes, np.bool_)
+    is_hot[hot[: round(HOT_SHARE * nodes)]] = True
+    count = max(len(sources), 1)
+    return Renumbered(
+        order, bounds, ends[bounds], place, new[hot], static_ends, static_codes, codes,
+        np.asarray(store.array("x"))[order], float(same.sum() / count),
+        float((~same & is_hot[sources]).sum() / count),
+    )  # fmt: skip
+
+
+def make_folder(
+    store: Store,
+    part: Sequence[int] | ANY,
+    parts: int | None = None,
+    static: float = 0.04,
+    name: str = "default",
+    **settings: Any,
+) -> Partitioned:
+    """Write the partitioned folder of an assignment, in memory and without the writer.
+
+    Args:
+        store: a small homogeneous store with x.
+        part: the partition of each node, [N].
+        parts: how many partitions there are; None: the largest of `part` + 1.
+        static: the share of static nodes.
+        name: the folder's name.
+        settings: further fields of `PartitionSettings`.
+    """
+    count = int(np.max(part)) + 1 if parts is None else parts
+    made = renumber(store, part, count, static)
+    root = store.path / PARTITIONED / name
+    root.mkdir(parents=True)
+    stored = store.info.arrays["nodes/x"]
+    infos = array_infos(
+        store.num_nodes, store.num_edges, count, len(made.home), len(made.static_indices), stored
+    )
+    arrays = {each: write_array(root, infos[each], getattr(made, each)) for each in ARRAYS}
+    settings = {"method": "random", **settings}
+    info = PartitionInfo(
+        store.identity, PartitionSettings(parts=count, static=static, **settings),
+        store.num_nodes, store.num_edges, len(made.home), made.share_inside, made.share_hot, arrays,
+    )  # fmt: skip
+    (root / PARTITION_JSON).write_bytes(dump(info))
+    return open_partitioned(root, store)
+
+
+def write_array(root: Path, info: ArrayInfo, values: ANY) -> PackArray:
+    """Write an array's file, and return what partition.json says of it."""
+    rows = np.ascontiguousarray(values.astype(info.storage))
+    (root / info.file).write_bytes(npy_header(info) + rows.tobytes())
+    checksum = file_checksum(root, info)
+    if info.name == "x":
+        total = sum_of_rows(rows.reshape(-1).view(np.uint8), info.row_bytes, 0)
+        checksum = f"sum64:{total:016x}"
+    return PackArray(info.name, info.dtype, info.shape, checksum)
