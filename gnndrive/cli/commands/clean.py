@@ -10,8 +10,9 @@ from gnndrive.common.memory import format_size
 from gnndrive.inference.unfinished import Unfinished, unfinished
 from gnndrive.store.format import STORE_JSON
 from gnndrive.store.packed.format import PACKED
-from gnndrive.store.packed.unfinished import UnfinishedPack, unfinished_packs
+from gnndrive.store.packed.unfinished import unfinished_packs
 from gnndrive.store.temporary_folders import Leftover, leftovers
+from gnndrive.store.unfinished_layout import UnfinishedLayout
 
 
 def run(folder: Path, dry_run: bool = False) -> None:
@@ -34,7 +35,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
             f"{folder} cannot be read ({error.strerror}): give the folder in which the stores lie"
         ) from None
     removed = 0
-    every: list[Leftover | Unfinished | UnfinishedPack] = [*folders, *runs, *packs]
+    every: list[Leftover | Unfinished | UnfinishedLayout] = [*folders, *runs, *packs]
     for each in every:
         restored = isinstance(each, Leftover) and each.remedy == "restore"
         text = f"remove {each.path}"
@@ -56,7 +57,7 @@ def run(folder: Path, dry_run: bool = False) -> None:
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
 
 
-def _unfinished_packs(folder: Path) -> list[UnfinishedPack]:
+def _unfinished_packs(folder: Path) -> list[UnfinishedLayout]:
     """Unfinished packs that no process makes, in `folder` and in the stores in it."""
     packed = [each.parent / PACKED for each in sorted(folder.glob(f"*/{STORE_JSON}"))]
     found = [unfinished_packs(each) for each in (folder, *packed) if each.is_dir()]

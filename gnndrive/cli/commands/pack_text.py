@@ -13,10 +13,11 @@ from gnndrive.common.memory import format_size
 from gnndrive.store.format import STORE_JSON
 from gnndrive.store.packed.format import PACK_JSON, PACKED, PackInfo, open_pack, packs_of
 from gnndrive.store.packed.settings import PackSettings
-from gnndrive.store.packed.unfinished import UnfinishedPack, unfinished_packs
+from gnndrive.store.packed.unfinished import settings_of, unfinished_packs
 from gnndrive.store.packed.verify import verify_pack
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.unfinished_layout import UnfinishedLayout
 
 
 def is_pack(path: Path) -> bool:
@@ -109,7 +110,7 @@ def pack_lines(store: Store) -> list[str]:
         text = f"damaged: {pack.problem}" if pack.info is None else summary(pack.info)
         lines.append(f"{PACKED}/{pack.path.name}  {text}")
     for each in _unfinished(store):
-        settings = each.settings()
+        settings = settings_of(each)
         parts = [] if settings is None else [f"{settings.epochs} {_epochs(settings.epochs)}"]
         parts += [] if settings is None else _settings(settings)
         lines.append(
@@ -119,10 +120,10 @@ def pack_lines(store: Store) -> list[str]:
     return lines
 
 
-def _state(pack: UnfinishedPack) -> str:
+def _state(pack: UnfinishedLayout) -> str:
     if pack.in_use:
         return "being packed"
-    if pack.settings() is None:
+    if settings_of(pack) is None:
         return "the rest of a removed pack (gnndrive clean removes it)"
     return "unfinished (gnndrive pack goes on with it, gnndrive clean removes it)"
 
@@ -137,7 +138,7 @@ def pack_dicts(store: Store) -> list[dict[str, Any]]:
             more = {"state": "whole", **pack_dict(pack.info)}
         found.append({"path": str(pack.path), **more})
     for each in _unfinished(store):
-        settings = each.settings()
+        settings = settings_of(each)
         found.append(
             {
                 "path": str(each.path),
@@ -149,7 +150,7 @@ def pack_dicts(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-def _unfinished(store: Store) -> list[UnfinishedPack]:
+def _unfinished(store: Store) -> list[UnfinishedLayout]:
     try:
         return unfinished_packs(Path(store.path, PACKED))
     except OSError:

@@ -12,9 +12,10 @@ from pathlib import Path
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store.packed.folder import PACKING
 from gnndrive.store.packed.format import PACKED, Pack, open_pack, packs_of
-from gnndrive.store.packed.unfinished import UnfinishedPack, unfinished_packs
+from gnndrive.store.packed.unfinished import unfinished_packs
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
+from gnndrive.store.unfinished_layout import UnfinishedLayout
 
 
 def unpack(
@@ -113,7 +114,7 @@ def _remove(path: Path) -> None:
         ) from error
 
 
-def _remove_unfinished(pack: UnfinishedPack) -> None:
+def _remove_unfinished(pack: UnfinishedLayout) -> None:
     """Remove an unfinished pack.
 
     Raises:

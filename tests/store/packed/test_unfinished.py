@@ -12,7 +12,7 @@ from gnndrive.common.file_lock import try_lock
 from gnndrive.store.packed.folder import LOCK, PACKING_JSON, PackingFolder
 from gnndrive.store.packed.format import PACK_JSON
 from gnndrive.store.packed.settings import PackSettings
-from gnndrive.store.packed.unfinished import unfinished_packs
+from gnndrive.store.packed.unfinished import settings_of, unfinished_packs
 from gnndrive.store.reader import Store
 
 SETTINGS = PackSettings("10 positions", 5, False, True, [2, 2], False, epochs=3)
@@ -31,7 +31,7 @@ def test_one_is_found_with_its_settings_and_removed(store: Store, tmp_path: Path
     path = leave(store, tmp_path)
     (found,) = unfinished_packs(tmp_path)
     assert (found.path, found.target, found.in_use) == (path, tmp_path / "p", False)
-    assert found.settings() == SETTINGS
+    assert settings_of(found) == SETTINGS
     assert found.nbytes == 100 + (path / PACKING_JSON).stat().st_size
     assert found.clean()
     assert not path.exists()
@@ -55,7 +55,7 @@ def test_one_of_unknown_settings_is_removed_too(store: Store, tmp_path: Path, co
     path = leave(store, tmp_path)
     (path / PACKING_JSON).write_text(content)
     (found,) = unfinished_packs(tmp_path)
-    assert found.settings() is None
+    assert settings_of(found) is None
     assert found.clean()
 
 

@@ -1,0 +1,237 @@
+"""`DerivedFolder`: the hidden folder in which a derived layout of a store is made.
+
+Its name depends on the layout's path and settings alone: `.NAME.DIGEST.ENDING`, beside the layout.
+A maker keeps a file in it locked while it lives, so a second maker of the same is refused, and one
+that comes after a killed one takes the folder over. A record in it says of which store it is; a
+folder of another store is emptied. `finish` writes the layout's json, fsyncs and renames: a layout
+exists whole or not at all.
+
+When not to use it: for stores, which are written anew after a kill (temporary_folders.py).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar
+
+from gnndrive.common.atomic_files import fsync_folder
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.file_lock import has_no_locks, remove_if_free, try_lock
+from gnndrive.common.limits import refusal
+from gnndrive.store.packed.volumes import PART, failure, write_whole
+from gnndrive.store.reader import Store
+
+Info = TypeVar("Info")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutKind:
+    """The names of one kind of derived layout.
+
+    Attributes:
+        inside: the folder of a store in which its layouts lie.
+        json: the file that describes a whole layout.
+        version: the version of its format.
+        ending: ends the name of a hidden folder; with "json" and "lock" for ".": the record that
+            says what is made there, and the lock.
+        arrays: the first parts of the names of its arrays.
+        doing: what a process does that makes one: "packing", "partitioning".
+        remove: how a whole layout that is in the way is removed.
+        elsewhere: how it is made on another file system.
+    """
+
+    inside: str
+    json: str
+    version: int
+    ending: str
+    arrays: Collection[str]
+    doing: str
+    remove: str
+    elsewhere: str
+
+    @property
+    def record(self) -> str:
+        """The file in the hidden folder that says of which store and settings it is."""
+        return f"{self.ending[1:]}.json"
+
+    @property
+    def lock(self) -> str:
+        """The file in the hidden folder that a living maker has locked."""
+        return f"{self.ending[1:]}.lock"
+
+
+class DerivedFolder(ABC, Generic[Info]):
+    """The folder of an unfinished layout; use it as a context manager, which holds the lock.
+
+    Args:
+        store: the store.
+        target: the layout's folder.
+        digest: 12 hexadecimal digits that identify the settings.
+        settings: what the layout is made with, as JSON can hold it.
+        overwrite: whether a layout that is there is replaced when this one is finished.
+
+    Attributes:
+        path: the folder, which is there within the `with` block.
+        resumed: whether an earlier maker has left it.
+        finished: the layout, if an earlier maker was killed just before it renamed the folder,
+            which this one does then; else None.
+
+    Raises:
+        ConfigError: another process makes the same, or there is something at `target`.
+        StoreError: the folder cannot be made, or its file system has no locks.
+    """
+
+    kind: LayoutKind
+
+    def __init__(
+        self, store: Store, target: Path, digest: str, settings: dict[str, Any],
+        overwrite: bool = False,
+    ) -> None:  # fmt: skip
+        self._store, self._settings, self._overwrite = store, settings, overwrite
+        self.target = Path(os.path.abspath(target))
+        self.path = self.target.parent / f".{self.target.name}.{digest}{self.kind.ending}"
+        self.resumed, self._lock = False, -1
+        self.finished: Info | None = None
+
+    @abstractmethod
+    def _dump(self, info: Info) -> bytes:
+        """The content of the layout's json."""
+
+    @abstractmethod
+    def _read(self) -> Info:
+        """Read the layout's json again, and check that it is of the store."""
+
+    def __enter__(self) -> Self:
+        self._refuse_finished()
+        try:
+            if self.target.parent == Path(self._store.path, self.kind.inside):
+                self.target.parent.mkdir(exist_ok=True)
+            self.path.mkdir(exist_ok=True)
+            self._lock = try_lock(self.path / self.kind.lock)
+        except (BlockingIOError, FileNotFoundError) as error:
+            raise self._not_there(error) from None
+        except OSError as error:
+            if has_no_locks(error):
+                raise StoreError(
+                    f"the file system of {self.path} has no locks: {self.kind.elsewhere}"
+                ) from None
+            raise refusal(error.errno or 0) or failure(error, self.path) from error
+        try:
+            if os.path.lexists(self.target) and not self._overwrite:
+                shutil.rmtree(self.path, ignore_errors=True)  # another maker has just finished it
+            self._refuse_finished()
+            self._take_over()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _refuse_finished(self) -> None:
+        if os.path.lexists(self.target) and not self._overwrite:
+            # The lock of a maker that was killed after it had finished.
+            remove_if_free(self.target / self.kind.lock)
+            raise ConfigError(f"{self.target} is there already: use it, or {self.kind.remove}")
+
+    def _not_there(self, error: OSError) -> Exception:
+        if isinstance(error, BlockingIOError):
+            return ConfigError(
+                f"another process is {self.kind.doing} {self.target} with the same settings: wait "
+                "until it ends"
+            )
+        return ConfigError(
+            f"{self.target.parent} is not there, or another process has just finished "
+            f"{self.target}: make the folder, or use what was made"
+        )
+
+    def _take_over(self) -> None:
+        """Go on in a folder of the same store and settings; empty any other."""
+        ours = {"version": self.kind.version, "store": self._store.identity}
+        content = json.dumps(ours | {"settings": self._settings}, sort_keys=True).encode()
+        try:
+            self.resumed = (self.path / self.kind.record).read_bytes() == content
+        except OSError:
+            self.resumed = False
+        if self.resumed and (self.path / self.kind.json).exists():
+            self.finished = self.finish(self._read())
+            return
+        for entry in list(os.scandir(self.path)):
+            if entry.name == self.kind.lock or (self.resumed and not entry.name.endswith(PART)):
+                continue
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    os.unlink(entry.path)
+            except OSError as error:
+                raise failure(error, Path(entry.path)) from error
+        if not self.resumed:
+            write_whole(self.path / self.kind.record, content)
+
+    def discard(self) -> None:
+        """Remove the folder, because the same layout can never be finished."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def finish(self, info: Info) -> Info:
+        """Write the layout's json and give the folder its name; all arrays are written and fsynced.
+
+        Returns:
+            `info`, as it was read again.
+
+        Raises:
+            StoreError: the disk is full, or renaming failed.
+        """
+        write_whole(self.path / self.kind.json, self._dump(info))
+        found = self._read()  # a layout that could not be read is never renamed
+        try:
+            self._remove_leftovers()
+            fsync_folder(self.path)
+            if self._overwrite:
+                self._put_aside()
+            os.rename(self.path, self.target)
+            os.unlink(self.target / self.kind.lock)  # the last: before that, it can be taken over
+            fsync_folder(self.target.parent)
+        except OSError as error:
+            raise failure(error, self.target) from error
+        return found
+
+    def _remove_leftovers(self) -> None:
+        """Remove what only an unfinished layout has.
+
+        Raises:
+            OSError: the operating system's.
+        """
+        kept = {self.kind.json, self.kind.lock, *(f"{name}.npy" for name in self.kind.arrays)}
+        for entry in list(os.scandir(self.path)):
+            if not entry.is_dir(follow_symlinks=False):
+                if entry.name not in kept:
+                    os.unlink(entry.path)
+            elif entry.name not in self.kind.arrays:
+                shutil.rmtree(entry.path)
+
+    def _put_aside(self) -> None:
+        """Remove what is at the target, under a name that `gnndrive clean` finds.
+
+        Raises:
+            OSError: the operating system's.
+        """
+        if not os.path.lexists(self.target):
+            return
+        if self.target.is_symlink():
+            self.target.unlink()
+            return
+        aside = self.target.with_name(f".{self.target.name}.{12 * '0'}{self.kind.ending}")
+        if aside.exists():  # of an earlier removal that was interrupted
+            shutil.rmtree(aside)
+        os.rename(self.target, aside)
+        shutil.rmtree(aside)
