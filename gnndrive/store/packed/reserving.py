@@ -27,7 +27,15 @@ _BLOCK_BYTES = 512  # the unit of st_blocks
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def reserve(folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0) -> None:
+LESS = (
+    "pack fewer batches or epochs, allow less with --disk, or choose a folder on another disk with "
+    "--out"
+)
+
+
+def reserve(
+    folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0, less: str = LESS
+) -> None:
     """Make the files of `arrays` at their full size, with their headers, durably.
 
     A file that is there keeps its rows, so an interrupted packing may reserve again. The records of
@@ -37,6 +45,7 @@ def reserve(folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0) -> 
         folder: the packed folder, which must exist.
         arrays: the arrays; their files are relative to `folder`.
         spool_bytes: bytes that will be needed besides, see `RowPacking.spool_bytes`.
+        less: what else to do than to free some space, for errors.
 
     Raises:
         StoreError: the disk has less room than that; files that were not there before are removed.
@@ -48,7 +57,7 @@ def reserve(folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0) -> 
     made: list[Path] = []
     try:
         if needed and needed + _MARGIN_BYTES > free_bytes(folder):
-            raise disk_full(folder, needed)
+            raise disk_full(folder, needed, less)
         short = {info.file for info in arrays if _size(folder / info.file) < info.nbytes}
         forget(folder, short)
         for info in arrays:
@@ -63,7 +72,7 @@ def reserve(folder: Path, arrays: Iterable[ArrayInfo], spool_bytes: int = 0) -> 
             with contextlib.suppress(OSError):
                 os.unlink(path)
         if error.errno in _FULL:
-            raise disk_full(folder, needed) from error
+            raise disk_full(folder, needed, less) from error
         raise write_failure(folder, error) from error
 
 
@@ -81,13 +90,12 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def disk_full(folder: Path, needed: int) -> StoreError:
-    """The error for a disk that lacks room for `needed` more bytes in `folder`."""
+def disk_full(folder: Path, needed: int, less: str = LESS) -> StoreError:
+    """The error for a disk that lacks room for `needed` more bytes in `folder`; see `reserve`."""
     return StoreError(
-        f"the disk is too full for {folder}: packing needs {needed:,} more bytes "
+        f"the disk is too full for {folder}: {needed:,} more bytes are needed "
         f"({format_size(needed)}) and {free_bytes(folder):,} are free; free some and run the same "
-        "again, or pack fewer batches or epochs, allow less with --disk, or choose a folder on "
-        "another disk with --out"
+        f"again, or {less}"
     )
 
 

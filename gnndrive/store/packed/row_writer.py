@@ -15,6 +15,7 @@ import errno
 import os
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,6 +32,11 @@ _THREADS = 2
 _FILES_MAX = 32  # open at the same time, each with two descriptors
 _SYNCED_BYTES_MIN = 1 << 20
 _DIRECT_BYTES_MIN = 32 << 10  # shorter slices are cheaper through the page cache
+
+
+Fill = Callable[[int, int, Bytes], None]
+"""Called as fill(done, count, out) for all rows in order: put the bytes of the `count` rows behind
+the first `done` into out."""
 
 
 def buffer_bytes(row_bytes: int) -> int:
@@ -138,19 +144,40 @@ class RowWriter:
             StoreError: this or an earlier write failed.
             ConfigError: too many files are open, or threads started.
         """
-        total, done, width = 0, 0, self._row_bytes
+        total, width = 0, self._row_bytes
+
+        def fill(done: int, count: int, out: Bytes) -> None:
+            nonlocal total
+            total += gather(part, width, ids[done : done + count], position + done, out)
+
+        self.fill(path, offset, len(ids), fill)
+        return total % SUM_MODULUS
+
+    def fill(self, path: Path, offset: int, rows: int, fill: Fill) -> None:
+        """Have consecutive rows written that `fill` makes.
+
+        Args:
+            path: the file, at its full size.
+            offset: where the first row starts in the file, in bytes.
+            rows: how many rows there are.
+            fill: see `Fill`.
+
+        Raises:
+            StoreError: this or an earlier write failed.
+            ConfigError: too many files are open, or threads started.
+        """
+        done, width = 0, self._row_bytes
         if self._dirty >= self._dirty_max:
             self.sync()
         file = self._open(path)
         start = end = offset % PAGE_BYTES  # the valid bytes of the buffer
         base = offset - start
         buffer = self._take()
-        while done < len(ids):
-            count = min((buffer.size - end) // width, len(ids) - done)
-            taken = ids[done : done + count]
-            total += gather(part, width, taken, position + done, buffer[end:])
+        while done < rows:
+            count = min((buffer.size - end) // width, rows - done)
+            fill(done, count, buffer[end : end + count * width])
             done, end = done + count, end + count * width
-            if done == len(ids):
+            if done == rows:
                 break
             cut = end // PAGE_BYTES * PAGE_BYTES
             following = self._take()
@@ -158,7 +185,6 @@ class RowWriter:
             self._submit(file, buffer, base, start, cut)
             buffer, base, start, end = following, base + cut, 0, end - cut
         self._submit(file, buffer, base, start, end)
-        return total % SUM_MODULUS
 
     def sync(self) -> None:
         """Wait for all writes, and make them durable.

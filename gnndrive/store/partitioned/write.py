@@ -1,0 +1,197 @@
+"""Write the partitioned folder of a store from the partition of each node: `write`.
+
+    order         the nodes get new ids, by partition (renumbering.py)
+    out-edges     the edges that start at each node are counted, from one pass over the lists
+    static nodes  those with the most get ranks, and each node its code
+    lists         one pass over the lists writes all of them in the new order (new_lists.py)
+    static lists  those of the static nodes are copied (static_lists.py)
+    rows x        one pass over x writes its rows in the new order
+    check         checksums, and the share of in-edges that stay inside a partition
+
+Each phase leaves durable files, and a writer that was killed goes on behind them: where a row or an
+entry lies follows from the partitions, so one that is written twice does no harm. When not to use
+it: `gnndrive.partition` (partition.py) is for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import lib, pointer
+from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.records import Int32Array
+from gnndrive.store.format import DATA_OFFSET, Progress
+from gnndrive.store.packed.format import PackArray
+from gnndrive.store.packed.gathering import SUM_MODULUS
+from gnndrive.store.packed.mapped_samples import Maps, StoredIds
+from gnndrive.store.packed.outputs import Output
+from gnndrive.store.packed.reserving import disk_full, free_bytes, reserve
+from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
+from gnndrive.store.packed.table_parts import Bytes
+from gnndrive.store.partitioned.arrays import hash_file, numbers
+from gnndrive.store.partitioned.folder import PartitioningFolder
+from gnndrive.store.partitioned.format import ARRAYS, HOT_SHARE, PartitionInfo, array_infos
+from gnndrive.store.partitioned.list_writer import Unfinished, write_lists, write_static_lists
+from gnndrive.store.partitioned.renumbering import checked, write_order, write_static
+from gnndrive.store.partitioned.settings import PartitionSettings
+from gnndrive.store.reader import Store
+from gnndrive.store.temporary_folders import size_of
+
+Part = Callable[[], Int32Array]
+"""Returns the partition of each node, int32 [N]; called unless the new ids are written already."""
+
+CHECK = "check"
+LESS = "give a smaller share of static nodes (--static), or copy the store to a larger disk"
+WRONG_CODE = "indices.npy has a code out of range: check the disk, and partition the store again"
+_BYTES_A_NODE, _BYTES_A_STATIC_NODE = 8, 72
+
+
+def static_nodes(nodes: int, settings: PartitionSettings) -> int:
+    """The number of static nodes, K."""
+    return round(settings.static * nodes)
+
+
+def pointer_bytes(store: Store) -> int:
+    """Bytes of the store's index pointers in memory."""
+    return store.index_pointers.nbytes
+
+
+def write(
+    store: Store, part: Part, settings: PartitionSettings, folder: PartitioningFolder, memory: int,
+    report: Progress,
+) -> PartitionInfo:  # fmt: skip
+    """Write the partitioned folder of a homogeneous store with x, or go on after a kill.
+
+    Args:
+        store: the store.
+        part: see `Part`.
+        settings: what the folder is made with.
+        folder: the hidden folder, entered and not finished; it is finished here.
+        memory: bytes that may be used: the index pointers, 8 bytes a node and 72 a static node
+            (12 and more from 2^31 nodes on), and at least 64 MiB.
+        report: called as report(phase, done, total).
+
+    Returns:
+        The content of partition.json.
+
+    Raises:
+        ConfigError: `memory` is too little.
+        StoreError: the disk is full, or the store is damaged or has changed.
+        ReadError: the store cannot be read.
+    """
+    statics = static_nodes(store.num_nodes, settings)
+    least = pointer_bytes(store) + _BYTES_A_STATIC_NODE * statics + MEMORY_MIN
+    least += store.num_nodes * (_BYTES_A_NODE if store.num_nodes < 1 << 30 else 16)
+    if memory < least:
+        raise ConfigError(
+            f"memory={format_size(memory)} is too little to partition {store.num_nodes:,} nodes: "
+            f"give at least {least_text(least)}"
+        )
+    counts = store.num_nodes, store.num_edges, settings.parts, statics
+    infos = array_infos(*counts, 0, store.info.arrays["nodes/x"])
+    made = Unfinished(folder.path, store, infos, memory - pointer_bytes(store), report)
+    missing = sum(info.nbytes for info in infos.values()) - size_of(folder.path)
+    if missing > free_bytes(folder.path):
+        raise disk_full(folder.path, missing, LESS)
+    if not (folder.path / infos["bounds"].file).exists():
+        write_order(folder.path, infos, store, part(), report)
+    if not (folder.path / infos["home"].file).exists():
+        write_static(folder.path, infos, store, report)
+    static_edges = int(made.small("static_bounds")[-1])
+    infos = array_infos(*counts, static_edges, store.info.arrays["nodes/x"])
+    made = replace(made, infos=infos)
+    rows = _rows(made)
+    long = [infos[name] for name in ("indices", "static_indices", "x")]
+    reserve(folder.path, long, rows.spool_bytes, LESS)
+    write_lists(made)
+    write_static_lists(made)
+    total = sum(rows.run(report)) % SUM_MODULUS
+    store.check_unchanged()
+    return folder.finish(_describe(made, settings, f"sum64:{total:016x}"))
+
+
+def _rows(made: Unfinished) -> RowPacking:
+    """What writes the rows of x in the new order."""
+    x, order = made.store.table("x"), made.infos["order"]
+    nodes = made.store.num_nodes
+    ids = StoredIds(Maps(), made.root / order.file, 0, nodes, order.storage)
+    output = Output(made.root / made.infos["x"].file, DATA_OFFSET, ids)
+    identity = made.store.info.arrays["nodes/x"].sha256
+    return RowPacking(x, [output], made.root, "x", made.memory, identity)
+
+
+def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> PartitionInfo:
+    """Read what was written, but x, and make the content of partition.json.
+
+    Raises:
+        StoreError: a file is not what was written.
+        ReadError: the disk failed.
+    """
+    infos, counted = made.infos, Shares(made)
+    hashed = [name for name in ARRAYS if name != "x"]
+    done, total = 0, sum(infos[name].nbytes for name in hashed)
+    checksums = {"x": sum_of_x}
+    for name in hashed:
+
+        def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
+            if name == "indices":
+                counted.add(offset, content)
+            made.report(CHECK, done + DATA_OFFSET + offset + content.size, total)
+
+        checksums[name] = hash_file(made.root / infos[name].file, infos[name].nbytes, each)
+        done += infos[name].nbytes
+    arrays = {
+        name: PackArray(name, info.dtype, info.shape, checksums[name])
+        for name, info in infos.items()
+    }
+    made.report(CHECK, total, total)
+    return PartitionInfo(
+        made.store.identity, settings, made.store.num_nodes, made.store.num_edges,
+        len(counted.home), counted.inside, counted.hot, arrays,
+    )  # fmt: skip
+
+
+class Shares:
+    """Counts the in-edges that sampling inside keeps, from `indices` in its order.
+
+    Args:
+        made: the folder, whose other arrays are written.
+    """
+
+    def __init__(self, made: Unfinished) -> None:
+        self.home = made.small("home")
+        self._bounds, self._edge_bounds = made.small("bounds"), made.small("edge_bounds")
+        self._dtype, self._nodes = made.infos["indices"].storage, made.store.num_nodes
+        self._edges = max(made.store.num_edges, 1)
+        self._hot = min(round(HOT_SHARE * self._nodes), len(self.home))
+        self._found = np.zeros(2, np.int64)
+
+    def add(self, offset: int, content: Bytes) -> None:
+        """Count the next stretch of codes, which begins at byte `offset` of the data."""
+        codes = content.view(self._dtype)
+        first = offset // codes.itemsize
+        last = first + len(codes)
+        part = int(np.searchsorted(self._edge_bounds, first, "right")) - 1
+        while first < last:
+            end = min(int(self._edge_bounds[part + 1]), last)
+            if end > first:
+                low, high = self._bounds[part : part + 2].tolist()
+                taken, codes = codes[: end - first], codes[end - first :]
+                given = numbers(taken), len(taken), pointer(self.home), len(self.home)
+                wanted = self._nodes, self._hot, low, high, pointer(self._found)
+                checked(lib.gd_count_inside(*given, *wanted), lambda: WRONG_CODE)
+            first, part = end, part + 1
+
+    @property
+    def inside(self) -> float:
+        """The share of in-edges that come from the partition of their target."""
+        return int(self._found[0]) / self._edges
+
+    @property
+    def hot(self) -> float:
+        """See `PartitionInfo.share_hot`."""
+        return int(self._found[1]) / self._edges
