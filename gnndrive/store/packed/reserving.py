@@ -93,7 +93,7 @@ def free_bytes(folder: Path) -> int:
 def disk_full(folder: Path, needed: int, less: str = LESS) -> StoreError:
     """The error for a disk that lacks room for `needed` more bytes in `folder`; see `reserve`."""
     return StoreError(
-        f"the disk is too full for {folder}: {needed:,} more bytes are needed "
+        f"the disk is too full for {folder}: it needs {needed:,} more bytes "
         f"({format_size(needed)}) and {free_bytes(folder):,} are free; free some and run the same "
         f"again, or {less}"
     )

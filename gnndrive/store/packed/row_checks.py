@@ -92,8 +92,13 @@ def verify_rows(
     folder: Path,
     memory: int,
     progress: Progress | None = None,
+    mend: str = "pack again, and check the disk",
 ) -> int:
     """Check that the rows in the outputs' files are the table's; see `table_sums`.
+
+    Args:
+        table, outputs, folder, memory, progress: as for `table_sums`.
+        mend: what to do if they are not, for errors.
 
     Returns:
         The checksum of all outputs' rows.
@@ -108,7 +113,7 @@ def verify_rows(
         if stored_sum(output.file, output.offset, rows, table.row_bytes, position) != wanted:
             raise StoreError(
                 f"rows {position} to {position + rows - 1} of {output.file} are not those of "
-                f"{table.path}: pack again, and check the disk"
+                f"{table.path}: {mend}"
             )
     return sum(expected) % SUM_MODULUS
 

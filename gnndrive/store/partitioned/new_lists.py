@@ -47,6 +47,9 @@ class NewLists:
         codes: codes are from 0 to `codes` - 1.
         first: the position in the store's indices from which parts are given.
 
+    Attributes:
+        begins: where the next slice of each partition begins, int64 [P].
+
     Raises:
         StoreError: `order` has the id of no node.
     """
@@ -59,12 +62,12 @@ class NewLists:
         self._pointers, self._file = store.index_pointers, store.edges().indices_file
         ends = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
         self._filled = [(p, low, high) for p, (low, high) in enumerate(ends) if low < high]
-        self._at = edge_bounds[:-1].copy()  # where the next slice of each partition begins
+        self.begins = edge_bounds[:-1].copy()
         self._lists: Any = None
         self._room = 0
         before = Part(0, first, np.empty(0, np.uint8))
         for partition, low, high in self._filled if first else ():
-            self._at[partition] += self._begin(before, low, high)
+            self.begins[partition] += self._begin(before, low, high)
 
     def slices(self, part: Part) -> Iterator[Slice]:
         """The slices that the next part of the store's indices makes; each is to be made by
@@ -80,8 +83,8 @@ class NewLists:
             ids = self._order[start:stop]
             low, high = start + find(ids, low_node), start + find(ids, high_node)
             if low < high and (count := self._begin(part, low, high)):
-                yield Slice(partition, int(self._at[partition]), count, low)
-                self._at[partition] += count
+                yield Slice(partition, int(self.begins[partition]), count, low)
+                self.begins[partition] += count
 
     def fill(self, done: int, count: int, out: Bytes) -> None:
         """Make the next entries of the slice: a `Fill` of the row writer.

@@ -121,7 +121,7 @@ class Partitioned:
         """
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.num_nodes:
             raise ConfigError(f"a node id is not from 0 to {self.num_nodes - 1}: give node ids")
-        found = np.searchsorted(self.bounds, self._new_ids(nodes), "right") - 1
+        found = np.searchsorted(self.bounds, self.new_ids(nodes), "right") - 1
         return found.astype(np.int32)
 
     def store_ids(self, first: int, last: int) -> npt.NDArray[Any]:
@@ -135,8 +135,15 @@ class Partitioned:
             raise self.damaged("order.npy", "has ids of no nodes")
         return found
 
-    def _new_ids(self, nodes: Int64Array) -> Int64Array:
-        """The new ids of nodes."""
+    def new_ids(self, nodes: npt.NDArray[Any]) -> Int64Array:
+        """The new ids of store ids, int64 [n].
+
+        Args:
+            nodes: store ids in range, [n].
+
+        Raises:
+            StoreError: `place` is damaged.
+        """
         codes = np.asarray(self.place[nodes], np.int64)
         if len(codes) and not 0 <= codes.min() <= codes.max() < self.num_static + self.num_nodes:
             raise self.damaged("place.npy", "has codes out of range")

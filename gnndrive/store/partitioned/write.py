@@ -18,10 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import lib, pointer
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import Int32Array
 from gnndrive.store.format import DATA_OFFSET, Progress
@@ -32,12 +29,13 @@ from gnndrive.store.packed.outputs import Output
 from gnndrive.store.packed.reserving import disk_full, free_bytes, reserve
 from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
 from gnndrive.store.packed.table_parts import Bytes
-from gnndrive.store.partitioned.arrays import hash_file, numbers
+from gnndrive.store.partitioned.arrays import hash_file
 from gnndrive.store.partitioned.folder import PartitioningFolder
-from gnndrive.store.partitioned.format import ARRAYS, HOT_SHARE, PartitionInfo, array_infos
+from gnndrive.store.partitioned.format import ARRAYS, PartitionInfo, array_infos
 from gnndrive.store.partitioned.list_writer import Unfinished, write_lists, write_static_lists
-from gnndrive.store.partitioned.renumbering import checked, write_order, write_static
+from gnndrive.store.partitioned.renumbering import write_order, write_static
 from gnndrive.store.partitioned.settings import PartitionSettings
+from gnndrive.store.partitioned.shares import Shares
 from gnndrive.store.reader import Store
 from gnndrive.store.temporary_folders import size_of
 
@@ -46,7 +44,6 @@ Part = Callable[[], Int32Array]
 
 CHECK = "check"
 LESS = "give a smaller share of static nodes (--static), or copy the store to a larger disk"
-WRONG_CODE = "indices.npy has a code out of range: check the disk, and partition the store again"
 _BYTES_A_NODE, _BYTES_A_STATIC_NODE = 8, 72
 
 
@@ -131,7 +128,9 @@ def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> P
         StoreError: a file is not what was written.
         ReadError: the disk failed.
     """
-    infos, counted = made.infos, Shares(made)
+    infos, home = made.infos, made.small("home")
+    store = made.store
+    counted = Shares(home, made.small("bounds"), made.small("edge_bounds"), store.num_nodes)
     hashed = [name for name in ARRAYS if name != "x"]
     done, total = 0, sum(infos[name].nbytes for name in hashed)
     checksums = {"x": sum_of_x}
@@ -139,7 +138,7 @@ def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> P
 
         def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
             if name == "indices":
-                counted.add(offset, content)
+                counted.add(content.view(infos[name].storage))
             made.report(CHECK, done + DATA_OFFSET + offset + content.size, total)
 
         checksums[name] = hash_file(made.root / infos[name].file, infos[name].nbytes, each)
@@ -150,48 +149,6 @@ def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> P
     }
     made.report(CHECK, total, total)
     return PartitionInfo(
-        made.store.identity, settings, made.store.num_nodes, made.store.num_edges,
-        len(counted.home), counted.inside, counted.hot, arrays,
+        store.identity, settings, store.num_nodes, store.num_edges, len(home), counted.inside,
+        counted.hot, arrays,
     )  # fmt: skip
-
-
-class Shares:
-    """Counts the in-edges that sampling inside keeps, from `indices` in its order.
-
-    Args:
-        made: the folder, whose other arrays are written.
-    """
-
-    def __init__(self, made: Unfinished) -> None:
-        self.home = made.small("home")
-        self._bounds, self._edge_bounds = made.small("bounds"), made.small("edge_bounds")
-        self._dtype, self._nodes = made.infos["indices"].storage, made.store.num_nodes
-        self._edges = max(made.store.num_edges, 1)
-        self._hot = min(round(HOT_SHARE * self._nodes), len(self.home))
-        self._found = np.zeros(2, np.int64)
-
-    def add(self, offset: int, content: Bytes) -> None:
-        """Count the next stretch of codes, which begins at byte `offset` of the data."""
-        codes = content.view(self._dtype)
-        first = offset // codes.itemsize
-        last = first + len(codes)
-        part = int(np.searchsorted(self._edge_bounds, first, "right")) - 1
-        while first < last:
-            end = min(int(self._edge_bounds[part + 1]), last)
-            if end > first:
-                low, high = self._bounds[part : part + 2].tolist()
-                taken, codes = codes[: end - first], codes[end - first :]
-                given = numbers(taken), len(taken), pointer(self.home), len(self.home)
-                wanted = self._nodes, self._hot, low, high, pointer(self._found)
-                checked(lib.gd_count_inside(*given, *wanted), lambda: WRONG_CODE)
-            first, part = end, part + 1
-
-    @property
-    def inside(self) -> float:
-        """The share of in-edges that come from the partition of their target."""
-        return int(self._found[0]) / self._edges
-
-    @property
-    def hot(self) -> float:
-        """See `PartitionInfo.share_hot`."""
-        return int(self._found[1]) / self._edges

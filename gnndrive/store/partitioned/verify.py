@@ -1,0 +1,266 @@
+"""Read a whole partitioned folder and check it against its store: every checksum, every id, every
+list through the codes, and every row through the new order.
+
+It reads the store's lists twice, its x once, and the folder's lists and rows at most twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from gnndrive.common.direct_file import PAGE_BYTES
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.store.format import DATA_OFFSET, Progress, storage_dtype
+from gnndrive.store.packed.mapped_samples import Maps, StoredIds
+from gnndrive.store.packed.outputs import Output
+from gnndrive.store.packed.row_checks import verify_rows
+from gnndrive.store.packed.table_parts import Bytes, DirectReader, TableParts, page_buffer
+from gnndrive.store.partitioned.arrays import Ids, hash_file, table
+from gnndrive.store.partitioned.format import ARRAYS, MEND, PartitionInfo
+from gnndrive.store.partitioned.new_lists import NewLists, Slice
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned
+from gnndrive.store.partitioned.renumbering import hottest, out_edges
+from gnndrive.store.partitioned.shares import Shares
+from gnndrive.store.partitioned.static_lists import list_starts, static_windows
+from gnndrive.store.reader import Store
+
+CHECKSUMS, IDS, LISTS, STATIC_LISTS = "checksums", "ids", "lists", "static lists"
+MEMORY = 256 << 20
+_PART_BYTES = 32 << 20
+_STEP = 1 << 20
+
+
+def verify_partition(
+    path: str | os.PathLike[str], store: Store, progress: Progress | None = None
+) -> PartitionInfo:
+    """Check a whole partitioned folder, which may come from a stranger.
+
+    Args:
+        path: the folder.
+        store: the store that it belongs to.
+        progress: called as progress(what, done, total).
+
+    Raises:
+        StoreError: it is damaged, or belongs to another store; the message says which file, which
+            node or which rows, and what to do.
+        ReadError: a file cannot be read.
+    """
+    opened = open_partitioned(path, store)
+    with store.unchanged(), opened.unchanged():
+        _Check(opened, store, progress or (lambda *_: None)).run()
+    return opened.info
+
+
+class _Check:
+    """Checks an opened folder."""
+
+    def __init__(self, opened: Partitioned, store: Store, told: Progress) -> None:
+        self._opened, self._store, self._told = opened, store, told
+        self._order, self._home = opened.order, opened.home
+        self._place: Ids = np.asarray(opened.place)
+
+    def run(self) -> None:
+        """Check everything; each step relies on those before it."""
+        self._checksums()
+        self._ids()
+        place = table(self._opened.num_nodes, self._opened.place.dtype)
+        place[:] = self._opened.place
+        self._place = place
+        self._static_nodes()
+        self._lists()
+        self._static_lists()
+        self._rows()
+        info = self._opened.info
+        if (self._shares.inside, self._shares.hot) != (info.share_inside, info.share_hot):
+            raise self._damaged("partition.json", "says other shares of in-edges than there are")
+
+    def _damaged(self, file: str, why: str) -> StoreError:
+        return self._opened.damaged(file, why)
+
+    def _checksums(self) -> None:
+        info, opened = self._opened.info, self._opened
+        hashed = [name for name in ARRAYS if name != "x"]
+        done, total = 0, sum(info.arrays[name].nbytes for name in hashed)
+        counted = Shares(self._home, opened.bounds, opened.edge_bounds, opened.num_nodes)
+        codes = storage_dtype(opened.indices.dtype)
+        for name in hashed:
+            array = info.arrays[name]
+
+            def each(offset: int, content: Bytes, name: str = name, done: int = done) -> None:
+                if name == "indices":
+                    counted.add(content.view(codes))
+                self._told(CHECKSUMS, done + DATA_OFFSET + offset + content.size, total)
+
+            try:
+                found = hash_file(opened.path / array.file, array.nbytes, each)
+            except StoreError as error:
+                raise self._damaged(array.file, f"is wrong ({error})") from error
+            if found != array.checksum:
+                raise self._damaged(array.file, "has another checksum than partition.json says")
+            done += array.nbytes
+        self._shares = counted
+        self._told(CHECKSUMS, total, total)
+
+    def _ids(self) -> None:
+        """Check that `order` is a permutation, and `place` and `home` its inverse."""
+        opened, before = self._opened, -1
+        for start in range(0, opened.num_nodes, _STEP):
+            ids = opened.store_ids(start, start + _STEP)
+            new = np.arange(start, start + len(ids))
+            other = np.flatnonzero(opened.new_ids(ids) != new)
+            if len(other):
+                at = int(other[0])
+                raise self._damaged(
+                    "place.npy",
+                    f"gives node {ids[at]} another new id than {start + at}, where order.npy has "
+                    "it, or order.npy has it twice",
+                )
+            falling = new[np.diff(ids, prepend=ids.dtype.type(before)) <= 0]
+            starts = opened.bounds[np.searchsorted(opened.bounds, falling)]
+            wrong = falling[starts != falling]
+            if len(wrong):
+                raise self._damaged(
+                    "order.npy", f"has node {self._order[wrong[0]]} behind a larger one"
+                )
+            before = int(ids[-1])
+            self._told(IDS, start + len(ids), opened.num_nodes)
+        codes = self._place[self._order[self._home]]
+        wrong = np.flatnonzero(codes != np.arange(opened.num_static))
+        if len(wrong):
+            raise self._damaged("home.npy", f"has a node of another rank at {wrong[0]}")
+
+    def _static_nodes(self) -> None:
+        """Check that the static nodes have the most out-edges, and where lists begin."""
+        opened = self._opened
+        nodes = hottest(out_edges(self._store, self._told), opened.num_static)
+        wrong = np.flatnonzero(self._order[self._home] != nodes)
+        if len(wrong):
+            rank = int(wrong[0])
+            raise self._damaged(
+                "home.npy",
+                f"does not have node {nodes[rank]}, by its out-edges, as static node {rank}",
+            )
+        pointers = self._store.index_pointers
+        degrees = pointers[nodes + 1].astype(np.int64) - pointers[nodes]
+        self._same_sizes("static_bounds.npy", "rank", np.diff(opened.static_bounds), degrees)
+        ends = self._new_lists(opened.num_edges).begins
+        found = np.diff(opened.edge_bounds)
+        self._same_sizes("edge_bounds.npy", "partition", found, ends - opened.edge_bounds[:-1])
+
+    def _same_sizes(self, file: str, what: str, found: Int64Array, wanted: Int64Array) -> None:
+        wrong = np.flatnonzero(found != wanted)
+        if len(wrong):
+            at = wrong[0]
+            raise self._damaged(
+                file, f"gives {what} {at} {found[at]} in-edges, and the store {wanted[at]}"
+            )
+
+    def _new_lists(self, first: int = 0) -> NewLists:
+        opened = self._opened
+        return NewLists(
+            self._store, self._order, self._place, opened.bounds, opened.edge_bounds,
+            opened.num_nodes + opened.num_static, first,
+        )  # fmt: skip
+
+    def _lists(self) -> None:
+        opened, lists = self._opened, self._new_lists()
+        file, codes = self._store.edges().indices_file, opened.indices
+        wanted = np.empty(_STEP, storage_dtype(codes.dtype))
+        with (
+            closing(TableParts(file, _PART_BYTES).parts(0, file.row_count)) as parts,
+            _Codes(codes) as written,
+        ):
+            for part in parts:
+                for each in lists.slices(part):
+                    for done, found in written.blocks(each.first, each.count):
+                        expected = wanted[: len(found)]
+                        lists.fill(done, len(found), expected.view(np.uint8))
+                        self._same_list(each, done, found, expected)
+                self._told(LISTS, part.first + part.count, file.row_count)
+
+    def _same_list(self, each: Slice, done: int, found: Ids, expected: Ids) -> None:
+        if np.array_equal(found, expected):
+            return
+        at = each.first + done + int(np.flatnonzero(found != expected)[0])
+        degrees = np.diff(self._store.index_pointers.astype(np.int64))[
+            self._order[each.target : self._opened.bounds[each.partition + 1]]
+        ]
+        start = self._opened.edge_bounds[each.partition + 1] - degrees.sum()
+        new = each.target + int(np.searchsorted(np.cumsum(degrees), at - start, "right"))
+        raise self._damaged(
+            "indices.npy",
+            f"has another list of node {self._order[new]} (new id {new}, partition "
+            f"{each.partition}) than {self._store.path}",
+        )
+
+    def _static_lists(self) -> None:
+        opened = self._opened
+        starts = list_starts(self._store, self._order, self._place, opened.num_static)
+        done, total = 0, opened.num_edges
+
+        def told(count: int) -> None:
+            nonlocal done
+            done += count
+            self._told(STATIC_LISTS, min(done % (total + 1), total), total)
+
+        bounds = opened.static_bounds
+        with _Codes(opened.static_indices) as written:
+            for first, codes in static_windows(opened.indices, starts, bounds, MEMORY, told):
+                for start, found in written.blocks(first, len(codes)):
+                    wrong = np.flatnonzero(codes[start : start + len(found)] != found)
+                    if len(wrong):
+                        at = first + start + int(wrong[0])
+                        rank = int(np.searchsorted(bounds, at, "right")) - 1
+                        node = self._order[self._home[rank]]
+                        raise self._damaged(
+                            "static_indices.npy",
+                            f"has another list of node {node} (rank {rank}) than indices.npy",
+                        )
+        self._told(STATIC_LISTS, total, total)
+
+    def _rows(self) -> None:
+        opened, array = self._opened, self._opened.info.arrays["x"]
+        ids = StoredIds(
+            Maps(), opened.path / "order.npy", 0, opened.num_nodes, np.dtype(opened.order.dtype)
+        )
+        width, file = opened.x.row_bytes, opened.path / array.file
+        ends = zip(opened.bounds[:-1].tolist(), opened.bounds[1:].tolist(), strict=True)
+        outputs = [
+            Output(file, DATA_OFFSET + low * width, ids.part(low, high)) for low, high in ends
+        ]
+        found = verify_rows(
+            self._store.table("x"), outputs, opened.path, MEMORY,
+            lambda _, done, total: self._told("rows x", done, total), MEND,
+        )  # fmt: skip
+        if f"sum64:{found:016x}" != array.checksum:
+            raise self._damaged(array.file, "has another checksum than partition.json says")
+
+
+class _Codes:
+    """A file of codes, read past the page cache; a context manager."""
+
+    def __init__(self, file: TableFile) -> None:
+        self._file, self._dtype = file, storage_dtype(file.dtype)
+        self._buffer = page_buffer(_STEP * file.row_bytes + 2 * PAGE_BYTES)
+        self._reader = DirectReader(Path(file.path))
+
+    def __enter__(self) -> _Codes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._reader.__exit__(None, None, None)
+
+    def blocks(self, first: int, count: int) -> Iterator[tuple[int, Ids]]:
+        """Codes from position `first` on: how many came before, and the next ones, valid until
+        those that follow."""
+        width = self._file.row_bytes
+        for done in range(0, count, _STEP):
+            taken = min(_STEP, count - done)
+            at = self._file.data_offset + (first + done) * width
+            yield done, self._reader.read(at, taken * width, self._buffer).view(self._dtype)
