@@ -76,13 +76,17 @@ class SequentialReader:
         """
         position, last = first, self.file.row_count if last is None else last
         while position < last:
-            start, numbers = self.stretch(position)
+            start, numbers = self.stretch(position, last)
             numbers = numbers[position - start : last - start]
             yield position, numbers
             position += numbers.size
 
-    def stretch(self, position: int) -> tuple[int, npt.NDArray[Any]]:
+    def stretch(self, position: int, last: int | None = None) -> tuple[int, npt.NDArray[Any]]:
         """Read the stretch that starts at or just before `position`, on a page.
+
+        Args:
+            position: of a number.
+            last: where the stretch ends at the latest; None: the end of the file.
 
         Returns:
             The position of its first number, and its numbers, at most 4 MiB, valid until the next
@@ -96,7 +100,8 @@ class SequentialReader:
             self._pages = private_map(STRETCH_BYTES, huge=True)
         width = self.file.row_bytes
         at = position * width // PAGE_BYTES * PAGE_BYTES
-        length = min(STRETCH_BYTES, self.file.row_count * width - at)
+        end = self.file.row_count if last is None else last
+        length = min(STRETCH_BYTES, end * width - at)
         with memoryview(self._pages) as memory:
             self._open.read(self.file.data_offset + at, length, memory[: whole_pages(length)])
         return at // width, np.frombuffer(self._pages, self.dtype, length // width)
