@@ -92,6 +92,8 @@ class Sample:
         num_sampled_edges: the number of edges in each hop; hops numbers.
         numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
         replayed: what a recorded batch brings; None: the sample was drawn.
+        rows: table name → where the rows of the nodes lie in the table, int64 [nodes], for tables
+            whose rows do not lie at the node ids; None: there are no such tables.
     """
 
     node: Int64Array
@@ -102,6 +104,7 @@ class Sample:
     num_sampled_edges: tuple[int, ...]
     numbered: bool = False
     replayed: Replayed | None = None
+    rows: Mapping[str, Int64Array] | None = None
 
     @property
     def num_nodes(self) -> int:

@@ -66,7 +66,8 @@ class EpochAssembly:
         self._collate.prepare()
 
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
-        """See `Collate.rows_of`; the rows of a recorded batch are those of the packed file.
+        """See `Collate.rows_of`; the rows of a recorded batch are those of the packed file, and a
+        sample may say where the rows of a table lie.
 
         Raises:
             BatchTooLarge: the sample is larger than the plan counts.
@@ -75,7 +76,9 @@ class EpochAssembly:
             return sample.replayed.rows
         if self._limits is not None:
             check_size(sample, self._limits)
-        return self._collate.rows_of(sample, self._attributes, self._pool.empty)
+        rows = self._collate.rows_of(sample, self._attributes, self._pool.empty)
+        given = _given_rows(sample)
+        return {name: given.get(name, numbers) for name, numbers in rows.items()}
 
     def plan_again(self, seeds: Seeds, size: Bounds | None) -> None:
         """Have the runtime plan for a batch that is larger than its plan counts; blocks.
@@ -132,9 +135,24 @@ class EpochAssembly:
         }
         gathered()
         memory = self._pool.references(each.data_ptr() for each in rows.values())
-        numbers = item.rows if item.sample.replayed is None else {}
+        numbers = _edge_numbers(item.sample, item.rows)
         batch = self._collate(
             item.seeds, item.sample, numbers, rows, self._attributes, self._pool.empty,
             self._device,
         )  # fmt: skip
         return batch, memory
+
+
+def _given_rows(sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
+    """The rows that a sample gives itself, by table name."""
+    return (sample.rows or {}) if isinstance(sample, Sample) else {}
+
+
+def _edge_numbers(
+    sample: Sample | Subgraph, rows: Mapping[str, Int64Array]
+) -> Mapping[str, Int64Array]:
+    """The rows that are node ids or edge numbers; others are places in a file."""
+    if sample.replayed is not None:
+        return {}
+    given = _given_rows(sample)
+    return {name: numbers for name, numbers in rows.items() if name not in given}
