@@ -14,7 +14,9 @@
  * indices are not in memory the sampler stops between the two passes, and the caller gives it the
  * neighbours.
  *
- * The draw for a node depends on (key, edge type, node, its tree if disjoint) and its fanout.
+ * The draw for a node depends on (key, edge type, node, its tree if disjoint) and its fanout. The
+ * nodes of a window have local ids, which differ from window to window; there the number is the
+ * node's id in the store (`gd_csc.ids`).
  */
 #include "begin.h"
 #include "choose.h"
@@ -122,6 +124,20 @@ static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, i
     return 0;
 }
 
+/* The number of a node that its draws depend on. */
+static inline int64_t drawn_as(const gd_csc *csc, int64_t node) {
+    if (!csc->ids) return node;
+    return csc->id_bytes == 4 ? ((const int32_t *)csc->ids)[node]
+                              : ((const int64_t *)csc->ids)[node];
+}
+
+static inline void prefetch_node(const gd_csc *csc, int64_t node) {
+    const char *const at = (const char *)csc->indptr + node * csc->indptr_bytes;
+    __builtin_prefetch(at);
+    __builtin_prefetch(at + csc->indptr_bytes);
+    if (csc->ids) __builtin_prefetch((const char *)csc->ids + node * csc->id_bytes);
+}
+
 /* Draw this turn's edges of all nodes that the hop expands. */
 static int draw_turn(gd_sampler *s) {
     const gd_sampling *const j = &s->job;
@@ -133,16 +149,11 @@ static int draw_turn(gd_sampler *s) {
     if (gd_reserve_colptr(drawn(s), f->hop_last)) return -ENOMEM;
     for (int64_t p = f->hop_first; p < f->hop_last; p++) {
         if ((p - f->hop_first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
-        if (p + GD_NODES_AHEAD < f->hop_last) {
-            const char *ahead = csc->indptr;
-            ahead += f->node[p + GD_NODES_AHEAD] * csc->indptr_bytes;
-            __builtin_prefetch(ahead);
-            __builtin_prefetch(ahead + csc->indptr_bytes);
-        }
+        if (p + GD_NODES_AHEAD < f->hop_last) prefetch_node(csc, f->node[p + GD_NODES_AHEAD]);
         int64_t begin, end;
         int rc = in_edges(s, f->node[p], &begin, &end);
         if (rc) return rc;
-        uint64_t stream = gd_stream(key, f->node[p]);
+        uint64_t stream = gd_stream(key, drawn_as(csc, f->node[p]));
         int64_t time = 0;
         if (j->disjoint) {
             stream = gd_mix(stream + (uint64_t)f->tree[p] * GD_GOLDEN);

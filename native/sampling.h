@@ -14,6 +14,8 @@ typedef struct gd_csc {
     int64_t nodes, edges;
     int32_t packed_bits; /* bits of an index in `indices`, which then end with 8 spare bytes; 0: not
                             packed */
+    int32_t id_bytes;    /* 4 or 8 */
+    const void *ids; /* the numbers that draws depend on, one for each node; NULL: the nodes' own */
 } gd_csc;
 enum { GD_PACKED_BITS_MAX = 56 };
 /* Pack indices[count], which belong to the CSC positions from `first` on, into zeroed memory of
@@ -52,8 +54,8 @@ typedef struct gd_sampling {
     int32_t replace;
     int32_t disjoint; /* 1: each seed has a tree of its own, numbered from 0 in the seeds' order */
     int32_t latest;   /* 1: of edges with times draw the latest ones, not random ones */
-    uint64_t key;     /* the draw depends on the key, the edge type, the node and its tree, and on
-                         nothing else */
+    uint64_t key;     /* the draw depends on the key, the edge type, the node (or its number in
+                         `ids`) and its tree, and on nothing else */
     const int32_t *stop; /* or NULL; *stop != 0 cancels the sample */
 } gd_sampling;
 typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash tables and result */
@@ -106,6 +108,49 @@ void gd_sampler_found(const gd_sampler *s, int32_t type, int64_t *node, int32_t 
  * has less than 2^31 edges; per_hop[hops]. Any output may be NULL. */
 void gd_sampler_drawn(const gd_sampler *s, int32_t edge_type, int32_t *row, int32_t *colptr,
                       void *edge, int32_t edge_bytes, int64_t *per_hop);
+
+/* ---- filter.c: the graph of a window (HierBatching) ---- */
+/* New ids below `end` and not below the end of the range before have the local id new id + add; a
+ * negative sum: they are not in the window. */
+typedef struct gd_id_range {
+    int64_t end, add;
+} gd_id_range;
+/* What the codes of a partitioned store mean in a window. A code below `statics` is the rank of a
+ * static node; any other is `statics` + a new id. */
+typedef struct gd_codes {
+    int64_t nodes, statics;
+    const int32_t *of_static;  /* [statics + 1]: local ids, -1: not in the window; the last is -1 */
+    const gd_id_range *ranges; /* ascending; the last ends at `nodes` */
+    const int32_t *first;      /* for each 1 << shift new ids the range of the first of them */
+    int32_t shift;
+} gd_codes;
+/* locals[i] = the local id of new_ids[i], -1: it is not in the window. -ERANGE: not a new id. */
+int gd_locals(const gd_codes *map, const int64_t *new_ids, int64_t n, int32_t *locals);
+/* The lists of a window while they are filtered; one thread at a time. */
+typedef struct gd_filter {
+    const void *store_ids;  /* [lists]: the node of each local id in the store */
+    const void *pointers;   /* the store's index pointers, [nodes + 1] */
+    const int32_t *empty;   /* [empty_count]: local ids whose lists are left out, ascending */
+    void *indptr;           /* [lists + 1]; the first is 0 */
+    int32_t *indices;       /* [room] */
+    void *positions;        /* [room]: of each kept edge in the store */
+    int32_t id_bytes;       /* 4 or 8, as the others */
+    int32_t pointer_bytes;  /* 4: unsigned */
+    int32_t indptr_bytes;   /* 4: unsigned */
+    int32_t position_bytes; /* 4: unsigned */
+    int64_t lists, empty_count, room;
+    int64_t edges;                   /* of the store */
+    int64_t list, place, next_empty; /* where the next code belongs; 0 at first */
+    int64_t kept;                    /* edges so far */
+    int64_t culprit;
+} gd_filter;
+/* Filter codes[count], code_bytes (4 or 8) each, of the lists from f->list on, but not of the list
+ * `last`. Lists without codes are passed: f->list is `last` after the last code of the list before.
+ * -ERANGE: *culprit is no code; -EFAULT: the node of the list *culprit, or its index pointers, are
+ * out of range; -EINVAL: there are more codes than these lists have; -ENOSPC: room must exceed all
+ * codes. */
+int gd_filter_lists(gd_filter *f, const gd_codes *map, const void *codes, int32_t code_bytes,
+                    int64_t count, int64_t last);
 
 /* ---- neighbours.c: the neighbour cache (Ginex): in-neighbour lists that stay in memory ---- */
 typedef struct gd_neighbours gd_neighbours;

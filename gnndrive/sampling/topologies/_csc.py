@@ -51,6 +51,7 @@ def make_csc(
     indices: npt.NDArray[Any] | None,
     width: int,
     packed_bits: int = 0,
+    ids: npt.NDArray[Any] | None = None,
 ) -> Any:
     """Return a `gd_csc *`; the caller keeps the arrays alive as long as it is used.
 
@@ -60,6 +61,8 @@ def make_csc(
         indices: int32 or int64 [edges], or packed bytes; None: the indices are not in memory.
         width: bytes of one index in the file, 4 or 8.
         packed_bits: bits of one index in `indices`; 0: the indices are not packed.
+        ids: int32 or int64 [nodes], the number of each node that random draws depend on; None: the
+            nodes' own numbers.
     """
     fields = {
         "indptr": ffi.cast("void *", indptr.ctypes.data),
@@ -69,5 +72,7 @@ def make_csc(
         "nodes": indptr.size - 1,
         "edges": edges,
         "packed_bits": packed_bits,
+        "ids": ffi.NULL if ids is None else ffi.cast("void *", ids.ctypes.data),
+        "id_bytes": 0 if ids is None else ids.itemsize,
     }
     return ffi.new("gd_csc *", fields)

@@ -1,0 +1,298 @@
+"""`load_window`: reads the graph of a window from a partitioned store (HierBatching).
+
+It reads the lists of the window's partitions and of its static nodes in long direct reads, and C
+(`native/filter.c`) keeps of each stretch the edges that begin in the window. So it holds the graph
+and one stretch. It blocks, for as long as the disk and about four nanoseconds an edge take: call it
+in a worker thread. Where the rows are, and when a window is loaded, is not decided here.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gnndrive.common.array_pool import private_map
+from gnndrive.common.direct_file import STRETCH_BYTES
+from gnndrive.common.errors import ClosedError, ConfigError, StoreError
+from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.records import IndexPointers, Int32Array, Int64Array, TableFile
+from gnndrive.disk.mapped_rows import pick_rows
+from gnndrive.disk.sequential_reader import SequentialReader
+from gnndrive.sampling.rounds import STOPPED, StopToken
+from gnndrive.sampling.window_graph import WindowGraph, check_size, count_dtype, id_dtype
+from gnndrive.store.partitioned.partitioned import Partitioned
+
+_BLOCKS = 1 << 16  # of new ids, for which C looks up where to search; they fit into the L2 cache
+_PICKED = 1 << 16  # store ids that are looked up at once
+_OUTSIDE = -(1 << 62)  # added to the new id of a node outside of the window
+Run: TypeAlias = tuple[int, int, int]
+"""Lists that touch in a file: positions of the first code and behind the last one, and the local id
+behind that of the last list."""
+
+
+def load_window(
+    partitioned: Partitioned,
+    index_pointers: IndexPointers,
+    partitions: Int32Array,
+    k: int,
+    stop: StopToken | None = None,
+    static_ids: Int64Array | None = None,
+) -> WindowGraph:
+    """Load the graph of a window; blocks.
+
+    Args:
+        partitioned: the partitioned store.
+        index_pointers: of the store, int64 or uint32 [N + 1].
+        partitions: the window's partitions, ascending, int32 [p].
+        k: how many static nodes it has.
+        stop: ends the loading.
+        static_ids: the result of `static_store_ids` for `k`, if several windows are loaded; None:
+            it is looked up.
+
+    Returns:
+        The graph; its arrays have no spare room.
+
+    Raises:
+        StoreError: the partitioned store or the index pointers are damaged, or were replaced.
+        ReadError: the disk failed.
+        ConfigError: there are no such partitions or static nodes, or they have too many nodes.
+        ClosedError: `stop` was set.
+        MemoryError: there is not enough memory.
+    """
+    window = _Window(partitioned, partitions, k)
+    assert len(index_pointers) == partitioned.num_nodes + 1
+    with partitioned.unchanged():
+        new_ids = window.new_ids()
+        store_ids = np.empty_like(new_ids)
+        store_ids[:k] = static_store_ids(partitioned, k) if static_ids is None else static_ids
+        _look_up(partitioned, new_ids[k:], store_ids[k:])
+        lists = _Lists(window, index_pointers, store_ids)
+        lists.read(partitioned.static_indices, window.static_runs(), stop)
+        lists.read(partitioned.indices, window.runs(), stop)
+    indptr, indices, positions = lists.finish()
+    return WindowGraph(
+        partitions, indptr, indices, positions, store_ids, new_ids, partitioned.num_nodes,
+        partitioned.num_edges, partitioned.indices.path,
+    )  # fmt: skip
+
+
+def static_store_ids(partitioned: Partitioned, k: int) -> Int64Array:
+    """The store ids of the k hottest static nodes, by rank, int64 [k].
+
+    Raises:
+        ReadError: the disk failed.
+    """
+    found = np.empty(k, id_dtype(partitioned.num_nodes))
+    _look_up(partitioned, partitioned.home[:k], found)
+    return found.astype(np.int64)
+
+
+def loading_bytes(nodes: int, num_static: int) -> int:
+    """Return the bytes that `load_window` takes beside the graph, at most.
+
+    Args:
+        nodes: of the window's partitions, and its static nodes.
+        num_static: static nodes of the partitioned store.
+    """
+    return STRETCH_BYTES + 4 * (nodes + _BLOCKS + 3 * num_static) + 16 * _PICKED
+
+
+def _look_up(partitioned: Partitioned, new_ids: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+    """Write the store ids of new ids; C checks their values where it uses them."""
+    order = partitioned.order
+    path = str(partitioned.path / "order.npy")
+    file = TableFile(path, order.offset, len(order), order.itemsize, order.dtype.name, ())
+    assert out.dtype == order.dtype
+    for first in range(0, len(out), _PICKED):
+        rows = new_ids[first : first + _PICKED].astype(np.int64)
+        pick_rows(file, order, rows, torch.from_numpy(out[first : first + _PICKED]))
+
+
+class _Window:
+    """Which nodes a window has.
+
+    Args:
+        partitioned, partitions, k: see `load_window`.
+
+    Attributes:
+        partitioned, k: the same.
+        num_nodes: how many local ids there are.
+        num_codes: how many codes the lists of these nodes have.
+        codes: the C `gd_codes *`.
+        empty: local ids of static nodes in the partitions, ascending, int32 [m].
+    """
+
+    def __init__(self, partitioned: Partitioned, partitions: Int32Array, k: int) -> None:
+        self.partitioned, self.k = partitioned, k
+        _check(partitioned, partitions, k)
+        # Partitions that touch become one run; those without nodes are left out.
+        numbers = np.asarray(partitions, np.int64)
+        first, last = partitioned.bounds[numbers], partitioned.bounds[numbers + 1]
+        numbers, first, last = (each[last > first] for each in (numbers, first, last))
+        begins = np.append(True, first[1:] != last[:-1])[: len(first)]
+        ends = np.append(begins[1:], True)[: len(first)]
+        self._first, self._last = first[begins], last[ends]
+        self._codes_first = partitioned.edge_bounds[numbers[begins]]
+        self._codes_last = partitioned.edge_bounds[numbers[ends] + 1]
+        self._local = k + np.cumsum(np.append(0, self._last - self._first))
+        self.num_nodes = int(self._local[-1])
+        check_size(self.num_nodes, partitioned.num_nodes)
+        self.num_codes = int(partitioned.static_bounds[k])
+        self.num_codes += int((self._codes_last - self._codes_first).sum())
+        self._make_codes()
+
+    def new_ids(self) -> npt.NDArray[Any]:
+        """The new id of each local id, int32 or int64 [n]."""
+        found = np.empty(self.num_nodes, id_dtype(self.partitioned.num_nodes))
+        found[: self.k] = self.partitioned.home[: self.k]
+        for first, last, local in zip(self._first, self._last, self._local, strict=False):
+            found[local : local + last - first] = np.arange(first, last, dtype=found.dtype)
+        return found
+
+    def static_runs(self) -> list[Run]:
+        """Where the lists of the static nodes are in the file of their copies."""
+        return [(0, int(self.partitioned.static_bounds[self.k]), self.k)]
+
+    def runs(self) -> list[Run]:
+        """Where the lists of the partitions are in the file of all lists."""
+        ends = self._local[1:].tolist()
+        return list(zip(self._codes_first.tolist(), self._codes_last.tolist(), ends, strict=True))
+
+    def _make_codes(self) -> None:
+        """Make the tables by which C finds the local id of a code."""
+        nodes, static = self.partitioned.num_nodes, self.partitioned.num_static
+        # Before each run, and behind the last, is a range of nodes that are not in the window.
+        ranges = np.empty((2 * len(self._first) + 1, 2), np.int64)
+        ranges[:-1:2, 0], ranges[1::2, 0], ranges[-1, 0] = self._first, self._last, nodes
+        ranges[::2, 1], ranges[1::2, 1] = _OUTSIDE, self._local[:-1] - self._first
+        shift = max((max(nodes, 1) - 1).bit_length() - _BLOCKS.bit_length() + 1, 0)
+        starts = np.arange(0, max(nodes, 1), 1 << shift)
+        of_blocks = np.searchsorted(ranges[:, 0], starts, "right").astype(np.int32)
+        of_static = np.full(static + 1, -1, np.int32)
+        self.codes = ffi.new("gd_codes *", {
+            "nodes": nodes, "statics": static, "of_static": pointer(of_static),
+            "ranges": ffi.cast("gd_id_range *", ranges.ctypes.data), "first": pointer(of_blocks),
+            "shift": shift,
+        })  # fmt: skip
+        self._kept = ranges, of_blocks, of_static
+        home = np.ascontiguousarray(self.partitioned.home)
+        check(lib.gd_locals(self.codes, pointer(home), static, pointer(of_static)), "gd_locals")
+        hot = of_static[: self.k]
+        self.empty = np.unique(hot[hot >= 0])
+        of_static[: self.k] = np.arange(self.k)
+
+
+def _check(partitioned: Partitioned, partitions: Int32Array, k: int) -> None:
+    """Refuse partitions or static nodes that there are not.
+
+    Raises:
+        ConfigError: see above.
+    """
+    count = partitioned.num_parts
+    ascending = bool((partitions[1:] > partitions[:-1]).all())
+    if not ascending or (len(partitions) and not 0 <= partitions[0] <= partitions[-1] < count):
+        raise ConfigError(
+            f"a window of partitions {partitions.tolist()[:20]}: give ascending numbers from 0 to "
+            f"{count - 1}"
+        )
+    if not 0 <= k <= partitioned.num_static:
+        raise ConfigError(
+            f"a window with {k} static nodes of {partitioned.num_static}: lower static=, or "
+            "partition the store again with a larger --static"
+        )
+
+
+class _Lists:
+    """The lists of a window while they are read.
+
+    Args:
+        window: the window.
+        index_pointers: of the store.
+        store_ids: of each local id, int32 or int64 [n].
+    """
+
+    def __init__(
+        self, window: _Window, index_pointers: IndexPointers, store_ids: npt.NDArray[Any]
+    ) -> None:
+        self._window, nodes = window, window.num_nodes
+        edges, room = window.partitioned.num_edges, window.num_codes + 1
+        self._dtype = np.dtype(count_dtype(edges))
+        self._indptr = np.zeros(nodes + 1, self._dtype)
+        # Room for all codes takes addresses, but memory only for the edges that are kept.
+        self._indices = private_map(4 * room, huge=True)
+        self._positions = private_map(self._dtype.itemsize * room, huge=True)
+        self._kept = index_pointers, store_ids
+        self._filter = ffi.new("gd_filter *", {
+            "store_ids": _address(store_ids), "id_bytes": store_ids.itemsize,
+            "pointers": _address(index_pointers), "pointer_bytes": index_pointers.itemsize,
+            "empty": pointer(window.empty), "empty_count": len(window.empty),
+            "indptr": _address(self._indptr), "indptr_bytes": self._indptr.itemsize,
+            "indices": ffi.cast("int32_t *", _address_of_map(self._indices)),
+            "positions": ffi.cast("void *", _address_of_map(self._positions)),
+            "position_bytes": self._dtype.itemsize,
+            "lists": nodes, "room": room, "edges": edges,
+        })  # fmt: skip
+
+    def read(self, file: TableFile, runs: Sequence[Run], stop: StopToken | None) -> None:
+        """Read and filter the next lists.
+
+        Raises:
+            StoreError, ReadError, ClosedError: see `load_window`.
+        """
+        with SequentialReader(file) as reader:
+            for first, last, end in runs:
+                for _, codes in reader.stretches(first, last):
+                    if stop:
+                        raise ClosedError(STOPPED)
+                    self._add(file, codes, end)
+                if first == last:
+                    self._add(file, np.empty(0, file.dtype), end)
+                if self._filter.list != end:
+                    raise self._damaged(file, "has fewer codes than these nodes have neighbours")
+
+    def finish(self) -> tuple[Any, Int32Array, npt.NDArray[Any]]:
+        """Return index pointers, indices and positions, without the spare room."""
+        kept = self._filter.kept
+        self._indices.resize(max(4 * kept, 1))
+        self._positions.resize(max(self._dtype.itemsize * kept, 1))
+        indices = np.frombuffer(self._indices, np.int32, kept)
+        return self._indptr, indices, np.frombuffer(self._positions, self._dtype, kept)
+
+    def _add(self, file: TableFile, codes: npt.NDArray[Any], end: int) -> None:
+        window = self._window
+        code = lib.gd_filter_lists(
+            self._filter, window.codes, _address(codes), codes.itemsize, len(codes), end
+        )
+        culprit = self._filter.culprit
+        if code == -errno.ERANGE:
+            most = window.codes.nodes + window.codes.statics - 1
+            raise self._damaged(file, f"has the code {culprit}, and codes go from 0 to {most}")
+        if code == -errno.EFAULT:
+            new_id = window.new_ids()[culprit]
+            raise window.partitioned.damaged(
+                "order.npy",
+                f"has no node for the new id {new_id}, or the index pointers of the store are "
+                "damaged",
+            )
+        if code == -errno.EINVAL:
+            raise self._damaged(file, "has more codes than these nodes have neighbours")
+        check(code, "gd_filter_lists")
+
+    def _damaged(self, file: TableFile, why: str) -> StoreError:
+        return self._window.partitioned.damaged(file.path, why)
+
+
+def _address(array: npt.NDArray[Any]) -> Any:
+    assert array.flags.c_contiguous
+    return ffi.cast("void *", array.ctypes.data)
+
+
+def _address_of_map(block: mmap.mmap) -> int:
+    """The address of a map; no reference to it is kept, so that it may be resized."""
+    return np.frombuffer(block, np.uint8).ctypes.data

@@ -1,0 +1,169 @@
+"""`WindowGraph`: the graph of a window (HierBatching), the mega-batch that is in memory.
+
+A window is a set of partitions. Its graph has the edges between nodes of these partitions and the k
+hottest static nodes; samplers draw from it as from a whole graph. Its nodes have local ids: first
+the static nodes by rank, then the nodes of the partitions, in ascending order. A static node that
+lies in one of the partitions has its rank for a local id. Its place among the nodes of its
+partition stays, with an empty list, and no edge begins there.
+
+`load_window.py` makes it from a partitioned store; the sampler `inside` draws from it. Do not use
+it where edges that leave the window must not be lost: other topologies have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import IndexPointers, Int32Array, Int64Array, TopologyChoice
+from gnndrive.sampling.topologies._csc import make_csc
+from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
+
+_KEY_BITS = 63  # of a key for sorting: a store id, then a local id
+
+
+class WindowGraph(Topology):
+    """The graph of a window, in memory; a topology that no plan chooses.
+
+    Args:
+        partitions: its partitions, ascending.
+        indptr: uint32 or int64 [n + 1], for n local ids.
+        indices: the in-neighbours of each node, local ids, int32 [e].
+        positions: the CSC position of each edge in the store, uint32 or int64 [e].
+        store_ids, new_ids: of each local id, int32 or int64 [n].
+        store_nodes, store_edges: how many nodes and edges the store has.
+        path: the file of the lists, for errors.
+
+    Attributes:
+        partitions, positions, store_ids, new_ids, store_nodes, store_edges: the same.
+        num_nodes: n.
+        num_edges: e.
+        nbytes: bytes of all arrays.
+    """
+
+    name = "window"
+
+    def __init__(
+        self,
+        partitions: Int32Array,
+        indptr: IndexPointers,
+        indices: Int32Array,
+        positions: npt.NDArray[np.uint32] | Int64Array,
+        store_ids: Int32Array | Int64Array,
+        new_ids: Int32Array | Int64Array,
+        store_nodes: int,
+        store_edges: int,
+        path: str = "<memory>",
+    ) -> None:
+        self.partitions, self.path = partitions, path
+        self.num_nodes, self.num_edges = len(store_ids), len(indices)
+        self.positions, self.store_ids, self.new_ids = positions, store_ids, new_ids
+        self.store_nodes, self.store_edges = store_nodes, store_edges
+        self._indptr, self._indices = indptr, indices
+        self._local_bits = self.num_nodes.bit_length()
+        self._keys = self._sorted_keys()
+        self.nbytes = sum(
+            each.nbytes for each in (indptr, indices, positions, store_ids, new_ids, self._keys)
+        )
+        self._csc = make_csc(indptr, len(indices), indices, indices.itemsize, ids=store_ids)
+
+    @classmethod
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
+        """See `Topology.plan`; None, because it is no choice for the graph of a whole epoch."""
+        return None
+
+    @classmethod
+    def make(cls, context: TopologyContext) -> WindowGraph:
+        """See `Topology.make`; refuses, because it takes a partitioned store to make one.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "the graph of a window is no topology to choose: use a strategy with windows, such as "
+            "'hierbatching', and leave topology= out"
+        )
+
+    def csc(self) -> Any:
+        """See `Topology.csc`. Random draws depend on the nodes' ids in the store, so that a batch
+        does not depend on how a window numbers its nodes."""
+        return self._csc
+
+    def to_local(self, store_ids: Int64Array) -> Int64Array:
+        """The local id of each node.
+
+        Args:
+            store_ids: nodes of the window, int64 [n], duplicates allowed.
+
+        Returns:
+            int64 [n].
+
+        Raises:
+            ConfigError: a node is not in the window.
+        """
+        keys, bits = self._keys, self._local_bits
+        valid = (store_ids >= 0) & (store_ids < self.store_nodes)
+        # Of a static node's two local ids the lower one, its rank, is found.
+        place = np.searchsorted(keys, np.where(valid, store_ids, 0) << bits)
+        inside = valid & (place < len(keys))
+        place[~inside] = 0
+        if len(keys):
+            inside &= keys[place] >> bits == store_ids
+        if not inside.all():
+            raise ConfigError(
+                f"seed {store_ids[~inside][0]} is not in the window, which has the nodes of "
+                f"{len(self.partitions)} partitions: give each batch seeds of its window"
+            )
+        return keys[place] & ((1 << bits) - 1) if len(keys) else np.empty(0, np.int64)
+
+    def _sorted_keys(self) -> Int64Array:
+        """(store id, local id) of each node as one number, ascending."""
+        check_size(self.num_nodes, self.store_nodes)
+        keys = self.store_ids.astype(np.int64)
+        keys <<= self._local_bits
+        keys += np.arange(self.num_nodes, dtype=np.int32)
+        keys.sort()
+        return keys
+
+
+def check_size(nodes: int, store_nodes: int) -> None:
+    """Refuse a window of more nodes than local ids can number.
+
+    Args:
+        nodes: of the window.
+        store_nodes: of the store.
+
+    Raises:
+        ConfigError: it has more.
+    """
+    if nodes >= 1 << 31 or nodes.bit_length() + store_nodes.bit_length() > _KEY_BITS:
+        raise ConfigError(
+            f"a window of {nodes:,} nodes of {store_nodes:,} is too large: lower megabatch= or "
+            "memory="
+        )
+
+
+def id_dtype(store_nodes: int) -> type[np.int32 | np.int64]:
+    """The dtype of store ids and new ids in a store of so many nodes."""
+    return np.int32 if store_nodes < 1 << 31 else np.int64
+
+
+def count_dtype(store_edges: int) -> type[np.uint32 | np.int64]:
+    """The dtype of index pointers and positions in a store of so many edges."""
+    return np.uint32 if store_edges < 1 << 32 else np.int64
+
+
+def window_bytes(nodes: int, kept_edges: int, store_nodes: int, store_edges: int) -> int:
+    """Return `WindowGraph.nbytes` of a window.
+
+    Args:
+        nodes: of its partitions, and its static nodes.
+        kept_edges: edges between them.
+        store_nodes, store_edges: how many nodes and edges the store has.
+    """
+    ids, counts = np.dtype(id_dtype(store_nodes)), np.dtype(count_dtype(store_edges))
+    of_nodes = nodes * (2 * ids.itemsize + 8) + (nodes + 1) * counts.itemsize
+    return of_nodes + kept_edges * (4 + counts.itemsize)
