@@ -59,6 +59,8 @@ class SamplerContext:
             None: the arguments need no more.
         store: the store of the graph; None in tests without a store.
         recording: the recorded batches that a loader replays; None: it draws batches.
+        window_nodes: the most nodes of the graph of a window, if the batches are drawn inside
+            windows; else None.
     """
 
     num_neighbors: Any
@@ -68,6 +70,7 @@ class SamplerContext:
     subgraphs: Callable[[], Sampler] | None = None
     store: Store | None = None
     recording: Recording | None = None
+    window_nodes: int | None = None
 
 
 class Sampler(ABC):

@@ -1,0 +1,107 @@
+"""Sampling inside the mega-batch (HierBatching): uniform, from the graph of a window.
+
+Seeds and samples have the store's ids and the store's CSC positions, as those of all samplers, and
+a sample says where the rows of its nodes lie in the partitioned table. Neighbours outside of the
+window do not exist for it: a node has fewer in-edges than in the store, or none. Do not use it if
+each batch must have a fair sample of all neighbours: `uniform` draws from the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.array_pool import Allocate
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds
+from gnndrive.sampling.degrees import Degrees
+from gnndrive.sampling.samplers._uniform import UniformDraws
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, position_dtype
+from gnndrive.sampling.topologies.base import Topology
+from gnndrive.sampling.window_graph import WindowGraph
+
+_TABLE = "nodes/x"  # the table that a partitioned store has in its own order
+
+
+class Inside(UniformDraws):
+    """Draws `num_neighbors[h]` in-neighbours of each node of hop h among the nodes of the window.
+
+    What is drawn for a node depends on the key, its id in the store, and its in-edges within the
+    window, not on local ids: two windows with the same nodes give the same batch.
+
+    Args:
+        num_neighbors, replace, empty, limits: see `UniformDraws`.
+        window_nodes: the most nodes of a window's graph; None: unknown.
+
+    Raises:
+        ConfigError: a fanout is not an integer of at least -1.
+    """
+
+    name = "inside"
+
+    def __init__(
+        self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty,
+        limits: Bounds | None = None, window_nodes: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(num_neighbors, replace, empty, limits)
+        self._window_nodes = window_nodes
+
+    @classmethod
+    def make(cls, context: SamplerContext) -> Sampler:
+        """See `Sampler.make`.
+
+        Raises:
+            ConfigError: more than plain sampling is asked for; the window's graph has no times,
+                weights or types.
+        """
+        if context.subgraphs is not None:
+            raise ConfigError(
+                "sampling inside a window draws all neighbours of one edge type with the same "
+                "probability: for types, times, weights, disjoint trees, induced subgraphs, edges "
+                "as seeds or a sampler of your own use strategy='gnndrive'"
+            )
+        return cls(
+            context.num_neighbors, context.replace, context.empty, context.limits,
+            context.window_nodes,
+        )  # fmt: skip
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
+        """See `Sampler.sample`; `topologies` holds the graph of the batch's window.
+
+        Raises:
+            ConfigError: it is not the graph of a window, or a seed is not in the window.
+        """
+        (graph,) = topologies
+        if not isinstance(graph, WindowGraph):
+            raise ConfigError(
+                f"the sampler {self.name!r} draws inside windows, and {graph.path} is a whole "
+                "graph: use a strategy whose schedule has windows with partitions, such as "
+                "'hierbatching', or another sampler"
+            )
+        drawn = self.sample_nodes(graph.to_local(seeds.node), key, graph)
+        return Sample(
+            self._picked(graph.store_ids, drawn.node, np.int64), drawn.row, drawn.colptr,
+            self._picked(graph.positions, drawn.edge, position_dtype(graph.store_edges)),
+            drawn.num_sampled_nodes, drawn.num_sampled_edges,
+            rows={_TABLE: self._picked(graph.new_ids, drawn.node, np.int64)},
+        )  # fmt: skip
+
+    def _picked(
+        self, numbers: npt.NDArray[Any], places: npt.NDArray[Any], dtype: type[Any]
+    ) -> npt.NDArray[Any]:
+        """numbers[places], as `dtype`."""
+        out = self._empty(len(places), dtype)
+        out[:] = numbers[places]
+        return out
+
+    def bounds(
+        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
+        degrees: Mapping[EdgeKey, Degrees] | None = None,
+    ) -> Bounds:  # fmt: skip
+        """See `Sampler.bounds`; no more nodes than a window has."""
+        if self._window_nodes is not None:
+            nodes = {type: min(count, self._window_nodes) for type, count in nodes.items()}
+        return super().bounds(batch_size, nodes, edges, degrees)
