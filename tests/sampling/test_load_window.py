@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -165,6 +166,17 @@ def test_only_the_windows_lists_are_read(
         ("indices", ends[full[0]], ends[full[1] + 1]),
         ("indices", ends[full[3]], ends[full[3] + 1]),
     ]
+
+
+def test_several_windows_at_once(graph: tuple[Any, Any], made: Any) -> None:
+    """In threads, as the next window is loaded while batches are drawn from this one."""
+
+    def load(case: tuple[np.ndarray, int]) -> WindowGraph:
+        return load_window(made, graph[0], *case)
+
+    with ThreadPoolExecutor(4) as threads:
+        for case, window in zip(windows(), threads.map(load, windows()), strict=True):
+            assert_window(window, made, *case, *graph)
 
 
 # ---- what is refused
