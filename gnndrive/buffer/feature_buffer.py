@@ -77,8 +77,8 @@ class FeatureBuffer:
 
     def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Announce that batch `index` will need `rows` (table name → ids, int64 [n]), so that a
-        policy that looks ahead keeps them longer. `pipeline/sample.py` calls it when a batch was
-        sampled. Later the batch joins with this index, or the caller calls `withdraw`."""
+        policy that looks ahead keeps them longer. Later it joins, or the caller calls `withdraw`.
+        """
         for name, ids in rows.items():
             self.tables[name].announce(index, ids)
 
@@ -118,11 +118,8 @@ class FeatureBuffer:
         return tickets
 
     def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
-        """Whether the buffer could hold these batches together if no other batch held a slot.
-
-        Args:
-            batches: (index, table name → row ids, int64 [n]) of each.
-        """
+        """Whether the buffer could hold these batches together if no other batch held a slot; each
+        is (index, table name → row ids, int64 [n])."""
         return all(
             table.fits_together([(index, rows[name]) for index, rows in batches if name in rows])
             for name, table in self.tables.items()
@@ -147,6 +144,14 @@ class FeatureBuffer:
     async def lease(self, rows: Mapping[str, Int64Array]) -> Lease:
         """Join the admission queue with one batch and wait; see `join` and `granted`."""
         return await self.granted(self.join([(None, rows)])[0])
+
+    def lease_now(self, rows: Mapping[str, Int64Array]) -> Lease | None:
+        """Join with one batch, and leave again unless it is admitted in this call; see `join`."""
+        (ticket,) = self.join([(None, rows)])
+        lease: Lease | None = ticket.granted.result() if ticket.granted.done() else None
+        if lease is None:
+            self.leave(ticket)
+        return lease
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a place in the admission queue, or the lease that it has got (rule 10)."""
@@ -271,8 +276,7 @@ class FeatureBuffer:
                 self._queue.remove(ticket)
 
     def _withdraw_ticket(self, ticket: Ticket) -> None:
-        """Withdraw the announcement of a batch that is not admitted. Only an admission sets keys
-        itself; here they must be set again."""
+        """Withdraw the announcement of a batch that is not admitted, and set keys again."""
         if ticket.index is not None:
             self.withdraw(ticket.index, ticket.rows)
 
@@ -326,8 +330,7 @@ class FeatureBuffer:
         self.advance()
 
     def fail(self, error: BaseException) -> None:
-        """Break the buffer: an engine or device failed in a way that leaves slots loading for ever.
-        Every waiting batch gets the error, and so does every later call of `join`."""
+        """Break the buffer, because slots load for ever: every batch gets the error from now on."""
         self._broken = self._broken or error
         for lease in list(self.watchers):
             lease.wake()

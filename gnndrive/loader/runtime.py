@@ -225,7 +225,7 @@ class Runtime:
     def _stop(self, run: EpochRun, error: Exception | None = None) -> None:
         """In the loop thread: have an epoch end soon; its iterator then raises `error`, if any."""
         ending = run.epoch.output.abandon(error)
-        run.epoch.inputs.sampler.stop()
+        run.epoch.inputs.stop()
         if not ending:  # else the task is ending by itself, and must not be cancelled
             self._tasks[run].cancel()
 

@@ -1,4 +1,4 @@
-"""A batch between two stages: `Sampled`, then `Extracted`; or `Failed`.
+"""A batch between two stages: `Sampled`, then `Extracted`, then `Gathered`; or `Failed`.
 
 The stages make these records and pass them on in channels (`channel.py`).
 """
@@ -39,6 +39,19 @@ class Extracted:
     seeds: Seeds
     sample: Sample | Subgraph
     rows: Mapping[str, Int64Array]
+    lease: BatchLease
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """An item of the releasing queue: a batch whose rows are being copied out of their slots.
+
+    Attributes:
+        index: the batch's index.
+        lease: to be released when they are copied.
+    """
+
+    index: int
     lease: BatchLease
 
 

@@ -24,6 +24,9 @@ class Counters:
         extract_s: seconds from a ticket's turn to its last valid row.
         gather_s: seconds in which worker threads made batches.
         wait_s: seconds that the user waited for a batch.
+        windows: windows that were loaded, if a schedule's windows need something in memory.
+        window_load_s: seconds that loading them took.
+        window_wait_s: seconds in which no window was open.
         lock: held to change `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
             worker threads of several epochs count these. All others but `wait_s` are counted in the
             loop thread.
@@ -38,4 +41,7 @@ class Counters:
     extract_s: float = 0.0
     gather_s: float = 0.0
     wait_s: float = 0.0
+    windows: int = 0
+    window_load_s: float = 0.0
+    window_wait_s: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

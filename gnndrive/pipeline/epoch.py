@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
-from gnndrive.pipeline.batch import Extracted, Failed, Sampled
+from gnndrive.pipeline.batch import Extracted, Failed, Gathered, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
-from gnndrive.pipeline.leases import BatchBuffer, BatchLease
+from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.pipeline.output_queue import OutputQueue, References
+from gnndrive.pipeline.windows import WindowBuffer, WindowKeeper, WindowSource
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window
@@ -88,6 +89,7 @@ class EpochInputs:
         sampler: makes samples; stopped when the epoch ends.
         assembly: makes batches of samples and their rows.
         first: the index of the first batch, when an epoch is resumed.
+        windows: what the windows need in memory; None: nothing.
     """
 
     number: int
@@ -96,6 +98,13 @@ class EpochInputs:
     sampler: Sampler
     assembly: BatchAssembly
     first: int = 0
+    windows: WindowSource | None = None
+
+    def stop(self) -> None:
+        """Make workers that sample, or load windows, end soon; any thread may call this."""
+        self.sampler.stop()
+        if self.windows is not None:
+            self.windows.stop()
 
 
 @dataclass(eq=False)
@@ -115,6 +124,7 @@ class Epoch:
         seeds_drawn: the index of the next batch whose seeds are drawn.
         extracting, training, releasing: the queues between the stages.
         picking: held by the extractor that chooses the next samples.
+        keeper: keeps windows in memory; None: they need nothing.
     """
 
     inputs: EpochInputs
@@ -131,8 +141,12 @@ class Epoch:
         order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)
-        self.releasing: Channel[BatchLease] = Channel(None)
+        self.releasing: Channel[Gathered] = Channel(None)
         self.picking = asyncio.Lock()
+        self.keeper: WindowKeeper | None = None
+        if (windows := self.inputs.windows) is not None:
+            assert isinstance(self.buffer, WindowBuffer), "the host service keeps no windows"
+            self.keeper = WindowKeeper(windows, self.buffer, self.workers, self.counters)
 
     def count_batch(self, item: Extracted, gather_s: float) -> None:
         """Count a batch before it is put into `output`; making it took `gather_s` seconds."""

@@ -19,7 +19,9 @@ async def release_stage(epoch: Epoch) -> None:
             return
         # Taken only after the fence: if this task is cancelled before, run_epoch finds the lease in
         # the queue and releases it.
-        (lease,) = epoch.releasing.peek(1)
-        await lease.gathered()
+        (batch,) = epoch.releasing.peek(1)
+        await batch.lease.gathered()
         epoch.releasing.take_now()
-        lease.release()
+        batch.lease.release()
+        if epoch.keeper is not None:
+            epoch.keeper.released(batch.index)

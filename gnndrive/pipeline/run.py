@@ -1,4 +1,4 @@
-"""Runs an epoch: the four stages in one task group.
+"""Runs an epoch: the four stages, and what keeps its windows in memory, in one task group.
 
 `Runtime.begin` starts `run_epoch` as a task in the loop thread. The epoch ends in one of three
 ways: the schedule ends, a batch fails at its turn, or the task is cancelled because the iterator or
@@ -46,6 +46,8 @@ async def run_epoch(epoch: Epoch) -> None:
                 group.create_task(extract_stage(epoch))
             group.create_task(train_stage(epoch))
             group.create_task(release_stage(epoch))
+            if epoch.keeper is not None:
+                group.create_task(epoch.keeper.run())
     except* EpochFailed:
         pass  # the output queue has the batch's own error
     except* Exception as group_error:
@@ -68,12 +70,12 @@ def _first_error(error: BaseException) -> BaseException:
 
 async def _release_and_drain(epoch: Epoch) -> None:
     """Release the leases that are still in a queue, and wait until no read is under way."""
-    for lease in epoch.releasing.drain():
+    for batch in epoch.releasing.drain():
         try:
-            await lease.gathered()
+            await batch.lease.gathered()
         except Exception as error:  # the device failed: its memory may hold anything
             epoch.buffer.fail(error)
-        lease.release()
+        batch.lease.release()
     for item in epoch.training.drain():
         if isinstance(item, Extracted):
             item.lease.release()

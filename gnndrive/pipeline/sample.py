@@ -9,6 +9,7 @@ own.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key
+from gnndrive.sampling.topologies.base import Topology
 
 
 async def sample_stage(epoch: Epoch, together: int) -> None:
@@ -42,14 +44,16 @@ def _draw_seeds(epoch: Epoch, most: int) -> list[Seeds]:
     drawn: list[Seeds] = []
     while len(drawn) < most:
         try:
-            _, seeds = next(epoch.inputs.batches, (None, None))
+            window, seeds = next(epoch.inputs.batches, (None, None))
         except BaseException as error:  # for example, of a sampler that the user wrote
             epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, carried(error)))
             epoch.seeds_drawn += 1
-            seeds = None
-        if seeds is None:
+            window = seeds = None
+        if window is None or seeds is None:
             epoch.extracting.end(epoch.seeds_drawn)
             break
+        if epoch.keeper is not None:
+            epoch.keeper.drawn(window, seeds)
         epoch.seeds_drawn += 1
         drawn.append(seeds)
     return drawn
@@ -75,7 +79,11 @@ async def _sample_and_put(
 ) -> None:
     """Sample a batch and put it, or its error, into the extracting queue."""
     try:
-        sampled, seconds = await epoch.workers.run(_sample, epoch, seeds, combined, participant)
+        topologies = epoch.topologies
+        if epoch.keeper is not None:
+            topologies = [await epoch.keeper.graph_for(seeds.index)]
+        sampling = epoch, topologies, seeds, combined, participant
+        sampled, seconds = await epoch.workers.run(_sample, *sampling)
     except Exception as error:
         epoch.extracting.put(seeds.index, Failed(seeds.index, error))
     else:
@@ -86,15 +94,16 @@ async def _sample_and_put(
 
 
 def _sample(
-    epoch: Epoch, seeds: Seeds, combined: CombinedFetch[Any], participant: Participant
-) -> tuple[Sampled, float]:
+    epoch: Epoch, topologies: Sequence[Topology], seeds: Seeds, combined: CombinedFetch[Any],
+    participant: Participant,
+) -> tuple[Sampled, float]:  # fmt: skip
     """In a worker thread: return the sampled batch and the seconds that it took."""
     started = perf_counter()
     inputs = epoch.inputs
     key = batch_key(inputs.seed, inputs.number, seeds.number)
-    topologies = [topology.in_group(combined) for topology in epoch.topologies]
+    grouped = [topology.in_group(combined) for topology in topologies]
     try:
-        sample = inputs.sampler.sample(seeds, key, topologies)
+        sample = inputs.sampler.sample(seeds, key, grouped)
     finally:
         participant.leave()
     seeds = seeds if sample.replayed is None else sample.replayed.seeds

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from gnndrive.pipeline.batch import Extracted, Failed
+from gnndrive.pipeline.batch import Extracted, Failed, Gathered
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
-from gnndrive.pipeline.leases import BatchLease
 
 
 class EpochFailed(Exception):
@@ -36,9 +35,9 @@ async def train_stage(epoch: Epoch) -> None:
         if isinstance(item, Failed):
             epoch.output.finish(item.error)
             # The epoch's end waits for sampling threads, which may be waiting for the disk.
-            epoch.inputs.sampler.stop()
+            epoch.inputs.stop()
             raise EpochFailed
-        put_lease = _put_lease_once(epoch, delivered, item.lease)
+        put_lease = _put_lease_once(epoch, delivered, Gathered(item.seeds.index, item.lease))
         try:
             await epoch.output.room()
             await epoch.workers.run(_gather_and_put, epoch, item, partial(call_soon, put_lease))
@@ -60,9 +59,9 @@ def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object
         epoch.output.put(batch, memory)
 
 
-def _put_lease_once(epoch: Epoch, number: int, lease: BatchLease) -> Callable[[], None]:
-    """A function that puts `lease` into the releasing queue, at its first call only."""
-    held = [lease]
+def _put_lease_once(epoch: Epoch, number: int, gathered: Gathered) -> Callable[[], None]:
+    """A function that puts a batch's lease into the releasing queue, at its first call only."""
+    held = [gathered]
 
     def put_lease() -> None:
         if held:

@@ -23,6 +23,7 @@ from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.strategies import Strategy
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulated_ranks import simulate_ranks
+from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
 from gnndrive.testing.simulation import (
     Delivered,
     RandomSampler,
@@ -235,3 +236,21 @@ def ranks_end_well(rows: TableFile, seed: int, **given: Any) -> None:
     scenario = Scenario(rows, faults=SLOW, batches=12, **given)
     for delivered in simulate_ranks(scenario, seed):
         assert [batch.index for batch in delivered] == list(range(6))
+
+
+def windows_end_well(rows: TableFile, seed: int, **given: Any) -> None:
+    """Two epochs in windows; the buffer lacks between 0 and 49 of the slots that they need."""
+    chosen: dict[str, Any] = {"few_slots": 7 * seed % 50, "faults": SLOW, **given}
+    scenario = WindowedScenario(rows, **chosen)
+
+    async def main() -> None:
+        simulation = WindowedSimulation(scenario, seed)
+        for number in range(2):
+            epoch = simulation.epoch(number)
+            running = asyncio.ensure_future(run_epoch(epoch))
+            delivered = await simulation.consume(epoch)
+            await asyncio.wait([running])
+            assert [batch.index for batch in delivered] == list(range(scenario.batches))
+        await simulation.close()
+
+    run(main())

@@ -17,7 +17,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import TableFile
 from gnndrive.testing.loop import Deadlock, run
 from gnndrive.testing.simulation import Scenario, Simulation
-from tests.pipeline import dropped, scenarios
+from tests.pipeline import dropped, dropped_windows, scenarios
 
 Patch = pytest.MonkeyPatch
 Drop = Callable[[Patch], None]
@@ -69,6 +69,8 @@ RULES = [
     Rule(13, dropped.drop_drain_before_free, scenarios.closing_waits_for_the_kernel),
     Rule(14, dropped.drop_errors_in_turn, scenarios.failing_epoch_ends),
     Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well, 20),
+    Rule(16, dropped_windows.drop_giving_up_a_chunk, scenarios.windows_end_well, 20),
+    Rule(17, dropped_windows.drop_giving_back_what_is_incomplete, scenarios.windows_end_well, 20),
 ]
 
 

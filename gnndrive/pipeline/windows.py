@@ -1,0 +1,253 @@
+"""The windows of an epoch whose batches are sampled inside mega-batches (HierBatching §4).
+
+A window is a lease: its rows are prefetched through the feature buffer and stay in it until the
+window's last batch is released. `WindowKeeper.run` is a task of `run_epoch`. It opens windows in
+order, each while the one before is trained on: it leases the window's rows by chunks, and has a
+worker load the window's graph. The sample stage waits for the graph; a batch that finds a row
+missing loads it, as ever.
+
+Two windows hold rows at the same time. The keeper never waits for slots, because the batches that
+hold them may stand behind it in the admission queue: a chunk that is not admitted in the step in
+which it joins is given up until slots were released (rule 16). The rows of a younger window are
+leased only when the older one holds all of its rows; an oldest window that cannot hold all of them
+gives them back, because its batches need those slots to load what is missing (rule 17). The plan
+counts slots for two windows, so that neither happens unless slots are lost.
+
+When not to use it: for schedules whose windows need nothing in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Protocol, runtime_checkable
+
+from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.records import Int64Array, Seeds
+from gnndrive.pipeline.counters import Counters
+from gnndrive.pipeline.leases import BatchLease
+from gnndrive.pipeline.workers import Workers
+from gnndrive.sampling.schedules.base import Window
+from gnndrive.sampling.topologies.base import Topology
+
+LIVE_MAX = 2  # windows: one is trained on, the next one is loaded
+READING_MAX = 2  # chunks of rows that are read at the same time
+
+Rows = Mapping[str, Int64Array]
+
+
+class WindowSource(Protocol):
+    """What a keeper keeps in memory; `loader/megabatches.py` has it."""
+
+    def windows(self) -> Iterator[Window]:
+        """The windows of the epoch that have batches left, in order, each with the number of its
+        batches that are left."""
+        ...
+
+    def kept_rows(self) -> Iterable[Rows]:
+        """Chunks of the rows that are held for the whole epoch."""
+        ...
+
+    def rows_of(self, window: Window) -> Iterable[Rows]:
+        """Chunks of a window's rows, in the order in which they lie on disk."""
+        ...
+
+    def graph(self, window: Window) -> Topology:
+        """Load the adjacency inside a window; blocks, in a worker thread.
+
+        Raises:
+            ClosedError: `stop` was called.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Make `graph` end soon; any thread may call this."""
+        ...
+
+
+@runtime_checkable
+class WindowBuffer(Protocol):
+    """What a keeper calls of a feature buffer."""
+
+    def lease_now(self, rows: Rows) -> BatchLease | None:
+        """See `FeatureBuffer.lease_now`."""
+        ...
+
+
+@dataclass(eq=False)
+class _Held:
+    """Rows that the keeper holds: a window's, or those of the whole epoch.
+
+    Attributes:
+        missing: the chunks that are not leased.
+        leases: the other chunks, each with its lease.
+        left: how many batches of the window are not released.
+        growing: whether the keeper is leasing chunks of it now.
+    """
+
+    missing: deque[Rows]
+    leases: list[tuple[Rows, BatchLease]] = field(default_factory=list)
+    left: int = 0
+    growing: bool = False
+
+    def release(self) -> None:
+        """Release all leases for good; if the keeper is leasing more, it does so afterwards."""
+        self.missing.clear()
+        while self.leases and not self.growing:
+            self.leases.pop()[1].release()
+
+    def give_back(self) -> None:
+        """Release all leases; the chunks are missing then."""
+        while self.leases:
+            rows, lease = self.leases.pop()
+            self.missing.appendleft(rows)
+            lease.release()
+
+
+class WindowKeeper:
+    """Keeps the rows and graphs of two windows in memory.
+
+    Args:
+        source: says what belongs to a window.
+        buffer: holds the rows.
+        workers: load graphs.
+        counters: count windows, and the seconds that loading them took.
+    """
+
+    def __init__(
+        self, source: WindowSource, buffer: WindowBuffer, workers: Workers, counters: Counters
+    ) -> None:
+        self._source, self._buffer = source, buffer
+        self._workers, self._counters = workers, counters
+        self._kept = _Held(deque(source.kept_rows()))
+        self._live: dict[int, _Held] = {}
+        self._graphs: dict[int, asyncio.Future[Topology]] = {}
+        self._window_of: dict[int, int] = {}  # of a batch that was drawn and is not released
+        self._released = asyncio.Event()
+        self._idle_since: float | None = perf_counter()
+
+    # ---- what the stages call ----
+
+    def drawn(self, window: Window, seeds: Seeds) -> None:
+        """Note that a batch of a window was drawn."""
+        self._window_of[seeds.index] = window.number
+
+    async def graph_for(self, index: int) -> Topology:
+        """Wait until the window of a batch is open, and return its graph.
+
+        Raises:
+            StoreError, ReadError: the graph could not be loaded.
+        """
+        return await asyncio.shield(self._graph(self._window_of[index]))
+
+    def released(self, index: int) -> None:
+        """Note that the slots of a batch were released; a window's rows and graph go with its last
+        batch."""
+        number = self._window_of.pop(index)
+        held = self._live[number]
+        held.left -= 1
+        if not held.left:
+            del self._live[number], self._graphs[number]
+            held.release()
+            if not self._live or not self._opened(next(iter(self._live))):
+                self._idle_since = perf_counter()
+            self._released.set()
+
+    # ---- the keeper ----
+
+    async def run(self) -> None:
+        """Open window after window until the epoch's last batch is released."""
+        try:
+            for window in self._source.windows():
+                await self._no_more_than(LIVE_MAX - 1)
+                await self._open(window)
+            await self._no_more_than(0)
+        finally:
+            for held in (*self._live.values(), self._kept):
+                held.release()
+            for graph in self._graphs.values():
+                if not graph.done():
+                    graph.set_exception(ClosedError("the epoch has ended"))
+                    graph.exception()  # retrieved, because perhaps no batch waits for it
+
+    def _graph(self, number: int) -> asyncio.Future[Topology]:
+        if number not in self._graphs:
+            self._graphs[number] = asyncio.get_running_loop().create_future()
+        return self._graphs[number]
+
+    def _opened(self, number: int) -> bool:
+        return number in self._graphs and self._graphs[number].done()
+
+    async def _no_more_than(self, count: int) -> None:
+        """Wait until at most `count` windows are live."""
+        while len(self._live) > count:
+            self._released.clear()
+            await self._lease_all()
+            await self._released.wait()
+
+    async def _open(self, window: Window) -> None:
+        """Load a window; then its batches may be sampled."""
+        started = perf_counter()
+        held = _Held(deque(self._source.rows_of(window)), left=window.count)
+        self._live[window.number] = held
+        async with asyncio.TaskGroup() as group:
+            loading = group.create_task(self._load_graph(window))
+            await self._lease_all()
+        self._counters.windows += 1
+        self._counters.window_load_s += perf_counter() - started
+        if self._idle_since is not None:
+            self._counters.window_wait_s += perf_counter() - self._idle_since
+            self._idle_since = None
+        graph, loaded = self._graph(window.number), loading.result()
+        if isinstance(loaded, Topology):
+            graph.set_result(loaded)
+        else:  # surfaces at the turn of the window's first batch
+            graph.set_exception(loaded)
+            graph.exception()  # retrieved, because perhaps no batch waits for it
+
+    async def _load_graph(self, window: Window) -> Topology | Exception:
+        try:
+            return await self._workers.run(self._source.graph, window)
+        except Exception as error:
+            return error
+
+    async def _lease_all(self) -> None:
+        """Lease what is missing, the oldest window's rows first, as far as there are slots."""
+        for held in (self._kept, *self._live.values()):
+            if not await self._lease(held):
+                if held is self._kept or held is next(iter(self._live.values()), None):
+                    held.give_back()
+                return
+
+    async def _lease(self, held: _Held) -> bool:
+        """Lease the chunks that are missing; return whether all of them are leased.
+
+        The rows of the last chunks may still be read when this returns. A row that cannot be read
+        is an error of the batches that need it.
+        """
+        reading: deque[BatchLease] = deque()
+        held.growing = True
+        try:
+            while held.missing:
+                lease = self._buffer.lease_now(held.missing[0])
+                if lease is None:
+                    return False
+                held.leases.append((held.missing.popleft(), lease))
+                reading.append(lease)
+                if len(reading) >= READING_MAX:
+                    await _settled(reading.popleft())
+            return True
+        finally:
+            held.growing = False
+            if held is not self._kept and not held.left:
+                held.release()  # its last batch was released meanwhile
+
+
+async def _settled(lease: BatchLease) -> None:
+    """Wait until each row of a lease is valid or has failed."""
+    with contextlib.suppress(ReadError, ClosedError):
+        await lease.ready()

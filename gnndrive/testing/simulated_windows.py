@@ -1,0 +1,181 @@
+"""`WindowedSimulation`: the simulated pipeline with an epoch in windows (`pipeline/windows.py`).
+
+The rows of the file lie in partitions. A window is a random group of partitions; its batches need
+rows of the window and rows that are kept for the whole epoch. The keeper's leases, the batches'
+leases and the reads share one small feature buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from gnndrive.common.errors import StoreError
+from gnndrive.common.records import Int64Array, Sample, Seeds, TopologyChoice
+from gnndrive.pipeline.epoch import Epoch, Stages
+from gnndrive.sampling.schedules.base import Window
+from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
+from gnndrive.testing.simulation import RandomSampler, Scenario, Simulation
+
+
+@dataclass(frozen=True)
+class WindowedScenario(Scenario):
+    """The parameters of a simulation of windows.
+
+    Attributes:
+        parts: partitions of the file's rows.
+        in_window: partitions in a window.
+        kept: how many of the file's first rows are held for the whole epoch.
+        in_chunk: rows that the keeper leases at once.
+        few_slots: by how many slots the buffer is smaller than what is kept and two windows need.
+        bad_window: the window whose graph cannot be loaded; −1: none.
+    """
+
+    parts: int = 10
+    in_window: int = 2
+    stages: Stages = field(default_factory=lambda: Stages(sweep=1))
+    kept: int = 6
+    in_chunk: int = 5
+    few_slots: int = 0
+    bad_window: int = -1
+
+    @property
+    def rows_in_part(self) -> int:
+        """Rows of a partition."""
+        return self.file.row_count // self.parts
+
+    def with_slots(self) -> Self:
+        """The same with as many slots as the attributes say."""
+        needed = self.kept + 2 * self.in_window * self.rows_in_part
+        return replace(self, slots=needed - self.few_slots)
+
+
+class WindowRows(Topology):
+    """Stands for the graph of a window: it only knows the window's rows.
+
+    Attributes:
+        rows: those that the window's batches may need, int64 [n].
+    """
+
+    name = "simulated window"
+
+    def __init__(self, rows: Int64Array) -> None:
+        self.rows = rows
+
+    @classmethod
+    def plan(cls, question: TopologyQuestion) -> TopologyChoice | None:
+        """Is never planned."""
+        raise NotImplementedError
+
+    @classmethod
+    def make(cls, context: TopologyContext) -> Self:
+        """Is never made of a store."""
+        raise NotImplementedError
+
+    def csc(self) -> Any:
+        """Has no adjacency."""
+        raise NotImplementedError
+
+
+class WindowSampler(RandomSampler):
+    """Adds random rows of the batch's window to its seeds."""
+
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology] = ()) -> Sample:
+        """See `Sampler.sample`."""
+        (window,) = topologies
+        assert isinstance(window, WindowRows)
+        assert np.isin(seeds.node, window.rows).all(), "a batch was sampled in another window"
+        drawn = super().sample_nodes(np.arange(len(seeds.node)), key)
+        extra = window.rows[drawn.node[len(seeds.node) :] % len(window.rows)]
+        extra = np.setdiff1d(extra, seeds.node)
+        per_hop = len(seeds.node), len(extra)
+        return replace(drawn, node=np.concatenate([seeds.node, extra]), num_sampled_nodes=per_hop)
+
+
+class SimulatedWindows:
+    """The windows of one epoch; see `pipeline.windows.WindowSource`.
+
+    Args:
+        scenario: what to run.
+        seed: determines the windows and their seeds.
+    """
+
+    def __init__(self, scenario: WindowedScenario, seed: int) -> None:
+        self._scenario, self._seed = scenario, seed
+        self.stopped = False
+
+    def windows(self) -> Iterator[Window]:
+        """See `WindowSource.windows`."""
+        scenario, draw = self._scenario, np.random.default_rng(self._seed)
+        order = draw.permutation(scenario.parts).astype(np.int32)
+        count = -(-scenario.parts // scenario.in_window)
+        batches = np.diff(np.linspace(0, scenario.batches, count + 1).astype(int))
+        first = 0
+        for number, parts in enumerate(np.array_split(order, count)):
+            if not batches[number]:
+                continue
+            window = Window((), number, np.sort(parts), first, int(batches[number]))
+            rows, seeds = self.rows(window), []
+            for index in range(first, first + window.count):
+                node = draw.choice(rows, scenario.batch_size, replace=False)
+                seeds.append(Seeds(index, node, node))
+            first += window.count
+            yield replace(window, batches=seeds)
+
+    def batches(self) -> Iterator[tuple[Window, Seeds]]:
+        """The seeds of the epoch's batches, each with its window."""
+        return ((window, seeds) for window in self.windows() for seeds in window.batches)
+
+    def rows(self, window: Window) -> Int64Array:
+        """All rows of a window."""
+        assert window.partitions is not None
+        size = self._scenario.rows_in_part
+        starts = window.partitions.astype(np.int64) * size
+        return (starts[:, None] + np.arange(size)).reshape(-1)
+
+    def _chunks(self, rows: Int64Array) -> list[dict[str, Int64Array]]:
+        size = self._scenario.in_chunk
+        return [{"x": rows[start : start + size]} for start in range(0, len(rows), size)]
+
+    def kept_rows(self) -> list[dict[str, Int64Array]]:
+        """See `WindowSource.kept_rows`."""
+        return self._chunks(np.arange(self._scenario.kept))
+
+    def rows_of(self, window: Window) -> list[dict[str, Int64Array]]:
+        """See `WindowSource.rows_of`."""
+        return self._chunks(self.rows(window))
+
+    def graph(self, window: Window) -> WindowRows:
+        """See `WindowSource.graph`."""
+        if window.number == self._scenario.bad_window:
+            raise StoreError("the lists of this window are damaged")
+        return WindowRows(np.union1d(self.rows(window), np.arange(self._scenario.kept)))
+
+    def stop(self) -> None:
+        """See `WindowSource.stop`."""
+        self.stopped = True
+
+
+class WindowedSimulation(Simulation):
+    """See `Simulation`.
+
+    Args:
+        scenario: what to run.
+        seed: determines everything that varies.
+    """
+
+    def __init__(self, scenario: WindowedScenario, seed: int) -> None:
+        super().__init__(scenario.with_slots(), seed)
+        self.windows = SimulatedWindows(scenario, seed)
+
+    def epoch(self, number: int = 0) -> Epoch:
+        """Make an epoch whose batches are sampled inside windows."""
+        epoch, scenario = super().epoch(number), self.scenario
+        sampler = WindowSampler(scenario.file.row_count, scenario.extra_max)
+        inputs = replace(
+            epoch.inputs, sampler=sampler, windows=self.windows, batches=self.windows.batches()
+        )
+        return replace(epoch, inputs=inputs)
