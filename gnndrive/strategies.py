@@ -34,6 +34,8 @@ class Strategy:
         tiers: where rows are fetched from, below the feature buffer; the highest first.
         replays: whether batches are those of a pack, which was recorded before (`gnndrive.pack`);
             then schedule, sampler and layout read the pack, and there is no topology.
+        partitioned: whether batches are sampled inside windows of a partitioned store
+            (`gnndrive.partition`); then each window brings its own topology.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Strategy:
     policy: Any
     tiers: tuple[Any, ...]
     replays: bool = False
+    partitioned: bool = False
 
 
 STRATEGIES = {
@@ -57,6 +60,10 @@ STRATEGIES = {
         Strategy(
             "diskgnn", "DiskGNN (SIGMOD 2025)", "recorded", "recorded",
             ("mmap",), "packed", "lru", ("host-rows", "disk"), replays=True,
+        ),
+        Strategy(
+            "hierbatching", "HierBatching", "megabatch", "inside",
+            ("mmap",), "partitioned", "lru", ("disk",), partitioned=True,
         ),
     )
 }  # fmt: skip

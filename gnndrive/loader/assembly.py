@@ -16,21 +16,22 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
-from gnndrive.common.memory import parse_size
+from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS
-from gnndrive.loader.drawing import Drawing, some_seeds
+from gnndrive.loader.drawing import Drawing, batches_text, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
+from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import Ranks, resolve_ranks
-from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.windows import WindowSource
 from gnndrive.plan.choice import make_planner, plan_again
 from gnndrive.plan.drawn import doubled, largest
 from gnndrive.plan.plan import Plan
-from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
@@ -73,6 +74,8 @@ class Assembly:
         device: the device plug-in, and the torch.device, or None for the host.
         own: the values of `arguments.OWN_ARGUMENTS`.
         recording: the pack that the loader replays; None: it draws its batches.
+        megabatches: the windows of a partitioned store that batches are sampled inside; None: they
+            are sampled from the whole graph.
     """
 
     store: Store
@@ -91,6 +94,7 @@ class Assembly:
     device: tuple[Any, Any]
     own: dict[str, Any]
     recording: Recording | None = None
+    megabatches: Megabatches | None = None
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""
@@ -98,6 +102,8 @@ class Assembly:
             self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
             self.store, self.recording,
         )  # fmt: skip
+        if self.megabatches is not None:
+            context = self.megabatches.context(context, self.ranks)
         return choose_schedule(self.strategy.schedule, context)
 
     @property
@@ -117,7 +123,10 @@ class Assembly:
             TypeError: the user's batch sampler has no length.
             ConfigError: see `resolve_ranks`.
         """
-        return steps_left(len(self.schedule(0)), done, self.ranks.per_step, self.drop_last)
+        schedule, per_step = self.schedule(0), self.ranks.per_step
+        if schedule.deals:
+            return max(len(schedule) - done // per_step, 0)
+        return steps_left(len(schedule), done, per_step, self.drop_last)
 
     def batches(
         self, ranks: Ranks, seed: int, number: int, done: int
@@ -132,9 +141,21 @@ class Assembly:
         """
         schedule = self.schedule(seed)
         windows = schedule.windows(number)
+        if schedule.deals:
+            return number_batches(windows, done // ranks.per_step, ranks.number)
         if ranks.per_step == 1:
             return number_batches(windows, done, ranks.number)
         return deal(windows, len(schedule), done, ranks.rank, ranks.world, self.drop_last)
+
+    def windows(
+        self, ranks: Ranks, seed: int, number: int, done: int
+    ) -> Callable[[int], WindowSource | None]:
+        """What makes the source of the windows of the same batches, from how many of them were
+        yielded meanwhile."""
+        if self.megabatches is None:
+            return lambda yielded: None
+        done //= ranks.per_step
+        return self.megabatches.sources(self.store, self.schedule(seed), number, done)
 
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
@@ -144,7 +165,14 @@ class Assembly:
             of_edges = isinstance(self.inputs, InputEdges)
             subgraphs = partial(SubgraphSampler, self.subgraphs, of_edges, self.inputs.type, limits)
         context = SamplerContext(
-            self.num_neighbors, self.replace, empty, limits, subgraphs, self.store, self.recording
+            self.num_neighbors,
+            self.replace,
+            empty,
+            limits,
+            subgraphs,
+            self.store,
+            self.recording,
+            None if self.megabatches is None else self.megabatches.windows.nodes,
         )
         kind: type[Sampler] = find("samplers", self.strategy.sampler)
         return kind.make(context)
@@ -161,7 +189,7 @@ class Assembly:
         """
         request = self.request()
         planner, own = make_planner(request), self.own
-        plan, with_plan = planner.plan(), partial(_with_plan, *self._if_whole)
+        plan, planned = planner.plan(), partial(with_plan, *self._if_whole)
         counts = planner.stages
         settings = RuntimeSettings(
             strategy=self.strategy,
@@ -176,15 +204,16 @@ class Assembly:
             worker_init=self.worker_init,
             request=request,
             recording=self.recording,
+            partitioned=None if self.megabatches is None else self.megabatches.partitioned,
         )
-        first = with_plan(settings, planner, plan)
+        first = planned(settings, planner, plan)
         if not planner.warm_up:
             return first
 
         def after_warm_up(device_bytes: int) -> RuntimeSettings:  # refers to no loader: no cycle
             after = planner.plan_after_warm_up(device_bytes)
             # Which attributes are fetched stays, because their files are open already.
-            return with_plan(settings, planner, replace(after, fetched=plan.fetched))
+            return planned(settings, planner, replace(after, fetched=plan.fetched))
 
         return replace(first, after_warm_up=after_warm_up)
 
@@ -218,7 +247,7 @@ class Assembly:
             ) from None
         plan = replace(planner.plan(), fetched=before.plan.fetched)
         settings = replace(before, policy=self._policy, request=request)
-        return _with_plan(*self._if_whole, settings, planner, plan)
+        return with_plan(*self._if_whole, settings, planner, plan)
 
     @property
     def _if_whole(self) -> tuple[Any, int | None]:
@@ -228,6 +257,8 @@ class Assembly:
 
     @property
     def _sweep(self) -> int | None:
+        if self.megabatches is not None:
+            return 1  # batches of two windows must not wait for each other
         return None if self.own["sweep"] == "auto" else int(self.own["sweep"])
 
     @property
@@ -262,7 +293,7 @@ class Assembly:
             self._policy, self.device, self.in_order,
         )  # fmt: skip
         # Without a budget nothing is refused, and counting degrees reads the index pointers.
-        known = own["memory"] is None or self.recording is not None
+        known = own["memory"] is None or self.recording is not None or self.megabatches is not None
         degrees = None if known else degrees_of(self.store)
         sampler = self.sampler()
         bounds = sampler.bounds(self._seeds_max, counts, types.edges, degrees)
@@ -284,9 +315,9 @@ class Assembly:
             needs_indices=None if subgraphs is None else subgraphs.needs_indices,
             graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
             candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
-            memory=_size(own, "memory"),
-            buffer=_size(own, "buffer"),
-            device_memory=_size(own, "device_memory"),
+            memory=size_or_none(own["memory"], "memory"),
+            buffer=size_or_none(own["buffer"], "buffer"),
+            device_memory=size_or_none(own["device_memory"], "device_memory"),
             neighbour_cache=own["neighbour_cache"],
             topologies=topologies,
             topology_asked=asked,
@@ -297,6 +328,7 @@ class Assembly:
             staging_bytes=own["io_depth"] * self._block_bytes,
             disk=self._disk(),
             recording=self.recording,
+            windows=None if self.megabatches is None else self.megabatches.windows,
             ranks=self.ranks.on_host,
             shared=sharing.buffer,
             shared_graph=sharing.graph,
@@ -308,12 +340,12 @@ class Assembly:
 
     def drawing(self, for_plan: bool = True) -> Drawing | None:
         """How batches are drawn for the plan; None: the plan counts the most that the fanout
-        allows.
+        allows, or the loader knows its batches in another way.
 
-        It does so if the loader could not plan again in the middle of an epoch: with in_order=False
-        the number of batches that were delivered does not say which are left, and a GPU's buffer is
-        not made again. A user's sampler, and batches of varying numbers of seeds, are not drawn
-        either.
+        The plan counts that most if the loader could not plan again in the middle of an epoch: with
+        in_order=False the number of batches that were delivered does not say which are left, and a
+        GPU's buffer is not made again. A user's sampler, and batches of varying numbers of seeds,
+        are not drawn either.
 
         Args:
             for_plan: whether the plan counts the batches.
@@ -321,31 +353,31 @@ class Assembly:
         plugin, where = self.device
         own = self.subgraphs is None or self.subgraphs.gnndrive_sampler is not None
         size, on_host = self.batch_seeds, find("devices", plugin).free_bytes(where) is None
-        if not (own and size) or self.recording is not None:
+        if not (own and size) or self.recording is not None or self.megabatches is not None:
             return None
         if for_plan and not (self.in_order and on_host):
             return None
         schedule = self.schedule(0) if self.batch_sampler is None else None
         spread, collate = not self.shuffle, self.collate
         return Drawing(
-            self.store, self._drawn_settings(size),
+            self.store, self.drawn_settings(size),
             partial(some_seeds, self.inputs, size, schedule, spread),
             lambda limits: self.sampler(limits=limits),
             lambda sample: collate.rows_of(sample, collate.attributes),
         )  # fmt: skip
 
-    def _drawn_settings(self, size: int) -> str:
+    def drawn_settings(self, size: int) -> str:
         """A text that identifies the batches of `size` seeds that are drawn for the plan."""
         order = "in random order" if self.shuffle else "in order"
         parts = [
-            f"sampler {_plugin_name(self.strategy.sampler)}",
-            f"schedule {_plugin_name(self.strategy.schedule)}",
-            f"{size} of {self.inputs.identity}",
+            batches_text(self.strategy, size, self.inputs),
             order if self.batch_sampler is None else "in a sampler's order",
             f"num_neighbors {fanout_to_json(self.num_neighbors)}, replace {self.replace}",
         ]
         if self.subgraphs is not None:
             parts.append(self.subgraphs.identity)
+        if self.megabatches is not None:
+            parts.append(f"windows {self.megabatches.settings()}")
         return "; ".join(parts)
 
     def _disk(self) -> Disk:
@@ -365,29 +397,3 @@ class Assembly:
         """The most seeds that a batch can have."""
         count = len(self.inputs)
         return min(self.batch_seeds or count, max(count, 1))
-
-
-def _with_plan(
-    policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan
-) -> RuntimeSettings:
-    """The settings with a plan; `policy` and `sweep` are those that the user named, or None."""
-    counts, whole = planner.stages, plan.holds_everything
-    stages = replace(
-        settings.stages, samplers=counts.samplers, extracting_queue=counts.extracting_queue,
-        training_queue=counts.training_queue, sweep=sweep or 1 if whole else sweep,
-    )  # fmt: skip
-    return replace(
-        settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
-        # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
-        limits=None if settings.request.shared else planner.limits,
-    )  # fmt: skip
-
-
-def _plugin_name(plugin: Any) -> str:
-    """The name of a plug-in, or of a class and its module."""
-    return plugin if isinstance(plugin, str) else f"{plugin.__module__}.{plugin.__qualname__}"
-
-
-def _size(own: dict[str, Any], name: str) -> int | None:
-    """The argument `name` in bytes, or None."""
-    return None if own[name] is None else parse_size(own[name], name)

@@ -23,6 +23,7 @@ from gnndrive.sampling.samplers.base import Bounds, Sampler
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
 from gnndrive.store.reader import Store
+from gnndrive.strategies import Strategy
 
 SPREAD_MAX = 10_000  # batches of an epoch in order, from all of which some are drawn
 ENTRY_BYTES = 64  # of a node or an edge while a batch is drawn, its share of the limit
@@ -100,6 +101,16 @@ class Drawing:
         rows = {table.name: table.file.row_count for table in request.tables}
         sampler = self.sampler(limits)
         return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, bounds)
+
+
+def batches_text(strategy: Strategy, size: int, inputs: InputNodes | InputEdges) -> str:
+    """A text that identifies how batches of `size` seeds are drawn, and from which inputs."""
+    plugins = {"sampler": strategy.sampler, "schedule": strategy.schedule}
+    named = (
+        f"{kind} {each if isinstance(each, str) else f'{each.__module__}.{each.__qualname__}'}"
+        for kind, each in plugins.items()
+    )
+    return "; ".join([*named, f"{size} of {inputs.identity}"])
 
 
 def some_seeds(

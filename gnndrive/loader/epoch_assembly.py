@@ -19,6 +19,7 @@ from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import References
+from gnndrive.pipeline.windows import WindowSource
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
 from gnndrive.sampling.samplers.base import Bounds, batch_key
@@ -35,15 +36,19 @@ class EpochAssembly:
         number: the epoch's number if the user gave `seed` or the loader replays a pack, else 0.
         seed: the user's, or the one drawn for this epoch, as `Ranks.drawing_seed` returns it. A
             batch's random draws depend on `seed`, `number` and the batch's own number.
+        windows: see `Assembly.windows`.
     """
 
-    def __init__(self, assembly: Assembly, runtime: Runtime, number: int, seed: int) -> None:
+    def __init__(
+        self, assembly: Assembly, runtime: Runtime, number: int, seed: int,
+        windows: Callable[[int], WindowSource | None] = lambda yielded: None,
+    ) -> None:  # fmt: skip
         self._assembly, self._collate = assembly, assembly.collate
         self._pool, self._attributes = runtime.array_pool, runtime.attributes
         self._device = runtime.device
         self._number, self._seed = number, seed
         self._files = {table.name: table.file for table in self._collate.tables}
-        self._runtime = runtime
+        self._runtime, self._windows = runtime, windows
 
     def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
         """Make what the pipeline needs to run the epoch from batch `first` on.
@@ -59,7 +64,8 @@ class EpochAssembly:
                 self._plan_for(*larger)
         self._limits = self._runtime.settings.limits
         sampler = self._assembly.sampler(self._pool.empty, self._limits)
-        return EpochInputs(self._number, self._seed, batches, sampler, self, first)
+        windows = self._windows(first)
+        return EpochInputs(self._number, self._seed, batches, sampler, self, first, windows)
 
     def prepare(self) -> None:
         """Read the labels, while the first batch is sampled."""

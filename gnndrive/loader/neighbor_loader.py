@@ -82,6 +82,16 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
         packed: with a strategy that replays, such as "diskgnn", the pack: its folder, or its name
             in the store. None: the one in the store's folder that has these batches.
+        partitioned: with a strategy that samples inside windows of a partitioned store, such as
+            "hierbatching", the partitions: their name in the store, or their folder. None: the only
+            ones in the store's folder.
+        megabatch: the number of partitions in a window. None: as many as two windows of fit into
+            the memory.
+        static: the share of the nodes that are in memory for the whole epoch, those with the most
+            out-edges. None: 0.01.
+        passes: how often the batches of a window come, with other draws, before the next window is
+            trained on. None: once.
+        order: with "marius", the order of its windows.
         topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
             "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
             of the strategy's topologies that suits the memory.
@@ -153,6 +163,11 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive",
         packed: Any = None,
+        partitioned: Any = None,
+        megabatch: int | None = None,
+        static: float | None = None,
+        passes: int | None = None,
+        order: str | None = None,
         topology: Any = "auto",
         neighbour_cache: str | int | None = None,
         engine: Any = "auto",
@@ -251,6 +266,11 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive",
         packed: Any = None,
+        partitioned: Any = None,
+        megabatch: int | None = None,
+        static: float | None = None,
+        passes: int | None = None,
+        order: str | None = None,
         topology: Any = "auto",
         neighbour_cache: str | int | None = None,
         engine: Any = "auto",

@@ -19,6 +19,7 @@ from gnndrive.loader.epoch_state import (
     from_state_dict,
     to_state_dict,
 )
+from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import (
     Ranks,
     check_same,
@@ -54,6 +55,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     _strategy: Strategy
     _recording: Recording | None = None  # the pack that is replayed
+    _megabatches: tuple[str, Megabatches] | None = None  # and what they were chosen for
     _shuffle: bool
     _user_samples: bool
 
@@ -210,6 +212,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
+            "windows": None if self._megabatches is None else self._megabatches[1].settings(),
             "packed": None if self._recording is None else self._recording.info.settings.batches,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip

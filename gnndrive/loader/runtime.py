@@ -106,8 +106,8 @@ class Runtime:
     ) -> None:
         """Open the adjacency, the attributes that are read, and the tables' layouts."""
         assert settings.plan.topology is not None
-        recording = settings.recording
-        edges = store.all_edges() if recording is None else ()
+        recording, partitioned = settings.recording, settings.partitioned
+        edges = store.all_edges() if recording is None and partitioned is None else ()
         graph = None if self._host is None else self._host.graph
         indices = {} if graph is None else graph.indices
         self._adjacency = Adjacency(edges, settings.plan.topology, settings.gap_bytes_max, indices)
@@ -118,7 +118,8 @@ class Runtime:
             self._adjacency.read,
         )
         kind: type[Layout] = find("layouts", settings.strategy.layout)
-        with contextlib.nullcontext() if recording is None else recording.unchanged():
+        derived = recording or partitioned
+        with contextlib.nullcontext() if derived is None else derived.unchanged():
             for table in () if self.shares_buffer else settings.tables:
                 context = LayoutContext(
                     table.file,
@@ -126,6 +127,7 @@ class Runtime:
                     settings.gap_bytes_max,
                     store=store,
                     packed=None if recording is None else recording.files[table.name],
+                    partitioned=None if partitioned is None else partitioned.x,
                 )
                 layout = kind.make(context)
                 undo.callback(layout.close)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ import torch
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.plan import Plan
+from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.packed.recording import Recording
+from gnndrive.store.partitioned.partitioned import Partitioned
 from gnndrive.strategies import Strategy
 
 
@@ -40,6 +42,8 @@ class RuntimeSettings:
             request.
         request: what the plan was made from.
         recording: the pack that the loader replays; None: it draws its batches.
+        partitioned: the partitioned store that batches are sampled inside; None: they are sampled
+            from the whole graph.
         worker_init: called in each worker thread with its number; None: nothing is called.
         limits: the largest batch that the plan counts; a larger one makes the loader plan again.
             None: the plan counts the most that the fanout allows.
@@ -58,6 +62,23 @@ class RuntimeSettings:
     gap_bytes_max: int
     request: PlanRequest
     recording: Recording | None = None
+    partitioned: Partitioned | None = None
     worker_init: Callable[[int], object] | None = None
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
+
+
+def with_plan(
+    policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan
+) -> RuntimeSettings:
+    """The settings with a plan; `policy` and `sweep` are those that the user named, or None."""
+    counts, whole = planner.stages, plan.holds_everything
+    stages = replace(
+        settings.stages, samplers=counts.samplers, extracting_queue=counts.extracting_queue,
+        training_queue=counts.training_queue, sweep=sweep or 1 if whole else sweep,
+    )  # fmt: skip
+    return replace(
+        settings, plan=plan, policy=policy if whole else settings.policy, stages=stages,
+        # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
+        limits=None if settings.request.shared else planner.limits,
+    )  # fmt: skip

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -30,13 +29,12 @@ from gnndrive.loader.arguments import (
     checked_own,
 )
 from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.derived_layouts import DerivedLayouts
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
-from gnndrive.loader.find_pack import find_recording, replays
 from gnndrive.loader.host_service import join_host_service
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.ranks import Ranks
-from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.plan.plan import Plan
@@ -47,13 +45,12 @@ from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.feature_tables import feature_tables
-from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
 
 
-class StoreLoader(Closeable, Resumable):
+class StoreLoader(Closeable, DerivedLayouts):
     """Base class of the public loaders. For data in memory, each method calls PyG's method."""
 
     memory: str | int | None
@@ -62,7 +59,6 @@ class StoreLoader(Closeable, Resumable):
     device_memory: str | int | None
     feature_dtype: str | torch.dtype | None
     strategy: str | Strategy
-    packed: Any
     topology: Any
     neighbour_cache: str | int | None
     engine: Any
@@ -75,7 +71,6 @@ class StoreLoader(Closeable, Resumable):
     extracting_queue: str | int
     training_queue: str | int
     host_service: bool | str
-    _runtime: Runtime | None = None
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
     _newest: weakref.ref[BatchIterator] | None = None
@@ -130,13 +125,10 @@ class StoreLoader(Closeable, Resumable):
         self._collate = Collate(
             data, feature_tables(data), self.transform, self.pin_memory, dtype, self.custom_cls
         )
+        self._open_partitioned()
+        self._check_packed()
         if self._strategy.replays:
             self._assembly()  # so that a missing pack is an error here
-        elif self.packed is not None:
-            raise ConfigError(
-                f"packed= is for a strategy that replays, and strategy={self._strategy.name!r} "
-                "draws its batches: leave it out, or give strategy='diskgnn'"
-            )
 
     # ---- planning, counting, closing ----
 
@@ -166,8 +158,9 @@ class StoreLoader(Closeable, Resumable):
         rows); topology, topology_requests, topology_bytes_read (attributes that are not mapped
         included), neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s
         (sampling runs ahead of the batches); extract_s, gather_s (summed over batches), wait_s (how
-        long you waited for batches), elapsed_s; sampling, extracting, training (batches in each
-        stage now); buffer_slots, buffer_bytes; engine.
+        long you waited for batches); windows, window_load_s, window_wait_s (of a partitioned store:
+        how many were loaded, how long that took, and how long there was none); elapsed_s; sampling,
+        extracting, training (batches in each stage now); buffer_slots, buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
 
@@ -255,7 +248,8 @@ class StoreLoader(Closeable, Resumable):
             # user's thread, that happens before the user's next draw; in the loop thread, it could
             # happen before or after it.
             remaining = chain(list(islice(remaining, 1)), remaining)
-        epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed))
+        windows = assembly.windows(ranks, seed, number, state.batches)
+        epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed), windows)
         iterator = BatchIterator(
             self, runtime, epoch, remaining, state, ranks.per_step, self.timeout
         )
@@ -322,26 +316,7 @@ class StoreLoader(Closeable, Resumable):
             device=self._device,
             own={name: getattr(self, name) for name in OWN_ARGUMENTS},
         )
-        return replace(assembly, recording=self._find_recording(assembly))
-
-    def _find_recording(self, assembly: Assembly) -> Recording | None:
-        """The pack that this loader replays, opened once; None: it draws its batches.
-
-        Raises:
-            ConfigError, StoreError: see `find_recording`.
-        """
-        if not self._strategy.replays:
-            return None
-        if self._recording is None or not replays(self._recording, assembly):
-            found = find_recording(assembly, self.packed)
-            if self._runtime is not None:
-                raise ConfigError(
-                    "arguments of this loader have changed so that it would replay another pack, "
-                    f"{found.path}, and another one is open already: make "
-                    "another loader"
-                )
-            self._recording = found
-        return self._recording
+        return self._with_derived(assembly)
 
     # ---- PyG's public parts ----
 

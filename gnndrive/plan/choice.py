@@ -21,6 +21,7 @@ from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.drawn import DrawnBatches, joined
 from gnndrive.plan.items import rest_bytes, slot_bytes
 from gnndrive.plan.packed import packed_planner
+from gnndrive.plan.partitioned import partitioned_planner
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import Loading, step_seconds
@@ -74,6 +75,8 @@ def make_planner(request: PlanRequest) -> Planner:
     """
     if request.recording is not None:
         return packed_planner(request, request.recording)
+    if request.windows is not None:
+        return partitioned_planner(request, request.windows)
     first = _with_chosen_topology(request, default_stages(request))
     if request.memory is None:
         return first

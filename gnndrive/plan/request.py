@@ -25,6 +25,7 @@ from gnndrive.common.plugins import find
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.requirements import Requirements, Served, TableRequirements
+from gnndrive.plan.windows import PlannedWindows
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.sampling.samplers._native import scratch_bytes
@@ -85,6 +86,8 @@ class PlanRequest:
         staging_bytes: bytes of the engine's staging.
         disk: what reads cost.
         recording: the pack that the loader replays; None: it draws its batches.
+        windows: the windows of a partitioned store that batches are sampled inside; None: they are
+            sampled from the whole graph.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
@@ -124,6 +127,7 @@ class PlanRequest:
     staging_bytes: int
     disk: Disk
     recording: Recording | None = None
+    windows: PlannedWindows | None = None
     ranks: int = 1
     shared: bool = False
     shared_graph: bool = False

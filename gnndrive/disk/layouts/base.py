@@ -44,6 +44,8 @@ class LayoutContext:
         repeats: whether one plan may contain a row several times, for several places.
         store: the store of the array; None for a file without a store.
         packed: the file of the table's packed rows, if the loader replays a pack; else None.
+        partitioned: the file of the table's rows in the order of their partitions, if batches are
+            sampled inside partitions; else None.
     """
 
     file: TableFile
@@ -52,6 +54,7 @@ class LayoutContext:
     repeats: bool = False
     store: Store | None = None
     packed: TableFile | None = None
+    partitioned: TableFile | None = None
 
 
 class Layout(ABC):

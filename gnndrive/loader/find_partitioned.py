@@ -1,0 +1,121 @@
+"""`find_partitioned`: the partitioned folder that a loader samples in; checks what goes with it.
+
+`StoreLoader` calls it for a strategy whose windows are partitions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.arguments import positive
+from gnndrive.store.partitioned.format import NAME, PARTITIONED
+from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
+from gnndrive.store.reader import Store
+
+NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
+"""Arguments of a loader that samples from the whole graph, which do nothing inside windows."""
+ARGUMENTS = ("partitioned", "megabatch", "static", "passes", "order")
+"""Arguments that only a loader of windows has."""
+TABLE = "nodes/x"  # the table that partitions have in their own order
+STATIC = 0.01  # of the nodes are held for the whole epoch, unless the user says how many
+
+
+def refuse_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
+    """Refuse arguments that only a loader of windows has.
+
+    Args:
+        own: the values of `OWN_ARGUMENTS`.
+        strategy: the name of a strategy without windows of partitions.
+
+    Raises:
+        ConfigError: one of them is given.
+    """
+    for name in ARGUMENTS:
+        if own[name] is not None:
+            raise ConfigError(
+                f"{name}={own[name]!r} is for a strategy that samples inside windows of a "
+                f"partitioned store, and strategy={strategy!r} does not: leave it out, or give "
+                "strategy='hierbatching'"
+            )
+
+
+def check_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
+    """Check the arguments of a loader of windows.
+
+    Raises:
+        ConfigError: one of them cannot work, or has no use.
+    """
+    for name in NOT_USED:
+        if own[name] not in ("auto", None):
+            raise ConfigError(
+                f"{name}={own[name]!r} is for batches that are sampled from the whole graph, and "
+                f"strategy={strategy!r} samples inside windows: leave it out"
+            )
+    for name in ("megabatch", "passes"):
+        if own[name] is not None:
+            positive(**{name: own[name]})
+    share = own["static"]
+    given = isinstance(share, int | float) and not isinstance(share, bool)
+    if share is not None and not (given and 0 <= share <= 1):
+        raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
+
+
+def find_partitioned(store: Store, named: Any, tables: list[str], strategy: str) -> Partitioned:
+    """Open the partitioned folder of a loader.
+
+    Args:
+        store: the store.
+        named: the loader's `partitioned=`: a name in the store, a folder, or None: the only one in
+            the store.
+        tables: the names of the loader's feature tables.
+        strategy: the name of the strategy, for messages.
+
+    Raises:
+        ConfigError: there is none, or several and none is named; or the loader has other tables
+            than the partitions.
+        StoreError: it is damaged, or the store has changed.
+    """
+    path = _only(store, strategy) if named is None else _path(store, named)
+    partitioned = open_partitioned(path, store)
+    if tables != [TABLE]:
+        raise ConfigError(
+            f"strategy={strategy!r} loads the rows of x in the order of their partitions, and this "
+            f"loader has {', '.join(tables) or 'no tables'}: use another strategy for edge "
+            "features of 64 bytes and more, and for features that you have set yourself"
+        )
+    return partitioned
+
+
+def _path(store: Store, named: Any) -> Path:
+    try:
+        text = os.fsdecode(named)
+    except TypeError:
+        raise ConfigError(f"partitioned={named!r}: give a name, or the path of a folder") from None
+    there = Path(store.path, PARTITIONED, text)
+    if NAME.fullmatch(text) and there.is_dir():
+        return there
+    if os.path.isdir(text):
+        return Path(os.path.abspath(text))
+    names = ", ".join(each.path.name for each in partitions_of(store)) or "none"
+    raise ConfigError(
+        f"partitioned={text!r} is not there: {store.path} has {names}; make it with "
+        f"`gnndrive partition {store.path} --name {text}`"
+    )
+
+
+def _only(store: Store, strategy: str) -> Path:
+    there = partitions_of(store)
+    if not there:
+        raise ConfigError(
+            f"strategy={strategy!r} samples inside partitions, and {store.path} has none: make "
+            f"them with gnndrive.partition(store), or `gnndrive partition {store.path}`"
+        )
+    whole = [each for each in there if each.info is not None] or there
+    if len(whole) > 1:
+        names = ", ".join(f"partitioned={each.path.name!r}" for each in whole)
+        raise ConfigError(f"{store.path} was partitioned several times: give {names}")
+    return whole[0].path

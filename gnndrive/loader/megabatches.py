@@ -1,0 +1,163 @@
+"""`Megabatches`: how a loader uses a partitioned store; `MegabatchSource`: an epoch's windows.
+
+`choose_megabatches` (`window_size.py`) makes a loader's `Megabatches` once. Each epoch has a
+`MegabatchSource`, from which the pipeline's keeper takes rows and graphs (`pipeline/windows.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gnndrive.common.records import IndexPointers, Int64Array
+from gnndrive.loader.find_partitioned import TABLE
+from gnndrive.loader.ranks import Ranks
+from gnndrive.pipeline.windows import Rows
+from gnndrive.plan.windows import PlannedWindows
+from gnndrive.sampling.dealing import skip
+from gnndrive.sampling.load_window import load_window, static_store_ids
+from gnndrive.sampling.rounds import StopToken
+from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
+from gnndrive.sampling.window_graph import WindowGraph
+from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.reader import Store
+
+CHUNK_ROWS = 1 << 16  # rows that the keeper leases together
+
+
+@dataclass(frozen=True)
+class Megabatches:
+    """How a loader uses a partitioned store.
+
+    Attributes:
+        windows: how large windows are, and what they need.
+        passes: how often a window's batches come.
+        order, logical: see `ScheduleContext`.
+    """
+
+    windows: PlannedWindows
+    passes: int = 1
+    order: str | None = None
+    logical: int | None = None
+
+    @property
+    def partitioned(self) -> Partitioned:
+        """The partitioned store."""
+        return self.windows.partitioned
+
+    def settings(self) -> dict[str, Any]:
+        """What batches depend on, in a form that JSON can hold."""
+        arrays = self.partitioned.info.arrays
+        return {
+            "partitions": f"{arrays['order'].checksum}, {arrays['bounds'].checksum}",
+            "megabatch": self.windows.megabatch, "static": self.windows.static,
+            "passes": self.passes, "order": self.order,
+        }  # fmt: skip
+
+    def context(self, context: ScheduleContext, ranks: Ranks) -> ScheduleContext:
+        """What the schedule of windows is made from."""
+        dealt = ranks.dealt_by == "loader"
+        return replace(
+            context, partitioned=self.partitioned, megabatch=self.windows.megabatch,
+            passes=self.passes, order=self.order, logical=self.logical,
+            rank=ranks.rank if dealt else 0, world=ranks.world if dealt else 1,
+        )  # fmt: skip
+
+    def sources(
+        self, store: Store, schedule: Schedule, number: int, done: int
+    ) -> Callable[[int], MegabatchSource]:
+        """What makes the source of an epoch's windows.
+
+        Args:
+            store: the store.
+            schedule: the epoch's.
+            number: the epoch's number.
+            done: how many of this rank's batches were done before.
+
+        Returns:
+            Takes how many batches were yielded since then.
+        """
+
+        def source(yielded: int) -> MegabatchSource:
+            def left() -> Iterator[Window]:
+                return skip(schedule.windows(number), done + yielded)
+
+            return MegabatchSource(self.windows, store.edges().index_pointers, left)
+
+        return source
+
+
+class MegabatchSource:
+    """The windows of an epoch; see `pipeline.windows.WindowSource`.
+
+    Args:
+        windows: how large they are.
+        index_pointers: of the store.
+        left: yields the windows that have batches left.
+    """
+
+    def __init__(
+        self, windows: PlannedWindows, index_pointers: IndexPointers,
+        left: Callable[[], Iterator[Window]],
+    ) -> None:  # fmt: skip
+        self._windows, self._partitioned = windows, windows.partitioned
+        self._index_pointers, self._left = index_pointers, left
+        self._stop, self._lock = StopToken(), threading.Lock()
+        self._static_ids: Int64Array | None = None
+
+    def windows(self) -> Iterator[Window]:
+        """See `WindowSource.windows`."""
+        return self._left()
+
+    def kept_rows(self) -> Iterator[Rows]:
+        """See `WindowSource.kept_rows`: the static rows, in the order in which they lie on disk."""
+        rows = np.sort(self._partitioned.home[: self._windows.static])
+        for first in range(0, len(rows), CHUNK_ROWS):
+            yield {TABLE: rows[first : first + CHUNK_ROWS]}
+
+    def rows_of(self, window: Window) -> Iterator[Rows]:
+        """See `WindowSource.rows_of`."""
+        for first, last in self._runs(window):
+            for start in range(first, last, CHUNK_ROWS):
+                yield {TABLE: np.arange(start, min(start + CHUNK_ROWS, last))}
+
+    def _runs(self, window: Window) -> list[tuple[int, int]]:
+        """First new id, and that behind the last, of the window's partitions that touch."""
+        assert window.partitions is not None
+        bounds, runs = self._partitioned.bounds, list[tuple[int, int]]()
+        for part in window.partitions.tolist():
+            first, last = int(bounds[part]), int(bounds[part + 1])
+            if runs and runs[-1][1] == first:
+                runs[-1] = runs[-1][0], last
+            elif last > first:
+                runs.append((first, last))
+        return runs
+
+    def codes_of(self, window: Window) -> int:
+        """How many in-edges the nodes of a window's graph have in the store."""
+        assert window.partitions is not None
+        partitioned, parts = self._partitioned, window.partitions
+        bounds, static = partitioned.edge_bounds, self._windows.static
+        degrees = np.diff(partitioned.static_bounds[: static + 1])
+        home = np.searchsorted(partitioned.bounds, partitioned.home[:static], "right") - 1
+        outside = degrees[~np.isin(home, parts)].sum()
+        return int(outside + (bounds[parts + 1] - bounds[parts]).sum())
+
+    def graph(self, window: Window) -> WindowGraph:
+        """See `WindowSource.graph`."""
+        assert window.partitions is not None
+        with self._lock:
+            if self._static_ids is None:
+                self._static_ids = static_store_ids(self._partitioned, self._windows.static)
+        return load_window(
+            self._partitioned, self._index_pointers, window.partitions, self._windows.static,
+            self._stop, self._static_ids,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """See `WindowSource.stop`."""
+        self._stop.set()

@@ -1,0 +1,173 @@
+"""The plan of a loader that samples inside windows of a partitioned store (HierBatching §4).
+
+The feature buffer holds the static rows and those of two windows: one is trained on while the
+next one is loaded. `largest_window` says how many partitions a window may have within the memory;
+`make_planner` (`choice.py`) calls `partitioned_planner`, which makes the plan for windows of one
+size. The slots must hold two windows, or batches would load rows one by one.
+
+When not to use it: for batches that are sampled from the whole graph (`plan.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size, least_text
+from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.items import SLOT_TABLE_BYTES, PlanItem, other_items
+from gnndrive.plan.plan import Plan, TablePlan, default_bytes
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
+from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.windows import PlannedWindows
+
+STAGES = StageCounts(2, 4, 3)
+STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
+NO_TOPOLOGY = TopologyChoice("none", "none, because each window has a graph of its own", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedPlanner(Planner):
+    """Makes the plan of a loader that samples inside windows; see `Planner`.
+
+    Attributes:
+        windows: what the windows need.
+    """
+
+    windows: PlannedWindows = field(kw_only=True)
+
+    def _make(self, **more: int) -> Plan:
+        requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
+        windows, (table,) = self.windows, requirements.tables
+        items, slots = window_items(requirements, windows), windows.slots
+        on_device = requirements.device_memory is not None
+        tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, windows.nodes),)
+        count = f"{windows.count} windows" if windows.count > 1 else "one window"
+        why = (
+            f"{slots:,} rows: {windows.static:,} static ones and "
+            f"{'two' if windows.count > 1 else 'one'} of {count}, each of "
+            f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions"
+        )
+        ranks = requirements.ranks
+        buffer = PlanItem("feature buffer", slots * table.row_bytes, why, 1 if on_device else ranks)
+        live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
+        plan = Plan(
+            items if on_device else (buffer, *items), tables, self.memory, self.topology,
+            (buffer, live) if on_device else (),
+            requirements.device_memory if requirements.device_given else None,
+            levels=windows.said(), ranks=ranks,
+        )  # fmt: skip
+        self._check(plan, requirements)
+        return plan
+
+    def _check(self, plan: Plan, requirements: Requirements) -> None:
+        """Raise ConfigError if the plan does not fit what limits it."""
+        ranks, slots = requirements.ranks, plan.buffer_bytes
+        limits = [("memory", self.memory, plan.host_bytes)]
+        if requirements.device_memory is not None:
+            limits.append(("device_memory", requirements.device_memory, plan.device_bytes))
+        if self.buffer is not None:
+            limits.append(("buffer", self.buffer, slots * ranks))
+        elif self.memory is None and requirements.device_memory is None:
+            limits.append(("buffer", default_bytes(ranks), slots * ranks))
+        for name, limit, needed in limits:
+            if limit is not None and needed > limit:
+                windows = self.windows
+                raise ConfigError(
+                    f"{name}={format_size(limit)} is too little for windows of "
+                    f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions, which "
+                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or a smaller '
+                    f"megabatch=, static= or batch_size=\n{plan}"
+                )
+
+
+def window_items(requirements: Requirements, windows: PlannedWindows) -> tuple[PlanItem, ...]:
+    """All items of host memory except the feature buffer."""
+    ranks = requirements.ranks
+    kept = [item for item in other_items(requirements, None) if item.what != "look-ahead"]
+    return (
+        PlanItem(
+            "slot tables", windows.slots * SLOT_TABLE_BYTES,
+            "reverse map, ref counts, standby list", ranks,
+        ),
+        PlanItem(
+            "window graphs", windows.graph_bytes,
+            f"adjacency inside {'two windows' if windows.count > 1 else 'the window'}", ranks,
+        ),
+        *kept,
+    )  # fmt: skip
+
+
+def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> PartitionedPlanner:
+    """The planner of a loader that samples inside windows."""
+    request = windowed_request(request, windows)
+    stages = StageCounts(*(int(getattr(request, name)) for name in STAGE_NAMES))
+    requirements, warm_up = requirements_of(request, stages)
+    return PartitionedPlanner(
+        requirements, request.memory, request.buffer, NO_TOPOLOGY, warm_up, stages, None,
+        attribute_files(request), windows=windows,
+    )  # fmt: skip
+
+
+def windowed_request(request: PlanRequest, windows: PlannedWindows) -> PlanRequest:
+    """The request with what the windows change: their batches, and their own stages."""
+    bounds = windows.within(request.bounds)
+    planned = windows.planned(bounds)
+    stages = {
+        name: getattr(STAGES, name) if getattr(request, name) is None else getattr(request, name)
+        for name in STAGE_NAMES
+    }
+    return replace(
+        request, bounds=bounds, seed_bounds=bounds, planned=planned, drawn=windows.drawn,
+        shared=False, shared_graph=False, **stages,
+    )  # fmt: skip
+
+
+def largest_window(
+    request: PlanRequest, windows: PlannedWindows, draw: Callable[[PlannedWindows], PlannedWindows]
+) -> PlannedWindows:
+    """The windows with the most partitions that fit into the memory, with what was drawn of them.
+
+    How large batches are depends on the windows' size, so windows of a size that fits in any case
+    are drawn first, then larger ones.
+
+    Args:
+        request: the loader's.
+        windows: with the least number of partitions in a window, 1.
+        draw: adds what is known of a window's batches, and draws some if nothing is known.
+
+    Raises:
+        ConfigError: not even windows of one partition fit; the message names what is needed.
+    """
+    parts = windows.partitioned.num_parts
+
+    def fits(tried: PlannedWindows) -> bool:
+        try:
+            partitioned_planner(request, tried).plan()
+        except ConfigError:
+            return False
+        return True
+
+    def most(of: PlannedWindows) -> PlannedWindows:
+        """The largest windows whose batches are expected to be like those of `of`."""
+        low, high = 1, parts
+        while low < high:
+            middle = (low + high + 1) // 2
+            if fits(of.with_partitions(middle)):
+                low = middle
+            else:
+                high = middle - 1
+        return of.with_partitions(low)
+
+    found = draw(most(windows))
+    for _ in range(3):
+        larger = most(found)
+        if larger.megabatch == found.megabatch:
+            break
+        found = draw(larger)
+    while not fits(found) and found.megabatch > 1:
+        found = draw(found.with_partitions(max(found.megabatch * 9 // 10, 1)))
+    partitioned_planner(request, found).plan()  # raises the error that names what is needed
+    return found

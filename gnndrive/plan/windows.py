@@ -1,0 +1,131 @@
+"""`PlannedWindows`: how large the windows of a partitioned store are, and what they need.
+
+`plan/partitioned.py` plans with it; `loader/megabatches.py` makes it and draws batches for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil
+from typing import TypeVar
+
+import numpy as np
+
+from gnndrive.common.records import Int64Array
+from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.sampling.load_window import loading_bytes
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.window_graph import window_bytes
+from gnndrive.store.partitioned.partitioned import Partitioned
+
+K = TypeVar("K")
+_MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
+GRAPHS = 2  # windows in memory
+
+
+@dataclass(frozen=True)
+class PlannedWindows:
+    """The windows of a loader.
+
+    Attributes:
+        partitioned: the partitioned store.
+        megabatch: the most partitions in a window.
+        in_two: the most partitions in two windows, one after the other.
+        static: the number of static rows that are held for the whole epoch.
+        drawn: what is known of batches that were drawn inside a window; None: nothing.
+        drawn_in: the number of partitions of the window that they were drawn in.
+        kept: the share of the edges to that window's nodes that begin in it.
+    """
+
+    partitioned: Partitioned
+    megabatch: int
+    in_two: int
+    static: int
+    drawn: DrawnBatches | None = None
+    drawn_in: int = 0
+    kept: float = 1.0
+
+    @cached_property
+    def _sizes(self) -> tuple[Int64Array, Int64Array]:
+        """Nodes and edges of so many of the largest partitions, int64 [P + 1] each."""
+        found = []
+        for bounds in (self.partitioned.bounds, self.partitioned.edge_bounds):
+            sizes = np.sort(np.diff(bounds))[::-1]
+            found.append(np.append(0, np.cumsum(sizes)).astype(np.int64))
+        return found[0], found[1]
+
+    @property
+    def count(self) -> int:
+        """How many windows all partitions need."""
+        return ceil(self.partitioned.num_parts / self.megabatch)
+
+    @property
+    def nodes(self) -> int:
+        """The most nodes of a window's graph, static ones included; static ones that lie in its
+        partitions count twice."""
+        return int(self._sizes[0][self.megabatch]) + self.static
+
+    @property
+    def slots(self) -> int:
+        """Slots for the static rows and those of two windows."""
+        most = min(self.in_two, self.partitioned.num_parts)
+        return int(min(self._sizes[0][most] + self.static, self.partitioned.num_nodes))
+
+    @property
+    def graph_bytes(self) -> int:
+        """Bytes of two windows' graphs, one of which is being loaded."""
+        partitioned = self.partitioned
+        edges = int(self._sizes[1][self.megabatch])
+        edges += int(partitioned.static_bounds[self.static])
+        kept = min(ceil(edges * self.kept_in_window), partitioned.num_edges)
+        graph = window_bytes(self.nodes, kept, partitioned.num_nodes, partitioned.num_edges)
+        graphs = min(GRAPHS, self.count)
+        return graphs * graph + loading_bytes(self.nodes, partitioned.num_static)
+
+    @property
+    def kept_in_window(self) -> float:
+        """The share of the edges to a window's nodes that begin in it, at most."""
+        if self.drawn is None:
+            return 1.0
+        return min(self.kept * (1 + _MARGIN) * max(self.megabatch / self.drawn_in, 1), 1.0)
+
+    def with_partitions(self, most: int) -> PlannedWindows:
+        """The same with windows of another size: the least of which as many hold all partitions as
+        of windows of `most` partitions."""
+        parts = self.partitioned.num_parts
+        megabatch = ceil(parts / ceil(parts / most))
+        return replace(self, megabatch=megabatch, in_two=2 * megabatch)
+
+    def within(self, bounds: Bounds) -> Bounds:
+        """The most that a batch can have: no more nodes than a window."""
+        nodes = {type: min(count, self.nodes) for type, count in bounds.nodes.items()}
+        entries = {type: min(count, self.nodes) for type, count in bounds.entries.items()}
+        return replace(bounds, nodes=nodes, entries=entries)
+
+    def planned(self, bounds: Bounds) -> Bounds:
+        """The size that a plan counts for the largest batch, at most `bounds`. In a larger window
+        than the one that batches were drawn in, they are expected to be larger in proportion."""
+        if self.drawn is None:
+            return bounds
+        found, growth = self.drawn.planned(bounds), max(self.megabatch / self.drawn_in, 1)
+
+        def grown(counts: Mapping[K, int], most: Mapping[K, int]) -> dict[K, int]:
+            return {type: min(ceil(growth * n), most[type]) for type, n in counts.items()}
+
+        nodes, edges = grown(found.nodes, bounds.nodes), grown(found.edges, bounds.edges)
+        entries = grown(found.entries, bounds.entries)
+        expanded = found.expanded
+        if expanded is not None:
+            expanded = min(ceil(growth * expanded), sum(entries.values()))
+        return Bounds(nodes, edges, entries, expanded)
+
+    def said(self) -> tuple[str, ...]:
+        """What `plan()` prints of the windows."""
+        if self.drawn is None:
+            return ()
+        return (
+            f"a window keeps {self.kept:.0%} of the edges to its nodes; a batch has about "
+            f"{self.drawn.mean_nodes():,.0f} nodes",
+        )
