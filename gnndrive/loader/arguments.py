@@ -292,6 +292,11 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 """Those of them that are whole numbers, or "auto": the plan's choice."""
 
 
+def given_size(own: Mapping[str, Any], name: str) -> int | None:
+    """The bytes of a size among gnndrive's own arguments; None: it is not given."""
+    return None if own[name] is None else parse_size(own[name], name)
+
+
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:
     """Refuse gnndrive's own arguments for data in memory, and a path in the place of data.
 

@@ -16,11 +16,10 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import local_ranks
-from gnndrive.common.memory import size_or_none
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.loader.arguments import STAGE_COUNTS
+from gnndrive.loader.arguments import STAGE_COUNTS, given_size
 from gnndrive.loader.drawing import Drawing, batches_text, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.megabatches import Megabatches
@@ -315,9 +314,9 @@ class Assembly:
             needs_indices=None if subgraphs is None else subgraphs.needs_indices,
             graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
             candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
-            memory=size_or_none(own["memory"], "memory"),
-            buffer=size_or_none(own["buffer"], "buffer"),
-            device_memory=size_or_none(own["device_memory"], "device_memory"),
+            memory=given_size(own, "memory"),
+            buffer=given_size(own, "buffer"),
+            device_memory=given_size(own, "device_memory"),
             neighbour_cache=own["neighbour_cache"],
             topologies=topologies,
             topology_asked=asked,
