@@ -11,7 +11,8 @@ hold them may stand behind it in the admission queue: a chunk that is not admitt
 which it joins is given up until slots were released (rule 16). The rows of a younger window are
 leased only when the older one holds all of its rows; an oldest window that cannot hold all of them
 gives them back, because its batches need those slots to load what is missing (rule 17). The plan
-counts slots for two windows, so that neither happens unless slots are lost.
+counts slots for two windows, so that neither happens unless a row cannot be read: the slots of such
+rows are of no use to the batches that need them, so their window counts as one that lacks slots.
 
 When not to use it: for schedules whose windows need nothing in memory.
 """
@@ -19,14 +20,13 @@ When not to use it: for schedules whose windows need nothing in memory.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol, runtime_checkable
 
-from gnndrive.common.errors import ClosedError, ReadError
+from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.records import Int64Array, Seeds
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.leases import BatchLease
@@ -87,12 +87,14 @@ class _Held:
         leases: the other chunks, each with its lease.
         left: how many batches of the window are not released.
         growing: whether the keeper is leasing chunks of it now.
+        failed: whether a row could not be read.
     """
 
     missing: deque[Rows]
     leases: list[tuple[Rows, BatchLease]] = field(default_factory=list)
     left: int = 0
     growing: bool = False
+    failed: bool = False
 
     def release(self) -> None:
         """Release all leases for good; if the keeper is leasing more, it does so afterwards."""
@@ -224,30 +226,37 @@ class WindowKeeper:
                 return
 
     async def _lease(self, held: _Held) -> bool:
-        """Lease the chunks that are missing; return whether all of them are leased.
-
-        The rows of the last chunks may still be read when this returns. A row that cannot be read
-        is an error of the batches that need it.
-        """
-        reading: deque[BatchLease] = deque()
+        """Lease the chunks that are missing and wait for their rows; return whether all chunks are
+        leased. A row that cannot be read is an error of the batches that need it."""
+        reading, room = deque[BatchLease](), not held.failed
         held.growing = True
         try:
-            while held.missing:
-                lease = self._buffer.lease_now(held.missing[0])
-                if lease is None:
-                    return False
-                held.leases.append((held.missing.popleft(), lease))
-                reading.append(lease)
-                if len(reading) >= READING_MAX:
-                    await _settled(reading.popleft())
-            return True
+            while (held.missing and room) or reading:
+                if held.missing and room and len(reading) < READING_MAX:
+                    lease = self._lease_now(held.missing[0])
+                    if lease is not None:
+                        held.leases.append((held.missing.popleft(), lease))
+                        reading.append(lease)
+                    room = lease is not None
+                elif not await _all_valid(reading.popleft()):
+                    held.failed, room = True, False
+            return room
         finally:
             held.growing = False
             if held is not self._kept and not held.left:
                 held.release()  # its last batch was released meanwhile
 
+    def _lease_now(self, rows: Rows) -> BatchLease | None:
+        try:
+            return self._buffer.lease_now(rows)
+        except ConfigError:  # the buffer, perhaps a second iterator's, has fewer slots than rows
+            return None
 
-async def _settled(lease: BatchLease) -> None:
-    """Wait until each row of a lease is valid or has failed."""
-    with contextlib.suppress(ReadError, ClosedError):
+
+async def _all_valid(lease: BatchLease) -> bool:
+    """Wait until each row of a lease is valid or has failed; return whether all are valid."""
+    try:
         await lease.ready()
+    except (ReadError, ClosedError):
+        return False
+    return True

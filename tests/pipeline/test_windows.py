@@ -93,14 +93,18 @@ def test_a_graph_that_cannot_be_loaded_fails_its_first_batch(rows: TableFile) ->
             run(main())
 
 
-def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(rows: TableFile) -> None:
+@pytest.mark.parametrize("given", [{}, {"few_slots": 40, "in_chunk": 3}, {"in_chunk": 200}])
+def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(
+    rows: TableFile, given: dict[str, Any]
+) -> None:
+    """And no others: they need the slots of rows that the window could not read."""
     bad, faults = set(range(64, 72)), replace(NOISE, eio_offsets=((4096, 4608),))
     delivered_before: set[int] = set()
     for seed in range(8):
 
         async def main(seed: int = seed) -> int:
             delivered, error = await one_epoch(
-                WindowedSimulation(WindowedScenario(rows, faults=faults), seed)
+                WindowedSimulation(WindowedScenario(rows, faults=faults, **given), seed)
             )
             assert not any(set(batch.node.tolist()) & bad for batch in delivered)
             assert (error is None) == (len(delivered) == 20)
