@@ -30,7 +30,7 @@ KINDS = [
 MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
 # PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store, and
 # an argument.
-AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch"}
+AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch", "partitioned"}
 CORE_IMPORTER = "gnndrive.common.ffi"
 
 
