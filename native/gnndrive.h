@@ -1,5 +1,5 @@
 /* gnndrive.h: the C core's interface to Python; more of it is in sampling.h, packing.h and
- * partition.h. The core is mechanism only: what happens per node, per row, per read.
+ * assigning.h. The core is mechanism only: what happens per node, per row, per read.
  *
  * build_ext.py hands these files to cffi without their preprocessor lines, so they are the single
  * source of the declarations: plain C, no macros.
@@ -306,4 +306,5 @@ void gd_ring_get_latency(const gd_ring *ring, gd_latency *out);
 #include "packing.h"
 #include "partition.h"
 #include "sampling.h"
+#include "assigning.h"
 #endif

@@ -1,4 +1,4 @@
-"""`part.npy`: the partition of each node, int32 [nodes], while a folder is made.
+"""`part.npy`: the partition of each node, int32 [nodes], in an unfinished partitioning's folder.
 
 A method may leave `part.npy.NUMBER` before it is done, to go on there after a kill. Each of these
 files exists whole or not at all.

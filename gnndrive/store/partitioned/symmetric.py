@@ -1,0 +1,191 @@
+"""The symmetric lists of a store: of each node its distinct neighbours in both directions.
+
+A partition with few edges across it is found from both directions of every edge, and a store has
+only in-neighbours. The lists are made by a counting sort (native/symmetric.c): one pass over the
+edges counts the entries of each node; then the nodes are taken in ranges whose lists fit in memory,
+with one more pass for each. If all lists fit they stay there, else they are written to a file,
+which is read once in each pass over the graph. The lists are the same whatever the memory.
+
+When not to use it: where in-neighbours suffice; this costs a few passes over the edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.direct_file import whole_pages
+from gnndrive.common.errors import StoreError
+from gnndrive.common.ffi import ffi, lib
+from gnndrive.common.records import TableFile
+from gnndrive.store.format import Progress
+from gnndrive.store.packed.reserving import disk_full, free_bytes
+from gnndrive.store.packed.table_parts import TableParts
+from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require, zeros
+from gnndrive.store.partitioned.edge_stream import PART_BYTES, EdgeStream
+from gnndrive.store.partitioned.long_writer import LongWriter
+from gnndrive.store.reader import Store
+
+COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
+NUMBERS_MOST = (1 << 32) - 1  # of a range; a place in it is 32 bits
+_CHUNK_NUMBERS = 1 << 20
+Numbers = npt.NDArray[Any]
+
+
+class SymmetricLists:
+    """The lists of all nodes, in memory or in a file: of each node its length and its neighbours.
+
+    Attributes:
+        path: their file; None: they are in memory.
+        index_bytes: bytes of a number, 4 or 8.
+        entries: how many neighbours all lists have.
+    """
+
+    def __init__(
+        self, path: Path | None, numbers: Numbers | None, index_bytes: int, nodes: int
+    ) -> None:
+        self.path, self.index_bytes, self._numbers = path, index_bytes, numbers
+        count = 0 if numbers is None else len(numbers)
+        if path is not None:
+            count = path.stat().st_size // index_bytes
+        self._count, self.entries = count, count - nodes
+        self._parts: TableParts | None = None
+
+    def chunks(self) -> Generator[Numbers, None, None]:
+        """Yield all numbers in order; a list may be cut anywhere. Close it if you leave it early.
+
+        Raises:
+            ReadError, StoreError: the file cannot be read.
+        """
+        if self._numbers is not None:
+            for first in range(0, self._count, _CHUNK_NUMBERS):
+                yield self._numbers[first : first + _CHUNK_NUMBERS]
+            return
+        dtype = f"int{8 * self.index_bytes}"
+        if self._parts is None:
+            table = TableFile(str(self.path), 0, self._count, self.index_bytes, dtype, ())
+            self._parts = TableParts(table, PART_BYTES)
+        with closing(self._parts.parts(0, self._count)) as parts:
+            for part in parts:
+                yield part.rows.view(dtype)
+
+
+def symmetric_lists(
+    store: Store, path: Path, memory: int, report: Progress, later: int, in_file: bool = False
+) -> SymmetricLists:
+    """Make the symmetric lists of a homogeneous store, or take those that are there.
+
+    Args:
+        store: the store.
+        path: the file, if the lists do not fit in memory; another call goes on with a file that an
+            earlier one has left.
+        memory: bytes that may be used, see `budget`.
+        report: called as report(phase, done, total).
+        later: bytes that the caller will use beside the lists.
+        in_file: whether to write the file in any case.
+
+    Raises:
+        ConfigError: the memory is too little, or a node has too many edges.
+        StoreError: the store is damaged, or the disk is full.
+        ReadError: the store cannot be read.
+    """
+    width, nodes = store.edges().indices_file.row_bytes, store.num_nodes
+    if path.exists():
+        return SymmetricLists(path, None, width, nodes)
+    making = _Making(store, memory, report)
+    making.count()
+    numbers = making.numbers
+    if not in_file and making.fits(numbers, later):
+        return SymmetricLists(None, making.in_memory(), width, nodes)
+    making.write(path)
+    return SymmetricLists(path, None, width, nodes)
+
+
+class _Making:
+    """The lists while they are made; arguments as for `symmetric_lists`."""
+
+    def __init__(self, store: Store, memory: int, report: Progress) -> None:
+        self._store, self._memory, self._report = store, memory, report
+        self._fixed = FIXED_BYTES + pointer_bytes(store)
+        # the entries of each node, and a bit for each
+        self._own = 4 * store.num_nodes + whole_pages(store.num_nodes // 8 + 1)
+        self._require(0)
+        self._stream = EdgeStream(store)
+        self._width = self._stream.index_bytes
+        self._counts = zeros(store.num_nodes, np.uint32)
+        self._seen = np.zeros(store.num_nodes // 8 + 1, np.uint8)
+
+    def _require(self, longest: int) -> None:
+        least = self._fixed + self._own + longest
+        require(self._memory, least, f"to partition {self._store.num_nodes:,} nodes")
+
+    def count(self) -> None:
+        """Count the entries of each node; `numbers` is then how many numbers the lists have, their
+        duplicates included."""
+        counts, edges = _uint32(self._counts), self._stream.edges
+        self._stream.each(
+            lambda part: int(lib.gd_symmetric_count(part, counts)),
+            lambda done: self._report(COUNT, done, edges),
+        )
+        nodes = self._store.num_nodes
+        longest = int(self._counts.max(initial=0)) + 1
+        self._require(longest * self._width)
+        self.numbers = int(self._counts.sum(dtype=np.int64)) + nodes
+
+    def fits(self, numbers: int, later: int) -> bool:
+        """Whether lists of so many numbers fit in memory, beside `later` bytes of the caller's."""
+        needed = self._fixed + max(self._own, later) + numbers * self._width
+        return numbers <= NUMBERS_MOST and needed <= self._memory
+
+    def in_memory(self) -> Numbers:
+        """The lists of all nodes, in memory."""
+        lists = self._room(self.numbers)
+        self._done, self._total = 0, self._stream.edges
+        return lists[: self._make(0, self._store.num_nodes, lists)]
+
+    def write(self, path: Path) -> None:
+        """Write the lists of all nodes to a file, durably."""
+        nodes, first = self._store.num_nodes, 0
+        most = (self._memory - self._fixed - self._own) // self._width
+        most = min(most, self.numbers, NUMBERS_MOST)
+        if free_bytes(path.parent) < self.numbers * self._width:
+            raise disk_full(path.parent, self.numbers * self._width)
+        counts, ranges = _uint32(self._counts), [0]
+        while ranges[-1] < nodes:
+            ranges.append(int(lib.gd_symmetric_fitting(counts, nodes, ranges[-1], most)))
+            assert ranges[-1] > ranges[-2], "each list fits"
+        self._done, self._total = 0, self._stream.edges * (len(ranges) - 1)
+        lists = self._room(most)
+        with LongWriter(path) as writer:
+            for first, last in pairwise(ranges):
+                writer.append(lists[: self._make(first, last, lists)])
+            writer.finish()
+
+    def _room(self, numbers: int) -> Numbers:
+        return zeros(numbers, f"int{8 * self._width}")
+
+    def _make(self, first: int, last: int, lists: Numbers) -> int:
+        """Make the lists of the nodes [first, last); returns how many numbers they have."""
+        places, into = _uint32(self._counts), ffi.cast("void *", lists.ctypes.data)
+        lib.gd_symmetric_places(places, first, last)
+        self._stream.each(
+            lambda part: int(lib.gd_symmetric_fill(part, first, last, places, into)),
+            lambda done: self._report(LISTS, self._done + done, self._total),
+        )
+        self._done += self._stream.edges
+        seen = ffi.cast("uint8_t *", self._seen.ctypes.data)
+        nodes = self._store.num_nodes
+        found = lib.gd_symmetric_close(places, first, last, nodes, self._width, seen, into)
+        if found < 0:  # the edges were not those that were counted
+            raise StoreError(f"{self._store.path} has changed: partition it again")
+        return int(found)
+
+
+def _uint32(array: npt.NDArray[np.uint32]) -> Any:
+    return ffi.cast("uint32_t *", array.ctypes.data)
