@@ -11,6 +11,7 @@ kill and ends with the same bytes. When not to use it: `gnndrive.partition` is f
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,9 +20,9 @@ import numpy as np
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned import at_random, ldg, part_file
+from gnndrive.store.partitioned import at_random, given, ldg, metis, part_file
 from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require
-from gnndrive.store.partitioned.symmetric import symmetric_lists
+from gnndrive.store.partitioned.symmetric import SymmetricLists, symmetric_lists
 from gnndrive.store.reader import Store
 
 NODES_A_PART = 8192
@@ -64,18 +65,28 @@ def default_parts(store: Store) -> int:
     return max(min(max(parts, PARTS_LEAST), PARTS_MOST, nodes), 1)
 
 
+def choose_method(store: Store, memory: int) -> str:
+    """What the method "auto" stands for: "metis" if pymetis can be imported and METIS fits into
+    `memory` bytes even if no edge is there in both directions, else "ldg"."""
+    fits = metis.memory_of(2 * store.num_edges) <= memory
+    return "metis" if fits and metis.is_there() else "ldg"
+
+
 def assign(
-    store: Store, settings: Settings, folder: Path, memory: int, report: Progress
-) -> np.memmap[Any, np.dtype[np.int32]] | Int32Array:
+    store: Store, settings: Settings, folder: Path, memory: int, report: Progress,
+    partitions: Any = None,
+) -> np.memmap[Any, np.dtype[np.int32]] | Int32Array:  # fmt: skip
     """Find the partition of each node of a homogeneous store, or go on after a kill.
 
     Args:
         store: the store.
-        settings: how, and how many partitions.
+        settings: how, and how many partitions. With the method "auto" the result depends on the
+            memory, too.
         folder: an existing folder for `part.npy` and what is needed until it is complete; for one
             store and one `settings`, and one process at a time.
         memory: bytes that may be used, see `budget`.
         report: called as report(phase, done, total).
+        partitions: with the method "file", the partition of each node, see `given.given_parts`.
 
     Returns:
         The partition of each node, int32 [nodes], mapped from `part.npy`, which is durable.
@@ -87,35 +98,66 @@ def assign(
     """
     path = folder / part_file.NAME
     if not path.exists():
-        _check(store, settings, memory)
+        method = settings.method
+        if method == "auto":
+            method = choose_method(store, memory)
+        work = _Work(store, settings, folder, memory, report, partitions)
+        _check(work, method)
         with store.unchanged():
-            _METHODS[settings.method](store, settings, folder, memory, report)
-    part_file.remove_passes(folder)
-    part_file.remove(folder / LISTS)
+            _METHODS[method](work)
+    part_file.remove_beginning(folder, f"{part_file.NAME}.", LISTS, metis.OUT)
     return part_file.map_part(path, store.num_nodes)
 
 
-def _check(store: Store, settings: Settings, memory: int) -> None:
-    nodes, parts = store.num_nodes, settings.parts
-    if settings.method not in _METHODS:
-        raise ConfigError(f"method={settings.method!r}: give one of {', '.join(_METHODS)}")
-    if not 1 <= parts <= max(nodes, 1):
-        raise ConfigError(
-            f"parts={parts}: give a number from 1 to {nodes}, the number of nodes in {store.path}"
-        )
-    if settings.train_first and settings.method != "random":
-        raise ConfigError(
-            f"train_first is for method='random', and method={settings.method!r} puts each node "
-            "beside its neighbours: leave one of them out"
-        )
-    least = FIXED_BYTES + pointer_bytes(store) + _LEAST[settings.method](nodes, parts)
-    require(memory, least, f"to partition {nodes:,} nodes with method={settings.method!r}")
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The arguments of `assign`."""
+
+    store: Store
+    settings: Settings
+    folder: Path
+    memory: int
+    report: Progress
+    partitions: Any
+
+    @property
+    def nodes(self) -> int:
+        return self.store.num_nodes
+
+    @property
+    def parts(self) -> int:
+        return self.settings.parts
+
+    def finish(self, part: Int32Array) -> None:
+        """Write the partition of each node."""
+        part_file.write_part(self.folder / part_file.NAME, part)
 
 
-def _random(store: Store, settings: Settings, folder: Path, memory: int, report: Progress) -> None:
-    first = _training_nodes(store) if settings.train_first else None
-    part = at_random.assign_random(store.num_nodes, settings.parts, settings.seed, report, first)
-    part_file.write_part(folder / part_file.NAME, part)
+def _check(work: _Work, method: str) -> None:
+    nodes, parts = work.nodes, work.parts
+    if method not in _METHODS:
+        raise ConfigError(f"method={method!r}: give one of auto, {', '.join(_METHODS)}")
+    if parts < 1 or (parts > max(nodes, 1) and method != "file"):
+        raise ConfigError(
+            f"parts={parts}: give a number from 1 to {nodes}, the number of nodes in "
+            f"{work.store.path}"
+        )
+    if work.settings.train_first and method != "random":
+        raise ConfigError(
+            f"train_first is for method='random', and method={method!r} decides alone where a node "
+            "goes: leave one of them out"
+        )
+    own = {"random": at_random.memory_of(nodes), "file": given.memory_of(nodes)}.get(
+        method, ldg.memory_of(nodes, parts) + pointer_bytes(work.store)
+    )
+    least = FIXED_BYTES + own
+    require(work.memory, least, f"to partition {nodes:,} nodes with method={method!r}")
+
+
+def _random(work: _Work) -> None:
+    first = _training_nodes(work.store) if work.settings.train_first else None
+    seed = work.settings.seed
+    work.finish(at_random.assign_random(work.nodes, work.parts, seed, work.report, first))
 
 
 def _training_nodes(store: Store) -> Int64Array:
@@ -129,11 +171,30 @@ def _training_nodes(store: Store) -> Int64Array:
     return found
 
 
-def _ldg(store: Store, settings: Settings, folder: Path, memory: int, report: Progress) -> None:
-    later = ldg.memory_of(store.num_nodes, settings.parts)
-    lists = symmetric_lists(store, folder / LISTS, memory, report, later)
-    ldg.assign_ldg(lists, folder, store.num_nodes, settings.parts, report)
+def _lists(work: _Work, in_file: bool = False) -> SymmetricLists:
+    later = ldg.memory_of(work.nodes, work.parts)
+    return symmetric_lists(
+        work.store, work.folder / LISTS, work.memory, work.report, later, in_file
+    )
 
 
-_METHODS = {"random": _random, "ldg": _ldg}
-_LEAST = {"random": lambda nodes, _: at_random.memory_of(nodes), "ldg": ldg.memory_of}
+def _ldg(work: _Work) -> None:
+    ldg.assign_ldg(_lists(work), work.folder, work.nodes, work.parts, work.report)
+
+
+def _metis(work: _Work) -> None:
+    metis.check_there()
+    lists, seed = _lists(work, in_file=True), work.settings.seed
+    part = metis.assign_metis(
+        lists, work.folder, work.nodes, work.parts, seed, work.memory, work.report
+    )
+    work.finish(part)
+
+
+def _file(work: _Work) -> None:
+    if work.partitions is None:
+        raise ConfigError("method='file' needs the partition of each node: give a file or an array")
+    work.finish(given.given_parts(work.partitions, work.nodes, work.parts)[0])
+
+
+_METHODS = {"metis": _metis, "ldg": _ldg, "random": _random, "file": _file}

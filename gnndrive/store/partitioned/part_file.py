@@ -69,14 +69,14 @@ def remove(path: Path) -> None:
         raise write_failure(path, error) from error
 
 
-def remove_passes(folder: Path) -> None:
-    """Remove all `part.npy.NUMBER`.
+def remove_beginning(folder: Path, *names: str) -> None:
+    """Remove all files whose names begin with one of `names`.
 
     Raises:
         StoreError: one cannot be removed.
     """
     for path in list(folder.iterdir()):
-        if _PASS.fullmatch(path.name):
+        if path.name.startswith(names):
             remove(path)
 
 
