@@ -11,6 +11,7 @@ kill and ends with the same bytes. When not to use it: `gnndrive.partition` is f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +21,8 @@ import numpy as np
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned import at_random, given, ldg, metis, part_file
+from gnndrive.store.partitioned import at_random, given, ldg, metis, part_file, symmetric
 from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require
-from gnndrive.store.partitioned.symmetric import SymmetricLists, symmetric_lists
 from gnndrive.store.reader import Store
 
 NODES_A_PART = 8192
@@ -147,10 +147,7 @@ def _check(work: _Work, method: str) -> None:
             f"train_first is for method='random', and method={method!r} decides alone where a node "
             "goes: leave one of them out"
         )
-    own = {"random": at_random.memory_of(nodes), "file": given.memory_of(nodes)}.get(
-        method, ldg.memory_of(nodes, parts) + pointer_bytes(work.store)
-    )
-    least = FIXED_BYTES + own
+    least = FIXED_BYTES + _LEAST[method](work.store, parts)
     require(work.memory, least, f"to partition {nodes:,} nodes with method={method!r}")
 
 
@@ -171,9 +168,9 @@ def _training_nodes(store: Store) -> Int64Array:
     return found
 
 
-def _lists(work: _Work, in_file: bool = False) -> SymmetricLists:
+def _lists(work: _Work, in_file: bool = False) -> symmetric.SymmetricLists:
     later = ldg.memory_of(work.nodes, work.parts)
-    return symmetric_lists(
+    return symmetric.symmetric_lists(
         work.store, work.folder / LISTS, work.memory, work.report, later, in_file
     )
 
@@ -197,4 +194,15 @@ def _file(work: _Work) -> None:
     work.finish(given.given_parts(work.partitions, work.nodes, work.parts)[0])
 
 
+def _least_in_lists(store: Store, parts: int) -> int:
+    nodes = store.num_nodes
+    return pointer_bytes(store) + max(symmetric.memory_of(nodes), ldg.memory_of(nodes, parts))
+
+
 _METHODS = {"metis": _metis, "ldg": _ldg, "random": _random, "file": _file}
+_LEAST: dict[str, Callable[[Store, int], int]] = {
+    "metis": _least_in_lists,
+    "ldg": _least_in_lists,
+    "random": lambda store, _: at_random.memory_of(store.num_nodes),
+    "file": lambda store, _: given.memory_of(store.num_nodes),
+}

@@ -76,6 +76,11 @@ class SymmetricLists:
                 yield part.rows.view(dtype)
 
 
+def memory_of(nodes: int) -> int:
+    """Bytes that making the lists takes beside the index pointers, the buffers and the lists."""
+    return 4 * nodes + whole_pages(nodes // 8 + 1)  # the entries of each node, and a bit for each
+
+
 def symmetric_lists(
     store: Store, path: Path, memory: int, report: Progress, later: int, in_file: bool = False
 ) -> SymmetricLists:
@@ -113,8 +118,7 @@ class _Making:
     def __init__(self, store: Store, memory: int, report: Progress) -> None:
         self._store, self._memory, self._report = store, memory, report
         self._fixed = FIXED_BYTES + pointer_bytes(store)
-        # the entries of each node, and a bit for each
-        self._own = 4 * store.num_nodes + whole_pages(store.num_nodes // 8 + 1)
+        self._own = memory_of(store.num_nodes)
         self._require(0)
         self._stream = EdgeStream(store)
         self._width = self._stream.index_bytes
