@@ -29,13 +29,16 @@ int64_t gd_symmetric_fitting(const uint32_t *count, int64_t nodes, int64_t first
  * numbers the lists of these nodes take. */
 int64_t gd_symmetric_places(uint32_t *count, int64_t first, int64_t last);
 /* Append the ends of each edge to each other's lists, if they are in [first_node, last_node), at
- * place[v]++. -ERANGE: a source is not a node. */
+ * place[v]++ of lists[numbers]. -ERANGE: a source is not a node, or the edges are not those that
+ * were counted. */
 int gd_symmetric_fill(gd_edges *edges, int64_t first_node, int64_t last_node, uint32_t *place,
-                      void *lists);
+                      void *lists, int64_t numbers);
 /* Write the lengths, drop duplicates and close the gaps. seen[(nodes + 7) / 8] is zeroed, and is so
- * again afterwards. Returns how many numbers are left; -ERANGE: a neighbour is not a node. */
+ * again afterwards, unless the call fails. Returns how many numbers are left; -ERANGE: the edges
+ * were not those that were counted. */
 int64_t gd_symmetric_close(const uint32_t *place, int64_t first_node, int64_t last_node,
-                           int64_t nodes, int32_t index_bytes, uint8_t *seen, void *lists);
+                           int64_t nodes, int32_t index_bytes, uint8_t *seen, void *lists,
+                           int64_t numbers);
 
 /* ---- ldg.c: linear deterministic greedy partitioning ---- */
 typedef struct gd_ldg gd_ldg;

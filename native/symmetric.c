@@ -52,7 +52,7 @@ int64_t gd_symmetric_places(uint32_t *count, int64_t first, int64_t last) {
 }
 
 static inline int fill(gd_edges *edges, int64_t first, int64_t last, uint32_t *place, void *lists,
-                       int32_t width) {
+                       int64_t numbers, int32_t width) {
     const uint64_t nodes = (uint64_t)edges->csc->nodes, within = (uint64_t)(last - first);
     for (int64_t i = 0; i < edges->count;) {
         const int64_t end = gd_edges_of_target(edges, i), target = edges->target;
@@ -68,25 +68,32 @@ static inline int fill(gd_edges *edges, int64_t first, int64_t last, uint32_t *p
             const int64_t source = gd_number(edges->sources, width, i);
             if ((uint64_t)source >= nodes) return -ERANGE;
             if (source == target) continue;
-            if (target_within) gd_put_number(lists, width, place[target]++, source);
-            if ((uint64_t)(source - first) < within)
+            if (target_within) {
+                if (place[target] >= numbers) return -ERANGE;
+                gd_put_number(lists, width, place[target]++, source);
+            }
+            if ((uint64_t)(source - first) < within) {
+                if (place[source] >= numbers) return -ERANGE;
                 gd_put_number(lists, width, place[source]++, target);
+            }
         }
     }
     return 0;
 }
 
 int gd_symmetric_fill(gd_edges *edges, int64_t first_node, int64_t last_node, uint32_t *place,
-                      void *lists) {
-    return edges->csc->index_bytes == 4 ? fill(edges, first_node, last_node, place, lists, 4)
-                                        : fill(edges, first_node, last_node, place, lists, 8);
+                      void *lists, int64_t numbers) {
+    return edges->csc->index_bytes == 4
+               ? fill(edges, first_node, last_node, place, lists, numbers, 4)
+               : fill(edges, first_node, last_node, place, lists, numbers, 8);
 }
 
 static inline int64_t close_gaps(const uint32_t *place, int64_t first, int64_t last, int64_t nodes,
-                                 uint8_t *seen, void *lists, int32_t width) {
+                                 uint8_t *seen, void *lists, int64_t numbers, int32_t width) {
     int64_t from = 0, to = 0;
     for (int64_t v = first; v < last; v++) {
         const int64_t end = place[v], length_at = to++;
+        if (end <= from || end > numbers) return -ERANGE;
         for (from++; from < end; from++) {
             const int64_t u = gd_number(lists, width, from);
             if ((uint64_t)u >= (uint64_t)nodes) return -ERANGE;
@@ -101,7 +108,9 @@ static inline int64_t close_gaps(const uint32_t *place, int64_t first, int64_t l
 }
 
 int64_t gd_symmetric_close(const uint32_t *place, int64_t first_node, int64_t last_node,
-                           int64_t nodes, int32_t index_bytes, uint8_t *seen, void *lists) {
-    return index_bytes == 4 ? close_gaps(place, first_node, last_node, nodes, seen, lists, 4)
-                            : close_gaps(place, first_node, last_node, nodes, seen, lists, 8);
+                           int64_t nodes, int32_t index_bytes, uint8_t *seen, void *lists,
+                           int64_t numbers) {
+    return index_bytes == 4
+               ? close_gaps(place, first_node, last_node, nodes, seen, lists, numbers, 4)
+               : close_gaps(place, first_node, last_node, nodes, seen, lists, numbers, 8);
 }

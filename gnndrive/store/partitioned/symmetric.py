@@ -35,6 +35,8 @@ from gnndrive.store.reader import Store
 COUNT, LISTS = "neighbours", "symmetric lists"  # phases, for progress
 NUMBERS_MOST = (1 << 32) - 1  # of a range; a place in it is 32 bits
 _CHUNK_NUMBERS = 1 << 20
+# Left for the interpreter and its libraries, which are not counted, where more ranges cost little.
+_SPARE_SHARE, _SPARE_BYTES = 4, 256 << 20
 Numbers = npt.NDArray[Any]
 
 
@@ -106,7 +108,7 @@ def symmetric_lists(
     making = _Making(store, memory, report)
     making.count()
     numbers = making.numbers
-    if not in_file and making.fits(numbers, later):
+    if not in_file and numbers <= making.most(max(making.own, later)):
         return SymmetricLists(None, making.in_memory(), width, nodes)
     making.write(path)
     return SymmetricLists(path, None, width, nodes)
@@ -118,7 +120,7 @@ class _Making:
     def __init__(self, store: Store, memory: int, report: Progress) -> None:
         self._store, self._memory, self._report = store, memory, report
         self._fixed = FIXED_BYTES + pointer_bytes(store)
-        self._own = memory_of(store.num_nodes)
+        self.own = memory_of(store.num_nodes)
         self._require(0)
         self._stream = EdgeStream(store)
         self._width = self._stream.index_bytes
@@ -126,7 +128,7 @@ class _Making:
         self._seen = np.zeros(store.num_nodes // 8 + 1, np.uint8)
 
     def _require(self, longest: int) -> None:
-        least = self._fixed + self._own + longest
+        least = self._fixed + self.own + longest
         require(self._memory, least, f"to partition {self._store.num_nodes:,} nodes")
 
     def count(self) -> None:
@@ -138,14 +140,15 @@ class _Making:
             lambda done: self._report(COUNT, done, edges),
         )
         nodes = self._store.num_nodes
-        longest = int(self._counts.max(initial=0)) + 1
-        self._require(longest * self._width)
+        self._longest = int(self._counts.max(initial=0)) + 1
+        self._require(self._longest * self._width)
         self.numbers = int(self._counts.sum(dtype=np.int64)) + nodes
 
-    def fits(self, numbers: int, later: int) -> bool:
-        """Whether lists of so many numbers fit in memory, beside `later` bytes of the caller's."""
-        needed = self._fixed + max(self._own, later) + numbers * self._width
-        return numbers <= NUMBERS_MOST and needed <= self._memory
+    def most(self, other: int) -> int:
+        """How many numbers may be in memory at a time, beside `other` bytes."""
+        left = self._memory - self._fixed - other
+        comfortable = (left - min(left // _SPARE_SHARE, _SPARE_BYTES)) // self._width
+        return min(max(comfortable, self._longest), NUMBERS_MOST)
 
     def in_memory(self) -> Numbers:
         """The lists of all nodes, in memory."""
@@ -156,8 +159,7 @@ class _Making:
     def write(self, path: Path) -> None:
         """Write the lists of all nodes to a file, durably."""
         nodes, first = self._store.num_nodes, 0
-        most = (self._memory - self._fixed - self._own) // self._width
-        most = min(most, self.numbers, NUMBERS_MOST)
+        most = min(self.most(self.own), self.numbers)
         if free_bytes(path.parent) < self.numbers * self._width:
             raise disk_full(path.parent, self.numbers * self._width)
         counts, ranges = _uint32(self._counts), [0]
@@ -177,15 +179,16 @@ class _Making:
     def _make(self, first: int, last: int, lists: Numbers) -> int:
         """Make the lists of the nodes [first, last); returns how many numbers they have."""
         places, into = _uint32(self._counts), ffi.cast("void *", lists.ctypes.data)
-        lib.gd_symmetric_places(places, first, last)
+        count = int(lib.gd_symmetric_places(places, first, last))
+        assert count <= len(lists)
         self._stream.each(
-            lambda part: int(lib.gd_symmetric_fill(part, first, last, places, into)),
+            lambda part: int(lib.gd_symmetric_fill(part, first, last, places, into, count)),
             lambda done: self._report(LISTS, self._done + done, self._total),
         )
         self._done += self._stream.edges
         seen = ffi.cast("uint8_t *", self._seen.ctypes.data)
-        nodes = self._store.num_nodes
-        found = lib.gd_symmetric_close(places, first, last, nodes, self._width, seen, into)
+        nodes, width = self._store.num_nodes, self._width
+        found = lib.gd_symmetric_close(places, first, last, nodes, width, seen, into, count)
         if found < 0:  # the edges were not those that were counted
             raise StoreError(f"{self._store.path} has changed: partition it again")
         return int(found)

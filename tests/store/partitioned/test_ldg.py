@@ -198,9 +198,10 @@ class Native:
             lists = np.zeros(most, self.dtype)
             into = ffi.cast("void *", lists.ctypes.data)
             for each in self.each():
-                assert lib.gd_symmetric_fill(each, first, last, places, into) == 0
-            bits = pointer(seen)
-            left = lib.gd_symmetric_close(places, first, last, NODES, self.width, bits, into)
+                assert lib.gd_symmetric_fill(each, first, last, places, into, most) == 0
+            left = lib.gd_symmetric_close(
+                places, first, last, NODES, self.width, pointer(seen), into, most
+            )
             assert not seen.any()
             found += lists[:left].tolist()
         return found
@@ -231,6 +232,23 @@ def test_in_c(width: int, cut: int):
             break
     assert first_pass == NODES
     assert part.tolist() == brute_ldg(native.lists, 5)[0]
+
+
+def test_edges_that_were_not_counted_are_refused():
+    native = Native(4, EDGES)
+    counts, seen = np.zeros(NODES, np.uint32), np.zeros(NODES // 8 + 1, np.uint8)
+    places = ffi.cast("uint32_t *", counts.ctypes.data)
+    assert [lib.gd_symmetric_count(each, places) for each in native.each()] == [0]
+    most = lib.gd_symmetric_places(places, 0, NODES)
+    lists = np.zeros(most, np.int32)
+    into = ffi.cast("void *", lists.ctypes.data)
+    assert [lib.gd_symmetric_fill(e, 0, NODES, places, into, most) for e in native.each()] == [0]
+    again = [lib.gd_symmetric_fill(e, 0, NODES, places, into, most) for e in native.each()]
+    assert again == [-34]
+    for wrong in (most + 1, 0):
+        counts[NODES - 1] = wrong
+        arguments = places, 0, NODES, NODES, 4, pointer(seen), into, most
+        assert lib.gd_symmetric_close(*arguments) == -34
 
 
 @pytest.mark.parametrize(
