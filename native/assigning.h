@@ -58,5 +58,5 @@ int64_t gd_ldg_moved(const gd_ldg *l); /* how many nodes are in another partitio
 enum { GD_LEVELS = 256 };
 /* found[0] += the edges whose two ends are in one partition; found[1 + level[source]]++ for each
  * other edge; found[1 + GD_LEVELS]. -ERANGE: a source is not a node. */
-int gd_count_inside(gd_edges *edges, const int32_t *part, const uint8_t *level, int64_t *found);
+int gd_edges_inside(gd_edges *edges, const int32_t *part, const uint8_t *level, int64_t *found);
 #endif

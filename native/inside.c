@@ -25,7 +25,7 @@ static inline int count_inside(gd_edges *edges, const int32_t *part, const uint8
     return 0;
 }
 
-int gd_count_inside(gd_edges *edges, const int32_t *part, const uint8_t *level, int64_t *found) {
+int gd_edges_inside(gd_edges *edges, const int32_t *part, const uint8_t *level, int64_t *found) {
     return edges->csc->index_bytes == 4 ? count_inside(edges, part, level, found, 4)
                                         : count_inside(edges, part, level, found, 8);
 }

@@ -11,6 +11,7 @@ kill and ends with the same bytes. When not to use it: `gnndrive.partition` is f
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ import numpy as np
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array, Int64Array
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned import at_random, given, ldg, metis, part_file, symmetric
+from gnndrive.store.packed.volumes import write_whole
+from gnndrive.store.partitioned import at_random, ldg, metis, part_file, symmetric
 from gnndrive.store.partitioned.budget import FIXED_BYTES, pointer_bytes, require
 from gnndrive.store.reader import Store
 
@@ -29,6 +31,7 @@ NODES_A_PART = 8192
 PARTS_LEAST, PARTS_MOST = 16, 65_536
 PART_BYTES_LEAST = 4 << 20  # of rows of x, so that a partition is a few long reads
 LISTS = "symmetric.lists"
+METHOD = f"{part_file.NAME}.method"
 TRAIN = "train"
 
 
@@ -73,20 +76,19 @@ def choose_method(store: Store, memory: int) -> str:
 
 
 def assign(
-    store: Store, settings: Settings, folder: Path, memory: int, report: Progress,
-    partitions: Any = None,
+    store: Store, settings: Settings, folder: Path, memory: int, report: Progress
 ) -> np.memmap[Any, np.dtype[np.int32]] | Int32Array:  # fmt: skip
     """Find the partition of each node of a homogeneous store, or go on after a kill.
 
     Args:
         store: the store.
         settings: how, and how many partitions. With the method "auto" the result depends on the
-            memory, too.
+            memory of the first call, too (`choose_method`).
         folder: an existing folder for `part.npy` and what is needed until it is complete; for one
-            store and one `settings`, and one process at a time.
+            store and one `settings`, and one process at a time. With the method "file" `part.npy`
+            is there already (`GivenParts.write`).
         memory: bytes that may be used, see `budget`.
         report: called as report(phase, done, total).
-        partitions: with the method "file", the partition of each node, see `given.given_parts`.
 
     Returns:
         The partition of each node, int32 [nodes], mapped from `part.npy`, which is durable.
@@ -98,15 +100,40 @@ def assign(
     """
     path = folder / part_file.NAME
     if not path.exists():
-        method = settings.method
-        if method == "auto":
-            method = choose_method(store, memory)
-        work = _Work(store, settings, folder, memory, report, partitions)
+        work = _Work(store, settings, folder, memory, report)
+        method = _chosen(work) if settings.method == "auto" else settings.method
         _check(work, method)
         with store.unchanged():
             _METHODS[method](work)
     part_file.remove_beginning(folder, f"{part_file.NAME}.", LISTS, metis.OUT)
-    return part_file.map_part(path, store.num_nodes)
+    part = part_file.map_part(path, store.num_nodes)
+    if settings.method == "file":
+        _check_given(part, settings.parts)
+    return part
+
+
+def _chosen(work: _Work) -> str:
+    """The method that "auto" stands for in this folder."""
+    path = work.folder / METHOD
+    if not path.exists():
+        write_whole(path, choose_method(work.store, work.memory).encode())
+    return path.read_text()
+
+
+def _check_given(part: Int32Array, parts: int) -> None:
+    """Check the number of partitions of the user's, and warn of empty ones."""
+    sizes = np.bincount(part, minlength=parts) if len(part) else np.zeros(parts, np.int64)
+    if len(sizes) > parts:
+        raise ConfigError(
+            f"parts={parts}, and a node is in partition {len(sizes) - 1}: give more parts"
+        )
+    empty = parts - int(np.count_nonzero(sizes))
+    if empty:
+        warnings.warn(
+            f"{empty:,} of {parts:,} given partitions are empty: give fewer parts, or number the "
+            "others from 0, if that was not meant",
+            stacklevel=3,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +145,6 @@ class _Work:
     folder: Path
     memory: int
     report: Progress
-    partitions: Any
 
     @property
     def nodes(self) -> int:
@@ -189,9 +215,9 @@ def _metis(work: _Work) -> None:
 
 
 def _file(work: _Work) -> None:
-    if work.partitions is None:
-        raise ConfigError("method='file' needs the partition of each node: give a file or an array")
-    work.finish(given.given_parts(work.partitions, work.nodes, work.parts)[0])
+    raise ConfigError(
+        "method='file' needs the partition of each node: give a file or an array of them"
+    )
 
 
 def _least_in_lists(store: Store, parts: int) -> int:
@@ -204,5 +230,5 @@ _LEAST: dict[str, Callable[[Store, int], int]] = {
     "metis": _least_in_lists,
     "ldg": _least_in_lists,
     "random": lambda store, _: at_random.memory_of(store.num_nodes),
-    "file": lambda store, _: given.memory_of(store.num_nodes),
+    "file": lambda *_: 0,
 }

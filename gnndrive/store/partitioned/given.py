@@ -1,10 +1,14 @@
-"""Partitions that the user has found: numbers in a .npy file, in a text, or in an array."""
+"""`GivenParts`: partitions that the user has found, in a .npy file, in a text or in an array.
+
+When not to use it: for partitions that gnndrive finds (assign.py).
+"""
 
 from __future__ import annotations
 
 import os
-import warnings
+from collections.abc import Iterator
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,71 +16,79 @@ import numpy.typing as npt
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
+from gnndrive.store.format import ArrayInfo, npy_header
+from gnndrive.store.partitioned import part_file
+from gnndrive.store.partitioned.long_writer import LongWriter
 
+PARTS_MAX = 1 << 31
+_METHODS = "auto, metis, ldg, random"  # what a name that is no file may have been meant as
 _NPY = b"\x93NUMPY"
+_STEP = 1 << 20
 
 
-def given_parts(source: Any, nodes: int, parts: int | None = None) -> tuple[Int32Array, int]:
-    """Read and check the partition of each node.
+class GivenParts:
+    """The partition of each node, from the user.
 
     Args:
         source: an array of whole numbers [nodes], or the path of a .npy file of one, or of a text
-            with a number on each line, as METIS's programs write it.
-        nodes: how many nodes there are.
-        parts: how many partitions; None: one more than the largest number.
+            with one number on each line, as METIS's programs write it. A text is read into memory.
+        nodes: how many nodes the store has.
 
-    Returns:
-        The partition of each node, int32 [nodes], and the number of partitions. Empty partitions
-        are allowed; a warning counts them.
+    Attributes:
+        path: the file, or what stands for it in errors.
+        parts: the largest number + 1.
+        digest: the SHA-256 of the numbers, as int32, whatever they came in.
 
     Raises:
-        ConfigError: they are not partitions of so many nodes.
+        ConfigError: these are not partitions of so many nodes.
     """
-    is_path = isinstance(source, str | os.PathLike)
-    name = os.fspath(source) if is_path else "the array of partitions"
-    found = _read(os.fspath(source), nodes) if is_path else np.asarray(source)
-    if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise ConfigError(
-            f"{name} is {found.dtype} of shape {list(found.shape)}: give a whole number for each "
-            f"of {nodes:,} nodes, the number of its partition"
-        )
-    if len(found) != nodes:
-        count = f"more than {nodes:,}" if is_path and len(found) > nodes else f"{len(found):,}"
-        raise ConfigError(
-            f"{name} has {count} numbers and the store has {nodes:,} nodes: give the partition of "
-            "each node, in the order of their ids"
-        )
-    least, most = (int(found.min()), int(found.max())) if nodes else (0, 0)
-    end = min(nodes if parts is None else parts, 1 << 31)
-    if least < 0 or most >= max(end, 1):
-        at = int(np.argmin(found) if least < 0 else np.argmax(found))
-        raise ConfigError(
-            f"{name} puts node {at} into partition {least if least < 0 else most}: number the "
-            f"partitions from 0 to {end - 1}" + ("" if parts is None else ", or give more parts")
-        )
-    parts = most + 1 if parts is None else parts
-    part = np.ascontiguousarray(found, np.int32)
-    empty = parts - int(np.count_nonzero(np.bincount(part, minlength=parts)))
-    if empty:
-        warnings.warn(
-            f"{empty:,} of {parts:,} partitions in {name} are empty; give fewer parts, or number "
-            "those that are not empty from 0, if that was not meant",
-            stacklevel=2,
-        )
-    return part, parts
+
+    def __init__(self, source: Any, nodes: int) -> None:
+        is_path = isinstance(source, str | os.PathLike)
+        self.path = Path(source) if is_path else "the array of partitions"
+        self._numbers = _read(Path(source), nodes) if is_path else np.asarray(source)
+        found = self._numbers
+        if found.ndim != 1 or found.dtype.kind not in "iu" or len(found) != nodes:
+            raise ConfigError(
+                f"{self.path} holds {found.dtype} {list(found.shape)}: give whole numbers "
+                f"[{nodes}], the partition of each node in the order of their ids"
+            )
+        self.parts, digest = 0, sha256()
+        for block in self._blocks():
+            self.parts = max(self.parts, int(block.max()) + 1)
+            digest.update(block.data)
+        self.digest = digest.hexdigest()
+
+    def write(self, folder: Path) -> None:
+        """Write them where `assign` looks for the partitions of an earlier call.
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+            ConfigError: the file has changed.
+        """
+        if (folder / part_file.NAME).exists():
+            return
+        with LongWriter(folder / part_file.NAME) as writer:
+            writer.append(npy_header(ArrayInfo("part", "int32", self._numbers.shape, "")))
+            for block in self._blocks():
+                writer.append(block)
+            writer.finish()
+
+    def _blocks(self) -> Iterator[Int32Array]:
+        for start in range(0, len(self._numbers), _STEP):
+            block = np.asarray(self._numbers[start : start + _STEP])
+            least, most = int(block.min()), int(block.max())
+            if least < 0 or most >= PARTS_MAX - 1:
+                at = start + int(np.argmin(block) if least < 0 else np.argmax(block))
+                raise ConfigError(
+                    f"{self.path} has a number below 0 or above {PARTS_MAX - 2}, "
+                    f"{least if least < 0 else most} of node {at}: give the partition of each "
+                    "node, counted from 0"
+                )
+            yield block.astype("<i4")
 
 
-def memory_of(nodes: int) -> int:
-    """Bytes that `given_parts` uses at most."""
-    return 24 * nodes  # a text is read as int64 into memory that grows
-
-
-def digest(part: Int32Array) -> str:
-    """The SHA-256 of the partitions of all nodes, however they were given: 64 digits."""
-    return sha256(np.ascontiguousarray(part, "<i4").data).hexdigest()
-
-
-def _read(path: str, nodes: int) -> npt.NDArray[Any]:
+def _read(path: Path, nodes: int) -> npt.NDArray[Any]:
     try:
         with open(path, "rb") as file:
             is_npy = file.read(len(_NPY)) == _NPY
@@ -84,8 +96,9 @@ def _read(path: str, nodes: int) -> npt.NDArray[Any]:
             array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
             return array
         return np.loadtxt(path, np.int64, ndmin=1, max_rows=nodes + 1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise ConfigError(
-            f"{path} cannot be read as partitions ({error}): give a .npy file of whole numbers, or "
-            "a text with one number on each line"
-        ) from error
+            f"method={str(path)!r} is neither one of {_METHODS} nor a file of partitions that can "
+            f"be read ({error}): give a .npy file of whole numbers, or a text with one number on "
+            "each line"
+        ) from None

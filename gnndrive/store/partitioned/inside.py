@@ -90,7 +90,7 @@ def share_inside(
     with store.unchanged():
         stream.each(
             lambda each: int(
-                lib.gd_count_inside(each, pointer(held), pointer(level), pointer(found))
+                lib.gd_edges_inside(each, pointer(held), pointer(level), pointer(found))
             ),
             lambda done: report(INSIDE, done, edges),
         )

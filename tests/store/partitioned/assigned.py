@@ -11,6 +11,7 @@ import numpy as np
 
 from gnndrive.store import Store, write_store
 from gnndrive.store.partitioned.assign import assign
+from gnndrive.store.partitioned.given import GivenParts
 
 MEMORY = 1 << 30
 
@@ -86,11 +87,13 @@ def brute_ldg(lists: Sequence[set[int]], parts: int) -> tuple[list[int], int]:
 
 
 def run(
-    store: Store, folder: Path, chosen: Any, memory: int = MEMORY, partitions: Any = None
+    store: Store, folder: Path, chosen: Any, memory: int = MEMORY, given: GivenParts | None = None
 ) -> list[int]:
     """Assign in a new folder, which then holds the result alone."""
     folder.mkdir()
-    part = assign(store, chosen, folder, memory, ignore, partitions)
+    if given is not None:
+        given.write(folder)
+    part = assign(store, chosen, folder, memory, ignore)
     assert [path.name for path in folder.iterdir()] == ["part.npy"]
     assert part.dtype == np.int32
     assert np.array_equal(np.load(folder / "part.npy"), part)

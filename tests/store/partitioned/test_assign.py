@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.store import Store, write_store
 from gnndrive.store.format import ArrayInfo, npy_header
-from gnndrive.store.partitioned import long_writer
+from gnndrive.store.partitioned import given, long_writer, metis
 from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
-from gnndrive.store.partitioned.given import digest, given_parts
+from gnndrive.store.partitioned.given import GivenParts
 from gnndrive.store.partitioned.long_writer import LongWriter
 from tests.store.partitioned.assigned import (
     MEMORY,
@@ -89,46 +90,47 @@ def written(folder: Path, part: Any, form: str) -> Any:
 
 
 @pytest.mark.parametrize("form", ["npy", "text", "array", "list"])
-def test_partitions_from_the_user(store: Store, tmp_path: Path, form: str):
-    part = [node % 5 for node in range(NODES)]
-    source = written(tmp_path, part, form)
-    found, parts = given_parts(source, NODES)
-    assert (found.tolist(), found.dtype, parts) == (part, np.int32, 5)
-    assert digest(found) == digest(np.array(part, np.int32))
-    assert digest(found) != digest(np.zeros(NODES, np.int32))
-    assert run(store, tmp_path / "work", Chosen("file", 5), partitions=source) == part
+def test_partitions_from_the_user(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+):
+    monkeypatch.setattr(given, "_STEP", 300)
+    part = [(node + 1) % 5 for node in range(NODES)]
+    found = GivenParts(written(tmp_path, part, form), NODES)
+    assert found.parts == 5
+    assert found.digest == sha256(np.array(part, np.int32).tobytes()).hexdigest()
+    assert run(store, tmp_path / "work", Chosen("file", 5), given=found) == part
+    with pytest.raises(ConfigError, match="parts=4, and a node is in partition 4: give more parts"):
+        run(store, tmp_path / "fewer", Chosen("file", 4), given=found)
 
 
-def test_empty_partitions_are_counted(tmp_path: Path):
-    with pytest.warns(UserWarning, match="3 of 6 partitions in the array of partitions are empty"):
-        assert given_parts([0, 1, 1, 4], 4, 6)[1] == 6
-    with pytest.warns(UserWarning, match="1 of 3 partitions .* are empty; give fewer parts"):
-        given_parts([0, 2], 3 - 1, 3)
+def test_empty_partitions_are_counted(store: Store, tmp_path: Path):
+    found = GivenParts([4 * (node % 2) for node in range(NODES)], NODES)
+    with pytest.warns(UserWarning, match="4 of 6 given partitions are empty: give fewer parts"):
+        run(store, tmp_path / "work", Chosen("file", 6), given=found)
 
 
 @pytest.mark.parametrize(
-    ("source", "parts", "said"),
+    ("source", "said"),
     [
-        ([0, 1], None, "has 2 numbers and the store has 3 nodes: give the partition of each node"),
-        ([0, 1, -1], None, "puts node 2 into partition -1: number the partitions from 0 to 2"),
-        ([0, 3, 1], None, "puts node 1 into partition 3: number the partitions from 0 to 2"),
-        ([0, 2, 1], 2, "puts node 1 into partition 2: .* from 0 to 1, or give more parts"),
-        ([0.0, 1.0, 2.0], None, r"is float64 of shape \[3\]: give a whole number for each of 3"),
-        ([[0], [1], [2]], None, r"is int64 of shape \[3, 1\]: give a whole number"),
+        ([0, 1], r"the array of partitions holds int64 \[2\]: give whole numbers \[3\], the"),
+        ([0.0, 1.0, 2.0], r"holds float64 \[3\]: give whole numbers"),
+        ([[0], [1], [2]], r"holds int64 \[3, 1\]: give whole numbers"),
+        ([0, 1, -1], "has a number below 0 .*, -1 of node 2: give the partition of each node"),
+        ([0, (1 << 31) - 1, 1], r"or above \d+, 2147483647 of node 1: .* counted from 0"),
     ],
 )
-def test_what_is_no_partition_is_refused(source: Any, parts: int | None, said: str):
+def test_what_is_no_partition_is_refused(source: Any, said: str):
     with pytest.raises(ConfigError, match=said):
-        given_parts(source, 3, parts)
+        GivenParts(source, 3)
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"0\n1\n2\n3\n", "has more than 3 numbers and the store has 3 nodes"),
-        (b"0\n1\ntwo\n", "cannot be read as partitions .*: give a .npy file of whole numbers, or"),
-        (b"\x93NUMPY\x01\x00", "cannot be read as partitions"),
-        (None, "cannot be read as partitions .*No such file"),
+        (b"0\n1\n2\n3\n", r"holds int64 \[4\]: give whole numbers \[3\]"),
+        (b"0\n1\ntwo\n", "nor a file of partitions that can be read .*: give a .npy file of"),
+        (b"\x93NUMPY\x01\x00", "nor a file of partitions that can be read"),
+        (None, "neither one of auto, metis, ldg, random nor .*No such file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, said: str):
@@ -136,7 +138,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"{path}.*{said}"):
-        given_parts(path, 3)
+        GivenParts(path, 3)
 
 
 # ---- settings
@@ -194,6 +196,25 @@ def test_settings_that_cannot_work(
 ):
     with pytest.raises(ConfigError, match=said):
         run(store, tmp_path / "work", chosen, memory)
+
+
+def test_auto_goes_on_with_the_method_that_it_began_with(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Another choice at a later call, because pymetis is gone, changes nothing."""
+    whole = run(store, tmp_path / "whole", Chosen("auto", 8))
+    assert whole == run(store, tmp_path / "metis", Chosen("metis", 8))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(metis, "assign_metis", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            assign(store, Chosen("auto", 8), folder, MEMORY, ignore)
+    monkeypatch.setattr(metis, "is_there", lambda: False)
+    with pytest.raises(ConfigError, match="method='metis' needs pymetis"):
+        assign(store, Chosen("auto", 8), folder, MEMORY, ignore)
+    monkeypatch.undo()
+    assert assign(store, Chosen("auto", 8), folder, MEMORY, ignore).tolist() == whole
 
 
 def test_training_nodes_first_need_a_split(tmp_path: Path):
