@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from gnndrive.store.link_split import open_links, split_links
     from gnndrive.store.packed.unpack import unpack
+    from gnndrive.store.partitioned.partition import partition
     from gnndrive.store.reader import Store, open
     from gnndrive.store.writer import StoreWriter
 
@@ -77,6 +78,7 @@ __all__ = [
     "open_links",
     "open_or_make",
     "pack",
+    "partition",
     "split_links",
     "unpack",
     "write_store",
@@ -100,6 +102,7 @@ _MODULES = {
     ),
     "store.link_split": ("open_links", "split_links"),
     "store.packed.unpack": ("unpack",),
+    "store.partitioned.partition": ("partition",),
     "store.reader": ("Store", "open"),
     "store.writer": ("StoreWriter",),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands `gnndrive demo | import | info | verify | clean | plan | pack | train | infer | …`.
+"""The commands `gnndrive demo | import | info | verify | clean | plan | pack | partition | …`.
 
 A user's mistake or a failing disk gives one line on standard error and exit code 2, a damaged store
 exit code 1 from `verify`, Ctrl-C exit code 130, and a pipe whose reader has ended exit code 141.
@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import typer
 
 from gnndrive.cli import streams
-from gnndrive.cli.commands import bench, imports, packs, plans, stores
+from gnndrive.cli.commands import bench, imports, packs, partitions, plans, stores
 from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import infer as infer_command
@@ -174,7 +174,7 @@ def split_links(
 
 @app.command()
 def info(store: StoreOrPack, json: Json = False) -> None:
-    """Print what a store or a pack holds: counts, arrays, packs, how it was made."""
+    """Print what a store, a pack or a partitioned folder holds: counts, arrays, how it was made."""
     stores.show_info(store, json)
 
 
@@ -182,10 +182,12 @@ def info(store: StoreOrPack, json: Json = False) -> None:
 def verify(
     store: StoreOrPack,
     of: Annotated[
-        Path | None, typer.Option(help="The store of a pack that lies outside of it.")
+        Path | None,
+        typer.Option(help="The store of a pack or partitions outside of it."),
     ] = None,
 ) -> None:
-    """Read a store and its packs, or one pack, and check everything; exit code 1 if damaged."""
+    """Read a store with its packs and partitions, or one of these, and check everything; exit code
+    1 if damaged."""
     try:
         stores.verify(store, of)
     except StoreError as error:
@@ -204,13 +206,14 @@ def clean(
         bool, typer.Option("--dry-run", help="List what would be removed, and remove nothing.")
     ] = False,
 ) -> None:
-    """Remove what imports, inferences and packers left behind when they were killed."""
+    """Remove what imports, inferences, packers and partitioners left when they were killed."""
     clean_command.run(folder, dry_run)
 
 
 app.command()(plans.plan)
 app.command()(packs.pack)
 app.command()(packs.unpack)
+app.command()(partitions.partition)
 app.command()(serve_command.serve)
 
 

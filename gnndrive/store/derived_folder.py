@@ -201,6 +201,8 @@ class DerivedFolder(ABC, Generic[Info]):
             os.rename(self.path, self.target)
             os.unlink(self.target / self.kind.lock)  # the last: before that, it can be taken over
             fsync_folder(self.target.parent)
+            if self._overwrite and self._aside.exists():
+                shutil.rmtree(self._aside)
         except OSError as error:
             raise failure(error, self.target) from error
         return found
@@ -219,19 +221,20 @@ class DerivedFolder(ABC, Generic[Info]):
             elif entry.name not in self.kind.arrays:
                 shutil.rmtree(entry.path)
 
+    @property
+    def _aside(self) -> Path:
+        """Where a layout that is replaced goes; `gnndrive clean` finds it there."""
+        return self.target.with_name(f".{self.target.name}.{12 * '0'}{self.kind.ending}")
+
     def _put_aside(self) -> None:
-        """Remove what is at the target, under a name that `gnndrive clean` finds.
+        """Move what is at the target out of the way; of a link, only the link is removed.
 
         Raises:
             OSError: the operating system's.
         """
-        if not os.path.lexists(self.target):
-            return
         if self.target.is_symlink():
             self.target.unlink()
-            return
-        aside = self.target.with_name(f".{self.target.name}.{12 * '0'}{self.kind.ending}")
-        if aside.exists():  # of an earlier removal that was interrupted
-            shutil.rmtree(aside)
-        os.rename(self.target, aside)
-        shutil.rmtree(aside)
+        elif self.target.exists():
+            if self._aside.exists():  # of an earlier call that was killed
+                shutil.rmtree(self._aside)
+            os.rename(self.target, self._aside)

@@ -1,4 +1,4 @@
-"""`gnndrive clean`: what imports, inferences and packers that were killed have left behind."""
+"""`gnndrive clean`: what killed imports, inferences, packers and partitioners left."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from gnndrive.inference.unfinished import Unfinished, unfinished
 from gnndrive.store.format import STORE_JSON
 from gnndrive.store.packed.format import PACKED
 from gnndrive.store.packed.unfinished import unfinished_packs
+from gnndrive.store.partitioned.folder import unfinished_partitions
+from gnndrive.store.partitioned.format import PARTITIONED
 from gnndrive.store.temporary_folders import Leftover, leftovers
 from gnndrive.store.unfinished_layout import UnfinishedLayout
 
@@ -18,8 +20,9 @@ from gnndrive.store.unfinished_layout import UnfinishedLayout
 def run(folder: Path, dry_run: bool = False) -> None:
     """Remove what killed processes have left in `folder`, and print each with its size.
 
-    That are temporary folders and lock files that no process holds, and unfinished inferences and
-    packs in stores. A store that was being replaced, of which nothing else is left, is put back.
+    That are temporary folders and lock files that no process holds, and unfinished inferences,
+    packs and partitions in stores. A store that was being replaced, of which nothing else is
+    left, is put back.
 
     Raises:
         ConfigError: there is no such folder.
@@ -29,13 +32,13 @@ def run(folder: Path, dry_run: bool = False) -> None:
         folders = leftovers(folder)
         locks = _free_locks(folder, {each.target for each in folders})
         runs = unfinished(folder)
-        packs = _unfinished_packs(folder)
+        layouts = _unfinished_layouts(folder)
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be read ({error.strerror}): give the folder in which the stores lie"
         ) from None
     removed = 0
-    every: list[Leftover | Unfinished | UnfinishedLayout] = [*folders, *runs, *packs]
+    every: list[Leftover | Unfinished | UnfinishedLayout] = [*folders, *runs, *layouts]
     for each in every:
         restored = isinstance(each, Leftover) and each.remedy == "restore"
         text = f"remove {each.path}"
@@ -57,11 +60,14 @@ def run(folder: Path, dry_run: bool = False) -> None:
     print(f"{format_size(removed)}{would} freed" if found else f"nothing to clean in {folder}")
 
 
-def _unfinished_packs(folder: Path) -> list[UnfinishedLayout]:
-    """Unfinished packs that no process makes, in `folder` and in the stores in it."""
-    packed = [each.parent / PACKED for each in sorted(folder.glob(f"*/{STORE_JSON}"))]
-    found = [unfinished_packs(each) for each in (folder, *packed) if each.is_dir()]
-    return [pack for packs in found for pack in packs if not pack.in_use]
+def _unfinished_layouts(folder: Path) -> list[UnfinishedLayout]:
+    """Unfinished packs and partitions that no process makes, in `folder` and the stores in it."""
+    stores = [each.parent for each in sorted(folder.glob(f"*/{STORE_JSON}"))]
+    packed = [folder, *(each / PACKED for each in stores)]
+    partitioned = [each / PARTITIONED for each in stores]
+    found = [unfinished_packs(each) for each in packed if each.is_dir()]
+    found += [unfinished_partitions(each) for each in partitioned if each.is_dir()]
+    return [layout for layouts in found for layout in layouts if not layout.in_use]
 
 
 def _free_locks(folder: Path, targets: set[Path]) -> list[Path]:

@@ -13,7 +13,8 @@ from gnndrive.store.importers.splits import RandomSplit, SplitSpec
 
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="A store's folder.")]
 StoreOrPack = Annotated[
-    Path, typer.Argument(metavar="STORE", help="A store's folder, or a pack's.")
+    Path,
+    typer.Argument(metavar="STORE", help="A store's folder, or that of a pack or of partitions."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, nothing else.")]
 Fanout = Annotated[str, typer.Option(help="Neighbours to sample for a node in each hop; -1: all.")]

@@ -17,6 +17,14 @@ from gnndrive.cli.commands.pack_text import (
     verify_one,
     verify_packs,
 )
+from gnndrive.cli.commands.partition_text import (
+    is_partition,
+    partition_dicts,
+    partition_lines,
+    show_partition,
+    verify_one_partition,
+    verify_partitions,
+)
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.measure.text import costs
 from gnndrive.common.memory import format_size
@@ -59,13 +67,16 @@ def split(path: Path, out: Path | None, **given: Any) -> None:
 
 
 def show_info(path: Path, as_json: bool) -> None:
-    """Print what a store or a pack holds.
+    """Print what a store, a pack or a partitioned folder holds.
 
     Raises:
         StoreError: it cannot be opened.
     """
     if is_pack(path):
         show_pack(path, as_json)
+        return
+    if is_partition(path):
+        show_partition(path, as_json)
         return
     store = open_store(path)
     if not as_json:
@@ -92,29 +103,35 @@ def show_info(path: Path, as_json: bool) -> None:
         "disk": None if cost is None else asdict(cost),
         "gap_bytes": gap_bytes(cost, SWEEP_BLOCK_BYTES),
         "packs": pack_dicts(store),
+        "partitioned": partition_dicts(store),
     }
     print(json.dumps(content, indent=2))
 
 
 def verify(path: Path, of: Path | None = None) -> None:
-    """Read and check a whole store with its packs, or one pack, and show progress.
+    """Read and check a whole store with its packs and partitioned folders, or one of these, and
+    show progress.
 
     Args:
-        path: the folder of a store or of a pack.
-        of: the store of a pack; None: the one in which it lies.
+        path: the folder of a store, of a pack or of partitions.
+        of: the store of a pack or of partitions; None: the one in which it lies.
 
     Raises:
-        ConfigError: the store of a pack is not known.
+        ConfigError: the store of a pack or of partitions is not known.
         StoreError: something is damaged; the message names the first damage found.
     """
     if is_pack(path):
         verify_one(path, store_of(path, of))
+        return
+    if is_partition(path):
+        verify_one_partition(path, store_of(path, of))
         return
     store = open_store(path)
     with Bars() as bars:
         store.verify(bars)
     print(f"{store.path}: sound, {format_size(store.info.nbytes)} read")
     verify_packs(store)
+    verify_partitions(store)
 
 
 def info_text(store: Store) -> str:
@@ -135,7 +152,7 @@ def info_text(store: Store) -> str:
     wide = max(map(len, head))
     lines += [f"  {name:<{wide}} : {value}" for name, value in head.items()]
     lines += [f"  {array.name:<{width}}  {_array(array)}" for array in arrays]
-    lines += [f"  {line}" for line in pack_lines(store)]
+    lines += [f"  {line}" for line in (*pack_lines(store), *partition_lines(store))]
     return "\n".join(lines)
 
 

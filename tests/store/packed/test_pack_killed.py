@@ -7,26 +7,19 @@ import os
 import random
 import re
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import gnndrive
 from gnndrive import NeighborLoader
-from gnndrive.common.errors import StoreError
 from gnndrive.store.packed import outputs, row_writer
+from tests.store.kills import counting, fails_at, killed_at
 from tests.store.packed.graphs import files_of, make_graph
 from tests.store.packed.packs import OpenedPack, drawn, pack_loader
 
 Small = Callable[..., None]
-CALLS = (
-    "write", "pwrite", "posix_fallocate", "ftruncate", "rename", "replace", "fsync", "unlink",
-    "mkdir",
-)  # fmt: skip
-"""Calls of the operating system that change the disk."""
 
 
 class Work:
@@ -92,20 +85,6 @@ class Work:
         assert os.listdir(self.target.parent) == [self.target.name]
 
 
-def counting(setattr: Callable[..., object], before: Callable[[], object]) -> None:
-    """Have `before` called before each of `CALLS`."""
-
-    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **given: Any) -> Any:
-            before()
-            return function(*arguments, **given)
-
-        return call
-
-    for name in CALLS:
-        setattr(os, name, wrapped(getattr(os, name)))
-
-
 @pytest.fixture
 def work(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch) -> Work:
     small(20_000, slice_rows=100)
@@ -117,32 +96,13 @@ def work(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch) -> Work:
     return made
 
 
-def killed_at(work: Work, at: int) -> bool:
-    """Pack in a child that kills itself before call `at`; returns whether it came so far."""
-    child = os.fork()
-    if not child:
-        left = [at]
-
-        def kill() -> None:
-            left[0] -= 1
-            if left[0] <= 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            counting(setattr, kill)
-            work.run()
-        finally:
-            os._exit(0)
-    return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-
-
 def check_kills(work: Work, seed: int, runs: int) -> int:
     """Kill packers at seeded moments, then end the pack; returns the number of kills."""
     draw, kills = random.Random(seed), 0
     for _ in range(runs):
         work.clear()
         at = work.moment(draw)
-        while killed_at(work, at):
+        while killed_at(work.run, at):
             kills += 1
             assert not work.target.exists() or files_of(work.target).keys() >= work.files.keys()
             if draw.random() < 0.5:
@@ -170,7 +130,7 @@ def test_a_failing_disk_at_each_phase(
     for _ in range(24):
         at = work.moment(draw)
         work.clear()
-        raised = fails_at(work, monkeypatch, at, OSError(number, "simulated"))
+        raised = fails_at(work.run, monkeypatch, at, OSError(number, "simulated"))
         if raised is not None:
             assert re.search("the disk|free some space", str(raised))
             assert not work.target.exists()
@@ -179,24 +139,3 @@ def test_a_failing_disk_at_each_phase(
             work.resume()
         assert files_of(work.target) == work.files
     assert failed >= 20
-
-
-def fails_at(
-    work: Work, monkeypatch: pytest.MonkeyPatch, at: int, error: OSError
-) -> StoreError | None:
-    """Pack with an error of one call; returns what was raised."""
-    left = at
-
-    def fail() -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise error
-
-    with monkeypatch.context() as patch:
-        counting(patch.setattr, fail)
-        try:
-            work.run()
-        except StoreError as raised:
-            return raised
-    return None

@@ -1,0 +1,70 @@
+"""`gnndrive partition`: divide the nodes of a store, and write rows and lists by partition."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gnndrive.cli.commands.options import Json, StorePath
+from gnndrive.cli.commands.partition_text import kept, partition_dict, sizes, summary
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.report import say
+from gnndrive.common.memory import format_size
+from gnndrive.store.partitioned.format import partitioned_path
+from gnndrive.store.partitioned.partition import partition as partition_store
+from gnndrive.store.partitioned.settings import STATIC_DEFAULT
+from gnndrive.store.reader import open as open_store
+
+
+def partition(
+    store: StorePath,
+    parts: Annotated[
+        int | None, typer.Option(help="Partitions; default: one for 8,192 nodes.")
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|metis|ldg|random|FILE",
+            help="How the partition of each node is found; FILE: .npy of whole numbers.",
+        ),
+    ] = "auto",
+    memory: Annotated[
+        str | None, typer.Option(help="Memory for partitioning, such as 1GB; default: 1GiB.")
+    ] = None,
+    static: Annotated[
+        float, typer.Option(help="Share of the nodes whose lists may be held in memory.")
+    ] = STATIC_DEFAULT,
+    train_first: Annotated[
+        bool, typer.Option("--train-first", help="Training nodes fill the first partitions.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
+    name: Annotated[str, typer.Option(help="Name of the folder in STORE/partitioned.")] = "default",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a folder of that name.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Divide a store's nodes into partitions, for loading by windows; goes on if interrupted."""
+    opened, console = open_store(store), Console(stderr=True)
+    path, began = partitioned_path(opened, name), time.monotonic()
+    try:
+        with Bars(console) as bars:
+            info = partition_store(
+                opened, parts, method, memory, static, train_first, seed, name, overwrite, bars
+            )
+    except KeyboardInterrupt:
+        say(console, "what was done is kept: the same command goes on where it stopped")
+        raise
+    seconds = time.monotonic() - began
+    if as_json:
+        content = {"path": str(path), **partition_dict(info), "arrays": sizes(info)}
+        print(json.dumps(content | {"seconds": seconds}, indent=2))
+        return
+    lines = {**kept(info), "time": f"{seconds:.0f} s", "size": format_size(info.nbytes)}
+    width = max(map(len, lines))
+    print(f"{path}: {summary(info)}")
+    print("\n".join(f"  {what:<{width}} : {text}" for what, text in lines.items()))

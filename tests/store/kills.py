@@ -1,0 +1,72 @@
+"""Ends of a process, and failures of its disk, at any call that changes the disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnndrive.common.errors import StoreError
+
+CALLS = (
+    "write", "pwrite", "posix_fallocate", "ftruncate", "rename", "replace", "fsync", "unlink",
+    "mkdir",
+)  # fmt: skip
+"""Calls of the operating system that change the disk."""
+
+
+def counting(setattr: Callable[..., object], before: Callable[[], object]) -> None:
+    """Have `before` called before each of `CALLS`."""
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **given: Any) -> Any:
+            before()
+            return function(*arguments, **given)
+
+        return call
+
+    for name in CALLS:
+        setattr(os, name, wrapped(getattr(os, name)))
+
+
+def killed_at(run: Callable[[], object], at: int) -> bool:
+    """Run something in a child that kills itself before call `at`; returns whether it did."""
+    child = os.fork()
+    if not child:
+        left = [at]
+
+        def kill() -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            counting(setattr, kill)
+            run()
+        finally:
+            os._exit(0)
+    return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+def fails_at(
+    run: Callable[[], object], monkeypatch: pytest.MonkeyPatch, at: int, error: OSError
+) -> StoreError | None:
+    """Run something with an error of call `at`; returns what was raised."""
+    left = at
+
+    def fail() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise error
+
+    with monkeypatch.context() as patch:
+        counting(patch.setattr, fail)
+        try:
+            run()
+        except StoreError as raised:
+            return raised
+    return None
