@@ -193,6 +193,7 @@ class DerivedFolder(ABC, Generic[Info]):
         """
         write_whole(self.path / self.kind.json, self._dump(info))
         found = self._read()  # a layout that could not be read is never renamed
+        self._refuse_finished()  # with other settings, another maker may have been faster
         try:
             self._remove_leftovers()
             fsync_folder(self.path)
