@@ -7,12 +7,14 @@ rows and lists then lie twice on disk.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import available_memory, parse_size
 from gnndrive.store.format import Progress
-from gnndrive.store.partitioned.assign import assign, default_parts
+from gnndrive.store.partitioned.assign import assign, choose_method, default_parts
 from gnndrive.store.partitioned.folder import PartitioningFolder
 from gnndrive.store.partitioned.format import PartitionInfo, partitioned_path
 from gnndrive.store.partitioned.given import GivenParts
@@ -44,8 +46,10 @@ def partition(
         store: a homogeneous store with x, or its path.
         parts: the number of partitions. None: one for each 8,192 nodes, or as many as the largest
             number in the file says.
-        method: how the partition of each node is found: "auto", "metis", "ldg" or "random"; or the
-            path of an .npy file of whole numbers [num_nodes], the partition of each node.
+        method: how the partition of each node is found: "metis", "ldg" or "random"; "auto": metis
+            if pymetis is there and the memory is enough, else ldg; or the partition of each node:
+            an array of whole numbers [num_nodes], or the path of an .npy file of one, or of a text
+            with a number on each line.
         memory: the memory that this may use. None: a gibibyte, or half of the available memory if
             that is less.
         static: the share of the nodes whose lists are copied to be held in memory, those with the
@@ -81,6 +85,7 @@ def partition(
     room = min(MEMORY_DEFAULT, available_memory() // 2)
     room = room if memory is None else parse_size(memory, "memory")
     target = partitioned_path(opened, name)
+    settings = _with_method(opened, target, settings, room)
     with PartitioningFolder(opened, target, settings, overwrite) as folder, opened.unchanged():
         if folder.finished is not None:
             return folder.finished
@@ -90,6 +95,20 @@ def partition(
             opened, lambda: assign(opened, settings, folder.path, room, told), settings, folder,
             room, told,
         )  # fmt: skip
+
+
+def _with_method(
+    store: Store, target: Path, settings: PartitionSettings, memory: int
+) -> PartitionSettings:
+    """The settings with the method that "auto" stands for: that of an unfinished folder, because
+    another amount of memory must not begin anew; else the one that fits."""
+    if settings.method != "auto":
+        return settings
+    for method in ("metis", "ldg"):
+        chosen = replace(settings, method=method)
+        if PartitioningFolder(store, target, chosen).path.exists():
+            return chosen
+    return replace(settings, method=choose_method(store, memory))
 
 
 def _check_store(store: Store) -> None:

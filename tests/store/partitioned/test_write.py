@@ -16,7 +16,7 @@ from gnndrive.store.partitioned import renumbering
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.store.reader import Store
 from tests.store.partitioned.made import make_folder, make_store
-from tests.store.partitioned.written import content, write_folder
+from tests.store.partitioned.written import MEMORY, content, write_folder
 
 NODES = 200
 DRAW = np.random.default_rng(7)
@@ -189,3 +189,27 @@ def test_a_node_id_out_of_range_is_named(tmp_path: Path):
     for static in (0.0, 0.04):
         with pytest.raises(StoreError, match=r"indices.npy has an id of no node: .*verify"):
             partition(store, 4, "random", static=static)
+
+
+# ---- which method auto stands for
+
+
+def test_auto_says_what_it_chose_and_goes_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = make_store(tmp_path / "graph.gnn")
+    module = "gnndrive.store.partitioned.partition"
+    monkeypatch.setattr(f"{module}.choose_method", lambda *_: "ldg")
+    assert partition(store, 4, memory=MEMORY).settings.method == "ldg"
+
+    def stop(what: str, *_: int) -> None:
+        if what == "out-edges":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        partition(store, 4, memory=MEMORY, name="b", progress=stop)
+    monkeypatch.setattr(f"{module}.choose_method", lambda *_: "metis")
+    phases: list[str] = []
+    info = partition(store, 4, memory=MEMORY, name="b", progress=lambda *t: phases.append(t[0]))
+    assert info.settings.method == "ldg"
+    assert phases[0] == "out-edges"
