@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parent
 NATIVE = ROOT / "native"
 ABI3_VERSION = "0x030B0000"  # built on 3.11, loads on 3.12 and later
 SOURCES = sorted(path.name for path in NATIVE.glob("*.c"))
-INTERFACE = ["gnndrive.h", "sampling.h", "packing.h", "assigning.h"]  # what Python may call
+INTERFACE = [  # what Python may call
+    "gnndrive.h", "sampling.h", "packing.h", "assigning.h", "partition.h",
+]  # fmt: skip
 COMPILE_ARGS = [
     "-O3", "-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread",
     "-UNDEBUG",  # Python's own flags switch asserts off; the core's are cheap and stay on

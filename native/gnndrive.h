@@ -1,5 +1,6 @@
-/* gnndrive.h: the C core's interface to Python; more of it is in sampling.h, packing.h and
- * assigning.h. The core is mechanism only: what happens per node, per row, per read.
+/* gnndrive.h: the C core's interface to Python; more of it is in sampling.h, packing.h,
+ * assigning.h and partition.h. The core is mechanism only: what happens per node, per row, per
+ * read.
  *
  * build_ext.py hands these files to cffi without their preprocessor lines, so they are the single
  * source of the declarations: plain C, no macros.

@@ -36,19 +36,6 @@ int gd_partition_order(const int32_t *part, int64_t n, int64_t first, int64_t pa
     return 0;
 }
 
-int gd_count_ids(gd_numbers ids, int64_t n, int64_t nodes, uint32_t *count) {
-    for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) {
-            const int64_t soon = number(ids, i + AHEAD);
-            if (!outside(soon, nodes)) __builtin_prefetch(&count[soon], 1);
-        }
-        const int64_t id = number(ids, i);
-        if (outside(id, nodes)) return -ERANGE;
-        count[id] += count[id] < UINT32_MAX;
-    }
-    return 0;
-}
-
 int64_t gd_static_starts(gd_numbers order, int64_t n, gd_numbers pointers, gd_numbers place,
                          int64_t nodes, int64_t statics, int64_t at, int64_t *starts) {
     for (int64_t i = 0; i < n; i++) {

@@ -22,8 +22,6 @@ int gd_partition_count(const int32_t *part, int64_t n, int64_t parts, gd_numbers
  * says where each partition ends in order[]. -ERANGE: no partition, or it has more nodes. */
 int gd_partition_order(const int32_t *part, int64_t n, int64_t first, int64_t parts,
                        const int64_t *end, int64_t *cursor, void *order, int32_t wide);
-/* count[ids.at[i]]++ for i < n, up to UINT32_MAX. -ERANGE: an id is not in [0, nodes). */
-int gd_count_ids(gd_numbers ids, int64_t n, int64_t nodes, uint32_t *count);
 /* starts[place[v]] = where the list of v begins, for each v of order[n] with a place below
  * `statics`, if the lists of order[] lie one after another from `at`. Returns where they end;
  * -ERANGE: an id is not in [0, nodes), or a place not in [0, nodes + statics). */

@@ -386,11 +386,8 @@ class FeatureBuffer:
             await table.tier.aclose()
 
     async def aclose(self) -> None:
-        """Free what the tiers hold, and the slots' memory. Only after `drain` (rule 13).
-
-        Raises:
-            RuntimeError: reads are still under way.
-        """
+        """Free what the tiers hold, and the slots' memory. Only after `drain` (rule 13), else a
+        RuntimeError."""
         if self._fetches:
             raise RuntimeError("drain the feature buffer before closing it")
         await self.close_tiers()  # which copy rows into the slots

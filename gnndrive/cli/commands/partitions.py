@@ -29,7 +29,7 @@ def partition(
         str,
         typer.Option(
             metavar="auto|metis|ldg|random|FILE",
-            help="How the partition of each node is found; FILE: .npy of whole numbers.",
+            help="How the partition of each node is found; FILE: .npy or text.",
         ),
     ] = "auto",
     memory: Annotated[

@@ -29,7 +29,7 @@ MEMORY_DEFAULT = 1 << 30
 def partition(
     store: Store | str | os.PathLike[str],
     parts: int | None = None,
-    method: str | os.PathLike[str] = "auto",
+    method: Any = "auto",
     memory: str | int | None = None,
     static: float = STATIC_DEFAULT,
     train_first: bool = False,
@@ -58,8 +58,7 @@ def partition(
         seed: the seed of random choices.
         name: the name of the folder in STORE/partitioned/.
         overwrite: replace a folder of that name.
-        progress: called as progress(phase, done, total); write.py lists the phases that follow
-            those of the method.
+        progress: called as progress(phase, done, total); see write.py.
 
     Returns:
         The content of its partition.json.
@@ -73,12 +72,13 @@ def partition(
     opened = store if isinstance(store, Store) else open_store(store)
     told = progress or (lambda *_: None)
     _check_store(opened)
-    given = None if method in METHODS[:-1] else GivenParts(Path(method), opened.num_nodes)
+    named = isinstance(method, str) and method in METHODS[:-1]
+    given = None if named else GivenParts(method, opened.num_nodes)
     count = parts
     if count is None:
         count = default_parts(opened) if given is None else given.parts
     settings = PartitionSettings(
-        os.fspath(method) if given is None else "file", count, static, train_first, seed,
+        str(method) if given is None else "file", count, static, train_first, seed,
         "" if given is None else given.digest,
     )  # fmt: skip
     _check_parts(opened, settings, given)

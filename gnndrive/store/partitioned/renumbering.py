@@ -126,20 +126,19 @@ def write_static(root: Path, infos: dict[str, ArrayInfo], store: Store, report: 
 
 
 def out_edges(store: Store, report: Progress) -> Counts:
-    """The number of edges that start at each node, uint32 [N]; from one pass over the lists.
+    """The number of edges that start at each node, uint32 [N]; from one pass over the lists. An id
+    of no node is left out.
 
     Raises:
-        StoreError: the store is damaged.
-        ReadError: it cannot be read.
+        StoreError, ReadError: the lists cannot be read.
     """
     file, nodes = store.edges().indices_file, store.num_nodes
     counts = table(nodes, np.uint32)
     with closing(TableParts(file, PART_BYTES).parts(0, file.row_count)) as parts:
         for part in parts:
-            ids = numbers(part.rows.view(file.dtype))
+            ids = ffi.cast("void *", part.rows.ctypes.data)
             into = ffi.cast("uint32_t *", counts.ctypes.data)
-            counted = lib.gd_count_ids(ids, part.count, nodes, into)
-            checked(counted, lambda: no_such_node(store))
+            lib.gd_count_out_degrees(ids, file.row_bytes, part.count, nodes, into)
             report(OUT_EDGES, part.first + part.count, file.row_count)
     return counts
 
