@@ -36,6 +36,8 @@ class Strategy:
             then schedule, sampler and layout read the pack, and there is no topology.
         partitioned: whether batches are sampled inside windows of a partitioned store
             (`gnndrive.partition`); then each window brings its own topology.
+        static: the share of the nodes that such a loader holds for the whole epoch, unless the user
+            says another.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Strategy:
     tiers: tuple[Any, ...]
     replays: bool = False
     partitioned: bool = False
+    static: float = 0.0
 
 
 STRATEGIES = {
@@ -63,6 +66,10 @@ STRATEGIES = {
         ),
         Strategy(
             "hierbatching", "HierBatching", "megabatch", "inside",
+            ("mmap",), "partitioned", "lru", ("disk",), partitioned=True, static=0.01,
+        ),
+        Strategy(
+            "marius", "MariusGNN (EuroSys 2023)", "marius", "inside",
             ("mmap",), "partitioned", "lru", ("disk",), partitioned=True,
         ),
     )

@@ -135,6 +135,7 @@ class Subgraph:
         output: PyG's SamplerOutput or HeteroSamplerOutput.
         numbered: whether `edge` holds edge numbers in the original order instead of CSC positions.
         replayed: what a recorded batch brings; None: the sample was drawn.
+        rows: see `Sample`.
     """
 
     node: Mapping[NodeKey, Int64Array]
@@ -143,6 +144,7 @@ class Subgraph:
     output: Any
     numbered: bool = False
     replayed: Replayed | None = None
+    rows: Mapping[str, Int64Array] | None = None
 
     @property
     def num_nodes(self) -> int:

@@ -97,13 +97,17 @@ class Assembly:
 
     def schedule(self, seed: int) -> Schedule:
         """Make the schedule of the epochs that have `seed`."""
-        context = ScheduleContext(
-            self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
-            self.store, self.recording,
-        )  # fmt: skip
+        context = self.schedule_context(seed)
         if self.megabatches is not None:
             context = self.megabatches.context(context, self.ranks)
         return choose_schedule(self.strategy.schedule, context)
+
+    def schedule_context(self, seed: int) -> ScheduleContext:
+        """What the schedule is made from, without windows."""
+        return ScheduleContext(
+            self.inputs, self.batch_size, self.shuffle, self.drop_last, seed, self.batch_sampler,
+            self.store, self.recording,
+        )  # fmt: skip
 
     @property
     def ranks(self) -> Ranks:
@@ -164,15 +168,9 @@ class Assembly:
             of_edges = isinstance(self.inputs, InputEdges)
             subgraphs = partial(SubgraphSampler, self.subgraphs, of_edges, self.inputs.type, limits)
         context = SamplerContext(
-            self.num_neighbors,
-            self.replace,
-            empty,
-            limits,
-            subgraphs,
-            self.store,
-            self.recording,
+            self.num_neighbors, self.replace, empty, limits, subgraphs, self.store, self.recording,
             None if self.megabatches is None else self.megabatches.windows.nodes,
-        )
+        )  # fmt: skip
         kind: type[Sampler] = find("samplers", self.strategy.sampler)
         return kind.make(context)
 

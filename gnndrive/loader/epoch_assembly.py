@@ -83,7 +83,7 @@ class EpochAssembly:
         if self._limits is not None:
             check_size(sample, self._limits)
         rows = self._collate.rows_of(sample, self._attributes, self._pool.empty)
-        given = _given_rows(sample)
+        given = sample.rows or {}
         return {name: given.get(name, numbers) for name, numbers in rows.items()}
 
     def plan_again(self, seeds: Seeds, size: Bounds | None) -> None:
@@ -149,16 +149,11 @@ class EpochAssembly:
         return batch, memory
 
 
-def _given_rows(sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
-    """The rows that a sample gives itself, by table name."""
-    return (sample.rows or {}) if isinstance(sample, Sample) else {}
-
-
 def _edge_numbers(
     sample: Sample | Subgraph, rows: Mapping[str, Int64Array]
 ) -> Mapping[str, Int64Array]:
     """The rows that are node ids or edge numbers; others are places in a file."""
     if sample.replayed is not None:
         return {}
-    given = _given_rows(sample)
+    given = sample.rows or {}
     return {name: numbers for name, numbers in rows.items() if name not in given}

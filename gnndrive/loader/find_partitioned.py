@@ -21,7 +21,6 @@ NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
 ARGUMENTS = ("partitioned", "megabatch", "static", "passes", "order")
 """Arguments that only a loader of windows has."""
 TABLE = "nodes/x"  # the table that partitions have in their own order
-STATIC = 0.01  # of the nodes are held for the whole epoch, unless the user says how many
 
 
 def refuse_window_arguments(own: Mapping[str, Any], strategy: str) -> None:

@@ -82,16 +82,19 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
         packed: with a strategy that replays, such as "diskgnn", the pack: its folder, or its name
             in the store. None: the one in the store's folder that has these batches.
-        partitioned: with a strategy that samples inside windows of a partitioned store, such as
-            "hierbatching", the partitions: their name in the store, or their folder. None: the only
-            ones in the store's folder.
-        megabatch: the number of partitions in a window. None: as many as two windows of fit into
-            the memory.
+        partitioned: with a strategy that samples inside windows of a partitioned store,
+            "hierbatching" or "marius", the partitions: their name in the store, or their folder.
+            None: the only ones in the store's folder.
+        megabatch: the most partitions in a window, which are in memory together. None: as many as
+            fit into the memory with those of the next window.
         static: the share of the nodes that are in memory for the whole epoch, those with the most
-            out-edges. None: 0.01.
+            out-edges. None: 0.01 with "hierbatching", 0 with "marius".
         passes: how often the batches of a window come, with other draws, before the next window is
             trained on. None: once.
-        order: with "marius", the order of its windows.
+        order: with "marius", the order of its windows, each of which has all but a few of the
+            partitions of the one before. For seed nodes "dispersed" (each partition is loaded once)
+            or "sequential" (one window, of all partitions with seeds); for seed edges "comet" or
+            "beta" (any two partitions come together). None: the first of these.
         topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
             "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
             of the strategy's topologies that suits the memory.

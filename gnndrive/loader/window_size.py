@@ -10,14 +10,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.find_partitioned import STATIC, TABLE
+from gnndrive.loader.find_partitioned import TABLE
 from gnndrive.loader.megabatches import Megabatches, MegabatchSource
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.partitioned import largest_window, windowed_request
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.windows import PlannedWindows
+from gnndrive.sampling.schedules import choose as choose_schedule
+from gnndrive.sampling.schedules.base import WindowSizes
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
 from gnndrive.store.partitioned.partitioned import Partitioned
 
@@ -33,19 +36,35 @@ def choose_megabatches(assembly: Assembly, partitioned: Partitioned) -> Megabatc
         ConfigError: the windows do not fit into the memory, or an argument cannot work.
         StoreError, ReadError: the graph is damaged or cannot be read.
     """
-    own = assembly.own
-    share = STATIC if own["static"] is None else float(own["static"])
+    own, given = assembly.own, assembly.own["megabatch"]
+    share = assembly.strategy.static if own["static"] is None else float(own["static"])
     static = min(round(share * partitioned.num_nodes), partitioned.num_static)
-    megabatch = min(own["megabatch"] or 1, partitioned.num_parts)
-    windows = PlannedWindows(partitioned, 1, 2, static).with_partitions(megabatch)
+    windows = PlannedWindows(partitioned, WindowSizes(), static)
     chosen = Megabatches(windows, own["passes"] or 1, own["order"])
-    assembly = replace(assembly, megabatches=chosen)
-    assembly.schedule(0)  # refuses what cannot be sampled in windows
+    sizes = partial(_sizes, assembly, chosen)
+    windows = replace(windows, sizes=sizes(given and min(given, partitioned.num_parts)))
+    assembly = replace(assembly, megabatches=replace(chosen, windows=windows))
     request = assembly.request()
     draw = partial(_with_drawn, assembly, request) if request.memory is not None else _undrawn
-    if own["megabatch"] is not None:
+    if given is not None:
         return replace(chosen, windows=draw(windows))
-    return replace(chosen, windows=largest_window(request, windows, draw))
+    return replace(chosen, windows=largest_window(request, windows, sizes, draw))
+
+
+def _sizes(assembly: Assembly, chosen: Megabatches, most: int | None) -> WindowSizes:
+    """The sizes of windows with at most `most` partitions; None: with as few as can be.
+
+    Raises:
+        ConfigError: there cannot be such windows.
+    """
+    context = chosen.context(assembly.schedule_context(0), assembly.ranks)
+    schedule = choose_schedule(assembly.strategy.schedule, replace(context, megabatch=most))
+    if schedule.window_sizes is None:
+        raise ConfigError(
+            f"strategy={assembly.strategy.name!r} samples inside windows, and the batches of your "
+            "sampler lie anywhere in the graph: leave sampler= and batch_sampler= out"
+        )
+    return schedule.window_sizes
 
 
 def _undrawn(windows: PlannedWindows) -> PlannedWindows:
@@ -66,7 +85,7 @@ def _with_drawn(
     if isinstance(entry, dict) and isinstance(entry.get("kept"), float):
         drawn = DrawnBatches.from_json(entry.get("batches"), bounds, tables)
         if drawn is not None and 0 <= entry["kept"] <= 1:
-            return replace(windows, drawn=drawn, drawn_in=windows.megabatch, kept=entry["kept"])
+            return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=entry["kept"])
     window = next(assembly.schedule(0).windows(0), None)
     if window is None:
         return windows
@@ -81,10 +100,9 @@ def _with_drawn(
     kept = graph.num_edges / max(source.codes_of(window), 1)
     entry = {"kept": kept, "batches": drawn.to_json(settings)}
     save_entry(assembly.store, key, entry)
-    return replace(windows, drawn=drawn, drawn_in=windows.megabatch, kept=kept)
+    return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=kept)
 
 
 def _rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:
-    assert isinstance(sample, Sample)
     assert sample.rows is not None
     return dict(sample.rows)

@@ -1,9 +1,10 @@
 """The plan of a loader that samples inside windows of a partitioned store (HierBatching §4).
 
 The feature buffer holds the static rows and those of two windows: one is trained on while the
-next one is loaded. `largest_window` says how many partitions a window may have within the memory;
-`make_planner` (`choice.py`) calls `partitioned_planner`, which makes the plan for windows of one
-size. The slots must hold two windows, or batches would load rows one by one.
+next one is loaded. Rows that both have are there once. `largest_window` says how many partitions a
+window may have within the memory; `make_planner` (`choice.py`) calls `partitioned_planner`, which
+makes the plan for windows of one size. The slots must hold two windows, or batches would load rows
+one by one.
 
 When not to use it: for batches that are sampled from the whole graph (`plan.py`).
 """
@@ -22,6 +23,7 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
 from gnndrive.plan.requirements import Requirements
 from gnndrive.plan.windows import PlannedWindows
+from gnndrive.sampling.schedules.base import WindowSizes
 
 STAGES = StageCounts(2, 4, 3)
 STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
@@ -45,10 +47,12 @@ class PartitionedPlanner(Planner):
         on_device = requirements.device_memory is not None
         tables = (TablePlan(table.name, table.rows, slots, table.row_bytes, windows.nodes),)
         count = f"{windows.count} windows" if windows.count > 1 else "one window"
+        in_common = 2 * windows.sizes.one - windows.sizes.two
+        common = f", {in_common:,} of them in both" if in_common and windows.count > 1 else ""
         why = (
             f"{slots:,} rows: {windows.static:,} static ones and "
             f"{'two' if windows.count > 1 else 'one'} of {count}, each of "
-            f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions"
+            f"{windows.sizes.one:,} of {windows.partitioned.num_parts:,} partitions{common}"
         )
         ranks = requirements.ranks
         buffer = PlanItem("feature buffer", slots * table.row_bytes, why, 1 if on_device else ranks)
@@ -126,8 +130,9 @@ def windowed_request(request: PlanRequest, windows: PlannedWindows) -> PlanReque
 
 
 def largest_window(
-    request: PlanRequest, windows: PlannedWindows, draw: Callable[[PlannedWindows], PlannedWindows]
-) -> PlannedWindows:
+    request: PlanRequest, windows: PlannedWindows, sizes: Callable[[int], WindowSizes],
+    draw: Callable[[PlannedWindows], PlannedWindows],
+) -> PlannedWindows:  # fmt: skip
     """The windows with the most partitions that fit into the memory, with what was drawn of them.
 
     How large batches are depends on the windows' size, so windows of a size that fits in any case
@@ -135,31 +140,36 @@ def largest_window(
 
     Args:
         request: the loader's.
-        windows: with the least number of partitions in a window, 1.
+        windows: with the fewest partitions in a window.
+        sizes: takes the most partitions in a window, and returns the sizes of such windows; raises
+            ConfigError if there cannot be such windows.
         draw: adds what is known of a window's batches, and draws some if nothing is known.
 
     Raises:
-        ConfigError: not even windows of one partition fit; the message names what is needed.
+        ConfigError: not even the smallest windows fit; the message names what is needed.
     """
-    parts = windows.partitioned.num_parts
+    parts, least = windows.partitioned.num_parts, windows.megabatch
 
-    def fits(tried: PlannedWindows) -> bool:
+    def fitting(of: PlannedWindows, megabatch: int) -> PlannedWindows | None:
+        """Windows whose batches are expected to be like those of `of`; None: they do not fit."""
         try:
+            tried = replace(of, sizes=sizes(megabatch))
             partitioned_planner(request, tried).plan()
         except ConfigError:
-            return False
-        return True
+            return None
+        return tried
 
     def most(of: PlannedWindows) -> PlannedWindows:
-        """The largest windows whose batches are expected to be like those of `of`."""
-        low, high = 1, parts
+        """The largest of these windows that fit; the smallest if none do."""
+        best, low, high = replace(of, sizes=windows.sizes), least, parts
         while low < high:
             middle = (low + high + 1) // 2
-            if fits(of.with_partitions(middle)):
-                low = middle
-            else:
+            tried = fitting(of, middle)
+            if tried is None:
                 high = middle - 1
-        return of.with_partitions(low)
+            else:
+                best, low = tried, middle
+        return best
 
     found = draw(most(windows))
     for _ in range(3):
@@ -167,7 +177,8 @@ def largest_window(
         if larger.megabatch == found.megabatch:
             break
         found = draw(larger)
-    while not fits(found) and found.megabatch > 1:
-        found = draw(found.with_partitions(max(found.megabatch * 9 // 10, 1)))
+    while fitting(found, found.megabatch) is None and found.megabatch > least:
+        fewer = max(found.megabatch * 9 // 10, least)
+        found = draw(replace(found, sizes=sizes(fewer)))
     partitioned_planner(request, found).plan()  # raises the error that names what is needed
     return found

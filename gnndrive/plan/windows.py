@@ -17,6 +17,7 @@ from gnndrive.common.records import Int64Array
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.sampling.load_window import loading_bytes
 from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.schedules.base import WindowSizes
 from gnndrive.sampling.window_graph import window_bytes
 from gnndrive.store.partitioned.partitioned import Partitioned
 
@@ -31,8 +32,7 @@ class PlannedWindows:
 
     Attributes:
         partitioned: the partitioned store.
-        megabatch: the most partitions in a window.
-        in_two: the most partitions in two windows, one after the other.
+        sizes: how many partitions windows have, as their schedule says.
         static: the number of static rows that are held for the whole epoch.
         drawn: what is known of batches that were drawn inside a window; None: nothing.
         drawn_in: the number of partitions of the window that they were drawn in.
@@ -40,8 +40,7 @@ class PlannedWindows:
     """
 
     partitioned: Partitioned
-    megabatch: int
-    in_two: int
+    sizes: WindowSizes
     static: int
     drawn: DrawnBatches | None = None
     drawn_in: int = 0
@@ -57,27 +56,32 @@ class PlannedWindows:
         return found[0], found[1]
 
     @property
+    def megabatch(self) -> int:
+        """The number that `megabatch=` takes to have these windows."""
+        return self.sizes.megabatch
+
+    @property
     def count(self) -> int:
-        """How many windows all partitions need."""
-        return ceil(self.partitioned.num_parts / self.megabatch)
+        """The most windows in an epoch."""
+        return self.sizes.windows
 
     @property
     def nodes(self) -> int:
         """The most nodes of a window's graph, static ones included; static ones that lie in its
         partitions count twice."""
-        return int(self._sizes[0][self.megabatch]) + self.static
+        return int(self._sizes[0][self.sizes.one]) + self.static
 
     @property
     def slots(self) -> int:
         """Slots for the static rows and those of two windows."""
-        most = min(self.in_two, self.partitioned.num_parts)
-        return int(min(self._sizes[0][most] + self.static, self.partitioned.num_nodes))
+        rows = self._sizes[0][self.sizes.two] + self.static
+        return int(min(rows, self.partitioned.num_nodes))
 
     @property
     def graph_bytes(self) -> int:
         """Bytes of two windows' graphs, one of which is being loaded."""
         partitioned = self.partitioned
-        edges = int(self._sizes[1][self.megabatch])
+        edges = int(self._sizes[1][self.sizes.one])
         edges += int(partitioned.static_bounds[self.static])
         kept = min(ceil(edges * self.kept_in_window), partitioned.num_edges)
         graph = window_bytes(self.nodes, kept, partitioned.num_nodes, partitioned.num_edges)
@@ -89,14 +93,12 @@ class PlannedWindows:
         """The share of the edges to a window's nodes that begin in it, at most."""
         if self.drawn is None:
             return 1.0
-        return min(self.kept * (1 + _MARGIN) * max(self.megabatch / self.drawn_in, 1), 1.0)
+        return min(self.kept * (1 + _MARGIN) * self._growth, 1.0)
 
-    def with_partitions(self, most: int) -> PlannedWindows:
-        """The same with windows of another size: the least of which as many hold all partitions as
-        of windows of `most` partitions."""
-        parts = self.partitioned.num_parts
-        megabatch = ceil(parts / ceil(parts / most))
-        return replace(self, megabatch=megabatch, in_two=2 * megabatch)
+    @property
+    def _growth(self) -> float:
+        """How many times larger a window is than the one that batches were drawn in, at least 1."""
+        return max(self.sizes.one / self.drawn_in, 1)
 
     def within(self, bounds: Bounds) -> Bounds:
         """The most that a batch can have: no more nodes than a window."""
@@ -109,7 +111,7 @@ class PlannedWindows:
         than the one that batches were drawn in, they are expected to be larger in proportion."""
         if self.drawn is None:
             return bounds
-        found, growth = self.drawn.planned(bounds), max(self.megabatch / self.drawn_in, 1)
+        found, growth = self.drawn.planned(bounds), self._growth
 
         def grown(counts: Mapping[K, int], most: Mapping[K, int]) -> dict[K, int]:
             return {type: min(ceil(growth * n), most[type]) for type, n in counts.items()}

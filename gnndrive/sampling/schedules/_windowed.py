@@ -116,12 +116,15 @@ def least(seeds: Int64Array, batch_size: int, drop_last: bool) -> Int64Array:
     return seeds // batch_size if drop_last else -(-seeds // batch_size)
 
 
-def checked_context(context: ScheduleContext, name: str) -> tuple[Partitions, int]:
-    """Return the partitioned store and the number of partitions in a window.
+def checked_context(
+    context: ScheduleContext, name: str, fewest: Callable[[Partitions], int] = lambda store: 1
+) -> tuple[Partitions, int]:
+    """Return the partitioned store and the most partitions in a window.
 
     Args:
         context: what `make` got.
         name: the schedule's.
+        fewest: returns how few partitions in a window a schedule can work with; may block.
 
     Raises:
         ConfigError: the context lacks something, or a number cannot work.
@@ -133,7 +136,9 @@ def checked_context(context: ScheduleContext, name: str) -> tuple[Partitions, in
             "partition)"
         )
     count = partitioned.num_parts
-    if most is None or not 1 <= most <= count:
+    if most is None:
+        most = fewest(partitioned)
+    if not 1 <= most <= count:
         raise ConfigError(
             f"megabatch={most}: give the number of partitions in a window, from 1 to {count}, "
             "which the partitioned store has"

@@ -239,6 +239,24 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSizes:
+    """How many of a store's partitions the windows of a schedule have.
+
+    Attributes:
+        one: the most in a window.
+        two: the most in two windows, one after the other. If windows between them have no seeds
+            and are left out, these two may have more.
+        windows: the most windows in an epoch.
+        megabatch: the least `ScheduleContext.megabatch` that gives windows of these sizes.
+    """
+
+    one: int = 0
+    two: int = 0
+    windows: int = 0
+    megabatch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleContext:
     """What `Schedule.make` gets; a schedule uses the attributes that it needs.
 
@@ -253,8 +271,8 @@ class ScheduleContext:
         store: the store of the graph; None in tests without a store.
         recording: the recorded batches that a loader replays; None: it draws batches.
         partitioned: the partitions of the store's nodes; None: the strategy uses none.
-        megabatch: the most partitions that a window may have in memory; None: the strategy has no
-            windows of partitions.
+        megabatch: the most partitions that a window may have in memory; None: as few as a schedule
+            of such windows can work with.
         passes: how often the batches of a window come, with seeds in another order each time,
             before the next window.
         rank, world: which rank of how many this process is, for a schedule that yields the windows
@@ -302,6 +320,11 @@ class Schedule(ABC):
     def order_bytes(self) -> int:
         """Bytes of memory that an epoch's order takes, without the inputs."""
         return 0
+
+    @property
+    def window_sizes(self) -> WindowSizes | None:
+        """How many partitions its windows have; None: they need no partitions in memory."""
+        return None
 
     @abstractmethod
     def windows(self, epoch: int) -> Iterator[Window]:

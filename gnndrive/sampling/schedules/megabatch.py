@@ -17,7 +17,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array
 from gnndrive.sampling.schedules._order import Order
 from gnndrive.sampling.schedules._windowed import Group, Groups, Windowed, checked_context
-from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext
+from gnndrive.sampling.schedules.base import InputEdges, ScheduleContext, WindowSizes
 
 
 class Megabatch(Windowed):
@@ -39,15 +39,27 @@ class Megabatch(Windowed):
         """See `Schedule.make`.
 
         Raises:
-            ConfigError: the inputs are edges, there is no partitioned store, or a number cannot
-                work.
+            ConfigError: the inputs are edges, there is no partitioned store, an order is named, or
+                a number cannot work.
         """
         if isinstance(context.inputs, InputEdges):
             raise ConfigError(
                 "mega-batches of random groups are for seed nodes, because most edges have their "
                 'ends in two groups: give LinkNeighborLoader strategy="marius"'
             )
+        if context.order is not None:
+            raise ConfigError(
+                f"order={context.order!r}: mega-batches of random groups come in random order; "
+                'leave order= out, or give strategy="marius"'
+            )
         return cls(context)
+
+    @property
+    def window_sizes(self) -> WindowSizes:
+        """See `Schedule.window_sizes`: the groups are even, and two have no partition in common."""
+        parts, windows = self._partitioned.num_parts, self._windows_max
+        one = -(-parts // windows)
+        return WindowSizes(one, min(2 * one, parts), windows, one)
 
     @property
     def _epoch_bytes(self) -> int:

@@ -18,7 +18,12 @@ from gnndrive.common.records import Seeds
 from gnndrive.sampling.dealing import skip
 from gnndrive.sampling.schedules._orders import beta_swaps
 from gnndrive.sampling.schedules._windowed import epoch_length
-from gnndrive.sampling.schedules.base import InputEdges, InputNodes, ScheduleContext
+from gnndrive.sampling.schedules.base import (
+    InputEdges,
+    InputNodes,
+    ScheduleContext,
+    WindowSizes,
+)
 from gnndrive.sampling.schedules.marius import Marius
 from tests.sampling.schedules.parts import Parts, edges_between
 from tests.sampling.schedules.test_conformance import batches
@@ -33,15 +38,14 @@ def between(count: int, random: np.random.Generator) -> InputEdges:
     return edges_between(source, target)
 
 
-def of_nodes(parts: int, megabatch: int, count: int = 100, **more: Any) -> ScheduleContext:
-    return ScheduleContext(
-        InputNodes(count), 7, True, partitioned=Parts.spread(parts), megabatch=megabatch, **more
-    )
+def of_nodes(parts: int, most: int, count: int = 100, **more: Any) -> ScheduleContext:
+    given = {"partitioned": Parts.spread(parts), "megabatch": most, **more}
+    return ScheduleContext(InputNodes(count), 7, True, **given)
 
 
-def of_edges(parts: int, megabatch: int, count: int = 100, **more: Any) -> ScheduleContext:
+def of_edges(parts: int, most: int, count: int = 100, **more: Any) -> ScheduleContext:
     edges = between(count, np.random.default_rng(4))
-    return replace(of_nodes(parts, megabatch, **more), inputs=edges)
+    return replace(of_nodes(parts, most, **more), inputs=edges)
 
 
 @st.composite
@@ -175,6 +179,36 @@ def test_logical_partitions(
     partitioned = schedule._partitioned
     assert isinstance(partitioned, Parts)
     assert not partitioned.asked
+
+
+ORDERS = ("dispersed", "sequential", "comet", "beta")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("parts", [1, 2, 5, 8, 20])
+def test_the_sizes_of_windows(order: str, parts: int) -> None:
+    """Of as many seeds, hardly a state has none and is left out."""
+    make, before = of_edges if order in ("comet", "beta") else of_nodes, WindowSizes()
+    least = {"sequential": parts, "dispersed": 1}.get(order, min(2, parts))
+    fewest = Marius.make(make(parts, 1, 3000, order=order, megabatch=None)).window_sizes
+    assert fewest.megabatch == fewest.one == least
+    for most in range(least, parts + 1):
+        schedule = Marius.make(make(parts, most, 3000, order=order))
+        sizes, windows = schedule.window_sizes, [parts_of(each) for each in schedule.windows(0)]
+        together = [len({*one, *other}) for one, other in pairwise(windows)]
+        assert max(map(len, windows)) <= sizes.one <= sizes.megabatch <= most
+        assert sizes.two <= parts
+        assert sum(each > sizes.two for each in together) <= sizes.windows - len(windows) < 5
+        if order in ("dispersed", "beta") and parts % schedule._logical == 0 and len(windows) > 1:
+            assert [len(each) for each in windows] == [sizes.one] * len(windows)
+            assert len({*windows[0], *windows[1]}) == sizes.two < 2 * sizes.one or sizes.one == 1
+        named = Marius.make(make(parts, sizes.megabatch, 3000, order=order)).window_sizes
+        assert named == sizes, "megabatch= of these sizes gives other ones"
+        # A larger number never needs less memory, so that the largest that fits can be searched.
+        assert before.one <= sizes.one
+        assert before.two <= sizes.two
+        assert before.windows >= sizes.windows or before == WindowSizes()
+        before = sizes
 
 
 def test_dispersed_has_each_partition_in_memory_once() -> None:

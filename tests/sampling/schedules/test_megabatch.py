@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -273,7 +273,7 @@ def test_the_orders_of_all_seeds_are_counted() -> None:
     [
         ({"megabatch": 0}, r"megabatch=0: give the number .* from 1 to 16"),
         ({"megabatch": 17}, r"megabatch=17: give the number .* from 1 to 16"),
-        ({"megabatch": None}, r"megabatch=None: give the number .* from 1 to 16"),
+        ({"order": "dispersed"}, r"order='dispersed': .* leave order= out, or .*\"marius\""),
         ({"partitioned": None}, "'megabatch' needs a partitioned store.*gnndrive partition"),
         ({"batch_size": None}, "'megabatch' needs batch_size="),
         ({"passes": 0}, "passes=0"),
@@ -284,6 +284,21 @@ def test_what_cannot_work_is_refused(wrong: dict[str, Any], message: str) -> Non
     made = replace(context(Parts.spread(16), 4), **wrong)
     with pytest.raises(ConfigError, match=message):
         Megabatch.make(made)
+
+
+@given(made=contexts())
+def test_the_sizes_of_windows(made: ScheduleContext) -> None:
+    schedule = Megabatch.make(made)
+    sizes = schedule.window_sizes
+    windows = [parts_of(each) for each in schedule.windows(1)]
+    assert max(map(len, windows), default=0) <= sizes.one <= (made.megabatch or 0)
+    assert all(len({*one, *other}) <= sizes.two for one, other in pairwise(windows))
+    assert len(windows) <= sizes.windows
+    for fewer in range(1, (made.megabatch or 0) + 1):
+        others = Megabatch.make(replace(made, megabatch=fewer)).window_sizes
+        assert (others == sizes) == (fewer >= sizes.megabatch)
+    fewest = Megabatch.make(replace(made, megabatch=None)).window_sizes
+    assert (fewest.one, fewest.megabatch) == (1, 1)
 
 
 def test_as_many_ranks_as_windows() -> None:
