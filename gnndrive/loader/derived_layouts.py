@@ -22,7 +22,7 @@ from gnndrive.loader.find_partitioned import (
 from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
-from gnndrive.loader.window_size import choose_megabatches
+from gnndrive.loader.window_size import choose_megabatches, still_fit
 from gnndrive.pyg.collate import Collate
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.partitioned.partitioned import Partitioned
@@ -64,10 +64,15 @@ class DerivedLayouts(Resumable):
         """The windows of the partitioned store, which stay the same once the runtime is made."""
         if self._partitioned is None:
             return None
-        depends = repr([assembly.own, assembly.num_neighbors, assembly.batch_size])
-        if self._megabatches is None or (self._runtime is None and self._megabatches[0] != depends):
-            self._megabatches = depends, choose_megabatches(assembly, self._partitioned)
-        return self._megabatches[1]
+        depends, found = repr([assembly.own, assembly.num_neighbors, assembly.batch_size]), None
+        if self._megabatches is not None:
+            known, found = self._megabatches
+            if self._runtime is None and (known != depends or not still_fit(assembly, found)):
+                found = None
+        if found is None:
+            found = choose_megabatches(assembly, self._partitioned)
+            self._megabatches = depends, found
+        return found
 
     def _check_packed(self) -> None:
         """Refuse `packed=` with a strategy that draws its batches.

@@ -75,7 +75,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             torch.device, or a device plug-in's name or class.
         device_memory: the GPU memory that loading may use. None: the first batches go through a
             small buffer while the loader measures what training uses; the rest goes through a
-            large one. With in_order=False: half of the free GPU memory.
+            large one. With in_order=False, or windows of a partitioned store: half of the free GPU
+            memory.
         feature_dtype: the floating dtype in which x is delivered, such as "float32"; x is converted
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.

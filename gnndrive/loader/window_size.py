@@ -6,6 +6,7 @@ those of the whole graph, so a few are drawn inside one; their sizes are kept in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -15,8 +16,10 @@ from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.find_partitioned import TABLE
 from gnndrive.loader.megabatches import Megabatches, MegabatchSource
+from gnndrive.plan.choice import make_planner, refusal
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
-from gnndrive.plan.partitioned import largest_window, windowed_request
+from gnndrive.plan.partitioned import largest_window, smaller, windowed_request
+from gnndrive.plan.plan import Plan
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.windows import PlannedWindows
 from gnndrive.sampling.schedules import choose as choose_schedule
@@ -43,12 +46,51 @@ def choose_megabatches(assembly: Assembly, partitioned: Partitioned) -> Megabatc
     chosen = Megabatches(windows, own["passes"] or 1, own["order"])
     sizes = partial(_sizes, assembly, chosen)
     windows = replace(windows, sizes=sizes(given and min(given, partitioned.num_parts)))
-    assembly = replace(assembly, megabatches=replace(chosen, windows=windows))
-    request = assembly.request()
-    draw = partial(_with_drawn, assembly, request) if request.memory is not None else _undrawn
-    if given is not None:
-        return replace(chosen, windows=draw(windows))
-    return replace(chosen, windows=largest_window(request, windows, sizes, draw))
+
+    def request_of(windows: PlannedWindows) -> PlanRequest:
+        return replace(assembly, megabatches=replace(chosen, windows=windows)).request()
+
+    def fits(windows: PlannedWindows) -> bool:
+        return _plan(request_of(windows)) is not None
+
+    known = request_of(windows).memory is not None
+    draw = partial(_with_drawn, request_of, assembly, chosen) if known else _undrawn
+    windows = largest_window(windows, sizes, fits, draw) if given is None else draw(windows)
+    request = request_of(windows)
+    try:
+        make_planner(request).plan()
+    except ConfigError as error:
+        raise _with_least(request, windows, error) from None
+    return replace(chosen, windows=replace(windows, chosen=True))
+
+
+def still_fit(assembly: Assembly, megabatches: Megabatches) -> bool:
+    """Whether windows whose size `choose_megabatches` found fit into the memory that is free now.
+    Between the first `plan()` or `len()` and the first epoch a model may have taken some."""
+    if assembly.own["megabatch"] is not None:
+        return True  # the user's
+    windows = replace(megabatches.windows, chosen=False)
+    known = replace(assembly, megabatches=replace(megabatches, windows=windows))
+    return _plan(known.request()) is not None
+
+
+def _plan(request: PlanRequest) -> Plan | None:
+    """The plan; None: something does not fit."""
+    try:
+        return make_planner(request).plan()
+    except ConfigError:
+        return None
+
+
+def _with_least(request: PlanRequest, windows: PlannedWindows, error: ConfigError) -> ConfigError:
+    """The error for windows that do not fit; with `memory=`, it names the least that works."""
+    if request.memory is None:
+        return error
+
+    def plan(memory: int) -> Plan | None:
+        return _plan(replace(request, memory=memory))
+
+    return refusal(request.memory, plan, error, smaller(windows))
 
 
 def _sizes(assembly: Assembly, chosen: Megabatches, most: int | None) -> WindowSizes:
@@ -72,12 +114,13 @@ def _undrawn(windows: PlannedWindows) -> PlannedWindows:
 
 
 def _with_drawn(
-    assembly: Assembly, request: PlanRequest, windows: PlannedWindows
-) -> PlannedWindows:
+    request_of: Callable[[PlannedWindows], PlanRequest], assembly: Assembly, chosen: Megabatches,
+    windows: PlannedWindows,
+) -> PlannedWindows:  # fmt: skip
     """The windows with what is known of their batches; draws some if nothing is known."""
-    assert assembly.megabatches is not None
-    assembly = replace(assembly, megabatches=replace(assembly.megabatches, windows=windows))
-    bounds = windowed_request(request, replace(windows, drawn=None)).bounds
+    windows = replace(windows, drawn=None)
+    assembly = replace(assembly, megabatches=replace(chosen, windows=windows))
+    bounds = windowed_request(request_of(windows), windows).bounds
     settings = assembly.drawn_settings(assembly.batch_size or 0)
     key = entry_key(assembly.store, settings)
     entry = load_entry(assembly.store, key)

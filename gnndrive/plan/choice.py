@@ -160,13 +160,17 @@ def too_little(request: PlanRequest, error: ConfigError) -> ConfigError:
     return refusal(request.memory, lambda memory: _leanest(replace(request, memory=memory)), error)
 
 
-def refusal(memory: int, leanest: Callable[[int], Plan | None], error: ConfigError) -> ConfigError:
+def refusal(
+    memory: int, leanest: Callable[[int], Plan | None], error: ConfigError,
+    smaller: str = "a smaller batch_size or num_neighbors",
+) -> ConfigError:  # fmt: skip
     """The error for `memory` bytes that are too little.
 
     Args:
         memory: the budget.
         leanest: makes the plan that needs least for a budget; None: the budget is too small.
         error: the error to return if no budget works.
+        smaller: what makes the loader need less.
     """
     try:
         named = least_text(least_where(lambda tried: leanest(tried) is not None))
@@ -174,7 +178,7 @@ def refusal(memory: int, leanest: Callable[[int], Plan | None], error: ConfigErr
         return error
     return ConfigError(
         f"memory={format_size(memory)} is too little for this loader: give at least memory="
-        f'"{named}", or a smaller batch_size or num_neighbors. With the least it uses\n'
+        f'"{named}", or {smaller}. With the least it uses\n'
         f"{leanest(parse_size(named, 'memory'))}"
     )
 

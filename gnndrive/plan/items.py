@@ -24,6 +24,7 @@ ANNOUNCED_BYTES, JOINED_BYTES = 4, 8
 WINDOW_BYTES = 1  # a row's entry in native/window.c
 PER_EPOCH = (  # the items that each live iterator has for itself
     "mapping table",
+    "window graphs",
     "queued samples",
     "records",
     "sampler scratch",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.items import SLOT_TABLE_BYTES, PlanItem, other_items
+from gnndrive.plan.items import SLOT_TABLE_BYTES, PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
@@ -27,6 +27,8 @@ from gnndrive.sampling.schedules.base import WindowSizes
 
 STAGES = StageCounts(2, 4, 3)
 STAGE_NAMES = ("samplers", "extracting_queue", "training_queue")
+FREE = "the part of the device's free memory that loading may use, "
+QUARTER = "a quarter of the memory that is left, "
 NO_TOPOLOGY = TopologyChoice("none", "none, because each window has a graph of its own", 0)
 
 
@@ -57,9 +59,10 @@ class PartitionedPlanner(Planner):
         ranks = requirements.ranks
         buffer = PlanItem("feature buffer", slots * table.row_bytes, why, 1 if on_device else ranks)
         live = PlanItem("live batches", 2 * requirements.batch_bytes, "one in use, one ready")
+        scratch = item_if_any("scratch", requirements.device_scratch_bytes, "to put rows in order")
         plan = Plan(
             items if on_device else (buffer, *items), tables, self.memory, self.topology,
-            (buffer, live) if on_device else (),
+            (buffer, live, *scratch) if on_device else (),
             requirements.device_memory if requirements.device_given else None,
             levels=windows.said(), ranks=ranks,
         )  # fmt: skip
@@ -69,22 +72,34 @@ class PartitionedPlanner(Planner):
     def _check(self, plan: Plan, requirements: Requirements) -> None:
         """Raise ConfigError if the plan does not fit what limits it."""
         ranks, slots = requirements.ranks, plan.buffer_bytes
-        limits = [("memory", self.memory, plan.host_bytes)]
-        if requirements.device_memory is not None:
-            limits.append(("device_memory", requirements.device_memory, plan.device_bytes))
-        if self.buffer is not None:
-            limits.append(("buffer", self.buffer, slots * ranks))
-        elif self.memory is None and requirements.device_memory is None:
-            limits.append(("buffer", default_bytes(ranks), slots * ranks))
-        for name, limit, needed in limits:
+        limits = [("memory", "memory=", self.memory, plan.host_bytes)]
+        limits.append(("buffer", "buffer=", self.buffer, slots * ranks))
+        device, given = requirements.device_memory, requirements.device_given
+        if given or (device is not None and not self.windows.chosen):
+            said = "device_memory=" if given else FREE
+            limits.append(("device_memory", said, device, plan.device_bytes))
+        budgets = self.memory, self.buffer, device
+        if not self.windows.chosen and budgets == (None, None, None):
+            limits.append(("buffer", QUARTER, default_bytes(ranks), slots * ranks))
+        for name, said, limit, needed in limits:
             if limit is not None and needed > limit:
                 windows = self.windows
                 raise ConfigError(
-                    f"{name}={format_size(limit)} is too little for windows of "
+                    f"{said}{format_size(limit)} is too little for windows of "
                     f"{windows.megabatch:,} of {windows.partitioned.num_parts:,} partitions, which "
-                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or a smaller '
-                    f"megabatch=, static= or batch_size=\n{plan}"
+                    f'need {format_size(needed)}: give {name}="{least_text(needed)}", or '
+                    f"{smaller(windows)}\n{plan}"
                 )
+
+
+def smaller(windows: PlannedWindows) -> str:
+    """What makes a loader of windows need less memory, for error messages."""
+    if windows.megabatch > 1:
+        return "a smaller megabatch=, static= or batch_size="
+    return (
+        "a smaller static= or batch_size=, or partition the store into more parts (gnndrive "
+        "partition)"
+    )
 
 
 def window_items(requirements: Requirements, windows: PlannedWindows) -> tuple[PlanItem, ...]:
@@ -130,8 +145,8 @@ def windowed_request(request: PlanRequest, windows: PlannedWindows) -> PlanReque
 
 
 def largest_window(
-    request: PlanRequest, windows: PlannedWindows, sizes: Callable[[int], WindowSizes],
-    draw: Callable[[PlannedWindows], PlannedWindows],
+    windows: PlannedWindows, sizes: Callable[[int], WindowSizes],
+    fits: Callable[[PlannedWindows], bool], draw: Callable[[PlannedWindows], PlannedWindows],
 ) -> PlannedWindows:  # fmt: skip
     """The windows with the most partitions that fit into the memory, with what was drawn of them.
 
@@ -139,14 +154,14 @@ def largest_window(
     are drawn first, then larger ones.
 
     Args:
-        request: the loader's.
         windows: with the fewest partitions in a window.
         sizes: takes the most partitions in a window, and returns the sizes of such windows; raises
             ConfigError if there cannot be such windows.
+        fits: whether windows fit.
         draw: adds what is known of a window's batches, and draws some if nothing is known.
 
-    Raises:
-        ConfigError: not even the smallest windows fit; the message names what is needed.
+    Returns:
+        Windows that fit; if not even the smallest do, these.
     """
     parts, least = windows.partitioned.num_parts, windows.megabatch
 
@@ -154,10 +169,9 @@ def largest_window(
         """Windows whose batches are expected to be like those of `of`; None: they do not fit."""
         try:
             tried = replace(of, sizes=sizes(megabatch))
-            partitioned_planner(request, tried).plan()
         except ConfigError:
             return None
-        return tried
+        return tried if fits(tried) else None
 
     def most(of: PlannedWindows) -> PlannedWindows:
         """The largest of these windows that fit; the smallest if none do."""
@@ -177,8 +191,7 @@ def largest_window(
         if larger.megabatch == found.megabatch:
             break
         found = draw(larger)
-    while fitting(found, found.megabatch) is None and found.megabatch > least:
+    while found.megabatch > least and not fits(found):
         fewer = max(found.megabatch * 9 // 10, least)
         found = draw(replace(found, sizes=sizes(fewer)))
-    partitioned_planner(request, found).plan()  # raises the error that names what is needed
     return found

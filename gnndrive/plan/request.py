@@ -5,10 +5,10 @@
 it considers, and chooses among them; `Planner.plan` (`plan/planner.py`) then decides which
 attributes are memory-mapped and calls `make_plan`. None of them reads the graph.
 
-On a GPU, unless the user gives device_memory=, buffer= or in_order=False, the first batches are a
-warm-up with a small feature buffer. After them the loader knows how much of the device's memory
-training uses. `BufferPool.grow` then calls the settings' `after_warm_up`, which makes the second
-plan with `Planner.plan_after_warm_up`.
+On a GPU, unless the user gives device_memory=, buffer= or in_order=False, or batches are sampled
+inside windows, the first batches are a warm-up with a small feature buffer. After them the loader
+knows how much of the device's memory training uses. `BufferPool.grow` then calls the settings'
+`after_warm_up`, which makes the second plan with `Planner.plan_after_warm_up`.
 """
 
 from __future__ import annotations
@@ -275,8 +275,9 @@ def _device_memory(request: PlanRequest, requirements: Requirements) -> tuple[in
     if free is None or request.buffer is not None:
         return free, False
     # The second part of an epoch begins after the batches that the warm-up delivered. If batches
-    # come in any order, their number does not tell which ones these are.
-    if not request.in_order:
+    # come in any order, their number does not tell which ones these are. A small buffer would not
+    # hold two windows.
+    if not request.in_order or request.windows is not None:
         return free // 2, False
     small = (
         2 * requirements.batch_bytes

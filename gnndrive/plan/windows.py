@@ -37,6 +37,8 @@ class PlannedWindows:
         drawn: what is known of batches that were drawn inside a window; None: nothing.
         drawn_in: the number of partitions of the window that they were drawn in.
         kept: the share of the edges to that window's nodes that begin in it.
+        chosen: whether they fitted into the memory that was free when a loader chose them. A plan
+            does not ask how much is free again, because that changes all the time.
     """
 
     partitioned: Partitioned
@@ -45,6 +47,7 @@ class PlannedWindows:
     drawn: DrawnBatches | None = None
     drawn_in: int = 0
     kept: float = 1.0
+    chosen: bool = False
 
     @cached_property
     def _sizes(self) -> tuple[Int64Array, Int64Array]:

@@ -1,0 +1,41 @@
+"""A small graph as a partitioned store, and a fixture that makes loaders of its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from torch_geometric.data import Data
+
+from gnndrive import NeighborLoader, Store
+from tests.loader.conftest import some_staging
+from tests.loader.windows.stores import ARGUMENTS, make_graph, make_store
+
+__all__ = ["some_staging"]
+
+Make = Callable[..., NeighborLoader]
+
+
+@pytest.fixture(scope="session")
+def graph() -> Data:
+    return make_graph()
+
+
+@pytest.fixture(scope="session")
+def store(graph: Data, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The graph as a store in twelve random partitions. No test may change it."""
+    return make_store(graph, tmp_path_factory.mktemp("windows"))
+
+
+@pytest.fixture
+def make(store: Store) -> Iterator[Make]:
+    """Makes loaders over the store, or another as `data=`, and closes them after the test."""
+    with ExitStack() as opened:
+
+        def one(**more: Any) -> NeighborLoader:
+            given = {"data": store, **ARGUMENTS, **more}
+            return opened.enter_context(NeighborLoader(**given))
+
+        yield one
