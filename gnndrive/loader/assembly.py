@@ -34,6 +34,7 @@ from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
+from gnndrive.pyg.links_inside import LinksInside
 from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
 from gnndrive.sampling.dealing import deal, number_batches, steps_left
 from gnndrive.sampling.degrees import degrees_of
@@ -163,14 +164,16 @@ class Assembly:
     def sampler(self, empty: Allocate = np.empty, limits: Bounds | None = None) -> Sampler:
         """Make a sampler for one epoch; `empty` allocates its arrays, as `numpy.empty` does. It may
         give up samples larger than `limits`."""
-        subgraphs = None
-        if self.subgraphs is not None:
-            of_edges = isinstance(self.inputs, InputEdges)
-            subgraphs = partial(SubgraphSampler, self.subgraphs, of_edges, self.inputs.type, limits)
+        nodes = None if self.megabatches is None else self.megabatches.windows.nodes
         context = SamplerContext(
-            self.num_neighbors, self.replace, empty, limits, subgraphs, self.store, self.recording,
-            None if self.megabatches is None else self.megabatches.windows.nodes,
-        )  # fmt: skip
+            self.num_neighbors, self.replace, empty, limits, None, self.store, self.recording, nodes
+        )
+        how, of_edges = self.subgraphs, isinstance(self.inputs, InputEdges)
+        if how is not None:
+            made: Callable[[], Sampler] = partial(LinksInside, how, of_edges, context)
+            if nodes is None:
+                made = partial(SubgraphSampler, how, of_edges, self.inputs.type, limits)
+            context = replace(context, subgraphs=made)
         kind: type[Sampler] = find("samplers", self.strategy.sampler)
         return kind.make(context)
 

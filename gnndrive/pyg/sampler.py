@@ -208,6 +208,11 @@ class NeighborSampler(PyGNeighborSampler):  # type: ignore[misc]
         """Whether samples respect times."""
         return bool(super().is_temporal) if self._graph is None else self._graph.temporal
 
+    @property
+    def is_weighted(self) -> bool:
+        """Whether neighbours are drawn by weights."""
+        return self.edge_weight is not None if self._graph is None else self._graph.weighted
+
     # ---- in gnndrive's pipeline ----
 
     def for_an_epoch(self, *most: Sequence[int]) -> NeighborSampler:

@@ -93,6 +93,11 @@ class StoredGraph:
         return self._time is not None
 
     @property
+    def weighted(self) -> bool:
+        """Whether the sampler draws by weights."""
+        return self._weight is not None
+
+    @property
     def identity(self) -> str:
         """A text that names the attributes of times and weights."""
         return f"time={self._time} weight={self._weight}"

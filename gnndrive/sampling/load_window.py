@@ -78,7 +78,7 @@ def load_window(
     indptr, indices, positions = lists.finish()
     return WindowGraph(
         partitions, indptr, indices, positions, store_ids, new_ids, partitioned.num_nodes,
-        partitioned.num_edges, partitioned.indices.path,
+        partitioned.num_edges, partitioned.indices.path, window.empty,
     )  # fmt: skip
 
 
@@ -94,13 +94,14 @@ def static_store_ids(partitioned: Partitioned, k: int) -> Int64Array:
 
 
 def loading_bytes(nodes: int, num_static: int) -> int:
-    """Return the bytes that `load_window` takes beside the graph, at most.
+    """Return the bytes that `load_window` takes beside the graph, at most, and those of `empty` of
+    two graphs.
 
     Args:
         nodes: of the window's partitions, and its static nodes.
         num_static: static nodes of the partitioned store.
     """
-    return STRETCH_BYTES + 4 * (nodes + _BLOCKS + 3 * num_static) + 16 * _PICKED
+    return STRETCH_BYTES + 4 * (nodes + _BLOCKS + 5 * num_static) + 16 * _PICKED
 
 
 def _look_up(partitioned: Partitioned, new_ids: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:

@@ -23,6 +23,7 @@ from gnndrive.sampling.topologies._csc import make_csc
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
 
 _KEY_BITS = 63  # of a key for sorting: a store id, then a local id
+_NONE = np.empty(0, np.int32)
 
 
 class WindowGraph(Topology):
@@ -36,12 +37,15 @@ class WindowGraph(Topology):
         store_ids, new_ids: of each local id, int32 or int64 [n].
         store_nodes, store_edges: how many nodes and edges the store has.
         path: the file of the lists, for errors.
+        empty: the second local ids of static nodes that lie in the partitions, ascending, int32
+            [m].
 
     Attributes:
         partitions, positions, store_ids, new_ids, store_nodes, store_edges: the same.
         num_nodes: n.
         num_edges: e.
-        nbytes: bytes of all arrays.
+        num_distinct: how many of its nodes differ; static ones in the partitions are once in it.
+        nbytes: bytes of all arrays but `empty`.
     """
 
     name = "window"
@@ -57,13 +61,15 @@ class WindowGraph(Topology):
         store_nodes: int,
         store_edges: int,
         path: str = "<memory>",
+        empty: Int32Array = _NONE,
     ) -> None:
-        self.partitions, self.path = partitions, path
+        self.partitions, self.path, self._empty = partitions, path, empty
         self.num_nodes, self.num_edges = len(store_ids), len(indices)
         self.positions, self.store_ids, self.new_ids = positions, store_ids, new_ids
         self.store_nodes, self.store_edges = store_nodes, store_edges
         self._indptr, self._indices = indptr, indices
         self._local_bits = self.num_nodes.bit_length()
+        self.num_distinct = self.num_nodes - len(empty)
         self._keys = self._sorted_keys()
         self.nbytes = sum(
             each.nbytes for each in (indptr, indices, positions, store_ids, new_ids, self._keys)
@@ -118,6 +124,17 @@ class WindowGraph(Topology):
                 f"{len(self.partitions)} partitions: give each batch seeds of its window"
             )
         return keys[place] & ((1 << bits) - 1) if len(keys) else np.empty(0, np.int64)
+
+    def distinct_ids(self, numbers: Int64Array) -> Int64Array:
+        """The ids in the store of the window's nodes of some numbers, each node having one.
+
+        Args:
+            numbers: below `num_distinct`, int64 [n].
+        """
+        before = self._empty - np.arange(len(self._empty))
+        local = numbers + np.searchsorted(before, numbers, side="right")
+        found: Int64Array = self.store_ids[local].astype(np.int64)
+        return found
 
     def _sorted_keys(self) -> Int64Array:
         """(store id, local id) of each node as one number, ascending."""

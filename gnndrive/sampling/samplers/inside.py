@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds
+from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.sampling.degrees import Degrees
 from gnndrive.sampling.samplers._uniform import UniformDraws
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, position_dtype
@@ -54,25 +54,34 @@ class Inside(UniformDraws):
         """See `Sampler.make`.
 
         Raises:
-            ConfigError: more than plain sampling is asked for; the window's graph has no times,
-                weights or types.
+            ConfigError: more than plain sampling is asked for, without windows.
         """
         if context.subgraphs is not None:
-            raise ConfigError(
-                "sampling inside a window draws all neighbours of one edge type with the same "
-                "probability: for types, times, weights, disjoint trees, induced subgraphs, edges "
-                "as seeds or a sampler of your own use strategy='gnndrive'"
-            )
+            if context.window_nodes is None:
+                raise ConfigError(
+                    f"the sampler {cls.name!r} draws inside windows, and the strategy has none: "
+                    "for edges as seeds, types, times, weights, disjoint trees, induced subgraphs "
+                    "or a sampler of your own use the sampler 'uniform'"
+                )
+            return context.subgraphs()
         return cls(
             context.num_neighbors, context.replace, context.empty, context.limits,
             context.window_nodes,
         )  # fmt: skip
 
-    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
         """See `Sampler.sample`; `topologies` holds the graph of the batch's window.
 
         Raises:
             ConfigError: it is not the graph of a window, or a seed is not in the window.
+        """
+        return self.sample_window(seeds.node, key, self.window(topologies))
+
+    def window(self, topologies: Sequence[Topology]) -> WindowGraph:
+        """The graph of a batch's window.
+
+        Raises:
+            ConfigError: it is another graph.
         """
         (graph,) = topologies
         if not isinstance(graph, WindowGraph):
@@ -81,7 +90,21 @@ class Inside(UniformDraws):
                 "graph: use a strategy whose schedule has windows with partitions, such as "
                 "'hierbatching', or another sampler"
             )
-        drawn = self.sample_nodes(graph.to_local(seeds.node), key, graph)
+        return graph
+
+    def sample_window(self, seeds: Int64Array, key: int, graph: WindowGraph) -> Sample:
+        """Sample around nodes of a window.
+
+        Args:
+            seeds: ids in the store, int64 [n], duplicates allowed.
+            key: see `Sampler.sample`.
+            graph: the window's.
+
+        Raises:
+            ConfigError: a seed is not in the window.
+            StoreError, BatchTooLarge, ClosedError, MemoryError: see `UniformDraws.sample_nodes`.
+        """
+        drawn = self.sample_nodes(graph.to_local(seeds), key, graph)
         return Sample(
             self._picked(graph.store_ids, drawn.node, np.int64), drawn.row, drawn.colptr,
             self._picked(graph.positions, drawn.edge, position_dtype(graph.store_edges)),

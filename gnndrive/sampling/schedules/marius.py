@@ -13,8 +13,8 @@ seeds are batches like those of a mega-batch (`_windowed.py`).
 
 What a swap costs: the rows of one logical partition, and the adjacency of the whole next state,
 because its graph is made anew. So an epoch of s states, of c of l logical partitions each, reads
-(s + c − 1) / l times the rows and s c / l times the adjacency. With l = 8 and c = 2 that is once and
-1.75 times for `dispersed`, 3.6 and 7 times for `comet`.
+(s + c − 1) / l times the rows and s c / l times the adjacency. With l = 8 and c = 2 these are 1 and
+1.75 for `dispersed`, 3.6 and 7 for `comet`.
 
 States without seeds are left out. Two states that follow one another then may differ in more than
 one logical partition; what has no room waits until the batches of the older one are done.
