@@ -7,6 +7,7 @@ strategies read the store alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from gnndrive.loader.find_partitioned import (
     find_partitioned,
     refuse_window_arguments,
 )
-from gnndrive.loader.megabatches import Megabatches
+from gnndrive.loader.megabatches import Megabatches, passes_for
 from gnndrive.loader.resumable import Resumable
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.window_size import choose_megabatches, still_fit
@@ -35,11 +36,13 @@ class DerivedLayouts(Resumable):
     partitioned: Any
     megabatch: int | None
     static: float | None
-    passes: int | None
+    passes: int | str | None
     order: str | None
     _collate: Collate
     _runtime: Runtime | None = None
     _partitioned: Partitioned | None = None
+    _megabatches: tuple[str, Megabatches] | None = None  # and what they were chosen for
+    _resumed_size: int | None = None  # megabatch= of the state that was loaded
 
     def _with_derived(self, assembly: Assembly) -> Assembly:
         """The assembly with the pack or the windows that the loader reads."""
@@ -64,6 +67,9 @@ class DerivedLayouts(Resumable):
         """The windows of the partitioned store, which stay the same once the runtime is made."""
         if self._partitioned is None:
             return None
+        if assembly.own["megabatch"] is None:
+            own = assembly.own | {"megabatch": self._resumed_size}
+            assembly = replace(assembly, own=own)
         depends, found = repr([assembly.own, assembly.num_neighbors, assembly.batch_size]), None
         if self._megabatches is not None:
             known, found = self._megabatches
@@ -72,7 +78,62 @@ class DerivedLayouts(Resumable):
         if found is None:
             found = choose_megabatches(assembly, self._partitioned)
             self._megabatches = depends, found
-        return found
+        if not found.measured:
+            return found
+        self._measure_passes()
+        return replace(found, passes=self._passes or 1)
+
+    def _measure_passes(self) -> None:
+        """Decide how many passes the next epochs have, once a whole epoch has been measured."""
+        state, runtime = self._state, self._runtime
+        if self._passes is not None or self._resumed is not None or runtime is None:
+            return
+        if state is not None and state.finished:
+            self._passes = passes_for(runtime.counters.window_seconds)
+
+    # ---- what the state of an epoch has of the windows; see `Resumable` ----
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Resumable.load_state_dict`. Without `megabatch=`, a loader that has not begun takes
+        the size of the state's windows, because its batches depend on it.
+
+        Raises:
+            ConfigError: also if such windows do not fit into the memory.
+        """
+        before = self._resumed_size
+        try:
+            if self._partitioned is not None and self.megabatch is None and self._runtime is None:
+                self._take_size(state, self._partitioned.num_parts)
+            super().load_state_dict(state)
+        except ConfigError:
+            self._resumed_size = before
+            raise
+
+    def _take_size(self, state: Any, parts: int) -> None:
+        settings = state.get("settings") if isinstance(state, Mapping) else None
+        size: Any = settings.get("megabatch") if isinstance(settings, Mapping) else None
+        if type(size) is not int or not 1 <= size <= parts:
+            return
+        self._resumed_size = size
+        try:
+            self._assembly()
+        except ConfigError as error:
+            raise ConfigError(f"the state was saved with megabatch={size}: {error}") from None
+
+    def _batch_settings(self) -> dict[str, Any]:
+        megabatches = None if self._partitioned is None else self._assembly().megabatches
+        settings = super()._batch_settings()
+        return settings if megabatches is None else settings | megabatches.settings()
+
+    def _dealt_to(self) -> int | None:
+        if self._partitioned is None:
+            return super()._dealt_to()
+        world = self._assembly().ranks.per_step
+        return world if world > 1 else None
+
+    def _assembly(self) -> Assembly:
+        """The assembly of the arguments as they are now."""
+        raise NotImplementedError
 
     def _check_packed(self) -> None:
         """Refuse `packed=` with a strategy that draws its batches.

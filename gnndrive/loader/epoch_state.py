@@ -31,6 +31,8 @@ class EpochState:
         finished: whether the epoch has no more batches.
         sampler_epoch: the attribute `epoch` of the user's sampler, such as a DistributedSampler;
             None: the sampler has none.
+        passes: with passes="auto", how often the batches of a window come; None: it is not known
+            yet, and they come once.
     """
 
     epoch: int
@@ -38,6 +40,7 @@ class EpochState:
     batches: int = 0
     finished: bool = False
     sampler_epoch: int | None = None
+    passes: int | None = None
 
 
 def to_state_dict(
@@ -49,13 +52,13 @@ def to_state_dict(
         state: the newest epoch's.
         store: the store's identity.
         settings: the arguments that batches depend on, beside the store.
-        dealt_to: to how many ranks the user's sampler deals batches; None: to one, or there is no
-            sampler.
+        dealt_to: to how many ranks the user's sampler, or a schedule of windows, deals batches;
+            None: to one, or there is none that does.
     """
     return {
         "version": VERSION, "store": store, "settings": dict(settings), "epoch": state.epoch,
         "seed": state.seed, "batches": state.batches, "finished": state.finished,
-        "sampler_epoch": state.sampler_epoch, "dealt_to": dealt_to,
+        "sampler_epoch": state.sampler_epoch, "dealt_to": dealt_to, "passes": state.passes,
     }  # fmt: skip
 
 
@@ -112,23 +115,34 @@ def from_state_dict(
     epoch: Any = state.get("epoch")
     batches: Any = state.get("batches")
     finished: Any = state.get("finished")
-    seed, sampler_epoch = state.get("seed"), state.get("sampler_epoch")
+    seed, sampler_epoch, passes = (state.get(each) for each in ("seed", "sampler_epoch", "passes"))
     valid = all(type(number) is int and number >= 0 for number in (epoch, batches))
     valid = valid and all(number is None or type(number) is int for number in (seed, sampler_epoch))
+    valid = valid and (passes is None or (type(passes) is int and passes >= 1))
     if not (valid and type(finished) is bool):
         raise ConfigError("the state is damaged: give what state_dict() returned")
     if batches and not finished:
-        _check_ranks(version, state.get("dealt_to"), dealt_to, draws_apart)
-    return EpochState(epoch, seed, batches, finished, sampler_epoch)
+        windows = settings.get("partitioned") is not None
+        _check_ranks(version, state.get("dealt_to"), dealt_to, draws_apart, windows)
+    return EpochState(epoch, seed, batches, finished, sampler_epoch, passes)
 
 
-def _check_ranks(version: int, was: Any, dealt_to: int | None, draws_apart: bool) -> None:
+def _check_ranks(
+    version: int, was: Any, dealt_to: int | None, draws_apart: bool, windows: bool
+) -> None:
     """Refuse the state of an epoch that ranks would not go on with as it was begun.
 
     Raises:
-        ConfigError: a sampler deals the rest of the epoch to another number of ranks, or an earlier
-            version of gnndrive gave this rank the same neighbours as others.
+        ConfigError: a sampler or a schedule of windows deals the rest of the epoch to another
+            number of ranks, or an earlier version of gnndrive gave this rank the same neighbours as
+            others.
     """
+    if windows and was != dealt_to:
+        raise ConfigError(
+            f"the windows of this epoch were dealt to {was or 1} ranks and are dealt to "
+            f"{dealt_to or 1} now, so it would repeat some seeds and leave out others: resume with "
+            "as many ranks, or start the epoch again"
+        )
     if version == _SAME_FOR_ONE and draws_apart:
         raise ConfigError(
             "the state is from a version of gnndrive in which all ranks drew the same neighbours: "

@@ -20,6 +20,7 @@ NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
 """Arguments of a loader that samples from the whole graph, which do nothing inside windows."""
 ARGUMENTS = ("partitioned", "megabatch", "static", "passes", "order")
 """Arguments that only a loader of windows has."""
+AUTO = "auto"  # passes=: as many as loading a window takes
 TABLE = "nodes/x"  # the table that partitions have in their own order
 
 
@@ -55,7 +56,7 @@ def check_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
                 f"strategy={strategy!r} samples inside windows: leave it out"
             )
     for name in ("megabatch", "passes"):
-        if own[name] is not None:
+        if own[name] is not None and (name, own[name]) != ("passes", AUTO):
             positive(**{name: own[name]})
     share = own["static"]
     given = isinstance(share, int | float) and not isinstance(share, bool)

@@ -7,14 +7,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from gnndrive.common.records import IndexPointers, Int64Array
-from gnndrive.loader.find_partitioned import TABLE
+from gnndrive.loader.find_partitioned import AUTO, TABLE
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.windows import Rows
 from gnndrive.plan.windows import PlannedWindows
@@ -27,6 +29,22 @@ from gnndrive.store.partitioned.partitioned import Partitioned
 from gnndrive.store.reader import Store
 
 CHUNK_ROWS = 1 << 16  # rows that the keeper leases together
+PASSES_MAX = 8  # that are chosen
+_DIGITS = 12  # of a checksum, in a state
+
+
+def passes_for(seconds: Collection[tuple[float, float]]) -> int | None:
+    """How many passes hide the loading of windows; None: no window was measured.
+
+    Args:
+        seconds: of each window, those that loading it took and those that its batches took.
+    """
+    if not seconds:
+        return None
+    load, compute = (median(each) for each in zip(*seconds, strict=True))
+    if load >= PASSES_MAX * compute:
+        return PASSES_MAX
+    return max(int(load / compute), 1)
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,7 @@ class Megabatches:
     Attributes:
         windows: how large windows are, and what they need.
         passes: how often a window's batches come.
+        measured: whether `passes` follows from what a first epoch's windows took (`passes_for`).
         order, logical: see `ScheduleContext`.
     """
 
@@ -43,6 +62,7 @@ class Megabatches:
     passes: int = 1
     order: str | None = None
     logical: int | None = None
+    measured: bool = False
 
     @property
     def partitioned(self) -> Partitioned:
@@ -50,12 +70,13 @@ class Megabatches:
         return self.windows.partitioned
 
     def settings(self) -> dict[str, Any]:
-        """What batches depend on, in a form that JSON can hold."""
+        """What batches depend on, by the names of arguments, in a form that JSON can hold."""
         arrays = self.partitioned.info.arrays
+        checksums = f"{arrays['order'].checksum} {arrays['bounds'].checksum}"
         return {
-            "partitions": f"{arrays['order'].checksum}, {arrays['bounds'].checksum}",
+            "partitioned": sha256(checksums.encode()).hexdigest()[:_DIGITS],
             "megabatch": self.windows.megabatch, "static": self.windows.static,
-            "passes": self.passes, "order": self.order,
+            "passes": AUTO if self.measured else self.passes, "order": self.order,
         }  # fmt: skip
 
     def context(self, context: ScheduleContext, ranks: Ranks) -> ScheduleContext:

@@ -91,7 +91,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         static: the share of the nodes that are in memory for the whole epoch, those with the most
             out-edges. None: 0.01 with "hierbatching", 0 with "marius".
         passes: how often the batches of a window come, with other draws, before the next window is
-            trained on. None: once.
+            trained on. "auto": once in the first epoch, then as often as loading a window takes the
+            time of its batches, at most 8 times. None: once.
         order: with "marius", the order of its windows, each of which has all but a few of the
             partitions of the one before. For seed nodes "dispersed" (each partition is loaded once)
             or "sequential" (one window, of all partitions with seeds); for seed edges "comet" or
@@ -163,7 +164,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
-        megabatch: int | None = None, static: float | None = None, passes: int | None = None,
+        megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, topology: Any = "auto", neighbour_cache: str | int | None = None,
         engine: Any = "auto", io_depth: int = 128, gap: str | int | None = None,
         policy: Any = "auto", sweep: str | int = "auto", samplers: str | int = "auto",
@@ -249,7 +250,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
-        megabatch: int | None = None, static: float | None = None, passes: int | None = None,
+        megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, topology: Any = "auto", neighbour_cache: str | int | None = None,
         engine: Any = "auto", io_depth: int = 128, gap: str | int | None = None,
         policy: Any = "auto", sweep: str | int = "auto", samplers: str | int = "auto",

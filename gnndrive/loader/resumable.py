@@ -7,6 +7,7 @@ StatefulDataLoader; `epoch_state.py` has what they keep.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from gnndrive.loader.epoch_state import (
     from_state_dict,
     to_state_dict,
 )
-from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import (
     Ranks,
     check_same,
@@ -55,7 +55,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     _subgraphs: SubgraphSampling | None = None  # see `Assembly.subgraphs`
     _strategy: Strategy
     _recording: Recording | None = None  # the pack that is replayed
-    _megabatches: tuple[str, Megabatches] | None = None  # and what they were chosen for
+    _passes: int | None = None  # see `EpochState.passes`
     _shuffle: bool
     _user_samples: bool
 
@@ -83,7 +83,9 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             return {}
         self._check_resumable()
         state = self._resumed or self._state or EpochState(self.epoch, self.seed)
-        return to_state_dict(state, self.data.identity, self._batch_settings(), self._dealt_to())
+        settings = self._batch_settings()
+        state = replace(state, passes=self._passes)
+        return to_state_dict(state, self.data.identity, settings, self._dealt_to())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next `iter` yield the remaining batches of the state's epoch, or those of the
@@ -108,7 +110,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
         sampler = self._epoch_sampler()
         if sampler is not None and resumed.sampler_epoch is not None:
             sampler.set_epoch(resumed.sampler_epoch)
-        self._resumed = resumed
+        self._resumed, self._passes = resumed, resumed.passes
         if resumed.finished:
             self._resumed, self.epoch = None, resumed.epoch + 1
 
@@ -212,7 +214,6 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
-            "windows": None if self._megabatches is None else self._megabatches[1].settings(),
             "packed": None if self._recording is None else self._recording.info.settings.batches,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip

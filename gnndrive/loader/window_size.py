@@ -14,7 +14,7 @@ from itertools import islice
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.find_partitioned import TABLE
+from gnndrive.loader.find_partitioned import AUTO, TABLE
 from gnndrive.loader.megabatches import Megabatches, MegabatchSource
 from gnndrive.plan.choice import make_planner, refusal
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
@@ -43,7 +43,14 @@ def choose_megabatches(assembly: Assembly, partitioned: Partitioned) -> Megabatc
     share = assembly.strategy.static if own["static"] is None else float(own["static"])
     static = min(round(share * partitioned.num_nodes), partitioned.num_static)
     windows = PlannedWindows(partitioned, WindowSizes(), static)
-    chosen = Megabatches(windows, own["passes"] or 1, own["order"])
+    measured = own["passes"] == AUTO
+    if measured and assembly.ranks.per_step > 1:
+        raise ConfigError(
+            'passes="auto" measures the windows of one process, and all ranks have to yield as '
+            "many batches: give a number of passes"
+        )
+    passes = 1 if measured else own["passes"] or 1
+    chosen = Megabatches(windows, passes, own["order"], measured=measured)
     sizes = partial(_sizes, assembly, chosen)
     windows = replace(windows, sizes=sizes(given and min(given, partitioned.num_parts)))
 

@@ -7,7 +7,10 @@ sampling are kept where they happen (engine, slot tables, topologies).
 from __future__ import annotations
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
+
+WINDOWS_TIMED = 256
 
 
 @dataclass(eq=False)
@@ -27,6 +30,9 @@ class Counters:
         windows: windows that were loaded, if a schedule's windows need something in memory.
         window_load_s: seconds that loading them took.
         window_wait_s: seconds in which no window was open.
+        window_seconds: of each of the last windows whose batches were all released, the seconds
+            that loading it took, and those from then on, or from the end of the window before, to
+            its last release.
         lock: held to change `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
             worker threads of several epochs count these. All others but `wait_s` are counted in the
             loop thread.
@@ -44,4 +50,7 @@ class Counters:
     windows: int = 0
     window_load_s: float = 0.0
     window_wait_s: float = 0.0
+    window_seconds: deque[tuple[float, float]] = field(
+        default_factory=lambda: deque(maxlen=WINDOWS_TIMED)
+    )
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)

@@ -88,6 +88,8 @@ class _Held:
         left: how many batches of the window are not released.
         growing: whether the keeper is leasing chunks of it now.
         failed: whether a row could not be read.
+        load_s: how long loading the window took.
+        opened: when it was loaded, by `perf_counter`; None: it is not.
     """
 
     missing: deque[Rows]
@@ -95,6 +97,8 @@ class _Held:
     left: int = 0
     growing: bool = False
     failed: bool = False
+    load_s: float = 0.0
+    opened: float | None = None
 
     def release(self) -> None:
         """Release all leases for good; if the keeper is leasing more, it does so afterwards."""
@@ -131,6 +135,7 @@ class WindowKeeper:
         self._window_of: dict[int, int] = {}  # of a batch that was drawn and is not released
         self._released = asyncio.Event()
         self._idle_since: float | None = perf_counter()
+        self._last_end = 0.0  # when the last window's batches were released
 
     # ---- what the stages call ----
 
@@ -155,8 +160,13 @@ class WindowKeeper:
         if not held.left:
             del self._live[number], self._graphs[number]
             held.release()
+            now = perf_counter()
+            if held.opened is not None:
+                compute_s = now - max(held.opened, self._last_end)
+                self._counters.window_seconds.append((held.load_s, compute_s))
+            self._last_end = now
             if not self._live or not self._opened(next(iter(self._live))):
-                self._idle_since = perf_counter()
+                self._idle_since = now
             self._released.set()
 
     # ---- the keeper ----
@@ -199,10 +209,12 @@ class WindowKeeper:
         async with asyncio.TaskGroup() as group:
             loading = group.create_task(self._load_graph(window))
             await self._lease_all()
+        held.opened = perf_counter()
+        held.load_s = held.opened - started
         self._counters.windows += 1
-        self._counters.window_load_s += perf_counter() - started
+        self._counters.window_load_s += held.load_s
         if self._idle_since is not None:
-            self._counters.window_wait_s += perf_counter() - self._idle_since
+            self._counters.window_wait_s += held.opened - self._idle_since
             self._idle_since = None
         graph, loaded = self._graph(window.number), loading.result()
         if isinstance(loaded, Topology):

@@ -11,8 +11,14 @@ from gnndrive.common.records import TableFile
 from gnndrive.disk.engines.simulated import Faults
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
+from gnndrive.sampling.schedules.base import Window
 from gnndrive.testing.loop import run
-from gnndrive.testing.simulated_windows import WindowedScenario, WindowedSimulation
+from gnndrive.testing.simulated_windows import (
+    SimulatedWindows,
+    WindowedScenario,
+    WindowedSimulation,
+    WindowRows,
+)
 from gnndrive.testing.simulation import Delivered
 from tests.pipeline.scenarios import windows_end_well
 from tests.pipeline.test_cancellation import NOISE, cancel_after_each_turn
@@ -112,6 +118,38 @@ def test_a_row_that_cannot_be_read_fails_the_batches_that_need_it(
 
         delivered_before.add(run(main()))
     assert len(delivered_before) > 3, "batches before the failing one are delivered"
+
+
+def test_the_seconds_of_windows(rows: TableFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of loading each, and of its batches until the next one's can begin."""
+    now = 0.0
+    monkeypatch.setattr("gnndrive.pipeline.windows.perf_counter", lambda: now)
+
+    class Slow(SimulatedWindows):
+        def graph(self, window: Window) -> WindowRows:
+            nonlocal now
+            now += 100
+            return super().graph(window)
+
+    async def main() -> list[tuple[float, float]]:
+        nonlocal now
+        simulation = WindowedSimulation(WindowedScenario(rows), 3)
+        simulation.windows = Slow(simulation.scenario, 3)
+        epoch = simulation.epoch()
+        running = asyncio.ensure_future(run_epoch(epoch))
+        while await simulation.consume(epoch, 1):
+            now += 1
+        await asyncio.wait([running])
+        await simulation.close()
+        return list(epoch.counters.window_seconds)
+
+    seconds = run(main())
+    assert len(seconds) == 5
+    assert now == 500 + 20
+    assert all(100 <= load_s < 100 + 8 for load_s, _ in seconds)
+    # Of five windows, the graphs of those behind the first are loaded beside batches.
+    assert sum(compute_s for _, compute_s in seconds) <= now - 100
+    assert all(compute_s > 0 for _, compute_s in seconds)
 
 
 @pytest.mark.parametrize("few", FEW[:4:3])

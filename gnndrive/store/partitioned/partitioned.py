@@ -94,6 +94,10 @@ class Partitioned:
             self.static_indices = self._file("static_indices")
             self.x = self._file("x")
 
+    def __reduce__(self) -> tuple[type[Partitioned], tuple[Path, PartitionInfo]]:
+        """Opened again where it is unpickled."""
+        return type(self), (self.path, self.info)
+
     def unchanged(self) -> AbstractContextManager[None]:
         """Check after the block, which opens files of the folder by their paths, that they are its.
 
