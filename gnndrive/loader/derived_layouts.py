@@ -16,6 +16,7 @@ from gnndrive.loader.arguments import OWN_ARGUMENTS
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.find_pack import find_recording, replays
 from gnndrive.loader.find_partitioned import (
+    check_tables,
     check_window_arguments,
     find_partitioned,
     refuse_window_arguments,
@@ -60,13 +61,17 @@ class DerivedLayouts(Resumable):
             refuse_window_arguments(own, name)
             return
         check_window_arguments(own, name)
-        tables = [table.name for table in self._collate.tables]
-        self._partitioned = find_partitioned(self.data, self.partitioned, tables, name)
+        self._partitioned = find_partitioned(self.data, self.partitioned, name)
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        check_tables([table.name for table in self._collate.tables], self._strategy.name)
 
     def _find_megabatches(self, assembly: Assembly) -> Megabatches | None:
         """The windows of the partitioned store, which stay the same once the runtime is made."""
         if self._partitioned is None:
             return None
+        self._check_tables()  # the program may have set features meanwhile
         if assembly.own["megabatch"] is None:
             own = assembly.own | {"megabatch": self._resumed_size}
             assembly = replace(assembly, own=own)
@@ -134,6 +139,19 @@ class DerivedLayouts(Resumable):
     def _assembly(self) -> Assembly:
         """The assembly of the arguments as they are now."""
         raise NotImplementedError
+
+    def _check_single(self) -> None:
+        """Refuse single batches, which lie in no window.
+
+        Raises:
+            ConfigError: the strategy samples inside windows.
+        """
+        if self._partitioned is not None:
+            raise ConfigError(
+                "loader(index) and collate_fn sample around any seeds, and "
+                f"strategy={self._strategy.name!r} samples inside windows: iterate over the "
+                "loader, or make another one with strategy='gnndrive'"
+            )
 
     def _check_packed(self) -> None:
         """Refuse `packed=` with a strategy that draws its batches.

@@ -64,30 +64,44 @@ def check_window_arguments(own: Mapping[str, Any], strategy: str) -> None:
         raise ConfigError(f"static={share!r}: give a share of the nodes, from 0 to 1")
 
 
-def find_partitioned(store: Store, named: Any, tables: list[str], strategy: str) -> Partitioned:
+def find_partitioned(store: Store, named: Any, strategy: str) -> Partitioned:
     """Open the partitioned folder of a loader.
 
     Args:
         store: the store.
         named: the loader's `partitioned=`: a name in the store, a folder, or None: the only one in
             the store.
-        tables: the names of the loader's feature tables.
         strategy: the name of the strategy, for messages.
 
     Raises:
-        ConfigError: there is none, or several and none is named; or the loader has other tables
-            than the partitions.
+        ConfigError: there is none, or several and none is named; or the store is heterogeneous.
         StoreError: it is damaged, or the store has changed.
     """
+    if store.is_hetero:
+        raise ConfigError(
+            f"strategy={strategy!r} samples inside partitions, and {store.path} is heterogeneous: "
+            "give strategy='gnndrive'"
+        )
     path = _only(store, strategy) if named is None else _path(store, named)
-    partitioned = open_partitioned(path, store)
+    return open_partitioned(path, store)
+
+
+def check_tables(tables: list[str], strategy: str) -> None:
+    """Check that a loader has the table that partitions have.
+
+    Args:
+        tables: the names of the loader's feature tables.
+        strategy: the name of the strategy, for the message.
+
+    Raises:
+        ConfigError: it has others.
+    """
     if tables != [TABLE]:
         raise ConfigError(
             f"strategy={strategy!r} loads the rows of x in the order of their partitions, and this "
             f"loader has {', '.join(tables) or 'no tables'}: use another strategy for edge "
             "features of 64 bytes and more, and for features that you have set yourself"
         )
-    return partitioned
 
 
 def _path(store: Store, named: Any) -> Path:
@@ -101,9 +115,10 @@ def _path(store: Store, named: Any) -> Path:
     if os.path.isdir(text):
         return Path(os.path.abspath(text))
     names = ", ".join(each.path.name for each in partitions_of(store)) or "none"
+    name = f" --name {text}" if NAME.fullmatch(text) else ""
     raise ConfigError(
         f"partitioned={text!r} is not there: {store.path} has {names}; make it with "
-        f"`gnndrive partition {store.path} --name {text}`"
+        f"`gnndrive partition {store.path}{name}`"
     )
 
 

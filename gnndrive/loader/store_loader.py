@@ -332,6 +332,7 @@ class StoreLoader(Closeable, DerivedLayouts):
         """Sample around the seeds at positions `index` (int64 [n] or a list)."""
         if not self._from_store:
             return super().collate_fn(index)
+        self._check_single()
         chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
         seeds = self._inputs.seeds(0, chosen.numpy())
         key = self._draw_seed()
