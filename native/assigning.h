@@ -53,10 +53,4 @@ void gd_ldg_free(gd_ldg *l);
  * be freed. */
 int64_t gd_ldg_feed(gd_ldg *l, const void *numbers, int64_t count, int32_t index_bytes);
 int64_t gd_ldg_moved(const gd_ldg *l); /* how many nodes are in another partition than before */
-
-/* ---- inside.c ---- */
-enum { GD_LEVELS = 256 };
-/* found[0] += the edges whose two ends are in one partition; found[1 + level[source]]++ for each
- * other edge; found[1 + GD_LEVELS]. -ERANGE: a source is not a node. */
-int gd_edges_inside(gd_edges *edges, const int32_t *part, const uint8_t *level, int64_t *found);
 #endif
