@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -15,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from gnndrive.common.records import IndexPointers, Int64Array
+from gnndrive.common.records import IndexPointers
 from gnndrive.loader.find_partitioned import AUTO, TABLE
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.windows import Rows
 from gnndrive.plan.windows import PlannedWindows
 from gnndrive.sampling.dealing import skip
-from gnndrive.sampling.load_window import load_window, static_store_ids
+from gnndrive.sampling.load_window import load_window
 from gnndrive.sampling.rounds import StopToken
 from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.sampling.window_graph import WindowGraph
@@ -127,24 +126,21 @@ class MegabatchSource:
     ) -> None:  # fmt: skip
         self._windows, self._partitioned = windows, windows.partitioned
         self._index_pointers, self._left = index_pointers, left
-        self._stop, self._lock = StopToken(), threading.Lock()
-        self._static_ids: Int64Array | None = None
+        self._stop = StopToken()
 
     def windows(self) -> Iterator[Window]:
         """See `WindowSource.windows`."""
         return self._left()
 
     def kept_rows(self) -> Iterator[Rows]:
-        """See `WindowSource.kept_rows`: the static rows, in the order in which they lie on disk."""
-        rows = np.sort(self._partitioned.home[: self._windows.static])
-        for first in range(0, len(rows), CHUNK_ROWS):
-            yield {TABLE: rows[first : first + CHUNK_ROWS]}
+        """See `WindowSource.kept_rows`: the static rows, which lie behind all partitions."""
+        first = self._partitioned.num_nodes
+        return _chunks(first, first + self._windows.static)
 
     def rows_of(self, window: Window) -> Iterator[Rows]:
         """See `WindowSource.rows_of`."""
         for first, last in self._runs(window):
-            for start in range(first, last, CHUNK_ROWS):
-                yield {TABLE: np.arange(start, min(start + CHUNK_ROWS, last))}
+            yield from _chunks(first, last)
 
     def _runs(self, window: Window) -> list[tuple[int, int]]:
         """First new id, and that behind the last, of the window's partitions that touch."""
@@ -171,14 +167,17 @@ class MegabatchSource:
     def graph(self, window: Window) -> WindowGraph:
         """See `WindowSource.graph`."""
         assert window.partitions is not None
-        with self._lock:
-            if self._static_ids is None:
-                self._static_ids = static_store_ids(self._partitioned, self._windows.static)
         return load_window(
             self._partitioned, self._index_pointers, window.partitions, self._windows.static,
-            self._stop, self._static_ids,
+            self._stop,
         )  # fmt: skip
 
     def stop(self) -> None:
         """See `WindowSource.stop`."""
         self._stop.set()
+
+
+def _chunks(first: int, last: int) -> Iterator[Rows]:
+    """The rows from `first` to `last` - 1, in chunks that the keeper leases."""
+    for start in range(first, last, CHUNK_ROWS):
+        yield {TABLE: np.arange(start, min(start + CHUNK_ROWS, last))}

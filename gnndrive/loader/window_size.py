@@ -131,7 +131,7 @@ def _with_drawn(
     settings = assembly.drawn_settings(assembly.batch_size or 0)
     key = entry_key(assembly.store, settings)
     entry = load_entry(assembly.store, key)
-    tables = {TABLE: windows.partitioned.num_nodes}
+    tables = {TABLE: windows.rows}
     if isinstance(entry, dict) and isinstance(entry.get("kept"), float):
         drawn = DrawnBatches.from_json(entry.get("batches"), bounds, tables)
         if drawn is not None and 0 <= entry["kept"] <= 1:

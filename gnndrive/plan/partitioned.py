@@ -131,15 +131,18 @@ def partitioned_planner(request: PlanRequest, windows: PlannedWindows) -> Partit
 
 
 def windowed_request(request: PlanRequest, windows: PlannedWindows) -> PlanRequest:
-    """The request with what the windows change: their batches, and their own stages."""
+    """The request with what the windows change: their batches, the rows' file, and their own
+    stages."""
     bounds = windows.within(request.bounds)
     planned = windows.planned(bounds)
     stages = {
         name: getattr(STAGES, name) if getattr(request, name) is None else getattr(request, name)
         for name in STAGE_NAMES
     }
+    file = replace(windows.partitioned.x, row_count=windows.rows)
     return replace(
-        request, bounds=bounds, seed_bounds=bounds, planned=planned, drawn=windows.drawn,
+        request, tables=tuple(replace(table, file=file) for table in request.tables),
+        bounds=bounds, seed_bounds=bounds, planned=planned, drawn=windows.drawn,
         shared=False, shared_graph=False, **stages,
     )  # fmt: skip
 

@@ -75,10 +75,14 @@ class PlannedWindows:
         return int(self._sizes[0][self.sizes.one]) + self.static
 
     @property
+    def rows(self) -> int:
+        """The rows of x that may be loaded: those of all partitions, and the static ones."""
+        return self.partitioned.num_nodes + self.static
+
+    @property
     def slots(self) -> int:
         """Slots for the static rows and those of two windows."""
-        rows = self._sizes[0][self.sizes.two] + self.static
-        return int(min(rows, self.partitioned.num_nodes))
+        return int(self._sizes[0][self.sizes.two]) + self.static
 
     @property
     def graph_bytes(self) -> int:
@@ -87,7 +91,8 @@ class PlannedWindows:
         edges = int(self._sizes[1][self.sizes.one])
         edges += int(partitioned.static_bounds[self.static])
         kept = min(ceil(edges * self.kept_in_window), partitioned.num_edges)
-        graph = window_bytes(self.nodes, kept, partitioned.num_nodes, partitioned.num_edges)
+        rows = partitioned.num_nodes + partitioned.num_static
+        graph = window_bytes(self.nodes, kept, rows, partitioned.num_edges)
         graphs = min(GRAPHS, self.count)
         return graphs * graph + loading_bytes(self.nodes, partitioned.num_static)
 

@@ -21,7 +21,7 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
-from gnndrive.common.records import IndexPointers, Int32Array, Int64Array, TableFile
+from gnndrive.common.records import IndexPointers, Int32Array, TableFile
 from gnndrive.disk.mapped_rows import pick_rows
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import STOPPED, StopToken
@@ -42,7 +42,6 @@ def load_window(
     partitions: Int32Array,
     k: int,
     stop: StopToken | None = None,
-    static_ids: Int64Array | None = None,
 ) -> WindowGraph:
     """Load the graph of a window; blocks.
 
@@ -52,8 +51,6 @@ def load_window(
         partitions: the window's partitions, ascending, int32 [p].
         k: how many static nodes it has.
         stop: ends the loading.
-        static_ids: the result of `static_store_ids` for `k`, if several windows are loaded; None:
-            it is looked up.
 
     Returns:
         The graph; its arrays have no spare room.
@@ -70,8 +67,7 @@ def load_window(
     with partitioned.unchanged():
         new_ids = window.new_ids()
         store_ids = np.empty_like(new_ids)
-        store_ids[:k] = static_store_ids(partitioned, k) if static_ids is None else static_ids
-        _look_up(partitioned, new_ids[k:], store_ids[k:])
+        _look_up(partitioned, new_ids, store_ids)
         lists = _Lists(window, index_pointers, store_ids)
         lists.read(partitioned.static_indices, window.static_runs(), stop)
         lists.read(partitioned.indices, window.runs(), stop)
@@ -80,17 +76,6 @@ def load_window(
         partitions, indptr, indices, positions, store_ids, new_ids, partitioned.num_nodes,
         partitioned.num_edges, partitioned.indices.path, window.empty,
     )  # fmt: skip
-
-
-def static_store_ids(partitioned: Partitioned, k: int) -> Int64Array:
-    """The store ids of the k hottest static nodes, by rank, int64 [k].
-
-    Raises:
-        ReadError: the disk failed.
-    """
-    found = np.empty(k, id_dtype(partitioned.num_nodes))
-    _look_up(partitioned, partitioned.home[:k], found)
-    return found.astype(np.int64)
 
 
 def loading_bytes(nodes: int, num_static: int) -> int:
@@ -105,7 +90,7 @@ def loading_bytes(nodes: int, num_static: int) -> int:
 
 
 def _look_up(partitioned: Partitioned, new_ids: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
-    """Write the store ids of new ids; C checks their values where it uses them."""
+    """Write the store ids of rows of x; C checks their values where it uses them."""
     order = partitioned.order
     path = str(partitioned.path / "order.npy")
     file = TableFile(path, order.offset, len(order), order.itemsize, order.dtype.name, ())
@@ -149,9 +134,11 @@ class _Window:
         self._make_codes()
 
     def new_ids(self) -> npt.NDArray[Any]:
-        """The new id of each local id, int32 or int64 [n]."""
-        found = np.empty(self.num_nodes, id_dtype(self.partitioned.num_nodes))
-        found[: self.k] = self.partitioned.home[: self.k]
+        """The row of x of each local id, int32 or int64 [n]: of a static node its copy, of others
+        the new id."""
+        nodes, static = self.partitioned.num_nodes, self.partitioned.num_static
+        found = np.empty(self.num_nodes, id_dtype(nodes + static))
+        found[: self.k] = np.arange(nodes, nodes + self.k, dtype=found.dtype)
         for first, last, local in zip(self._first, self._last, self._local, strict=False):
             found[local : local + last - first] = np.arange(first, last, dtype=found.dtype)
         return found
@@ -278,7 +265,7 @@ class _Lists:
             new_id = window.new_ids()[culprit]
             raise window.partitioned.damaged(
                 "order.npy",
-                f"has no node for the new id {new_id}, or the index pointers of the store are "
+                f"has no node for row {new_id} of x, or the index pointers of the store are "
                 "damaged",
             )
         if code == -errno.EINVAL:

@@ -34,7 +34,9 @@ class WindowGraph(Topology):
         indptr: uint32 or int64 [n + 1], for n local ids.
         indices: the in-neighbours of each node, local ids, int32 [e].
         positions: the CSC position of each edge in the store, uint32 or int64 [e].
-        store_ids, new_ids: of each local id, int32 or int64 [n].
+        store_ids: of each local id, int32 or int64 [n].
+        new_ids: of each local id the row of x in the partitioned store: the new id, or of a static
+            node N + its rank; int32 or int64 [n].
         store_nodes, store_edges: how many nodes and edges the store has.
         path: the file of the lists, for errors.
         empty: the second local ids of static nodes that lie in the partitions, ascending, int32
@@ -163,9 +165,9 @@ def check_size(nodes: int, store_nodes: int) -> None:
         )
 
 
-def id_dtype(store_nodes: int) -> type[np.int32 | np.int64]:
-    """The dtype of store ids and new ids in a store of so many nodes."""
-    return np.int32 if store_nodes < 1 << 31 else np.int64
+def id_dtype(rows: int) -> type[np.int32 | np.int64]:
+    """The dtype of store ids and new ids if the partitioned store has so many rows of x."""
+    return np.int32 if rows < 1 << 31 else np.int64
 
 
 def count_dtype(store_edges: int) -> type[np.uint32 | np.int64]:
@@ -173,14 +175,15 @@ def count_dtype(store_edges: int) -> type[np.uint32 | np.int64]:
     return np.uint32 if store_edges < 1 << 32 else np.int64
 
 
-def window_bytes(nodes: int, kept_edges: int, store_nodes: int, store_edges: int) -> int:
+def window_bytes(nodes: int, kept_edges: int, store_rows: int, store_edges: int) -> int:
     """Return `WindowGraph.nbytes` of a window.
 
     Args:
         nodes: of its partitions, and its static nodes.
         kept_edges: edges between them.
-        store_nodes, store_edges: how many nodes and edges the store has.
+        store_rows: how many rows of x the partitioned store has.
+        store_edges: how many edges the store has.
     """
-    ids, counts = np.dtype(id_dtype(store_nodes)), np.dtype(count_dtype(store_edges))
+    ids, counts = np.dtype(id_dtype(store_rows)), np.dtype(count_dtype(store_edges))
     of_nodes = nodes * (2 * ids.itemsize + 8) + (nodes + 1) * counts.itemsize
     return of_nodes + kept_edges * (4 + counts.itemsize)

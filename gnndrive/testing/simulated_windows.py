@@ -1,8 +1,8 @@
 """`WindowedSimulation`: the simulated pipeline with an epoch in windows (`pipeline/windows.py`).
 
-The rows of the file lie in partitions. A window is a random group of partitions; its batches need
-rows of the window and rows that are kept for the whole epoch. The keeper's leases, the batches'
-leases and the reads share one small feature buffer.
+The rows of the file lie in partitions, and behind these are rows that are kept for the whole epoch.
+A window is a random group of partitions; its batches need rows of the window and kept rows. The
+keeper's leases, the batches' leases and the reads share one small feature buffer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WindowedScenario(Scenario):
     Attributes:
         parts: partitions of the file's rows.
         in_window: partitions in a window.
-        kept: how many of the file's first rows are held for the whole epoch.
+        kept: how many of the file's rows are held for the whole epoch.
         in_chunk: rows that the keeper leases at once.
         few_slots: by how many slots the buffer is smaller than what is kept and two windows need.
         bad_window: the window whose graph cannot be loaded; −1: none.
@@ -45,7 +45,13 @@ class WindowedScenario(Scenario):
     @property
     def rows_in_part(self) -> int:
         """Rows of a partition."""
-        return self.file.row_count // self.parts
+        return (self.file.row_count - self.kept) // self.parts
+
+    @property
+    def kept_rows(self) -> Int64Array:
+        """The rows that are held for the whole epoch, int64 [kept]."""
+        first = self.parts * self.rows_in_part
+        return np.arange(first, first + self.kept)
 
     def with_slots(self) -> Self:
         """The same with as many slots as the attributes say."""
@@ -142,7 +148,7 @@ class SimulatedWindows:
 
     def kept_rows(self) -> list[dict[str, Int64Array]]:
         """See `WindowSource.kept_rows`."""
-        return self._chunks(np.arange(self._scenario.kept))
+        return self._chunks(self._scenario.kept_rows)
 
     def rows_of(self, window: Window) -> list[dict[str, Int64Array]]:
         """See `WindowSource.rows_of`."""
@@ -152,7 +158,7 @@ class SimulatedWindows:
         """See `WindowSource.graph`."""
         if window.number == self._scenario.bad_window:
             raise StoreError("the lists of this window are damaged")
-        return WindowRows(np.union1d(self.rows(window), np.arange(self._scenario.kept)))
+        return WindowRows(np.union1d(self.rows(window), self._scenario.kept_rows))
 
     def stop(self) -> None:
         """See `WindowSource.stop`."""

@@ -37,7 +37,7 @@ def test_partitioning_says_what_windows_keep(gnndrive: Command, store: Path):
     made = gnndrive("partition", store, *RANDOM)
     assert made.code == 0
     assert re.findall(r"^(\w[\w -]+): 100 %$", made.err, re.M) == [
-        "random", "order", "out-edges", "static nodes", "lists", "static lists", "rows x", "check",
+        "random", "out-edges", "order", "static nodes", "lists", "static lists", "rows x", "check",
     ]  # fmt: skip
     path = store / "partitioned" / "default"
     assert made.out.startswith(f"{path}: 8 partitions, random, seed 0, 4 % static, ")

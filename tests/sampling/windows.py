@@ -39,7 +39,7 @@ def partitioned_graph(
     )
     made = renumber(store, part, parts, static)
     made.order.astype(np.int32).tofile(folder / "order.npy")
-    order = np.memmap(folder / "order.npy", np.int32, "r", shape=(len(part),))
+    order = np.memmap(folder / "order.npy", np.int32, "r", shape=made.order.shape)
     files = {}
     for name in ("indices", "static_indices"):
         codes = getattr(made, name).astype(dtype)
@@ -63,7 +63,8 @@ def assert_window(
     locals_ = [np.arange(bounds[each], bounds[each + 1]) for each in partitions]
     new_ids = np.concatenate([made.home[:k], *locals_]).astype(np.int64)
     store_ids = np.asarray(made.order)[new_ids].astype(np.int64)
-    assert np.array_equal(graph.new_ids, new_ids)
+    rows = np.concatenate([made.num_nodes + np.arange(k), *locals_]).astype(np.int64)
+    assert np.array_equal(graph.new_ids, rows), "static nodes have their copies' rows"
     assert np.array_equal(graph.store_ids, store_ids)
     csc = arrays_of(graph)
     assert graph.num_nodes == len(store_ids) == len(csc.indptr) - 1

@@ -1,7 +1,8 @@
 """The partitioned layout: rows in the order of their partitions (HierBatching §3).
 
 A row's number is the node's new id (`gnndrive/store/partitioned/format.py`), so a window is one
-long read for each of its partitions. Reads are planned as in the table layout.
+long read for each of its partitions; the static rows lie behind them and are one more. Reads are
+planned as in the table layout.
 
 When not to use it: for batches that are sampled from the whole graph, which use no long stretches.
 """

@@ -3,15 +3,16 @@
 A partition's nodes get consecutive new ids, in the order of their ids in the store. The files, with
 the store's .npy headers, for N nodes, E edges, P partitions and K static nodes:
 
-- order [N]: the store id of each new id.
+- order [N + K]: the store id of each new id, and then of each static node.
 - bounds, edge_bounds, int64 [P + 1]: the first new id of each partition, and where the lists of its
   nodes begin in `indices`.
-- x [N, …]: the rows in the new order.
+- x [N + K, …]: the rows in that order. So the static rows, which lie scattered over the
+  partitions, lie together once more.
 - indices [E]: all in-neighbours, as codes, target after target in the new order; each list in the
   store's order.
 - place [N]: the code of each store id. A code less than K is the rank of a static node; other codes
   are K + the new id.
-- home, int64 [K]: the new id of each static node, those with the most out-edges first.
+- home, int64 [K]: the new id of each static node, those with the most out-edges first: by rank.
 - static_bounds, int64 [K + 1], static_indices: copies of the static nodes' lists, by rank.
 
 A list has as many entries as the store's, so the folder has no index pointers. partition.json lists
@@ -39,7 +40,7 @@ from gnndrive.store.parsing import Record
 from gnndrive.store.partitioned.settings import PartitionSettings, parse_settings
 from gnndrive.store.reader import Store
 
-FORMAT, VERSION = "gnndrive-partition", 1
+FORMAT, VERSION = "gnndrive-partition", 2
 PARTITIONED, PARTITION_JSON = "partitioned", "partition.json"
 MEND = "remove the folder, and partition the store again (gnndrive partition)"
 ARRAYS = (
@@ -121,7 +122,7 @@ def array_infos(
     """
     codes = index_dtype(nodes + static)
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-        "order": (index_dtype(nodes), (nodes,)),
+        "order": (codes, (nodes + static,)),
         "bounds": ("int64", (parts + 1,)),
         "edge_bounds": ("int64", (parts + 1,)),
         "place": (codes, (nodes,)),
@@ -129,7 +130,7 @@ def array_infos(
         "static_bounds": ("int64", (static + 1,)),
         "static_indices": (codes, (static_edges,)),
         "indices": (codes, (edges,)),
-        "x": (x.dtype, (nodes, *x.shape[1:])),
+        "x": (x.dtype, (nodes + static, *x.shape[1:])),
     }
     return {name: ArrayInfo(name, *kinds[name], "") for name in ARRAYS}
 
@@ -255,7 +256,7 @@ def _check_store(info: PartitionInfo, root: Path, store: Store) -> None:
     x = store.info.arrays.get("nodes/x")
     counts = store.num_nodes, store.num_edges
     found = info.arrays["x"]
-    if x is None or (x.dtype, x.shape) != (found.dtype, found.shape):
+    if x is None or (x.dtype, x.shape[1:]) != (found.dtype, found.shape[1:]):
         raise StoreError(f"{root} has rows of another shape or dtype than {store.path}: {MEND}")
     if (info.num_nodes, info.num_edges) != counts:
         raise StoreError(f"{root} has other numbers of nodes or edges than {store.path}: {MEND}")

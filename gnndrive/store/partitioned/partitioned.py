@@ -59,12 +59,13 @@ class Partitioned:
         num_parts, num_static: P, the number of partitions, and K, that of static nodes.
         bounds: the first new id of each partition, int64 [P + 1].
         edge_bounds: where each partition begins in `indices`, int64 [P + 1].
-        order: new id → store id, mapped, int32 or int64 [N]; the values are not checked.
+        order: new id → store id, and behind them static rank → store id, mapped, int32 or int64
+            [N + K]; the values are not checked.
         place: store id → code, mapped, int32 or int64 [N]; the values are not checked.
         home: static rank → new id, int64 [K].
         static_bounds: where the list of each static rank begins in `static_indices`, int64 [K + 1].
         indices, static_indices: files of codes, int32 or int64.
-        x: the file of rows, by new id.
+        x: the file of N + K rows: those of the new ids, and a copy of each static rank's.
 
     Raises:
         StoreError: the folder is damaged, or was removed or replaced.
@@ -129,7 +130,7 @@ class Partitioned:
         return found.astype(np.int32)
 
     def store_ids(self, first: int, last: int) -> npt.NDArray[Any]:
-        """The store ids of the new ids from `first` to `last` - 1; int32 or int64.
+        """The store ids of the rows of x from `first` to `last` - 1; int32 or int64.
 
         Raises:
             StoreError: `order` is damaged.

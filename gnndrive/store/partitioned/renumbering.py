@@ -1,8 +1,9 @@
 """New ids and codes for the nodes of a store, from the partition of each node.
 
-`write_order` gives the nodes of a partition consecutive new ids. `write_static` chooses the nodes
-with the most out-edges, because sampling in-neighbours uses the edges that start at them, and gives
-each node its code. Each leaves durable files, the last of which says that it is done.
+`write_order` gives the nodes of a partition consecutive new ids. It also chooses the static nodes,
+those with the most out-edges, because sampling in-neighbours uses the edges that start at them.
+`write_static` gives each node its code. Each leaves durable files, the last of which says that it
+is done.
 
 Memory: 8 bytes a node and 48 bytes a static node, besides the store's index pointers.
 """
@@ -61,12 +62,15 @@ def write_order(
         infos: its arrays.
         store: the store.
         part: the partition of each node, [N].
-        report: called as report("order", nodes done, nodes).
+        report: called as report("out-edges", edges done, edges), then as report("order", nodes
+            done, nodes).
 
     Raises:
-        StoreError: a node is in no partition, or the disk is full.
+        StoreError: a node is in no partition, the store is damaged, or the disk is full.
+        ReadError: the store cannot be read.
     """
     parts, nodes = infos["bounds"].shape[0] - 1, store.num_nodes
+    hot = hottest(out_edges(store, report), infos["home"].shape[0])
     pointers = store.index_pointers
     counts, entries = np.zeros((2, parts), np.int64)
 
@@ -81,7 +85,8 @@ def write_order(
         checked(code, wrong)
         report(ORDER, (start + len(block)) // 2, nodes)
     bounds, edge_bounds = _bounds(counts), _bounds(entries)
-    order = np.empty(nodes, infos["order"].storage)
+    order = np.empty(nodes + len(hot), infos["order"].storage)
+    order[nodes:] = hot
     cursor, wide = bounds[:-1].copy(), order.itemsize == 8
     for start in range(0, nodes, _STEP):
         block = np.ascontiguousarray(part[start : start + _STEP], np.int32)
@@ -101,16 +106,15 @@ def write_static(root: Path, infos: dict[str, ArrayInfo], store: Store, report: 
         root: the folder, with `order`.
         infos: its arrays; the entries of static_indices are not known yet.
         store: the store.
-        report: called as report("out-edges", edges done, edges).
+        report: called as report("static nodes", nodes done, nodes).
 
     Raises:
-        StoreError: the store is damaged, or the disk is full.
-        ReadError: the store cannot be read.
+        StoreError: the disk is full.
     """
     statics = infos["home"].shape[0]
-    hot = hottest(out_edges(store, report), statics)
     report(STATIC, 0, store.num_nodes)
-    order = map_numbers(root, infos["order"])
+    written = map_numbers(root, infos["order"])
+    order, hot = written[: store.num_nodes], np.array(written[store.num_nodes :])
     place = table(store.num_nodes, infos["place"].storage)
     for start in range(0, len(order), _STEP):
         block = order[start : start + _STEP]

@@ -32,7 +32,7 @@ def list_starts(store: Store, order: Ids, place: Ids, statics: int) -> Int64Arra
     starts, pointers = np.zeros(statics, np.int64), store.index_pointers
     at, nodes = 0, store.num_nodes
     for start in range(0, nodes, _STEP):
-        block = np.ascontiguousarray(order[start : start + _STEP])
+        block = np.ascontiguousarray(order[start : min(start + _STEP, nodes)])
         given = numbers(block), len(block), numbers(pointers), numbers(place)
         at = checked(
             lib.gd_static_starts(*given, nodes, statics, at, pointer(starts)),

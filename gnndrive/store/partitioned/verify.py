@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -108,10 +109,11 @@ class _Check:
         self._told(CHECKSUMS, total, total)
 
     def _ids(self) -> None:
-        """Check that `order` is a permutation, and `place` and `home` its inverse."""
+        """Check that `order` is a permutation and then has the static nodes, and that `place` and
+        `home` are its inverse."""
         opened, before = self._opened, -1
         for start in range(0, opened.num_nodes, _STEP):
-            ids = opened.store_ids(start, start + _STEP)
+            ids = opened.store_ids(start, min(start + _STEP, opened.num_nodes))
             new = np.arange(start, start + len(ids))
             other = np.flatnonzero(opened.new_ids(ids) != new)
             if len(other):
@@ -130,10 +132,13 @@ class _Check:
                 )
             before = int(ids[-1])
             self._told(IDS, start + len(ids), opened.num_nodes)
-        codes = self._place[self._order[self._home]]
-        wrong = np.flatnonzero(codes != np.arange(opened.num_static))
+        static = self._order[self._home]
+        wrong = np.flatnonzero(self._place[static] != np.arange(opened.num_static))
         if len(wrong):
             raise self._damaged("home.npy", f"has a node of another rank at {wrong[0]}")
+        wrong = np.flatnonzero(self._order[opened.num_nodes :] != static)
+        if len(wrong):
+            raise self._damaged("order.npy", f"has another node as static node {wrong[0]}")
 
     def _static_nodes(self) -> None:
         """Check that the static nodes have the most out-edges, and where lists begin."""
@@ -227,12 +232,13 @@ class _Check:
     def _rows(self) -> None:
         opened, array = self._opened, self._opened.info.arrays["x"]
         ids = StoredIds(
-            Maps(), opened.path / "order.npy", 0, opened.num_nodes, np.dtype(opened.order.dtype)
+            Maps(), opened.path / "order.npy", 0, len(opened.order), np.dtype(opened.order.dtype)
         )
         width, file = opened.x.row_bytes, opened.path / array.file
-        ends = zip(opened.bounds[:-1].tolist(), opened.bounds[1:].tolist(), strict=True)
+        bounds = [*opened.bounds.tolist(), len(opened.order)]  # the static rows come last
         outputs = [
-            Output(file, DATA_OFFSET + low * width, ids.part(low, high)) for low, high in ends
+            Output(file, DATA_OFFSET + low * width, ids.part(low, high))
+            for low, high in pairwise(bounds)
         ]
         found = verify_rows(
             self._store.table("x"), outputs, opened.path, MEMORY,

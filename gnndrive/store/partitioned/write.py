@@ -1,11 +1,12 @@
 """Write the partitioned folder of a store from the partition of each node: `write`.
 
-    order         the nodes get new ids, by partition (renumbering.py)
     out-edges     the edges that start at each node are counted, from one pass over the lists
-    static nodes  those with the most get ranks, and each node its code
+    order         the nodes get new ids, by partition, and those with the most get ranks
+                  (renumbering.py)
+    static nodes  each node gets its code
     lists         one pass over the lists writes all of them in the new order (new_lists.py)
     static lists  those of the static nodes are copied (static_lists.py)
-    rows x        one pass over x writes its rows in the new order
+    rows x        one pass over x writes its rows in the new order, and copies of the static ones
     check         checksums, and the share of in-edges that stay inside a partition
 
 Each phase leaves durable files, and a writer that was killed goes on behind them: where a row or an
@@ -112,13 +113,17 @@ def write(
 
 
 def _rows(made: Unfinished) -> RowPacking:
-    """What writes the rows of x in the new order."""
+    """What writes the rows of x in the new order, and those of the static nodes behind them. These
+    are an output of their own, because they ascend nowhere."""
     x, order = made.store.table("x"), made.infos["order"]
-    nodes = made.store.num_nodes
-    ids = StoredIds(Maps(), made.root / order.file, 0, nodes, order.storage)
-    output = Output(made.root / made.infos["x"].file, DATA_OFFSET, ids)
+    file, nodes, rows = made.root / made.infos["x"].file, made.store.num_nodes, order.shape[0]
+    ids = StoredIds(Maps(), made.root / order.file, 0, rows, order.storage)
+    outputs = [
+        Output(file, DATA_OFFSET + low * x.row_bytes, ids.part(low, high))
+        for low, high in ((0, nodes), (nodes, rows))
+    ]
     identity = made.store.info.arrays["nodes/x"].sha256
-    return RowPacking(x, [output], made.root, "x", made.memory, identity)
+    return RowPacking(x, outputs, made.root, "x", made.memory, identity)
 
 
 def _describe(made: Unfinished, settings: PartitionSettings, sum_of_x: str) -> PartitionInfo:

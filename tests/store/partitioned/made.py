@@ -94,9 +94,10 @@ def renumber(store: Store, part: Sequence[int] | ANY, parts: int, static: float)
     is_hot = np.zeros(nodes, np.bool_)
     is_hot[hot[: round(HOT_SHARE * nodes)]] = True
     count = max(len(sources), 1)
+    rows = np.concatenate([order, hot])
     return Renumbered(
-        order, bounds, ends[bounds], place, new[hot], static_ends, static_codes, codes,
-        np.asarray(store.array("x"))[order], float(same.sum() / count),
+        rows, bounds, ends[bounds], place, new[hot], static_ends, static_codes, codes,
+        np.asarray(store.array("x"))[rows], float(same.sum() / count),
         float((~same & is_hot[sources]).sum() / count),
     )  # fmt: skip
 

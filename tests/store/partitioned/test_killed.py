@@ -26,7 +26,7 @@ from tests.store.partitioned.made import make_store
 
 NODES = 400
 PHASES = (
-    "random", "order", "out-edges", "static nodes", "lists", "static lists", "rows x", "order x",
+    "random", "out-edges", "order", "static nodes", "lists", "static lists", "rows x", "order x",
     "check",
 )  # fmt: skip
 

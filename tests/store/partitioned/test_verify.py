@@ -102,6 +102,8 @@ FORGED = [
     ("order", put(7, NODES), "order.npy has ids of no nodes"),
     ("order", put(7, -1), "order.npy has ids of no nodes"),
     ("order", lambda v: put(7, v[8])(v), "place.npy gives node .* another new id than 7"),
+    ("order", swap(NODES, NODES + 1), "order.npy has another node as static node 0"),
+    ("order", put(NODES + 7, 5), "order.npy has another node as static node 7"),
     ("place", swap(0, 1), "place.npy gives node 0 another new id|order.npy has it twice"),
     ("place", put(5, 10 * NODES), "place.npy has codes out of range"),
     ("place", put(5, -3), "place.npy has codes out of range"),
@@ -115,6 +117,7 @@ FORGED = [
     ("static_bounds", lambda v: put(1, v[1] + 1)(v), r"static_bounds.npy gives rank 0 \d+ in-edge"),
     ("static_indices", put(0, 150), "static_indices.npy has another list of node .*rank 0"),
     ("indices", put(700, 5000), "indices.npy has a code out of range"),
+    ("x", swap(NODES, NODES + 1), rf"rows {NODES} to {NODES + 7} of .*x.npy are not those of"),
     ("x", swap(60, 61), r"rows \d+ to \d+ of .*x.npy are not those of .*nodes/x.npy"),
 ]
 
@@ -164,6 +167,8 @@ def test_other_static_nodes_than_the_hottest(store: Store):
     forge(made, "home", swap(0, 1))
     made = open_partitioned(made.path, store)
     nodes = [int(made.order[first]), int(made.order[second])]
+    forge(made, "order", swap(NODES, NODES + 1))
+    made = open_partitioned(made.path, store)
     forge(made, "place", lambda v: v.__setitem__(nodes, [1, 0]))
     with pytest.raises(StoreError, match=rf"does not have node {nodes[0]}.* as static node 0"):
         verify_partition(made.path, store)
