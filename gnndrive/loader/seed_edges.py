@@ -15,11 +15,11 @@ from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, TableFile
-from gnndrive.disk.mapped_rows import pick_rows
 from gnndrive.loader.arguments import checked_input_id
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputEdges, digest
 from gnndrive.store.format import torch_dtype
+from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.store.reader import Store
 from gnndrive.store.views import StoredEdges
 

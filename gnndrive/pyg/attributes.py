@@ -20,9 +20,9 @@ from gnndrive.common.array_pool import Allocate, empty_tensor
 from gnndrive.common.errors import ClosedError, ReadError
 from gnndrive.common.records import Int64Array, Landing, TableFile
 from gnndrive.disk.layouts.base import Layout
-from gnndrive.disk.mapped_rows import pick_rows
 from gnndrive.disk.read_job import ReadJob
 from gnndrive.store.format import torch_dtype
+from gnndrive.store.mapped_rows import pick_rows
 
 if TYPE_CHECKING:
     from gnndrive.store.reader import Store

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import IndexPointers, Int32Array, Int64Array, TopologyChoice
 from gnndrive.sampling.topologies._csc import make_csc
 from gnndrive.sampling.topologies.base import Topology, TopologyContext, TopologyQuestion
+from gnndrive.store.partitioned.format import MEND
 
 _KEY_BITS = 63  # of a key for sorting: a store id, then a local id
 _NONE = np.empty(0, np.int32)
@@ -110,7 +111,7 @@ class WindowGraph(Topology):
             int64 [n].
 
         Raises:
-            ConfigError: a node is not in the window.
+            StoreError: a node is not in the window.
         """
         keys, bits = self._keys, self._local_bits
         valid = (store_ids >= 0) & (store_ids < self.store_nodes)
@@ -121,9 +122,11 @@ class WindowGraph(Topology):
         if len(keys):
             inside &= keys[place] >> bits == store_ids
         if not inside.all():
-            raise ConfigError(
+            raise StoreError(
                 f"seed {store_ids[~inside][0]} is not in the window, which has the nodes of "
-                f"{len(self.partitions)} partitions: give each batch seeds of its window"
+                f"{len(self.partitions)} partitions: give each batch seeds of its window; if "
+                f"gnndrive's schedule gave it, order.npy and place.npy beside {self.path} do not "
+                f"fit together: {MEND}"
             )
         return keys[place] & ((1 << bits) - 1) if len(keys) else np.empty(0, np.int64)
 

@@ -28,10 +28,10 @@ from gnndrive.common.errors import (
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
-from gnndrive.disk.mapped_rows import unreadable
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.mapped_rows import unreadable
 
 _MORE = 256  # native/grow.h: room beyond the most nodes
 _LEAST = 4096  # native/grow.h: the first capacity of an array

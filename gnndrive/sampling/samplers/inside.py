@@ -73,7 +73,8 @@ class Inside(UniformDraws):
         """See `Sampler.sample`; `topologies` holds the graph of the batch's window.
 
         Raises:
-            ConfigError: it is not the graph of a window, or a seed is not in the window.
+            ConfigError: it is not the graph of a window.
+            StoreError: a seed is not in the window.
         """
         return self.sample_window(seeds.node, key, self.window(topologies))
 
@@ -101,7 +102,7 @@ class Inside(UniformDraws):
             graph: the window's.
 
         Raises:
-            ConfigError: a seed is not in the window.
+            StoreError: a seed is not in the window.
             StoreError, BatchTooLarge, ClosedError, MemoryError: see `UniformDraws.sample_nodes`.
         """
         drawn = self.sample_nodes(graph.to_local(seeds), key, graph)

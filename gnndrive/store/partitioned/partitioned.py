@@ -23,11 +23,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from gnndrive.common.errors import ConfigError, StoreError
 from gnndrive.common.records import Int32Array, Int64Array, TableFile
 from gnndrive.store.files import open_plain, read_at_most
 from gnndrive.store.format import DATA_OFFSET, ArrayInfo, npy_header, storage_dtype
+from gnndrive.store.mapped_rows import pick_rows
 from gnndrive.store.opened_folder import OpenedFolder
 from gnndrive.store.packed.format import PackArray
 from gnndrive.store.partitioned.format import (
@@ -122,7 +124,7 @@ class Partitioned:
 
         Raises:
             ConfigError: an id is no node.
-            StoreError: `place` is damaged.
+            StoreError, ReadError: see `new_ids`.
         """
         if len(nodes) and not 0 <= nodes.min() <= nodes.max() < self.num_nodes:
             raise ConfigError(f"a node id is not from 0 to {self.num_nodes - 1}: give node ids")
@@ -134,8 +136,9 @@ class Partitioned:
 
         Raises:
             StoreError: `order` is damaged.
+            ReadError: it has become shorter, or the disk failed.
         """
-        found = np.array(self.order[first:last])
+        found = self._picked("order", self.order, np.arange(first, min(last, self.num_nodes)))
         if len(found) and not 0 <= found.min() <= found.max() < self.num_nodes:
             raise self.damaged("order.npy", "has ids of no nodes")
         return found
@@ -148,14 +151,26 @@ class Partitioned:
 
         Raises:
             StoreError: `place` is damaged.
+            ReadError: it has become shorter, or the disk failed.
         """
-        codes = np.asarray(self.place[nodes], np.int64)
+        codes = self._picked("place", self.place, nodes).astype(np.int64)
         if len(codes) and not 0 <= codes.min() <= codes.max() < self.num_static + self.num_nodes:
             raise self.damaged("place.npy", "has codes out of range")
         new = codes - self.num_static
         static = new < 0
         new[static] = self.home[codes[static]]
         return new
+
+    def _picked(
+        self, name: str, mapped: npt.NDArray[Any], rows: npt.NDArray[Any]
+    ) -> npt.NDArray[Any]:
+        """Values of `order` or `place`. What numpy reads of a file that has become shorter ends the
+        process."""
+        path, dtype = str(self.path / self.info.arrays[name].file), mapped.dtype
+        file = TableFile(path, DATA_OFFSET, self.num_nodes, dtype.itemsize, dtype.name, ())
+        found = np.empty(len(rows), dtype)
+        pick_rows(file, mapped, np.ascontiguousarray(rows, np.int64), torch.from_numpy(found))
+        return found
 
     def _rising(self, name: str, last: int) -> Int64Array:
         """Numbers that rise from 0 to `last`, read into memory."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.common.errors import BatchTooLarge, ConfigError
+from gnndrive.common.errors import BatchTooLarge, ConfigError, StoreError
 from gnndrive.common.records import Sample, Seeds
 from gnndrive.sampling.load_window import load_window
 from gnndrive.sampling.samplers.base import Bounds, SamplerContext
@@ -126,7 +126,7 @@ def test_a_seed_outside_of_the_window(tmp_path: Path) -> None:
     made = in_partitions(tmp_path)
     graph = load_window(made, GRAPH[0], np.array([0, 1], np.int32), 10)
     outside = int(np.setdiff1d(np.arange(NODES), graph.store_ids)[0])
-    with pytest.raises(ConfigError, match=f"seed {outside} is not in the window"):
+    with pytest.raises(StoreError, match=f"seed {outside} is not in the window"):
         sampled(Inside([2]), [int(graph.store_ids[0]), outside], 0, graph)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from gnndrive.common.errors import ReadError, StoreError
 from gnndrive.common.records import TableFile
-from gnndrive.disk.mapped_rows import pick_rows
+from gnndrive.store.mapped_rows import pick_rows
 
 PAGE = mmap.PAGESIZE
 ROWS = 4 * PAGE
