@@ -214,7 +214,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             with `time_attr`.
         replace, subgraph_type, disjoint, temporal_strategy: as for `NeighborLoader`.
         neg_sampling: how to draw negative edges: PyG's NegativeSampling, its mode ("binary" or
-            "triplet") or a dict of its arguments; None: no negative edges.
+            "triplet") or a dict of its arguments; None: no negative edges. With strategy="marius"
+            negative nodes are drawn among those of the batch's window, as in the paper.
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
         memory, …, host_service: as for `NeighborLoader`; they need a store.

@@ -25,24 +25,26 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
 from gnndrive.pyg.subgraph_sampler import KeyedNegatives, SubgraphSampling
 from gnndrive.sampling.degrees import Degrees
-from gnndrive.sampling.samplers.base import Bounds, SamplerContext
-from gnndrive.sampling.samplers.inside import Inside
+from gnndrive.sampling.samplers._inside import InsideDraws
+from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.window_graph import WindowGraph
 
 
-class LinksInside(Inside):
-    """Samples around seed edges, in the graph of their window.
+class LinksInside(InsideDraws):
+    """Samples around seed edges, in the graph of their window; see `InsideDraws`.
 
     Args:
         subgraphs: how the loader samples.
         of_edges: whether seeds are edges.
-        context: what `Inside.make` gets.
+        context: what `Sampler.make` gets.
 
     Raises:
         ConfigError: seeds are nodes, or the loader's arguments ask for more than the neighbours of
             edges, drawn with one probability.
     """
+
+    name = "links inside"
 
     def __init__(
         self, subgraphs: SubgraphSampling, of_edges: bool, context: SamplerContext
@@ -58,6 +60,12 @@ class LinksInside(Inside):
             context.num_neighbors, context.replace, np.empty, context.limits, context.window_nodes
         )
         self._subgraphs = subgraphs
+
+    @classmethod
+    def make(cls, context: SamplerContext) -> Sampler:
+        """See `Sampler.make`; the context has `subgraphs`."""
+        assert context.subgraphs is not None
+        return context.subgraphs()
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Subgraph:
         """See `Sampler.sample`; `topologies` holds the graph of the batch's window.

@@ -88,6 +88,8 @@ def assert_window(
     assert np.array_equal(of_node[indices[positions]], csc.indices), "a rank comes first"
     assert np.array_equal(of_node[targets[positions]], target)
     assert np.array_equal(graph.to_local(store_ids), of_node[store_ids])
+    distinct = graph.distinct_ids(np.arange(graph.num_distinct))
+    assert np.array_equal(np.sort(distinct), np.unique(store_ids)), "each node has one number"
 
 
 def arrays_of(graph: WindowGraph) -> SimpleNamespace:

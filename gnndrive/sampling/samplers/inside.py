@@ -8,46 +8,19 @@ each batch must have a fair sample of all neighbours: `uniform` draws from the w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-
-from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample, Seeds, Subgraph
-from gnndrive.sampling.degrees import Degrees
-from gnndrive.sampling.samplers._uniform import UniformDraws
-from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext, position_dtype
+from gnndrive.common.records import Sample, Seeds
+from gnndrive.sampling.samplers._inside import InsideDraws
+from gnndrive.sampling.samplers.base import Sampler, SamplerContext
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.sampling.window_graph import WindowGraph
-
-_TABLE = "nodes/x"  # the table that a partitioned store has in its own order
 
 
-class Inside(UniformDraws):
-    """Draws `num_neighbors[h]` in-neighbours of each node of hop h among the nodes of the window.
-
-    What is drawn for a node depends on the key, its id in the store, and its in-edges within the
-    window, not on local ids: two windows with the same nodes give the same batch.
-
-    Args:
-        num_neighbors, replace, empty, limits: see `UniformDraws`.
-        window_nodes: the most nodes of a window's graph; None: unknown.
-
-    Raises:
-        ConfigError: a fanout is not an integer of at least -1.
-    """
+class Inside(InsideDraws):
+    """Draws around nodes; see `InsideDraws`."""
 
     name = "inside"
-
-    def __init__(
-        self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty,
-        limits: Bounds | None = None, window_nodes: int | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(num_neighbors, replace, empty, limits)
-        self._window_nodes = window_nodes
 
     @classmethod
     def make(cls, context: SamplerContext) -> Sampler:
@@ -69,7 +42,7 @@ class Inside(UniformDraws):
             context.window_nodes,
         )  # fmt: skip
 
-    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample | Subgraph:
+    def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
         """See `Sampler.sample`; `topologies` holds the graph of the batch's window.
 
         Raises:
@@ -77,55 +50,3 @@ class Inside(UniformDraws):
             StoreError: a seed is not in the window.
         """
         return self.sample_window(seeds.node, key, self.window(topologies))
-
-    def window(self, topologies: Sequence[Topology]) -> WindowGraph:
-        """The graph of a batch's window.
-
-        Raises:
-            ConfigError: it is another graph.
-        """
-        (graph,) = topologies
-        if not isinstance(graph, WindowGraph):
-            raise ConfigError(
-                f"the sampler {self.name!r} draws inside windows, and {graph.path} is a whole "
-                "graph: use a strategy whose schedule has windows with partitions, such as "
-                "'hierbatching', or another sampler"
-            )
-        return graph
-
-    def sample_window(self, seeds: Int64Array, key: int, graph: WindowGraph) -> Sample:
-        """Sample around nodes of a window.
-
-        Args:
-            seeds: ids in the store, int64 [n], duplicates allowed.
-            key: see `Sampler.sample`.
-            graph: the window's.
-
-        Raises:
-            StoreError: a seed is not in the window.
-            StoreError, BatchTooLarge, ClosedError, MemoryError: see `UniformDraws.sample_nodes`.
-        """
-        drawn = self.sample_nodes(graph.to_local(seeds), key, graph)
-        return Sample(
-            self._picked(graph.store_ids, drawn.node, np.int64), drawn.row, drawn.colptr,
-            self._picked(graph.positions, drawn.edge, position_dtype(graph.store_edges)),
-            drawn.num_sampled_nodes, drawn.num_sampled_edges,
-            rows={_TABLE: self._picked(graph.new_ids, drawn.node, np.int64)},
-        )  # fmt: skip
-
-    def _picked(
-        self, numbers: npt.NDArray[Any], places: npt.NDArray[Any], dtype: type[Any]
-    ) -> npt.NDArray[Any]:
-        """numbers[places], as `dtype`."""
-        out = self._empty(len(places), dtype)
-        out[:] = numbers[places]
-        return out
-
-    def bounds(
-        self, batch_size: int, nodes: Mapping[NodeKey, int], edges: Mapping[EdgeKey, int],
-        degrees: Mapping[EdgeKey, Degrees] | None = None,
-    ) -> Bounds:  # fmt: skip
-        """See `Sampler.bounds`; no more nodes than a window has."""
-        if self._window_nodes is not None:
-            nodes = {type: min(count, self._window_nodes) for type, count in nodes.items()}
-        return super().bounds(batch_size, nodes, edges, degrees)

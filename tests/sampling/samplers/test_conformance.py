@@ -267,7 +267,7 @@ CONTRACT = (
 )
 
 
-# `inside` has no sampler to leave the rest to: `test_inside.py` has how it refuses.
+# `inside` leaves the rest to the context only if there are windows: see `test_inside.py`.
 PROMISES = [
     pytest.param(sampler, check, id=f"{plugins.name_of(sampler)}-{check.__name__}")
     for sampler in ALL

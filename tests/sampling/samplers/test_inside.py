@@ -135,12 +135,11 @@ def test_a_whole_graph_is_refused() -> None:
         sampled(Inside([2]), [0], 0, over_arrays(*GRAPH, "papers"))
 
 
-def test_more_than_plain_sampling_is_refused() -> None:
-    def never() -> Any:
-        raise AssertionError
-
-    with pytest.raises(ConfigError, match="for types, times, weights"):
-        Inside.make(SamplerContext([2], subgraphs=never))
+def test_more_than_plain_sampling_is_left_to_the_context() -> None:
+    other: Any = object()
+    assert Inside.make(SamplerContext([2], subgraphs=lambda: other, window_nodes=9)) is other
+    with pytest.raises(ConfigError, match="inside windows, and the strategy has none"):
+        Inside.make(SamplerContext([2], subgraphs=lambda: other))
 
 
 def test_bounds_have_no_more_nodes_than_a_window() -> None:
