@@ -110,7 +110,7 @@ def known_windows(loader: gnndrive.NeighborLoader) -> dict[str, Any]:
     windows = loader.state_dict()["settings"]["windows"]
     if windows is None:
         return {"kept": 1.0}
-    info = read_partition(partitioned_path(loader.data, FOLDERS[loader.strategy][0]))
+    info = read_partition(partitioned_path(loader.data, FOLDERS[str(loader.strategy)][0]))
     kept = info.share_kept(windows["megabatch"], hot=windows["static"] > 0)
     return {
         "kept": kept, "inside": info.share_inside, "parts": info.num_parts,
@@ -185,7 +185,7 @@ def row(strategy: str, runs: list[dict[str, Any]], whole: float | None) -> str:
     each = [epoch["s"] for epoch in epochs]
 
     def of(part: str, all_of: str) -> float:
-        return median(epoch[part] / max(epoch[all_of], 1e-9) for epoch in epochs)
+        return float(median(epoch[part] / max(epoch[all_of], 1e-9) for epoch in epochs))
 
     text = f"{strategy:<12} {median(each):8.2f} s an epoch ({min(each):.2f} to {max(each):.2f})"
     if whole is not None:
