@@ -21,7 +21,7 @@ from gnndrive.common.array_pool import private_map
 from gnndrive.common.direct_file import STRETCH_BYTES
 from gnndrive.common.errors import ClosedError, ConfigError, StoreError
 from gnndrive.common.ffi import check, ffi, lib, pointer
-from gnndrive.common.records import IndexPointers, Int32Array, Int64Array, TableFile
+from gnndrive.common.records import IndexPointers, Int32Array, TableFile
 from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.window_graph import WindowGraph, check_size, count_dtype, id_dtype
