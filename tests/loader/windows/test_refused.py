@@ -100,7 +100,7 @@ class Users(NeighborSampler):
         ({"sampler": range(20), "shuffle": None}, "sampler= and batch_sampler="),
         ({"batch_sampler": [[1], [2]], "shuffle": None, "batch_size": 1}, "batch_sampler="),
     ],
-    ids=str,
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_more_than_plain_sampling_is_refused(
     make: Make, tmp_path: Path, arguments: dict[str, Any], named: str
