@@ -17,6 +17,7 @@ from gnndrive.store.partitioned.partition import partition
 
 NODES, EDGES, PARTS = 900, 7_000, 12
 WINDOWS = 4  # of three partitions
+STATIC = 9  # nodes, if a loader does not say how many
 MEMORY = 128 << 20
 ARGUMENTS: dict[str, Any] = {
     "num_neighbors": [4, 3], "batch_size": 32, "shuffle": True, "seed": 5, "megabatch": 3,

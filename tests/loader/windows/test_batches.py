@@ -17,6 +17,7 @@ from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
     NODES,
     PARTS,
+    STATIC,
     WINDOWS,
     check,
     inputs_of,
@@ -126,15 +127,17 @@ def test_passes_draw_anew(make: Make) -> None:
 
 
 def test_each_window_is_loaded_once(make: Make) -> None:
-    """Its rows are read once, with its lists, and no batch loads a row itself."""
+    """Its rows are read once, with its lists, and no batch loads a row itself. Each partition, and
+    the static rows, are one read."""
     loader = make(static=0.01, passes=2)
     for epoch in range(1, EPOCHS + 1):
         for _ in loader:
             pass
         stats = loader.stats()
         assert stats["windows"] == epoch * WINDOWS
+        assert stats["requests"] <= epoch * (PARTS + 1)
     assert stats["topology"] == "none"
-    assert stats["rows_loaded"] <= EPOCHS * NODES
+    assert NODES + STATIC <= stats["rows_loaded"] <= EPOCHS * (NODES + STATIC)
 
 
 # ---- inputs

@@ -18,7 +18,7 @@ from gnndrive.testing.fake_cuda import fake_cuda
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_same, simulate
 from tests.loader.windows.conftest import Make
-from tests.loader.windows.stores import NODES, PARTS, check, inside, with_windows
+from tests.loader.windows.stores import NODES, PARTS, STATIC, check, inside, with_windows
 
 ROW_BYTES = 36
 LEAST = re.compile(r'give device_memory="([^"]+)"')
@@ -63,7 +63,7 @@ def test_half_of_the_free_memory_is_for_windows(
     monkeypatch.setattr(SimulatedCuda, "free_bytes", lambda self, where=None: free)
     free, sizes = 1 << 30, []
     everything = make(device="simulated-cuda", megabatch=None).plan()
-    assert everything.slots == NODES
+    assert everything.slots == NODES + STATIC
     for share in (0.4, 0.6, 0.8):
         free = 2 * int(share * everything.device_bytes)
         loader = make(device="simulated-cuda", megabatch=None)
