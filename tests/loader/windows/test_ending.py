@@ -1,0 +1,196 @@
+"""Epochs that end while a window is being loaded: closed, dropped, cancelled, by Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch_geometric.data import Data
+
+from gnndrive import Store
+from gnndrive.common.errors import ClosedError, ConfigError
+from gnndrive.disk.sequential_reader import SequentialReader
+from tests.loader.batches import assert_same
+from tests.loader.test_interrupt import LIMIT_S, process
+from tests.loader.windows.conftest import Make
+from tests.loader.windows.stores import ARGUMENTS, check, windows_of
+
+LOADING = """
+import numpy as np
+from gnndrive.disk.sequential_reader import SequentialReader
+from gnndrive.sampling import load_window
+
+class Slow(SequentialReader):
+    def stretches(self, first, last):
+        ready()
+        while True:  # until it is stopped
+            yield first, np.empty(0, np.int32)
+
+{when}
+for number, batch in enumerate(gnndrive.NeighborLoader(gnndrive.open(sys.argv[1]), **{arguments})):
+    if number == {last}:
+        load_window.SequentialReader = Slow
+"""
+AT_ONCE = "load_window.SequentialReader = Slow"
+
+
+class Loading:
+    """Windows that are loaded for ever.
+
+    Attributes:
+        begun: set while one is.
+        slow: whether they are.
+        quick: how many lists are read first as ever; a window has two, of static nodes and its own.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.slow, self.quick = threading.Event(), True, 0
+        loading = self
+
+        class Slow(SequentialReader):
+            def stretches(self, first: int, last: int) -> Iterator[tuple[int, Any]]:
+                loading.quick -= 1
+                while loading.slow and loading.quick < 0:
+                    loading.begun.set()
+                    yield first, np.empty(0, np.int32)
+                yield from super().stretches(first, last)
+
+        monkeypatch.setattr("gnndrive.sampling.load_window.SequentialReader", Slow)
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Loading:
+    return Loading(monkeypatch)
+
+
+def test_closing_a_loader(make: Make, loading: Loading) -> None:
+    loader = make()
+    iterator = iter(loader)
+    loading.begun.wait()
+    loader.close()
+    with pytest.raises(ClosedError):
+        next(iterator)
+
+
+def test_closing_a_loader_in_which_another_thread_waits(make: Make, loading: Loading) -> None:
+    loader, caught = make(), list[BaseException]()
+
+    def consume() -> None:
+        try:
+            next(iter(loader))
+        except ClosedError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    loading.begun.wait()
+    loader.close()
+    thread.join()
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_an_iterator_that_is_closed_or_dropped(
+    make: Make, graph: Data, loading: Loading, drop: bool
+) -> None:
+    """The next epoch begins, and has its windows."""
+    loader = make()
+    iterator = iter(loader)
+    loading.begun.wait()
+    if not drop:
+        iterator.close()
+    del iterator
+    loading.slow = False
+    loader.set_epoch(0)
+    for one, other in zip(loader, make(), strict=True):
+        assert_same(one, other)
+        check(one, graph)
+
+
+def test_closing_while_the_second_window_is_loaded(make: Make, loading: Loading) -> None:
+    """All batches of the first one are delivered before."""
+    loading.quick = 2
+    loader = make()
+    first = windows_of(loader)[0]
+    iterator = iter(loader)
+    delivered = [next(iterator) for _ in range(first.count)]
+    loading.begun.wait()
+    loader.close()
+    with pytest.raises(ClosedError):
+        next(iterator)
+    loading.slow = False
+    for one, other in zip(delivered, make(), strict=False):
+        assert_same(one, other)
+
+
+def test_cancelling_an_awaited_batch(make: Make, loading: Loading) -> None:
+    """The window goes on loading; the next call gets the same batch."""
+
+    async def main() -> list[Data]:
+        batches = aiter(make())
+        asking = asyncio.ensure_future(anext(batches))
+        await asyncio.to_thread(loading.begun.wait)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+        loading.slow = False
+        return [batch async for batch in batches]
+
+    for one, other in zip(asyncio.run(main()), make(), strict=True):
+        assert_same(one, other)
+
+
+@pytest.mark.parametrize("last", [0, 9], ids=["the first window", "a later window"])
+def test_ctrl_c(store: Store, last: int) -> None:
+    when = "" if last else AT_ONCE
+    script = LOADING.format(when=when, last=last, arguments=ARGUMENTS | {"megabatch": 1})
+    with process(script, store) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGINT)
+        try:
+            _, errors = running.communicate(timeout=LIMIT_S)
+        finally:
+            running.kill()
+    assert running.returncode == -signal.SIGINT, errors
+    assert errors.count("Traceback") == 1, errors
+    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+    assert "Exception ignored" not in errors
+
+
+# ---- several iterators
+
+
+@pytest.mark.parametrize("device", ["cpu", "simulated-cuda"])
+@pytest.mark.parametrize("megabatch", [1, 5, 12])
+def test_a_second_live_iterator_has_fewer_slots(
+    make: Make, graph: Data, megabatch: int, device: str
+) -> None:
+    """For one window. It works, and what was planned for it is enough."""
+    alone = make(megabatch=megabatch)
+    epochs = [list(alone) for _ in range(3)]
+    loader = make(megabatch=megabatch, device=device)
+    for batches in zip(loader, loader, *epochs[:2], strict=True):
+        assert_same(batches[0], batches[2])
+        assert_same(batches[1], batches[3])
+    for one, other in zip(loader, epochs[2], strict=True):
+        assert_same(one, other)
+        check(one, graph)
+
+
+def test_a_second_iterator_needs_memory(make: Make) -> None:
+    needed = make(memory="200MB").plan().total_bytes
+    loader = make(memory=needed)
+    iterator = iter(loader)
+    with pytest.raises(ConfigError, match="a second live iterator needs"):
+        iter(loader)
+    assert len(list(iterator)) == len(loader)
+    graphs = {line.what: line.nbytes for line in loader.plan().lines}["window graphs"]
+    assert graphs > 0
+    both = make(memory=2 * needed)
+    assert len(list(zip(both, both, strict=True))) == len(both)
