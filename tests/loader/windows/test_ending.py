@@ -45,7 +45,8 @@ class Loading:
     Attributes:
         begun: set while one is.
         slow: whether they are.
-        quick: how many lists are read first as ever; a window has two, of static nodes and its own.
+        quick: how many stretches of lists are read first as ever: a window of one partition has
+            those of the static nodes and its own.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def test_an_iterator_that_is_closed_or_dropped(
 def test_closing_while_the_second_window_is_loaded(make: Make, loading: Loading) -> None:
     """All batches of the first one are delivered before."""
     loading.quick = 2
-    loader = make()
+    loader = make(megabatch=1)
     first = windows_of(loader)[0]
     iterator = iter(loader)
     delivered = [next(iterator) for _ in range(first.count)]
@@ -124,7 +125,7 @@ def test_closing_while_the_second_window_is_loaded(make: Make, loading: Loading)
     with pytest.raises(ClosedError):
         next(iterator)
     loading.slow = False
-    for one, other in zip(delivered, make(), strict=False):
+    for one, other in zip(delivered, make(megabatch=1), strict=False):
         assert_same(one, other)
 
 
