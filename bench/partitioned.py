@@ -107,14 +107,14 @@ def arguments(options: argparse.Namespace, store: gnndrive.Store) -> dict[str, A
 
 def known_windows(loader: gnndrive.NeighborLoader) -> dict[str, Any]:
     """What is known of a loader's windows."""
-    windows = loader.state_dict()["settings"]["windows"]
-    if windows is None:
+    settings = loader.state_dict()["settings"]
+    if loader.strategy == WHOLE:
         return {"kept": 1.0}
     info = read_partition(partitioned_path(loader.data, FOLDERS[str(loader.strategy)][0]))
-    kept = info.share_kept(windows["megabatch"], hot=windows["static"] > 0)
+    kept = info.share_kept(settings["megabatch"], hot=settings["static"] > 0)
     return {
         "kept": kept, "inside": info.share_inside, "parts": info.num_parts,
-        "megabatch": windows["megabatch"], "static": windows["static"],
+        "megabatch": settings["megabatch"], "static": settings["static"],
     }  # fmt: skip
 
 
