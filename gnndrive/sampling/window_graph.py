@@ -111,13 +111,19 @@ class WindowGraph(Topology):
             int64 [n].
 
         Raises:
+            ConfigError: a seed is no node.
             StoreError: a node is not in the window.
         """
         keys, bits = self._keys, self._local_bits
         valid = (store_ids >= 0) & (store_ids < self.store_nodes)
+        if not valid.all():
+            raise ConfigError(
+                f"seed {store_ids[~valid][0]} is no node: give node ids from 0 to "
+                f"{self.store_nodes - 1}"
+            )
         # Of a static node's two local ids the lower one, its rank, is found.
-        place = np.searchsorted(keys, np.where(valid, store_ids, 0) << bits)
-        inside = valid & (place < len(keys))
+        place = np.searchsorted(keys, store_ids << bits)
+        inside = place < len(keys)
         place[~inside] = 0
         if len(keys):
             inside &= keys[place] >> bits == store_ids
