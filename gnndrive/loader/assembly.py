@@ -119,17 +119,17 @@ class Assembly:
         """
         return resolve_ranks(self.own["ranks"], self.batch_sampler)
 
-    def steps(self, done: int = 0) -> int:
+    def steps(self, done: int = 0, seed: int | None = None, number: int = 0) -> int:
         """How many batches this rank yields in an epoch of which `done` are done, as `EpochState`
-        counts them.
+        counts them; `seed` and `number` are the epoch's, if ranks have windows of their own.
 
         Raises:
             TypeError: the user's batch sampler has no length.
             ConfigError: see `resolve_ranks`.
         """
-        schedule, per_step = self.schedule(0), self.ranks.per_step
+        schedule, per_step = self.schedule(seed or 0), self.ranks.per_step
         if schedule.deals:
-            return max(len(schedule) - done // per_step, 0)
+            return max(schedule.length(number) - done // per_step, 0)
         return steps_left(len(schedule), done, per_step, self.drop_last)
 
     def batches(
@@ -145,10 +145,9 @@ class Assembly:
         """
         schedule = self.schedule(seed)
         windows = schedule.windows(number)
-        if schedule.deals:
-            return number_batches(windows, done // ranks.per_step, ranks.number)
-        if ranks.per_step == 1:
-            return number_batches(windows, done, ranks.number)
+        if schedule.deals or ranks.per_step == 1:
+            drawn_by = partial(ranks.number, deals=schedule.deals)
+            return number_batches(windows, done // ranks.per_step, drawn_by)
         return deal(windows, len(schedule), done, ranks.rank, ranks.world, self.drop_last)
 
     def windows(

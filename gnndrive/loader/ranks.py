@@ -65,13 +65,15 @@ class Ranks:
         several = {"loader": False, "sampler": self.world > 1, "user": self.rank > 0}
         return several[self.dealt_by]
 
-    def number(self, place: int) -> int:
+    def number(self, place: int, deals: bool = False) -> int:
         """The number that the random draws of a batch depend on, if the loader does not deal.
 
         Args:
             place: the batch's place among those of this rank.
+            deals: whether the schedule deals for the loader.
         """
-        return place * self.world + self.rank if self.dealt_by == "sampler" else place
+        apart = self.dealt_by == "sampler" or (deals and self.dealt_by == "loader")
+        return place * self.world + self.rank if apart else place
 
     def drawing_seed(self, seed: int) -> int:
         """The seed that the random draws of batches depend on.

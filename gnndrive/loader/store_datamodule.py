@@ -43,7 +43,8 @@ class InTrainer(StoreLoader):
         if not getattr(self, "in_order", True):
             return {}
         state = super().state_dict()
-        return state | {"finished": state["finished"] or self._none_left(state["batches"])}
+        left = self._none_left(state["batches"], state["seed"], state["epoch"])
+        return state | {"finished": state["finished"] or left}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Resumable.load_state_dict`; an epoch without batches left is finished here too,
@@ -51,14 +52,16 @@ class InTrainer(StoreLoader):
         if state == {}:
             return
         super().load_state_dict(state)
-        if self._resumed is not None and self._none_left(self._resumed.batches):
-            self.epoch = self._resumed.epoch + 1
+        resumed = self._resumed
+        if resumed is not None and self._none_left(resumed.batches, resumed.seed, resumed.epoch):
+            self.epoch = resumed.epoch + 1
             self._resumed = None
 
-    def _none_left(self, done: int) -> bool:
+    def _none_left(self, done: int, seed: int | None, epoch: int) -> bool:
         """Whether an epoch has no batches left, as far as the user's batch sampler has a length."""
+        number = 0 if self.seed is None else epoch
         try:
-            return not self._assembly().steps(done)
+            return not self._assembly().steps(done, seed, number)
         except TypeError:
             return False
 

@@ -197,7 +197,9 @@ class StoreLoader(Closeable, DerivedLayouts):
     # ---- iterating ----
 
     def __len__(self) -> int:
-        """Batches in an epoch; with several ranks, those that each of them yields.
+        """Batches in an epoch; with several ranks, those that each of them yields. If ranks have
+        windows of their own, epochs differ by some batches: this is the first one's, if `seed` is
+        given.
 
         Raises:
             TypeError: the user's batch sampler has no length.
@@ -205,7 +207,7 @@ class StoreLoader(Closeable, DerivedLayouts):
         """
         if not self._from_store:
             return super().__len__()
-        return self._assembly().steps()
+        return self._assembly().steps(seed=self.seed)
 
     def __iter__(self) -> Any:
         """Start an epoch and iterate over its batches. Several iterators may live at once; each has

@@ -204,6 +204,33 @@ def training_is_that_of_one_process_with_larger_batches(process: Process) -> Non
         assert (ours - train(process.world)).abs().max() <= 1e-12
 
 
+def windows_are_dealt(process: Process) -> None:
+    """Each rank has windows of its own, and all have as many batches; a resumed epoch is the
+    same."""
+    given = {"strategy": "hierbatching", "megabatch": 1, "ranks": True, "batch_size": 10}
+    with process.loader(**given) as loader:
+        length, whole, inputs = len(loader), list[str](), list[int]()
+        for batch in loader:
+            whole.append(digest(batch))
+            inputs += batch.input_id.tolist()
+        assert loader.stats()["engine"] != "host service"
+        assert process.everyone(len(whole)) == [length] * process.world
+        found = {number for each in process.everyone(inputs) for number in each}
+        assert found == set(range(loader.data.num_nodes))
+    with process.loader(**given) as loader:
+        begun = [digest(batch) for batch in islice(loader, 3)]
+        state = loader.state_dict()
+        assert process.everyone(state) == [state] * process.world
+    with process.loader(**given) as loader:
+        loader.load_state_dict(state)
+        assert [*begun, *(digest(batch) for batch in loader)] == whole
+    with (
+        process.loader(**given, passes="auto") as loader,
+        pytest.raises(ConfigError, match="give a number of passes"),
+    ):
+        iter(loader)
+
+
 CHECKS: tuple[Check, ...] = (
     ranks_together_yield_one_processs_batches,
     a_state_goes_on_with_other_ranks,
@@ -213,6 +240,7 @@ CHECKS: tuple[Check, ...] = (
     arguments_that_differ_are_an_error_on_every_rank,
     a_rank_that_cannot_begin_is_an_error_on_every_rank,
     a_loader_that_one_rank_makes_again_is_an_error_on_every_rank,
+    windows_are_dealt,
     training_is_that_of_one_process_with_larger_batches,
 )
 

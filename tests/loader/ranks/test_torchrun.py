@@ -14,10 +14,12 @@ import torch
 from torch_geometric.data import Data
 
 import gnndrive
+from gnndrive.store.partitioned.partition import partition
 from tests.loader.ranks import checks
 from tests.project_files import ROOT
 
 NODES = 330  # 21 batches, the last of which is smaller; two ranks need a pad
+PARTS = 7
 
 
 def test_ranks_of_torchrun(tmp_path: Path) -> None:
@@ -26,6 +28,7 @@ def test_ranks_of_torchrun(tmp_path: Path) -> None:
     y = torch.randint(3, (NODES,), generator=draw)
     data = Data(x=torch.randn(NODES, 8, generator=draw), y=y, edge_index=edges)
     store = gnndrive.from_data(data, tmp_path / "ranks.gnn")
+    partition(store, PARTS, "random", "128MB")
     names = [check.__name__ for check in checks.CHECKS]
     for world in (checks.SAVING_RANKS, 2):
         start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]

@@ -1,0 +1,163 @@
+"""Ranks get windows of their own, and as many batches each; `loader/ranks` has real processes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from gnndrive import NeighborLoader
+from gnndrive.common.errors import ConfigError
+from tests.loader.batches import assert_same
+from tests.loader.ranks.conftest import AsRank, as_rank
+from tests.loader.windows.conftest import Make
+from tests.loader.windows.stores import NODES, PARTS, check, inside, windows_of
+
+__all__ = ["as_rank"]
+
+EPOCHS = 2
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {"megabatch": 2},
+    "a window each": {"megabatch": 4},
+    "partitions": {"megabatch": 1},
+    "in order": {"megabatch": 2, "shuffle": False},
+    "passes": {"megabatch": 2, "passes": 2},
+    "whole batches": {"megabatch": 2, "drop_last": True, "batch_size": 10},
+    "few seeds": {"megabatch": 1, "input_nodes": torch.arange(7)},
+    "some nodes": {"megabatch": 2, "input_nodes": torch.arange(100), "batch_size": 9},
+    "as many as fit": {"megabatch": None, "buffer": "200KB"},
+}
+
+
+def epoch_of(loader: NeighborLoader) -> list[Data]:
+    """An epoch of the rank that the loader is now."""
+    batches = list(loader)
+    assert len(batches) == len(loader) or loader.epoch > 1, "len() is that of the first epoch"
+    return batches
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("arguments", VARIANTS.values(), ids=VARIANTS)
+def test_ranks_have_windows_of_their_own(
+    make: Make, graph: Data, as_rank: AsRank, world: int, arguments: dict[str, Any]
+) -> None:
+    loaders, inputs = list[NeighborLoader](), range(len(arguments.get("input_nodes", range(NODES))))
+    for rank in range(world):
+        as_rank(rank, world)
+        loaders.append(make(ranks=True, **arguments))
+        len(loaders[rank])  # chooses the windows as this rank
+    for epoch in range(EPOCHS):
+        found, groups, lengths = Counter[int](), list[tuple[int, ...]](), set[int]()
+        for rank, loader in enumerate(loaders):
+            as_rank(rank, world)
+            batches = epoch_of(loader)
+            lengths.add(len(batches))
+            windows = windows_of(loader, epoch)
+            groups += [tuple(each.partitions.tolist()) for each in windows]
+            of_each = [each for each in windows for _ in range(each.count)]
+            for batch, window in zip(batches, of_each, strict=True):
+                check(batch, graph, inside(loader, window))
+                found.update(batch.input_id.tolist())
+        assert len(lengths) == 1, "ranks that have no more batches wait for the others for ever"
+        passes, few = arguments.get("passes", 1), len(inputs) < 10
+        if not few:
+            assert len(groups) == len(set(groups)), "two ranks load a window"
+        if not arguments.get("drop_last"):
+            assert set(found) == set(inputs)
+            assert min(found.values()) >= passes
+        else:
+            assert max(found.values()) == 1
+
+
+def test_draws_of_ranks_differ(make: Make, graph: Data, as_rank: AsRank) -> None:
+    """Of a seed that two ranks have, because there are fewer windows with seeds than ranks."""
+    drawn = []
+    for rank in range(2):
+        as_rank(rank, 2)
+        nodes = graph.edge_index[1].mode().values.reshape(1)  # it has the most neighbours
+        drawn.append([batch.e_id.tolist() for batch in
+                      make(ranks=True, input_nodes=nodes, passes=9)])  # fmt: skip
+    assert len(drawn[0]) == len(drawn[1]) == 9
+    assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("done", [0, 1, 4, 7])
+def test_as_many_ranks_go_on(make: Make, as_rank: AsRank, world: int, done: int) -> None:
+    states = []
+    for rank in range(world):
+        as_rank(rank, world)
+        whole, saving = list(make(ranks=True, megabatch=2)), make(ranks=True, megabatch=2)
+        iterator = iter(saving)
+        begun = [next(iterator) for _ in range(done)]
+        states.append(json.loads(json.dumps(saving.state_dict())))
+        assert states[-1] == states[0], "it is the same on all ranks"
+        resumed = make(ranks=True, megabatch=None)
+        resumed.load_state_dict(states[0])
+        rest = list(resumed)
+        for one, other in zip([*begun, *rest], whole, strict=True):
+            assert_same(one, other)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2), (2, 1), (1, 2)])
+def test_another_number_of_ranks_is_refused(
+    make: Make, as_rank: AsRank, before: int, after: int
+) -> None:
+    """In the middle of an epoch; after it, any number begins the next one."""
+    as_rank(0, before)
+    saving = make(ranks=True, megabatch=2)
+    iterator = iter(saving)
+    next(iterator)
+    middle = saving.state_dict()
+    list(iterator)
+    end = saving.state_dict()
+    as_rank(0, after)
+    resumed = make(ranks=True, megabatch=2)
+    with pytest.raises(ConfigError, match=f"dealt to {before} ranks and are dealt to {after} now"):
+        resumed.load_state_dict(middle)
+    resumed.load_state_dict(end)
+    assert resumed.epoch == 1
+    assert list(resumed)
+
+
+def test_more_ranks_than_windows(make: Make, as_rank: AsRank) -> None:
+    as_rank(0, 3)
+    with pytest.raises(ConfigError, match=r"has 2 windows for 3 ranks.* a smaller megabatch= than"):
+        len(make(ranks=True, megabatch=6))
+    loader = make(ranks=True, megabatch=None)
+    assert len(windows_of(loader)) >= 1, "windows are as small as ranks need"
+    as_rank(0, PARTS + 1)
+    with pytest.raises(ConfigError, match=r"12 windows for 13 ranks.* partition the store into m"):
+        len(make(ranks=True, megabatch=None))
+
+
+def test_a_sampler_that_splits_is_refused(make: Make) -> None:
+    sampler: Any = torch.utils.data.DistributedSampler(range(NODES), 2, 0)
+    with pytest.raises(ConfigError, match="sampler= and batch_sampler="):
+        len(make(sampler=sampler, shuffle=None))
+
+
+def test_a_host_service_has_no_windows(
+    make: Make, as_rank: AsRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """host_service="auto" goes without one."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    as_rank(0, 2, group=object())
+    with pytest.raises(ConfigError, match="with strategy='hierbatching' each rank has windows of"):
+        make(ranks=True, host_service=True).plan()
+    plan = make(ranks=True, host_service="auto", megabatch=2, memory="100MB").plan()
+    assert plan.ranks == 2
+    assert not plan.shared
+    assert {line.what: line.copies for line in plan.lines}["window graphs"] == 2
+
+
+def test_a_user_who_deals(make: Make, as_rank: AsRank) -> None:
+    """Each rank has input nodes of its own, and all windows."""
+    for rank in range(2):
+        as_rank(rank, 2, "user")
+        loader = make(input_nodes=torch.arange(rank, NODES, 2))
+        assert sum(len(batch.input_id) for batch in loader) == NODES // 2
