@@ -10,9 +10,15 @@ Two windows hold rows at the same time. The keeper never waits for slots, becaus
 hold them may stand behind it in the admission queue: a chunk that is not admitted in the step in
 which it joins is given up until slots were released (rule 16). The rows of a younger window are
 leased only when the older one holds all of its rows; an oldest window that cannot hold all of them
-gives them back, because its batches need those slots to load what is missing (rule 17). The plan
-counts slots for two windows, so that neither happens unless a row cannot be read: the slots of such
-rows are of no use to the batches that need them, so their window counts as one that lacks slots.
+gives them back, because its batches need those slots to load what is missing (rule 17). The batches
+of a younger window that lacks rows are not sampled before the older one has ended, because in any
+order (in_order=False) they may join the queue before the older one's last batches, and would wait
+for the slots that it holds (rule 18).
+
+The plan counts slots for two windows, so that this happens only if windows differ more than planned
+because others between them are left out; to a second iterator, which has a smaller buffer; and if a
+row cannot be read: the slots of such rows are of no use to the batches that need them, so their
+window counts as one that lacks slots.
 
 When not to use it: for schedules whose windows need nothing in memory.
 """
@@ -209,8 +215,9 @@ class WindowKeeper:
         async with asyncio.TaskGroup() as group:
             loading = group.create_task(self._load_graph(window))
             await self._lease_all()
+        held.load_s = perf_counter() - started
+        await self._wait_for_rows(held)
         held.opened = perf_counter()
-        held.load_s = held.opened - started
         self._counters.windows += 1
         self._counters.window_load_s += held.load_s
         if self._idle_since is not None:
@@ -223,6 +230,18 @@ class WindowKeeper:
             graph.set_exception(loaded)
             graph.exception()  # retrieved, because perhaps no batch waits for it
 
+    async def _wait_for_rows(self, held: _Held) -> None:
+        """Wait until a window has all its rows, or is the oldest one (rule 18)."""
+        while (held.missing or held.failed) and held is not self._oldest:
+            self._released.clear()
+            await self._released.wait()
+            await self._lease_all()
+
+    @property
+    def _oldest(self) -> _Held | None:
+        """The oldest live window."""
+        return next(iter(self._live.values()), None)
+
     async def _load_graph(self, window: Window) -> Topology | Exception:
         try:
             return await self._workers.run(self._source.graph, window)
@@ -233,7 +252,7 @@ class WindowKeeper:
         """Lease what is missing, the oldest window's rows first, as far as there are slots."""
         for held in (self._kept, *self._live.values()):
             if not await self._lease(held):
-                if held is self._kept or held is next(iter(self._live.values()), None):
+                if held is self._kept or held is self._oldest:
                     held.give_back()
                 return
 

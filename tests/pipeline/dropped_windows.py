@@ -1,4 +1,4 @@
-"""Rules 16 and 17 taken out: `drop_…` patches the keeper of windows, as in `dropped.py`."""
+"""Rules 16 to 18 taken out: `drop_…` patches the keeper of windows, as in `dropped.py`."""
 
 from typing import Any
 
@@ -26,3 +26,12 @@ def drop_giving_up_a_chunk(patch: Patch) -> None:
 def drop_giving_back_what_is_incomplete(patch: Patch) -> None:
     """17: an oldest window that lacks slots keeps the rows that it holds."""
     patch.setattr(_Held, "give_back", lambda held: None)
+
+
+def drop_waiting_for_the_older_window(patch: Patch) -> None:
+    """18: the batches of a window that lacks rows are sampled beside those of the older one."""
+
+    async def at_once(keeper: WindowKeeper, held: _Held) -> None:
+        return
+
+    patch.setattr(WindowKeeper, "_wait_for_rows", at_once)

@@ -71,6 +71,7 @@ RULES = [
     Rule(15, dropped.drop_turns_of_ranks, scenarios.ranks_end_well, 20),
     Rule(16, dropped_windows.drop_giving_up_a_chunk, scenarios.windows_end_well, 20),
     Rule(17, dropped_windows.drop_giving_back_what_is_incomplete, scenarios.windows_end_well, 20),
+    Rule(18, dropped_windows.drop_waiting_for_the_older_window, scenarios.windows_in_any_order, 60),
 ]
 
 

@@ -41,6 +41,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "in order": {"shuffle": False},
     "twice": {"passes": 2},
     "few seeds": {"input_nodes": torch.arange(0, NODES, 200), "batch_size": 2},
+    "states that are left out, in any order": {
+        "input_nodes": torch.arange(0, NODES, 100),
+        "batch_size": 1,
+        "in_order": False,
+        "samplers": 4,
+        "megabatch": 3,
+    },
     "whole batches": {"drop_last": True, "batch_size": 17},
     "batches in any order": {"in_order": False},
 }
