@@ -40,6 +40,7 @@ from gnndrive.cli.commands.options import (
     Memory,
     NeighbourCache,
     Packed,
+    Partitioned,
     Samplers,
     StoreOrPack,
     StorePath,
@@ -228,6 +229,7 @@ def train(
     batch_size: BatchSize = BATCH_SIZE,
     strategy: StrategyName = "gnndrive",
     packed: Packed = None,
+    partitioned: Partitioned = None,
     hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
@@ -252,6 +254,7 @@ def train(
     options = train_command.LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
+        partitioned,
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(

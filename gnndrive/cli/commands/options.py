@@ -27,8 +27,13 @@ StrategyName = Annotated[
 Packed = Annotated[
     str | None, typer.Option(help="The pack to replay: its folder, or its name in the store.")
 ]
+Partitioned = Annotated[
+    str | None,
+    typer.Option(help="The partitions to sample inside: their folder, or their name in the store."),
+]
 Samplers = Annotated[
-    int | None, typer.Option(min=1, help="Batches sampled at once; default: 4, or for a pack 2.")
+    int | None,
+    typer.Option(min=1, help="Batches sampled at once; default: 4, or for packs and partitions 2."),
 ]
 Extractors = Annotated[int, typer.Option(min=1, help="Batches extracted at once.")]
 Topology = Annotated[

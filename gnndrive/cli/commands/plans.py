@@ -25,6 +25,7 @@ from gnndrive.cli.commands.options import (
     Memory,
     NeighbourCache,
     Packed,
+    Partitioned,
     Samplers,
     StrategyName,
     Topology,
@@ -56,6 +57,7 @@ def plan(
     batch_size: BatchSize = BATCH_SIZE,
     strategy: StrategyName = "gnndrive",
     packed: Packed = None,
+    partitioned: Partitioned = None,
     buffer: Buffer = None,
     memory: Memory = None,
     samplers: Samplers = None,
@@ -96,6 +98,7 @@ def plan(
     options = LoaderOptions(
         parse_fanout(fanout), batch_size, 0, buffer, memory, "auto", samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
+        partitioned,
     )  # fmt: skip
     numbers = {
         "--nodes": nodes, "--edges": edges, "--row-bytes": row_bytes,
@@ -125,8 +128,8 @@ def _of_store(
     if loading is None:
         if cluster.hosts > 1 or cluster.compute_s is not None:
             raise ConfigError(
-                f"--hosts and --compute-s are for batches that are drawn, and strategy "
-                f"{options.strategy} replays a pack: leave them out"
+                "--hosts and --compute-s are for batches that are drawn from the whole graph, and "
+                f"those of strategy {options.strategy} are not: leave them out"
             )
         return plan_lines(planner.plan())
     notes: tuple[str, ...] = ()
@@ -147,7 +150,7 @@ def _of_numbers(
             what = "a STORE, or --nodes, --edges and --row-bytes of one that is not there"
             raise ConfigError(f"give {what}" if not given else f"{name} is missing: give {what}")
     default = LoaderOptions(options.fanout, options.batch_size)
-    for name in ("strategy", "packed", "device", "device_memory", "neighbour_cache"):
+    for name in ("strategy", "packed", "partitioned", "device", "device_memory", "neighbour_cache"):
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")
     parts, asked = find_strategy(options.strategy), options.topology != "auto"

@@ -44,7 +44,8 @@ SAMPLERS = 4  # of batches that are drawn
 class LoaderOptions:
     """How batches are loaded; `NeighborLoader` explains the arguments.
 
-    `samplers` is None where the strategy decides: 4 if it draws batches, "auto" if it replays them.
+    `samplers` is None where the strategy decides: 4 if it draws batches from the whole graph, else
+    "auto".
     """
 
     fanout: tuple[int, ...] = (10, 10)
@@ -61,11 +62,20 @@ class LoaderOptions:
     device_memory: str | int | None = None
     strategy: str = "gnndrive"
     packed: str | None = None
+    partitioned: str | None = None
 
     def drawn(self) -> LoaderOptions:
-        """The same for batches that no pack has, such as those of an evaluation: they are drawn."""
-        replays = find_strategy(self.strategy).replays
-        return replace(self, strategy="gnndrive", packed=None) if replays else self
+        """The same for batches of an evaluation, which no pack has and which lack no edges: they
+        are drawn from the whole graph."""
+        if self._whole:
+            return self
+        return replace(self, strategy="gnndrive", packed=None, partitioned=None)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether batches are drawn from the whole graph."""
+        parts = find_strategy(self.strategy)
+        return not (parts.replays or parts.partitioned)
 
     def where(self) -> torch.device:
         """Where the batches are.
@@ -86,7 +96,6 @@ class LoaderOptions:
 
     def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
         """Make a loader over `seeds`."""
-        replays = find_strategy(self.strategy).replays
         return NeighborLoader(
             store,
             list(self.fanout),
@@ -97,7 +106,7 @@ class LoaderOptions:
             buffer=self.buffer,
             memory=self.memory,
             engine=self.engine,
-            samplers=self.samplers or ("auto" if replays else SAMPLERS),
+            samplers=self.samplers or (SAMPLERS if self._whole else "auto"),
             extractors=self.extractors,
             topology=self.topology,
             neighbour_cache=self.neighbour_cache,
@@ -105,6 +114,7 @@ class LoaderOptions:
             device_memory=self.device_memory,
             strategy=self.strategy,
             packed=self.packed,
+            partitioned=self.partitioned,
         )
 
 
