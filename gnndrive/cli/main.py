@@ -37,11 +37,14 @@ from gnndrive.cli.commands.options import (
     Fanout,
     IfExists,
     Json,
+    Megabatch,
     Memory,
     NeighbourCache,
     Packed,
     Partitioned,
+    Passes,
     Samplers,
+    Static,
     StoreOrPack,
     StorePath,
     StrategyName,
@@ -230,6 +233,9 @@ def train(
     strategy: StrategyName = "gnndrive",
     packed: Packed = None,
     partitioned: Partitioned = None,
+    megabatch: Megabatch = None,
+    passes: Passes = None,
+    static: Static = None,
     hidden: Annotated[int, typer.Option(min=1, help="Units of a hidden layer.")] = 128,
     dropout: Annotated[float, typer.Option(help="Share of hidden units dropped.")] = 0.5,
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 0.003,
@@ -254,7 +260,7 @@ def train(
     options = train_command.LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned,
+        partitioned, megabatch, passes, static,
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(

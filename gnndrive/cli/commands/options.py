@@ -28,8 +28,16 @@ Packed = Annotated[
     str | None, typer.Option(help="The pack to replay: its folder, or its name in the store.")
 ]
 Partitioned = Annotated[
-    str | None,
-    typer.Option(help="The partitions to sample inside: their folder, or their name in the store."),
+    str | None, typer.Option(help="The partitions to sample in: their name, or their folder.")
+]
+Megabatch = Annotated[
+    int | None, typer.Option(min=1, help="Partitions in a window; default: as many as fit.")
+]
+Passes = Annotated[
+    int | None, typer.Option(min=1, help="How often a window's batches come; default: once.")
+]
+Static = Annotated[
+    float | None, typer.Option(min=0, max=1, help="Share of the nodes that stay in memory.")
 ]
 Samplers = Annotated[
     int | None,

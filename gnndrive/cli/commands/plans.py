@@ -22,11 +22,14 @@ from gnndrive.cli.commands.options import (
     DeviceMemory,
     Extractors,
     Fanout,
+    Megabatch,
     Memory,
     NeighbourCache,
     Packed,
     Partitioned,
+    Passes,
     Samplers,
+    Static,
     StrategyName,
     Topology,
     parse_fanout,
@@ -58,6 +61,9 @@ def plan(
     strategy: StrategyName = "gnndrive",
     packed: Packed = None,
     partitioned: Partitioned = None,
+    megabatch: Megabatch = None,
+    passes: Passes = None,
+    static: Static = None,
     buffer: Buffer = None,
     memory: Memory = None,
     samplers: Samplers = None,
@@ -98,7 +104,7 @@ def plan(
     options = LoaderOptions(
         parse_fanout(fanout), batch_size, 0, buffer, memory, "auto", samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned,
+        partitioned, megabatch, passes, static,
     )  # fmt: skip
     numbers = {
         "--nodes": nodes, "--edges": edges, "--row-bytes": row_bytes,
@@ -150,7 +156,10 @@ def _of_numbers(
             what = "a STORE, or --nodes, --edges and --row-bytes of one that is not there"
             raise ConfigError(f"give {what}" if not given else f"{name} is missing: give {what}")
     default = LoaderOptions(options.fanout, options.batch_size)
-    for name in ("strategy", "packed", "partitioned", "device", "device_memory", "neighbour_cache"):
+    for name in (
+        "strategy", "packed", "partitioned", "megabatch", "passes", "static", "device",
+        "device_memory", "neighbour_cache",
+    ):  # fmt: skip
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")
     parts, asked = find_strategy(options.strategy), options.topology != "auto"

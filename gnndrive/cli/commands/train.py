@@ -34,7 +34,7 @@ _SUMMED = (
     "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
     "bytes_read", "bytes_wanted", "retries", "samples", "sample_s", "extract_s", "gather_s",
     "wait_s", "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
-    "neighbours_cached",
+    "neighbours_cached", "windows", "window_load_s", "window_wait_s",
 )  # fmt: skip
 EVALUATED = ("val", "valid", "test")
 SAMPLERS = 4  # of batches that are drawn
@@ -44,8 +44,7 @@ SAMPLERS = 4  # of batches that are drawn
 class LoaderOptions:
     """How batches are loaded; `NeighborLoader` explains the arguments.
 
-    `samplers` is None where the strategy decides: 4 if it draws batches from the whole graph, else
-    "auto".
+    `samplers` is None where the strategy decides: 4 to draw from the whole graph, else "auto".
     """
 
     fanout: tuple[int, ...] = (10, 10)
@@ -63,19 +62,19 @@ class LoaderOptions:
     strategy: str = "gnndrive"
     packed: str | None = None
     partitioned: str | None = None
+    megabatch: int | None = None
+    passes: int | None = None
+    static: float | None = None
 
     def drawn(self) -> LoaderOptions:
-        """The same for batches of an evaluation, which no pack has and which lack no edges: they
-        are drawn from the whole graph."""
-        if self._whole:
+        """The same for batches of an evaluation, which are drawn from the whole graph."""
+        strategy = find_strategy(self.strategy)
+        if not (strategy.replays or strategy.partitioned):
             return self
-        return replace(self, strategy="gnndrive", packed=None, partitioned=None)
-
-    @property
-    def _whole(self) -> bool:
-        """Whether batches are drawn from the whole graph."""
-        parts = find_strategy(self.strategy)
-        return not (parts.replays or parts.partitioned)
+        return replace(
+            self, strategy="gnndrive", packed=None, partitioned=None, megabatch=None, passes=None,
+            static=None,
+        )  # fmt: skip
 
     def where(self) -> torch.device:
         """Where the batches are.
@@ -96,6 +95,8 @@ class LoaderOptions:
 
     def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
         """Make a loader over `seeds`."""
+        strategy = find_strategy(self.strategy)
+        decides = strategy.replays or strategy.partitioned
         return NeighborLoader(
             store,
             list(self.fanout),
@@ -106,7 +107,7 @@ class LoaderOptions:
             buffer=self.buffer,
             memory=self.memory,
             engine=self.engine,
-            samplers=self.samplers or (SAMPLERS if self._whole else "auto"),
+            samplers=self.samplers or ("auto" if decides else SAMPLERS),
             extractors=self.extractors,
             topology=self.topology,
             neighbour_cache=self.neighbour_cache,
@@ -115,6 +116,9 @@ class LoaderOptions:
             strategy=self.strategy,
             packed=self.packed,
             partitioned=self.partitioned,
+            megabatch=self.megabatch,
+            passes=self.passes,
+            static=self.static,
         )
 
 
