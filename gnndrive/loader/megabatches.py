@@ -18,7 +18,7 @@ from gnndrive.common.records import IndexPointers
 from gnndrive.loader.find_partitioned import AUTO, TABLE
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.windows import Rows
-from gnndrive.plan.windows import PlannedWindows
+from gnndrive.plan.windows import CHUNK_ROWS, PlannedWindows
 from gnndrive.sampling.dealing import skip
 from gnndrive.sampling.load_window import load_window
 from gnndrive.sampling.rounds import StopToken
@@ -27,7 +27,6 @@ from gnndrive.sampling.window_graph import WindowGraph
 from gnndrive.store.partitioned.partitioned import Partitioned
 from gnndrive.store.reader import Store
 
-CHUNK_ROWS = 1 << 16  # rows that the keeper leases together
 PASSES_MAX = 8  # that are chosen
 _DIGITS = 12  # of a checksum, in a state
 

@@ -42,6 +42,12 @@ def choose_megabatches(assembly: Assembly, partitioned: Partitioned) -> Megabatc
     own, given = assembly.own, assembly.own["megabatch"]
     share = assembly.strategy.static if own["static"] is None else float(own["static"])
     static = min(round(share * partitioned.num_nodes), partitioned.num_static)
+    if own["static"] is not None and static < round(share * partitioned.num_nodes):
+        most = partitioned.num_static / partitioned.num_nodes
+        raise ConfigError(
+            f"static={share}: {partitioned.path} has the lists of {most:.3g} of the nodes: give "
+            "no more, or partition the store again with a larger static="
+        )
     windows = PlannedWindows(partitioned, WindowSizes(), static)
     measured = own["passes"] == AUTO
     if measured and assembly.ranks.per_step > 1:
@@ -68,6 +74,12 @@ def choose_megabatches(assembly: Assembly, partitioned: Partitioned) -> Megabatc
         make_planner(request).plan()
     except ConfigError as error:
         raise _with_least(request, windows, error) from None
+    if given is None and assembly.ranks.per_step > 1:
+        # Each rank would choose by the memory that it finds and the batches that it draws.
+        raise ConfigError(
+            "ranks= deals windows to the ranks, so they must be as large on all of them: give "
+            f"megabatch={windows.sizes.megabatch}, which fits here, or less"
+        )
     return replace(chosen, windows=replace(windows, chosen=True))
 
 
@@ -136,11 +148,12 @@ def _with_drawn(
         drawn = DrawnBatches.from_json(entry.get("batches"), bounds, tables)
         if drawn is not None and 0 <= entry["kept"] <= 1:
             return replace(windows, drawn=drawn, drawn_in=windows.sizes.one, kept=entry["kept"])
-    window = next(assembly.schedule(0).windows(0), None)
+    left = partial(assembly.schedule(0).windows, 0)
+    source = MegabatchSource(windows, assembly.store.edges().index_pointers, left)
+    # Of all windows the one with the most edges, because its batches are likely to be the largest.
+    window = max(source.windows(), key=source.codes_of, default=None)
     if window is None:
         return windows
-    pointers = assembly.store.edges().index_pointers
-    source = MegabatchSource(windows, pointers, lambda: iter((window,)))
     graph = source.graph(window)
     drawn = draw_batches(
         islice(window.batches, DRAWN_BATCHES), assembly.sampler(), [graph], _rows_of, tables, bounds

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 from gnndrive.common.errors import ClosedError
 from gnndrive.pipeline.batch import Extracted, Sampled
@@ -38,16 +39,17 @@ async def run_epoch(epoch: Epoch) -> None:
     `epoch.output` gets its end or its error."""
     error: BaseException | None = None
     try:
+        stages = [epoch.workers.run(epoch.inputs.assembly.prepare)]
+        for _ in range(epoch.stages.samplers // epoch.together):
+            stages.append(sample_stage(epoch, epoch.together))
+        for _ in range(epoch.stages.extractors):
+            stages.append(extract_stage(epoch))
+        stages += [train_stage(epoch), release_stage(epoch)]
+        if epoch.keeper is not None:
+            stages.append(epoch.keeper.run())
         async with asyncio.TaskGroup() as group:
-            group.create_task(epoch.workers.run(epoch.inputs.assembly.prepare))
-            for _ in range(epoch.stages.samplers // epoch.together):
-                group.create_task(sample_stage(epoch, epoch.together))
-            for _ in range(epoch.stages.extractors):
-                group.create_task(extract_stage(epoch))
-            group.create_task(train_stage(epoch))
-            group.create_task(release_stage(epoch))
-            if epoch.keeper is not None:
-                group.create_task(epoch.keeper.run())
+            for stage in stages:
+                group.create_task(stage).add_done_callback(partial(_stop_if_failed, epoch))
     except* EpochFailed:
         pass  # the output queue has the batch's own error
     except* Exception as group_error:
@@ -59,6 +61,12 @@ async def run_epoch(epoch: Epoch) -> None:
         # must not be cancelled while it cleans up.
         epoch.output.finish(error)
         await _release_and_drain(epoch)
+
+
+def _stop_if_failed(epoch: Epoch, task: asyncio.Task[None]) -> None:
+    """The epoch's end waits for workers, which sample or load a window."""
+    if not task.cancelled() and task.exception() is not None:
+        epoch.inputs.stop()
 
 
 def _first_error(error: BaseException) -> BaseException:

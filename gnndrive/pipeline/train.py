@@ -34,8 +34,6 @@ async def train_stage(epoch: Epoch) -> None:
             break
         if isinstance(item, Failed):
             epoch.output.finish(item.error)
-            # The epoch's end waits for sampling threads, which may be waiting for the disk.
-            epoch.inputs.stop()
             raise EpochFailed
         put_lease = _put_lease_once(epoch, delivered, Gathered(item.seeds.index, item.lease))
         try:

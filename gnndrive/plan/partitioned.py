@@ -115,6 +115,7 @@ def window_items(requirements: Requirements, windows: PlannedWindows) -> tuple[P
             "window graphs", windows.graph_bytes,
             f"adjacency inside {'two windows' if windows.count > 1 else 'the window'}", ranks,
         ),
+        PlanItem("held rows", windows.held_bytes, "leases of whole windows", ranks),
         *kept,
     )  # fmt: skip
 

@@ -14,7 +14,9 @@ from typing import TypeVar
 import numpy as np
 
 from gnndrive.common.records import Int64Array
+from gnndrive.pipeline.windows import READING_MAX
 from gnndrive.plan.drawn import DrawnBatches
+from gnndrive.plan.items import LEASE_BYTES
 from gnndrive.sampling.load_window import loading_bytes
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.schedules.base import WindowSizes
@@ -23,6 +25,9 @@ from gnndrive.store.partitioned.partitioned import Partitioned
 
 K = TypeVar("K")
 _MARGIN = 0.1  # by which another window may keep more edges than the one that was drawn
+CHUNK_ROWS = 1 << 16  # rows that the keeper leases together
+HELD_BYTES = 16  # of a row that the keeper holds: its number, its slot, whether it is there
+STATIC_BYTES = 16  # of a static node of the folder: where it is, and where its list begins
 GRAPHS = 2  # windows in memory
 
 
@@ -95,6 +100,12 @@ class PlannedWindows:
         graph = window_bytes(self.nodes, kept, rows, partitioned.num_edges)
         graphs = min(GRAPHS, self.count)
         return graphs * graph + loading_bytes(self.nodes, partitioned.num_static)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what the keeper holds beside the slots, and of the folder's arrays."""
+        reading = READING_MAX * min(CHUNK_ROWS, self.slots) * LEASE_BYTES
+        return HELD_BYTES * self.slots + reading + STATIC_BYTES * self.partitioned.num_static
 
     @property
     def kept_in_window(self) -> float:

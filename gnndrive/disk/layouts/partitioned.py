@@ -33,4 +33,7 @@ class PartitionedLayout(RowsFile):
                 "the partitioned layout reads a partitioned store: partition it first (gnndrive "
                 "partition), and give strategy='hierbatching'"
             )
-        return cls(context.partitioned, context.extent_bytes_max, context.gap_bytes_max)
+        return cls(
+            context.partitioned, context.extent_bytes_max, context.gap_bytes_max,
+            repeats=context.repeats,
+        )  # fmt: skip

@@ -29,6 +29,7 @@ from tests.second import OneThread, Reversed
 # Layouts that the standard context does not make: a function of it gives theirs.
 CONTEXTS: dict[str, Callable[[LayoutContext], LayoutContext]] = {
     "packed": lambda given: replace(given, packed=given.file),
+    "partitioned": lambda given: replace(given, partitioned=given.file),
 }
 # Layouts whose plans may contain a row several times, whatever the context says.
 REPEAT = ("packed",)

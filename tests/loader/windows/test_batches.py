@@ -39,7 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "everything fits": {"megabatch": None},
     "no static nodes": {"static": 0},
     "all static nodes": {"static": 0.04},
-    "more static nodes than there are": {"static": 1.0},
     "in order": {"shuffle": False},
     "twice": {"passes": 2},
     "three hops": {"num_neighbors": [3, 2, 2]},

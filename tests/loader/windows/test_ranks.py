@@ -29,7 +29,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "whole batches": {"megabatch": 2, "drop_last": True, "batch_size": 10},
     "few seeds": {"megabatch": 1, "input_nodes": torch.arange(7)},
     "some nodes": {"megabatch": 2, "input_nodes": torch.arange(100), "batch_size": 9},
-    "as many as fit": {"megabatch": None, "buffer": "200KB"},
 }
 
 
@@ -128,11 +127,16 @@ def test_more_ranks_than_windows(make: Make, as_rank: AsRank) -> None:
     as_rank(0, 3)
     with pytest.raises(ConfigError, match=r"has 2 windows for 3 ranks.* a smaller megabatch= than"):
         len(make(ranks=True, megabatch=6))
-    loader = make(ranks=True, megabatch=None)
-    assert len(windows_of(loader)) >= 1, "windows are as small as ranks need"
     as_rank(0, PARTS + 1)
     with pytest.raises(ConfigError, match=r"12 windows for 13 ranks.* partition the store into m"):
         len(make(ranks=True, megabatch=None))
+
+
+def test_ranks_do_not_choose_for_themselves(make: Make, as_rank: AsRank) -> None:
+    """The memory that each finds, and the batches that it draws, may differ."""
+    as_rank(0, 2)
+    with pytest.raises(ConfigError, match=r"as large on all of them: give megabatch=\d+, which"):
+        len(make(ranks=True, megabatch=None, buffer="200KB"))
 
 
 def test_a_sampler_that_splits_is_refused(make: Make) -> None:

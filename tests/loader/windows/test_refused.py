@@ -286,3 +286,8 @@ def test_a_larger_megabatch_than_memory_holds(make: Make) -> None:
     with pytest.raises(ConfigError, match=r"windows of 6 of 12 partitions.* a smaller megabatch="):
         make(megabatch=6, buffer=fits).plan()
     assert len(list(make(megabatch=3, buffer=fits)))
+
+
+def test_more_static_nodes_than_the_folder_has(make: Make) -> None:
+    with pytest.raises(ConfigError, match=r"static=0.5: .* has the lists of 0\.04 of the nodes"):
+        len(make(static=0.5))
