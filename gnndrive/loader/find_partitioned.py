@@ -12,7 +12,7 @@ from typing import Any
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.arguments import positive
-from gnndrive.store.partitioned.format import NAME, PARTITIONED
+from gnndrive.store.partitioned.format import NAME, PARTITIONED, TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned, open_partitioned, partitions_of
 from gnndrive.store.reader import Store
 
@@ -21,7 +21,6 @@ NOT_USED = ("policy", "sweep", "topology", "neighbour_cache")
 ARGUMENTS = ("partitioned", "megabatch", "static", "passes", "order")
 """Arguments that only a loader of windows has."""
 AUTO = "auto"  # passes=: as many as loading a window takes
-TABLE = "nodes/x"  # the table that partitions have in their own order
 
 
 def refuse_window_arguments(own: Mapping[str, Any], strategy: str) -> None:

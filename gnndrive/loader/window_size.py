@@ -14,7 +14,7 @@ from itertools import islice
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int64Array, Sample, Subgraph
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.find_partitioned import AUTO, TABLE
+from gnndrive.loader.find_partitioned import AUTO
 from gnndrive.loader.megabatches import Megabatches, MegabatchSource
 from gnndrive.plan.choice import make_planner, refusal
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
@@ -25,6 +25,7 @@ from gnndrive.plan.windows import PlannedWindows
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import WindowSizes
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
+from gnndrive.store.partitioned.format import TABLE
 from gnndrive.store.partitioned.partitioned import Partitioned
 
 

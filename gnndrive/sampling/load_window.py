@@ -26,7 +26,7 @@ from gnndrive.disk.sequential_reader import SequentialReader
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.window_graph import WindowGraph, check_size, count_dtype, id_dtype
 from gnndrive.store.mapped_rows import pick_rows
-from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.partitioned.partitioned import Partitioned, touching
 
 _BLOCKS = 1 << 16  # of new ids, for which C looks up where to search; they fit into the L2 cache
 _PICKED = 1 << 16  # store ids that are looked up at once
@@ -117,15 +117,10 @@ class _Window:
     def __init__(self, partitioned: Partitioned, partitions: Int32Array, k: int) -> None:
         self.partitioned, self.k = partitioned, k
         _check(partitioned, partitions, k)
-        # Partitions that touch become one run; those without nodes are left out.
-        numbers = np.asarray(partitions, np.int64)
-        first, last = partitioned.bounds[numbers], partitioned.bounds[numbers + 1]
-        numbers, first, last = (each[last > first] for each in (numbers, first, last))
-        begins = np.append(True, first[1:] != last[:-1])[: len(first)]
-        ends = np.append(begins[1:], True)[: len(first)]
-        self._first, self._last = first[begins], last[ends]
-        self._codes_first = partitioned.edge_bounds[numbers[begins]]
-        self._codes_last = partitioned.edge_bounds[numbers[ends] + 1]
+        first, last = touching(partitioned.bounds, partitions)
+        self._first, self._last = partitioned.bounds[first], partitioned.bounds[last + 1]
+        self._codes_first = partitioned.edge_bounds[first]
+        self._codes_last = partitioned.edge_bounds[last + 1]
         self._local = k + np.cumsum(np.append(0, self._last - self._first))
         self.num_nodes = int(self._local[-1])
         check_size(self.num_nodes, partitioned.num_nodes)

@@ -19,8 +19,7 @@ from gnndrive.sampling.samplers._uniform import UniformDraws
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.window_graph import WindowGraph
-
-_TABLE = "nodes/x"  # the table that a partitioned store has in its own order
+from gnndrive.store.partitioned.format import TABLE
 
 
 class InsideDraws(UniformDraws):
@@ -79,7 +78,7 @@ class InsideDraws(UniformDraws):
             self._picked(graph.store_ids, drawn.node, np.int64), drawn.row, drawn.colptr,
             self._picked(graph.positions, drawn.edge, position_dtype(graph.store_edges)),
             drawn.num_sampled_nodes, drawn.num_sampled_edges,
-            rows={_TABLE: self._picked(graph.new_ids, drawn.node, np.int64)},
+            rows={TABLE: self._picked(graph.new_ids, drawn.node, np.int64)},
         )  # fmt: skip
 
     def _picked(

@@ -43,6 +43,7 @@ from gnndrive.store.reader import Store
 FORMAT, VERSION = "gnndrive-partition", 2
 PARTITIONED, PARTITION_JSON = "partitioned", "partition.json"
 MEND = "remove the folder, and partition the store again (gnndrive partition)"
+TABLE = "nodes/x"  # the store's table whose rows `x` has in the new order
 ARRAYS = (
     "order", "bounds", "edge_bounds", "place", "home", "static_bounds", "static_indices",
     "indices", "x",
@@ -253,7 +254,7 @@ def _check_store(info: PartitionInfo, root: Path, store: Store) -> None:
     """
     if info.store != store.identity:
         raise StoreError(f"{store.path} has changed since {root} was made: {MEND}")
-    x = store.info.arrays.get("nodes/x")
+    x = store.info.arrays.get(TABLE)
     counts = store.num_nodes, store.num_edges
     found = info.arrays["x"]
     if x is None or (x.dtype, x.shape[1:]) != (found.dtype, found.shape[1:]):

@@ -233,6 +233,23 @@ def _as_info(array: PackArray) -> ArrayInfo:
     return ArrayInfo(array.name, array.dtype, array.shape, "")
 
 
+def touching(bounds: Int64Array, partitions: Int32Array) -> tuple[Int64Array, Int64Array]:
+    """Join partitions that touch on disk into runs; those without nodes are in none.
+
+    Args:
+        bounds: see `Partitioned`.
+        partitions: ascending, int32 [n].
+
+    Returns:
+        The first and the last partition of each run, int64 [runs] each.
+    """
+    numbers = np.asarray(partitions, np.int64)
+    numbers = numbers[bounds[numbers + 1] > bounds[numbers]]
+    touches = bounds[numbers[1:]] == bounds[numbers[:-1] + 1]
+    begins = np.append(True, ~touches)[: len(numbers)]
+    return numbers[begins], numbers[np.append(begins[1:], True)[: len(numbers)]]
+
+
 def open_partitioned(path: str | os.PathLike[str], store: Store) -> Partitioned:
     """Open the partitioned folder of a store.
 

@@ -32,7 +32,7 @@ from gnndrive.store.packed.rows import MEMORY_MIN, RowPacking
 from gnndrive.store.packed.table_parts import Bytes
 from gnndrive.store.partitioned.arrays import hash_file
 from gnndrive.store.partitioned.folder import PartitioningFolder
-from gnndrive.store.partitioned.format import ARRAYS, PartitionInfo, array_infos
+from gnndrive.store.partitioned.format import ARRAYS, TABLE, PartitionInfo, array_infos
 from gnndrive.store.partitioned.list_writer import Unfinished, write_lists, write_static_lists
 from gnndrive.store.partitioned.renumbering import write_order, write_static
 from gnndrive.store.partitioned.settings import PartitionSettings
@@ -90,7 +90,7 @@ def write(
             f"give at least {least_text(least)}"
         )
     counts = store.num_nodes, store.num_edges, settings.parts, statics
-    infos = array_infos(*counts, 0, store.info.arrays["nodes/x"])
+    infos = array_infos(*counts, 0, store.info.arrays[TABLE])
     made = Unfinished(folder.path, store, infos, memory - pointer_bytes(store), report)
     missing = sum(info.nbytes for info in infos.values()) - size_of(folder.path)
     if missing > free_bytes(folder.path):
@@ -100,7 +100,7 @@ def write(
     if not (folder.path / infos["home"].file).exists():
         write_static(folder.path, infos, store, report)
     static_edges = int(made.small("static_bounds")[-1])
-    infos = array_infos(*counts, static_edges, store.info.arrays["nodes/x"])
+    infos = array_infos(*counts, static_edges, store.info.arrays[TABLE])
     made = replace(made, infos=infos)
     rows = _rows(made)
     long = [infos[name] for name in ("indices", "static_indices", "x")]
@@ -122,7 +122,7 @@ def _rows(made: Unfinished) -> RowPacking:
         Output(file, DATA_OFFSET + low * x.row_bytes, ids.part(low, high))
         for low, high in ((0, nodes), (nodes, rows))
     ]
-    identity = made.store.info.arrays["nodes/x"].sha256
+    identity = made.store.info.arrays[TABLE].sha256
     return RowPacking(x, outputs, made.root, "x", made.memory, identity)
 
 
