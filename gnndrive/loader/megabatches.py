@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from gnndrive.common.records import IndexPointers
-from gnndrive.loader.find_partitioned import AUTO, TABLE
+from gnndrive.common.records import IndexPointers, Int64Array
+from gnndrive.loader.find_partitioned import AUTO
 from gnndrive.loader.ranks import Ranks
 from gnndrive.pipeline.windows import Rows
 from gnndrive.plan.windows import CHUNK_ROWS, PlannedWindows
@@ -24,7 +25,8 @@ from gnndrive.sampling.load_window import load_window
 from gnndrive.sampling.rounds import StopToken
 from gnndrive.sampling.schedules.base import Schedule, ScheduleContext, Window
 from gnndrive.sampling.window_graph import WindowGraph
-from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.partitioned.format import TABLE
+from gnndrive.store.partitioned.partitioned import Partitioned, touching
 from gnndrive.store.reader import Store
 
 PASSES_MAX = 8  # that are chosen
@@ -53,13 +55,12 @@ class Megabatches:
         windows: how large windows are, and what they need.
         passes: how often a window's batches come.
         measured: whether `passes` follows from what a first epoch's windows took (`passes_for`).
-        order, logical: see `ScheduleContext`.
+        order: see `ScheduleContext`.
     """
 
     windows: PlannedWindows
     passes: int = 1
     order: str | None = None
-    logical: int | None = None
     measured: bool = False
 
     @property
@@ -82,7 +83,7 @@ class Megabatches:
         dealt = ranks.dealt_by == "loader"
         return replace(
             context, partitioned=self.partitioned, megabatch=self.windows.megabatch,
-            passes=self.passes, order=self.order, logical=self.logical,
+            passes=self.passes, order=self.order,
             rank=ranks.rank if dealt else 0, world=ranks.world if dealt else 1,
         )  # fmt: skip
 
@@ -138,30 +139,26 @@ class MegabatchSource:
 
     def rows_of(self, window: Window) -> Iterator[Rows]:
         """See `WindowSource.rows_of`."""
-        for first, last in self._runs(window):
-            yield from _chunks(first, last)
-
-    def _runs(self, window: Window) -> list[tuple[int, int]]:
-        """First new id, and that behind the last, of the window's partitions that touch."""
         assert window.partitions is not None
-        bounds, runs = self._partitioned.bounds, list[tuple[int, int]]()
-        for part in window.partitions.tolist():
-            first, last = int(bounds[part]), int(bounds[part + 1])
-            if runs and runs[-1][1] == first:
-                runs[-1] = runs[-1][0], last
-            elif last > first:
-                runs.append((first, last))
-        return runs
+        bounds = self._partitioned.bounds
+        first, last = touching(bounds, window.partitions)
+        for begin, end in zip(bounds[first].tolist(), bounds[last + 1].tolist(), strict=True):
+            yield from _chunks(begin, end)
 
     def codes_of(self, window: Window) -> int:
         """How many in-edges the nodes of a window's graph have in the store."""
         assert window.partitions is not None
-        partitioned, parts = self._partitioned, window.partitions
-        bounds, static = partitioned.edge_bounds, self._windows.static
-        degrees = np.diff(partitioned.static_bounds[: static + 1])
+        static = int(self._partitioned.static_bounds[self._windows.static])
+        return static + int(self._other_codes[window.partitions].sum())
+
+    @cached_property
+    def _other_codes(self) -> Int64Array:
+        """The in-edges of the nodes of each partition that are not static, int64 [P]."""
+        partitioned, static = self._partitioned, self._windows.static
         home = np.searchsorted(partitioned.bounds, partitioned.home[:static], "right") - 1
-        outside = degrees[~np.isin(home, parts)].sum()
-        return int(outside + (bounds[parts + 1] - bounds[parts]).sum())
+        found = np.diff(partitioned.edge_bounds)
+        np.subtract.at(found, home, np.diff(partitioned.static_bounds[: static + 1]))
+        return found
 
     def graph(self, window: Window) -> WindowGraph:
         """See `WindowSource.graph`."""
