@@ -102,6 +102,6 @@ class Graphs:
 
 
 def _close_late(reading: asyncio.Future[PublishedStore]) -> None:
-    """Free a graph that nobody waits for any more."""
+    """Free a graph whose reading ended after it was closed."""
     if not reading.cancelled() and reading.exception() is None:
         reading.result().close()

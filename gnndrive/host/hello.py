@@ -81,7 +81,7 @@ class Hello:
         if not 0 <= share <= SHARE_MAX:
             raise ProtocolError(f"{share} is no number of bytes")
         settings = None if buffer is None else BufferSettings.from_json(buffer)
-        # It is printed for whoever runs the service.
+        # The service prints it.
         name = "".join(letter if letter.isprintable() else "?" for letter in name[:NAME_MAX])
         return cls(store, group, rank, tuple(ranks), settings, topology, share, name)
 

@@ -23,7 +23,7 @@ _HEAD = struct.Struct("<HHIqqq")  # kind, 0, epoch, step, a, b
 
 
 class ProtocolError(GNNDriveError):
-    """A message that breaks the protocol; whoever sent it is disconnected."""
+    """A message that breaks the protocol; its sender is disconnected."""
 
 
 class Kind(IntEnum):

@@ -1,4 +1,4 @@
-"""`ServiceReport`: what a service tells whoever asks: its store, its memory and its clients.
+"""`ServiceReport`: what a service answers when it is asked: its store, memory and clients.
 
 `inquiry.ask` gets it, for `gnndrive.connect` and for `gnndrive serve --status`. It travels as JSON,
 in pages of clients, because a message is short.

@@ -17,7 +17,7 @@ ENDED_BY = 128  # exit statuses of processes that a signal has ended begin here
 
 
 def _nothing() -> None:
-    """What is called if nobody wants to know."""
+    """Does nothing; the default of callbacks."""
 
 
 async def run_service(

@@ -47,7 +47,7 @@ class Service:
     Args:
         store: what is loaded from.
         listener: a listening socket, see `wire.new_socket`; this object closes it.
-        report: called with what goes wrong, for whoever runs the service.
+        report: called with a text for each error of the service, to be printed.
         stays: whether the service goes on when its last client has left.
         memory: bytes that all clients and the graph may take; None: no limit.
         log: called with a text for each client that comes, is refused or leaves.

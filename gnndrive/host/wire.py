@@ -26,7 +26,7 @@ def new_socket() -> socket.socket:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int]:
-    """The process id and the user id of whoever is at the other end, as the kernel says it."""
+    """The process id and the user id of the process at the other end, as the kernel says it."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(data)
     return pid, uid

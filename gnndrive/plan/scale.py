@@ -111,7 +111,8 @@ class Layout:
 
     @property
     def expected_s(self) -> float:
-        """Seconds of a step as measured: a part of what is not the longest does not overlap."""
+        """Seconds that a step is expected to take: those of its longest part, and a third of the
+        seconds of the other parts, because measured steps overlap with these only in part."""
         return self.step_s + NOT_OVERLAPPED * (self.serial_s - self.step_s)
 
 

@@ -134,7 +134,7 @@ def test_an_epoch_that_was_ended_before_changes_nothing() -> None:
         lambda turns: turns.drop(0),
     ],
 )
-def test_whoever_waits_for_a_batch_is_woken(change: Callable[[Turns[str]], None]) -> None:
+def test_a_task_that_waits_for_a_batch_is_woken(change: Callable[[Turns[str]], None]) -> None:
     async def main() -> None:
         turns = turns_of()
         join(turns, "001")

@@ -49,7 +49,7 @@ def test_an_attribute_that_was_computed_again(
     add(copied, again, run="1" * 16)
     for batch in load(gnndrive.connect(serving.name), buffer="100KB"):
         assert torch.equal(batch.h, again[batch.n_id])
-    for batch in batches:  # whoever has begun goes on
+    for batch in batches:  # an epoch that has begun goes on
         assert torch.equal(batch.h, first[batch.n_id])
     with pytest.raises(StoreError, match=r"nodes/h of .* was replaced since this process opened "):
         iter(load(other, buffer="100KB"))

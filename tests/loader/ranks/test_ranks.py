@@ -131,7 +131,7 @@ def test_a_rank_that_cannot_begin_tells_the_others(
     assert told == [str(raised.value), CLOSED]
     with pytest.raises(ClosedError):
         iter(make_closed(make))
-    assert len(told) == 2, "without ranks= there is nobody to tell"
+    assert len(told) == 2, "without ranks= nothing is exchanged"
 
 
 def make_closed(make: Make) -> NeighborLoader:
