@@ -10,8 +10,10 @@ import contextlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gnndrive.common.errors import StoreError
 from gnndrive.common.file_lock import is_free, try_lock
@@ -20,6 +22,8 @@ from gnndrive.store.files import read_plain
 from gnndrive.store.format import JSON_BYTES_MAX
 from gnndrive.store.parsing import Record
 from gnndrive.store.temporary_folders import size_of
+
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +44,18 @@ class UnfinishedLayout:
     nbytes: int
     in_use: bool
 
-    def record(self, mend: str) -> Record | None:
+    def settings(self, mend: str, parse: Callable[[Record], Settings]) -> Settings | None:
         """The settings that it is made with; None: they are not known.
 
         Args:
             mend: what to do about settings that are damaged, for errors.
+            parse: makes them of their record.
         """
         where = str(self.path / self.kind.record)
         try:
             content = read_plain(self.path, self.kind.record, JSON_BYTES_MAX)
             top = Record.parse(content, where, self.kind.record, mend)
-            return Record(top.value("settings", dict), where, "settings", mend)
+            return parse(Record(top.value("settings", dict), where, "settings", mend))
         except (OSError, StoreError):
             return None
 

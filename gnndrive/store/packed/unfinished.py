@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gnndrive.common.errors import StoreError
 from gnndrive.store.packed.folder import PACKS
 from gnndrive.store.packed.format import MEND
 from gnndrive.store.packed.settings import PackSettings, parse_settings
@@ -22,8 +21,4 @@ def unfinished_packs(folder: Path) -> list[UnfinishedLayout]:
 
 def settings_of(pack: UnfinishedLayout) -> PackSettings | None:
     """What an unfinished pack is made with; None: that is not known."""
-    record = pack.record(MEND)
-    try:
-        return None if record is None else parse_settings(record)
-    except StoreError:
-        return None
+    return pack.settings(MEND, parse_settings)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gnndrive.common.errors import StoreError
 from gnndrive.store.derived_folder import DerivedFolder, LayoutKind
 from gnndrive.store.partitioned.format import (
     ARRAYS,
@@ -63,8 +62,4 @@ def unfinished_partitions(folder: Path) -> list[UnfinishedLayout]:
 
 def settings_of(unfinished: UnfinishedLayout) -> PartitionSettings | None:
     """What unfinished partitions are made with; None: that is not known."""
-    record = unfinished.record(MEND)
-    try:
-        return None if record is None else parse_settings(record)
-    except StoreError:
-        return None
+    return unfinished.settings(MEND, parse_settings)
