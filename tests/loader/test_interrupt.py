@@ -105,6 +105,11 @@ def process(script: str, store: Store, *arguments: str) -> subprocess.Popen[str]
     "script", [WAITING, CONSUMING, SAMPLING, KEPT], ids=["waiting", "consuming", "sampling", "kept"]
 )
 def test_ctrl_c_ends_with_one_traceback(script: str, store: Store) -> None:
+    check_ctrl_c(script, store)
+
+
+def check_ctrl_c(script: str, store: Store) -> None:
+    """Send Ctrl-C to a script once it says that it is ready; it must end with one traceback."""
     with process(script, store) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"

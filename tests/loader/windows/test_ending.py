@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +15,7 @@ from gnndrive import Store
 from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.disk.sequential_reader import SequentialReader
 from tests.loader.batches import assert_same
-from tests.loader.test_interrupt import LIMIT_S, process
+from tests.loader.test_interrupt import check_ctrl_c
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import ARGUMENTS, check, windows_of
 
@@ -150,18 +149,7 @@ def test_cancelling_an_awaited_batch(make: Make, loading: Loading) -> None:
 def test_ctrl_c(store: Store, last: int) -> None:
     when = "" if last else AT_ONCE
     script = LOADING.format(when=when, last=last, arguments=ARGUMENTS | {"megabatch": 1})
-    with process(script, store) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "ready\n"
-        running.send_signal(signal.SIGINT)
-        try:
-            _, errors = running.communicate(timeout=LIMIT_S)
-        finally:
-            running.kill()
-    assert running.returncode == -signal.SIGINT, errors
-    assert errors.count("Traceback") == 1, errors
-    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
-    assert "Exception ignored" not in errors
+    check_ctrl_c(script, store)
 
 
 # ---- several iterators
