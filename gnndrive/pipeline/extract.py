@@ -26,7 +26,7 @@ from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.leases import BatchBuffer
 
-SWEEP_MAX = 4
+SWEEP_MAX = 8
 FEW_MISSING = 0.1  # below this share of missing rows, reading is not the bottleneck
 
 

@@ -33,7 +33,9 @@ from gnndrive.sampling.topologies.base import BUFFER_BATCHES
 
 SAMPLERS = (4, 2, 1)
 QUEUES = ((6, 4), (5, 4), (4, 4), (4, 3), (3, 3), (3, 2), (2, 2), (2, 1), (1, 1))
-"""Numbers of samplers, and bounds of the extracting and the training queue, that are considered."""
+LONGER_QUEUES = ((8, 8), (8, 6))
+"""Numbers of samplers, and bounds of the extracting and the training queue, that are considered:
+GNNDrive's first, then longer ones for longer sweeps, then shorter ones that take less memory."""
 ABOUT = 1.03  # plans whose batches cost up to this times the cheapest's cost about the same
 # A planned size is raised if the least memory grows by no more than the larger of these two.
 HARDLY_MORE, HARDLY_MORE_BYTES = 0.1, 32 << 20
@@ -51,7 +53,7 @@ def all_stages(
     """The same for what the user gave, each a number or None."""
     queues = {
         (extracting_queue or extracting, training_queue or training): None
-        for extracting, training in QUEUES
+        for extracting, training in (QUEUES[0], *LONGER_QUEUES, *QUEUES[1:])
     }
     options = {
         StageCounts(count, *both): None

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
 
+from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.topologies.base import GraphSize
 
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
-SWEEP_MAX = 4
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
 SAMPLING_SHARE = 2  # a sampler is busy half of the time, so that batches of any size never wait
 COPY_BYTE_S = 2.5e-10  # seconds that one thread takes to gather a byte

@@ -122,7 +122,7 @@ def test_one_buffer_for_all_ranks_reads_less_than_a_part_for_each() -> None:
         for slots in range(3_600_000, ROWS, 800_000):
             shared = seconds(slots, ranks=ranks, shared=True)
             assert shared < seconds(slots // ranks, ranks=ranks)
-            assert ranks * seconds(slots) * 0.5 < shared <= ranks * seconds(slots) * 1.001
+            assert ranks * seconds(slots) * 0.45 < shared <= ranks * seconds(slots) * 1.001
 
 
 # ---- the choice
@@ -133,7 +133,7 @@ def test_stages_that_the_user_gave_are_kept(request_for: Any) -> None:
     options = stage_options(request)
     assert {each.samplers for each in options} == {3}
     assert {each.training_queue for each in options} == {9}
-    assert {each.extracting_queue for each in options} == {6, 5, 4, 3, 2, 1}
+    assert {each.extracting_queue for each in options} == {8, 6, 5, 4, 3, 2, 1}
     assert options[0] == StageCounts(3, 6, 9)
     fixed = replace(request, extracting_queue=2)
     assert stage_options(fixed) == [StageCounts(3, 2, 9)]

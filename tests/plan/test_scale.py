@@ -126,7 +126,8 @@ def test_shards_read_as_much_and_send_what_is_not_their_own() -> None:
 
 def test_exchange_sends_all_rows_of_other_hosts_and_reads_each_once() -> None:
     hosts, ranks = 4, 2
-    given = sketch(ranks=ranks, shared=True, memory=12 * 10**9)
+    resident: Any = {"topologies": ("resident",), "topology_asked": True}
+    given = sketch(ranks=ranks, shared=True, memory=12 * 10**9, **resident)
     full, shards, exchange = compared(given, Cluster(hosts, 10 * GIGABIT))
     assert exchange.name == EXCHANGE
     assert exchange.received_bytes == ranks * 800_000 * 516 * 3 / 4
