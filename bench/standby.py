@@ -112,8 +112,13 @@ class Run:
         self.load_slots = np.empty(max(batch, slots), dtype=np.int32)
         self.row_of = np.zeros(slots, dtype=np.int64)
         self.window: Any = ffi.NULL
+        self.ranking: Any = ffi.NULL
         if kind != "LRU":
             self.window = self.make_window()
+            self.keys = draw_keys(self.random, self.kind, 0, lib.GD_WINDOW_SETS)
+            self.mask = np.zeros(lib.GD_WINDOW_SETS, np.uint8)
+            of_keys = pointer(self.keys), pointer(self.mask), ffi.NULL, self.window
+            self.ranking = ffi.new("gd_ranking *", of_keys)
         self.load_rows = np.empty(max(batch, slots), dtype=np.int64)
         for part in np.array_split(self.random.permutation(rows)[:slots], slots // batch + 1):
             self.serve(np.ascontiguousarray(part))
@@ -124,8 +129,6 @@ class Run:
         for index in range(lib.GD_WINDOW_BATCHES):
             ids = self.random.permutation(self.rows)[: self.rows // 2]
             check(lib.gd_window_add(window, index, pointer(ids), len(ids)), "add")
-        keys = draw_keys(self.random, self.kind, 0, lib.GD_WINDOW_SETS)
-        np.frombuffer(ffi.buffer(lib.gd_window_wishes(window).key), np.int64)[:] = keys
         return window
 
     def serve(self, ids: Int64Array) -> float:
@@ -134,7 +137,9 @@ class Run:
         alias, pending = pointer(self.slots[0]), pointer(self.slots[1])
         rows, slots, wanted = pointer(self.load_rows), pointer(self.load_slots), pointer(ids)
         start = perf_counter_ns()
-        code = lib.gd_buffer_admit(self.c, self.window, wanted, n, alias, pending, rows, slots, a)
+        code = lib.gd_buffer_admit(
+            self.c, self.ranking, wanted, ffi.NULL, n, alias, pending, rows, slots, ffi.NULL, a
+        )
         check(code, "admit")
         check(lib.gd_buffer_commit(self.c, slots, a.loads), "commit")
         check(lib.gd_buffer_release(self.c, alias, n), "release")

@@ -19,12 +19,11 @@
  * calls these functions, so there is no lock.
  */
 #include "buffer.h"
-#include "window.h"
+#include "ranking.h"
 
 #define AHEAD 16       /* ids ahead that loops prefetch: the tables are far larger than the cache */
 #define SEEN 0x80      /* marks a state while a probe counts distinct rows */
 #define SEEN_MISS (-1) /* marks an entry of the mapping table, where 0 is "not mapped" */
-#define KEY_AT_RELEASE INT64_MIN /* LRU: the key is the tick of the release */
 
 gd_buffer *gd_buffer_new(int64_t rows, int64_t slots) {
     if (rows < 0 || slots < 1 || slots >= INT32_MAX) return gd_no_object(EINVAL);
@@ -55,6 +54,7 @@ void gd_buffer_free(gd_buffer *b) {
     free(b->references);
     free(b->state);
     free(b->key);
+    free(b->code);
     free(b->returned);
     gd_standby_free(b->standby);
     gd_slotset_free(&b->let_go);
@@ -64,10 +64,10 @@ void gd_buffer_free(gd_buffer *b) {
 const gd_room *gd_buffer_room(const gd_buffer *b) { return &b->room; }
 
 /* Prefetch the table entries of a row that comes soon. */
-static void expect(const gd_buffer *b, const gd_window *w, int64_t row) {
+static void expect(const gd_buffer *b, const gd_ranking *r, int64_t row) {
     if ((uint64_t)row >= (uint64_t)b->rows) return;
     __builtin_prefetch(&b->slot_of[row], 1);
-    if (w) __builtin_prefetch(&w->wanted[row]);
+    gd_expect_key(r, row);
 }
 
 /* ---- probe: count distinct rows and mark them ---- */
@@ -153,21 +153,22 @@ int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n) {
 
 /* ---- admission ---- */
 
-/* A policy's key INT64_MIN is raised by one, because that value means KEY_AT_RELEASE. */
-static int64_t key_of(const gd_window *w, int64_t row) {
-    if (!w) return KEY_AT_RELEASE;
-    const int64_t key = w->wishes.key[w->wanted[row]];
-    return key == KEY_AT_RELEASE ? key + 1 : key;
+static unsigned code_at(const uint16_t *codes, int64_t i) { return codes ? codes[i] : 0; }
+
+/* Set what the row of a slot is ranked by. */
+static void rank(gd_buffer *b, const gd_ranking *r, int32_t slot, int64_t row, unsigned code) {
+    b->key[slot] = gd_key_of(r, row, code);
+    if (b->code) b->code[slot] = (uint16_t)code;
 }
 
 /* The first pass of an admission takes every row that has a slot, also from standby, so that the
  * second pass cannot evict it. Returns how many entries of `pending` it wrote. */
-static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n,
-                            int32_t *alias, int32_t *pending) {
+static int64_t take_present(gd_buffer *b, const gd_ranking *r, const int64_t *ids,
+                            const uint16_t *codes, int64_t n, int32_t *alias, int32_t *pending) {
     int64_t pending_count = 0;
-    assert(!w || w->rows == b->rows);
+    assert(!r || !r->window || r->window->rows == b->rows);
     for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
+        if (i + AHEAD < n) expect(b, r, ids[i + AHEAD]);
         int32_t entry = b->slot_of[ids[i]];
         if (entry == SEEN_MISS) {
             alias[i] = -1;
@@ -183,17 +184,17 @@ static int64_t take_present(gd_buffer *b, const gd_window *w, const int64_t *ids
             b->room.available--;
         }
         b->references[slot]++;
-        b->key[slot] = key_of(w, ids[i]);
+        rank(b, r, slot, ids[i], code_at(codes, i));
         alias[i] = slot;
     }
     return pending_count;
 }
 
-int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n, int32_t *alias,
-                   int32_t *pending, gd_admission *a) {
+int gd_buffer_hold(gd_buffer *b, const gd_ranking *r, const int64_t *ids, const uint16_t *codes,
+                   int64_t n, int32_t *alias, int32_t *pending, gd_admission *a) {
     const int code = judge(b, ids, n, 0, a);
     if (code) return code;
-    a->pending = take_present(b, w, ids, n, alias, pending);
+    a->pending = take_present(b, r, ids, codes, n, alias, pending);
     for (int64_t i = 0; i < n; i++) {
         if (alias[i] >= 0) continue;
         alias[i] = b->slot_of[ids[i]] == SEEN_MISS ? -1 : -2;
@@ -204,12 +205,14 @@ int gd_buffer_hold(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t
     return 0;
 }
 
-/* Take `n` slots to load into, as many as there must be: free ones first, then from standby. */
-static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
+/* Take `n` slots to load into, as many as there must be: free ones first, then from standby. Unless
+ * NULL, left[n] gets the rows that leave them, or -1. */
+static void take_slots(gd_buffer *b, int64_t n, int32_t *slots, int64_t *left) {
     int64_t i = 0;
     while (i < n && b->returned_count > 0) slots[i++] = b->returned[--b->returned_count];
     while (i < n && b->fresh < b->slots) slots[i++] = (int32_t)b->fresh++;
     int64_t evicted = i;
+    for (int64_t k = 0; left && k < evicted; k++) left[k] = -1;
     for (; i < n; i++) {
         slots[i] = gd_standby_pop(b->standby);
         assert(slots[i] >= 0);
@@ -222,18 +225,20 @@ static void take_slots(gd_buffer *b, int64_t n, int32_t *slots) {
         const int32_t slot = slots[evicted];
         assert(b->state[slot] == GD_VALID && b->references[slot] == 0);
         b->slot_of[b->row_of[slot] - 1] = 0;
+        if (left) left[evicted] = b->row_of[slot] - 1;
     }
 }
 
-int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n, int32_t *alias,
-                    int32_t *pending, int64_t *load_rows, int32_t *load_slots, gd_admission *a) {
+int gd_buffer_admit(gd_buffer *b, const gd_ranking *r, const int64_t *ids, const uint16_t *codes,
+                    int64_t n, int32_t *alias, int32_t *pending, int64_t *load_rows,
+                    int32_t *load_slots, int64_t *evicted, gd_admission *a) {
     int code = judge(b, ids, n, 1, a);
     if (code) {
         b->stats.refused++;
         return code;
     }
-    int64_t pending_count = take_present(b, w, ids, n, alias, pending), loads = 0;
-    take_slots(b, a->loads, load_slots);
+    int64_t pending_count = take_present(b, r, ids, codes, n, alias, pending), loads = 0;
+    take_slots(b, a->loads, load_slots, evicted);
     for (int64_t i = 0; i < n; i++) {
         if (alias[i] >= 0) continue;
         int32_t *entry = &b->slot_of[ids[i]];
@@ -248,7 +253,7 @@ int gd_buffer_admit(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_
         }
         alias[i] = *entry - 1;
         b->references[alias[i]]++;
-        b->key[alias[i]] = key_of(w, ids[i]);
+        rank(b, r, alias[i], ids[i], code_at(codes, i));
     }
     assert(loads == a->loads && pending_count == a->pending);
     b->stats.admitted++;
@@ -350,24 +355,4 @@ int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t
     for (int64_t i = 0; i < n; i++)
         if (b->state[alias[i]] == GD_FAILED) return i;
     return -1;
-}
-
-static void rekey_slot(gd_buffer *b, int32_t slot, int64_t key) {
-    if (b->key[slot] == key) return;
-    b->key[slot] = key;
-    if (!gd_standby_holds(b->standby, slot)) return;
-    gd_standby_remove(b->standby, slot);
-    gd_standby_push(b->standby, slot, key);
-}
-
-int gd_buffer_rekey(gd_buffer *b, const gd_window *w, const int64_t *ids, int64_t n) {
-    assert(w->rows == b->rows);
-    for (int64_t i = 0; i < n; i++)
-        if ((uint64_t)ids[i] >= (uint64_t)b->rows) return -ERANGE;
-    for (int64_t i = 0; i < n; i++) {
-        if (i + AHEAD < n) expect(b, w, ids[i + AHEAD]);
-        const int32_t slot = b->slot_of[ids[i]] - 1;
-        if (slot >= 0) rekey_slot(b, slot, key_of(w, ids[i]));
-    }
-    return 0;
 }

@@ -1,5 +1,5 @@
-/* buffer.h: the parts of a slot table, for buffer.c, which changes them, and verify.c, which checks
- * them.
+/* buffer.h: the parts of a slot table, for buffer.c and rekey.c, which change them, and verify.c,
+ * which checks them.
  */
 #ifndef GNNDRIVE_BUFFER_H
 #define GNNDRIVE_BUFFER_H
@@ -12,6 +12,7 @@ struct gd_buffer {
     int32_t *references;
     uint8_t *state;
     int64_t *key;      /* the standby key that the last admission set */
+    uint16_t *code;    /* the code that came with the row last; NULL: codes are not kept */
     int32_t *returned; /* a stack of free slots that were in use before; slots in [fresh, slots)
                           never were */
     int64_t returned_count, fresh;

@@ -39,13 +39,6 @@ int64_t gd_standby_key(const gd_standby *s, int32_t slot);
 /* ---- window.c: look-ahead: the rows of batches that are known but not admitted yet ---- */
 enum { GD_WINDOW_BATCHES = 8, GD_WINDOW_SETS = 256 };
 typedef struct gd_window gd_window;
-/* Indexed by a set of batches, one bit for each place in the window. */
-typedef struct gd_wishes {
-    int64_t next[GD_WINDOW_SETS]; /* the smallest batch index of the set; INT64_MAX: empty set */
-    int64_t key[GD_WINDOW_SETS]; /* the standby key of a row that exactly these batches request; the
-                                    caller computes it from `next` after each gd_window_add and
-                                    gd_window_drop */
-} gd_wishes;
 /* rows >= 0; takes 1 byte a row. NULL: errno is EINVAL or ENOMEM. */
 gd_window *gd_window_new(int64_t rows);
 void gd_window_free(gd_window *w);
@@ -60,10 +53,25 @@ int32_t gd_window_count(const gd_window *w); /* batches in the window */
 int64_t gd_window_together(const gd_window *w, const int64_t *indices, int64_t n);
 /* The batches that request `row`, one bit for each place; -ERANGE. */
 int gd_window_wanted(const gd_window *w, int64_t row);
-gd_wishes *gd_window_wishes(gd_window *w);
+/* next[GD_WINDOW_SETS], indexed by a set of batches, one bit for each place in the window: the
+ * smallest batch index of the set; INT64_MAX: the empty set. It changes with each gd_window_add and
+ * gd_window_drop. */
+const int64_t *gd_window_next_uses(const gd_window *w);
 
-/* ---- buffer.c, verify.c: the slot table: mapping table, reverse map, reference counts, slot
- * states, standby ---- */
+/* ---- the standby keys of rows: base[case] + (class_of[row] & mask[case]) ----
+ * What is known of a row's next use is its case. With a window it is the set of announced batches
+ * that request the row. Else it is the code that comes with the row at its admission, or 0 if none
+ * comes. A policy computes keys for the cases that there are, not for rows. */
+enum { GD_CODES = 65536, GD_NO_CODE = 65535 }; /* GD_NO_CODE: no next use is known */
+typedef struct gd_ranking {
+    const int64_t *base;     /* [cases] */
+    const uint8_t *mask;     /* [cases] */
+    const uint8_t *class_of; /* [rows]: the class of each row; NULL: all have class 0 */
+    const gd_window *window; /* NULL: cases are codes */
+} gd_ranking;
+
+/* ---- buffer.c, rekey.c, verify.c: the slot table: mapping table, reverse map, reference counts,
+ * slot states, standby ---- */
 enum { GD_FREE = 0, GD_LOADING = 1, GD_VALID = 2, GD_FAILED = 3 };
 typedef struct gd_buffer gd_buffer;
 typedef struct gd_admission {
@@ -89,17 +97,20 @@ int gd_buffer_probe(gd_buffer *b, const int64_t *ids, int64_t n, gd_admission *a
  * -ERANGE. It stops as soon as the answer is known. */
 int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n);
 /* Probe, then admit the whole batch or nothing; returns what gd_buffer_probe returns. The rows get
- * the standby keys that `window` has for them; window == NULL: the tick of their release (LRU).
+ * their standby keys from `ranking`; NULL: the tick of their release (LRU). codes[n]: the code of
+ * each id, of which the last counts where an id comes again; NULL: none come.
  * Writes alias[n] (the slot of each id), pending[] (each slot that is not valid yet, once),
- * load_rows[] and load_slots[] (what this lease has to load). Every output has room for n. */
-int gd_buffer_admit(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n,
-                    int32_t *alias, int32_t *pending, int64_t *load_rows, int32_t *load_slots,
-                    gd_admission *a);
+ * load_rows[] and load_slots[] (what this lease has to load), and unless NULL evicted[] (the row
+ * that left each of load_slots, or -1). Every output has room for n. */
+int gd_buffer_admit(gd_buffer *b, const gd_ranking *ranking, const int64_t *ids,
+                    const uint16_t *codes, int64_t n, int32_t *alias, int32_t *pending,
+                    int64_t *load_rows, int32_t *load_slots, int64_t *evicted, gd_admission *a);
 /* Take the rows that are valid or loading; they need no new slot. Every other row gets the alias
  * -1, and -2 where it comes again; a->loads counts these rows. The caller admits them later, before
  * any other admission that loads. -ENOSPC, -ERANGE: as gd_buffer_probe, and nothing is taken. */
-int gd_buffer_hold(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n,
-                   int32_t *alias, int32_t *pending, gd_admission *a);
+int gd_buffer_hold(gd_buffer *b, const gd_ranking *ranking, const int64_t *ids,
+                   const uint16_t *codes, int64_t n, int32_t *alias, int32_t *pending,
+                   gd_admission *a);
 /* Loading -> valid. -EINVAL: one of the slots was not loading. */
 int gd_buffer_commit(gd_buffer *b, const int32_t *slots, int64_t n);
 /* Loading -> failed, and their rows are unmapped. -EINVAL: one of the slots was not loading. */
@@ -112,9 +123,17 @@ int gd_buffer_release(gd_buffer *b, const int32_t *alias, int64_t n);
 int gd_buffer_settled(const gd_buffer *b, const int32_t *pending, int64_t n, int64_t *position);
 /* The first position whose slot has failed, or -1. */
 int64_t gd_buffer_first_failed(const gd_buffer *b, const int32_t *alias, int64_t n);
-/* Give those of `ids` that have a slot the keys that `window` has for them now. -ERANGE: an id is
- * out of range, and no key has changed. */
-int gd_buffer_rekey(gd_buffer *b, const gd_window *window, const int64_t *ids, int64_t n);
+/* Give those of `ids` that have a slot the keys that `ranking`, which has a window, has for them
+ * now. -ERANGE: an id is out of range, and no key has changed. */
+int gd_buffer_rekey(gd_buffer *b, const gd_ranking *ranking, const int64_t *ids, int64_t n);
+/* Have slots keep the codes of their rows, GD_NO_CODE at first; takes 2 bytes a slot. -ENOMEM. */
+int gd_buffer_keep_codes(gd_buffer *b);
+/* Give the rows in slots whose code is GD_NO_CODE, or all if `all`, the codes later[rows], or
+ * GD_NO_CODE if later is NULL; and their keys. -EINVAL: slots keep no codes. */
+int gd_buffer_recode(gd_buffer *b, const gd_ranking *ranking, const uint16_t *later, int all);
+/* Give the rows in slots whose code is marked in changed[GD_CODES] their keys anew. -EINVAL: slots
+ * keep no codes. */
+int gd_buffer_rekey_codes(gd_buffer *b, const gd_ranking *ranking, const uint8_t *changed);
 /* Slots that an admission may take: free ones and those on standby. The caller may read it at any
  * time without a call until gd_buffer_free. */
 typedef struct gd_room {

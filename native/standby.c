@@ -12,7 +12,8 @@
  */
 #include "internal.h"
 
-#define CACHE_SIZE 256u
+#define CACHE_BITS 12 /* a policy may interleave some hundreds of keys */
+#define CACHE_SIZE (1u << CACHE_BITS)
 #define NONE (-1)
 
 typedef struct bucket {
@@ -98,7 +99,7 @@ static void sift_down(gd_standby *s, int32_t index) {
 }
 
 static unsigned cache_index(int64_t key) {
-    return (unsigned)(((uint64_t)key * 0x9E3779B97F4A7C15ull) >> 56);
+    return (unsigned)(((uint64_t)key * 0x9E3779B97F4A7C15ull) >> (64 - CACHE_BITS));
 }
 
 static int32_t bucket_for(gd_standby *s, int64_t key) {

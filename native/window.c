@@ -15,7 +15,7 @@ enum { BATCHES = GD_WINDOW_BATCHES, SETS = GD_WINDOW_SETS, AHEAD = 16 };
 
 /* next[m]: the smallest index among the batches whose bits are set in m */
 static void tabulate(gd_window *w) {
-    int64_t *next = w->wishes.next;
+    int64_t *next = w->next;
     next[0] = INT64_MAX;
     for (int m = 1; m < SETS; m++) {
         int64_t index = w->index[__builtin_ctz((unsigned)m)], rest = next[m & (m - 1)];
@@ -106,4 +106,4 @@ int gd_window_wanted(const gd_window *w, int64_t row) {
     return (uint64_t)row < (uint64_t)w->rows ? w->wanted[row] : -ERANGE;
 }
 
-gd_wishes *gd_window_wishes(gd_window *w) { return &w->wishes; }
+const int64_t *gd_window_next_uses(const gd_window *w) { return w->next; }

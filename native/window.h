@@ -1,5 +1,5 @@
-/* window.h: the parts of a window, for window.c, which changes them, and buffer.c, which reads
- * keys.
+/* window.h: the parts of a window, for window.c, which changes them, and ranking.h, which
+ * reads cases.
  */
 #ifndef GNNDRIVE_WINDOW_H
 #define GNNDRIVE_WINDOW_H
@@ -13,6 +13,6 @@ struct gd_window {
     int64_t all;                      /* how many batches were announced */
     int64_t met[GD_WINDOW_BATCHES][GD_WINDOW_SETS]; /* its rows, by the set of batches that
                                                        requested them when it was announced */
-    gd_wishes wishes;
+    int64_t next[GD_WINDOW_SETS];                   /* see gd_window_next_uses */
 };
 #endif

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from gnndrive.buffer.ranking import Codes
 from gnndrive.common.records import Int64Array
 
 
@@ -26,11 +27,13 @@ class Sweep:
         together: how many batches, from the first one, the next try admits.
         rows: table name → their rows one behind the other, int64 [n], as tried last; None: they are
             to be joined anew.
+        codes: table name → the codes of these rows, uint16 [n]; empty: none came.
         slots_needed: table name → slots that must be available before another try can succeed.
     """
 
     together: int
     rows: dict[str, Int64Array] | None = None
+    codes: dict[str, Codes] = field(default_factory=dict)
     slots_needed: dict[str, int] = field(default_factory=dict)
 
     def try_anew(self, together: int | None = None) -> None:

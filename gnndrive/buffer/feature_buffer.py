@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+
+import numpy as np
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
 from gnndrive.buffer.fetch_queue import FetchQueue
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.partial_admission import PartialAdmission
+from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.refusal import raise_refusal
 from gnndrive.buffer.residents import Residents
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.buffer.slot_table import SlotTable
+from gnndrive.buffer.table_group import TableGroup
+from gnndrive.buffer.whole_admission import admit_whole, give_up
 from gnndrive.common.records import Int64Array
 
 # Such a part takes 10 ms to admit and 100 ms to read; the first parts of a sweep are smaller. Reads
@@ -36,7 +40,7 @@ from gnndrive.common.records import Int64Array
 PART_ROWS = 1 << 17
 
 
-class FeatureBuffer:
+class FeatureBuffer(TableGroup):
     """Admits batches to slot tables and fetches the rows that they miss.
 
     Args:
@@ -55,10 +59,11 @@ class FeatureBuffer:
     def __init__(
         self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS, buffers: int = 1
     ) -> None:
-        self.tables = dict(tables)
+        super().__init__(tables)
         self._refuse = partial(raise_refusal, self.tables, buffers)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
+        self._codes: dict[int, Mapping[str, Codes]] = {}  # by index, of announced batches
         # The tickets at the head of the queue that are being admitted in parts.
         self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
@@ -69,21 +74,24 @@ class FeatureBuffer:
         self._rows_missing = 0  # rows fetched for the sweep at the head of the queue
         self.missing_share = 1.0
 
-    def row_bytes(self, table: str) -> int:
-        """Bytes of a row of a table."""
-        return self.tables[table].row_bytes
-
     # ---- announcements of later batches ----
 
-    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+    def announce(
+        self, index: int, rows: Mapping[str, Int64Array],
+        codes: Mapping[str, Codes] | None = None,
+    ) -> None:  # fmt: skip
         """Announce that batch `index` will need `rows` (table name → ids, int64 [n]), so that a
         policy that looks ahead keeps them longer. Later it joins, or the caller calls `withdraw`.
+        `codes` (uint16 [n]) say when each row is needed next; see `foresee`.
         """
+        if codes is not None:
+            self._codes[index] = codes
         for name, ids in rows.items():
             self.tables[name].announce(index, ids)
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Take back the announcement of batch `index`, because it will not join."""
+        self._codes.pop(index, None)
         if self.retired:
             return
         for name, ids in rows.items():
@@ -116,14 +124,6 @@ class FeatureBuffer:
         tickets = self._queue.join(batches)
         self.advance()
         return tickets
-
-    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
-        """Whether the buffer could hold these batches together if no other batch held a slot; each
-        is (index, table name → row ids, int64 [n])."""
-        return all(
-            table.fits_together([(index, rows[name]) for index, rows in batches if name in rows])
-            for name, table in self.tables.items()
-        )
 
     async def granted(self, ticket: Ticket) -> Lease:
         """Wait until the batch is admitted and return its lease. Cancelling this gives up the place
@@ -187,6 +187,7 @@ class FeatureBuffer:
             if leases is None:
                 return
             for ticket, lease in [(self._queue.pop(), lease) for lease in leases]:
+                self._forget_codes(ticket)
                 if ticket.granted.done():  # cancelled while it was admitted in parts
                     lease.release()
                 else:
@@ -207,32 +208,21 @@ class FeatureBuffer:
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
                 for name in tickets[0].rows
             }
+            sweep.codes = self._joined_codes(tickets)
         tables = {name: self.tables[name] for name in sweep.rows}
         parted = {name: each for name, each in tables.items() if isinstance(each, SlotTable)}
         if any(len(sweep.rows[name]) > self._part_rows for name in parted):
             return self._begin_partial(tickets, parted)
-        if len(sweep.rows) > 1:  # all tables or none: probe each before the first is changed
-            found = {name: self.tables[name].probe(rows) for name, rows in sweep.rows.items()}
-            fits = [self._fits(sweep, name, *answer) for name, answer in found.items()]
-            if not all(fits):
-                return None
-        holds: dict[str, RowHold] = {}
+        holds = admit_whole(tables, sweep.rows, sweep.codes, partial(self._fits, sweep))
+        if holds is None:
+            return None
         try:
-            for name, rows in sweep.rows.items():
-                code, deficit, hold = self.tables[name].admit(rows)
-                if not self._fits(sweep, name, code, deficit):
-                    assert not holds, "each of several tables was probed"
-                    return None
-                assert hold is not None
-                holds[name] = hold
             sweep.try_anew()  # for the rest of the sweep
             for hold in holds.values():
                 self._begin_fetch(hold)
             return self._make_leases(tickets, holds)
         except Exception:
-            for hold in holds.values():
-                hold.fail_unfetched()
-                hold.release(0, len(hold.alias))
+            give_up(holds)
             raise
 
     def _begin_partial(
@@ -241,7 +231,7 @@ class FeatureBuffer:
         """Begin to admit in parts a sweep that is larger than one part."""
         sweep = tickets[0].sweep
         assert sweep.rows is not None
-        admission = PartialAdmission(tables, sweep.rows, self._part_rows, self._refuse)
+        admission = PartialAdmission(tables, sweep.rows, sweep.codes, self._part_rows, self._refuse)
         self._partial = tickets, admission
         sweep.try_anew()
         return self._admit_parts(tickets, admission)
@@ -274,6 +264,18 @@ class FeatureBuffer:
         for ticket in tickets:
             if ticket.granted.done():
                 self._queue.remove(ticket)
+
+    def _joined_codes(self, tickets: list[Ticket]) -> dict[str, Codes]:
+        """Table name → the codes of the tickets' rows, one behind the other; empty: none came."""
+        codes = [self._codes[ticket.index] for ticket in tickets if ticket.index in self._codes]
+        if not codes:
+            return {}
+        assert len(codes) == len(tickets), "codes come with all batches or with none"
+        return {name: np.concatenate([each[name] for each in codes]) for name in codes[0]}
+
+    def _forget_codes(self, ticket: Ticket) -> None:
+        if ticket.index is not None:
+            self._codes.pop(ticket.index, None)
 
     def _withdraw_ticket(self, ticket: Ticket) -> None:
         """Withdraw the announcement of a batch that is not admitted, and set keys again."""
@@ -363,28 +365,6 @@ class FeatureBuffer:
         """Whether no row is loading and no batch waits; leases that are ready may be held."""
         return not self._fetches and not self._queue and not self.watchers
 
-    def stats(self) -> Counter[str]:
-        """The counters of all slot tables, added; see `SlotTable.stats`."""
-        counted: Counter[str] = Counter()
-        for table in self.tables.values():
-            counted.update(table.stats())
-        return counted
-
-    def verify(self) -> None:
-        """Check every invariant of the slot tables.
-
-        Raises:
-            AssertionError: one does not hold.
-        """
-        for table in self.tables.values():
-            table.verify()
-
-    async def close_tiers(self) -> None:
-        """Free what the tiers hold; no row can be fetched afterwards. Only after `drain`, and
-        before the engine and the layouts are closed."""
-        for table in self.tables.values():
-            await table.tier.aclose()
-
     async def aclose(self) -> None:
         """Free what the tiers hold, and the slots' memory. Only after `drain` (rule 13), else a
         RuntimeError."""
@@ -392,8 +372,3 @@ class FeatureBuffer:
             raise RuntimeError("drain the feature buffer before closing it")
         await self.close_tiers()  # which copy rows into the slots
         self.free_slots()
-
-    def free_slots(self) -> None:
-        """Free the slots' memory; in any thread. Only after `drain` and `close_tiers`."""
-        for table in self.tables.values():
-            table.memory.close()

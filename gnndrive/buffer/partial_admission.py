@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Int32Array, Int64Array
@@ -29,6 +30,7 @@ class PartialAdmission:
     Args:
         tables: by name.
         rows: table name → row ids, int64 [n], duplicates allowed.
+        codes: table name → their codes, uint16 [n]; tables that get none are left out.
         part_rows: about how many rows a part has; the first has an eighth of that, and each has as
             many as all before it together, until that is reached.
         raise_refusal: called with a table's name, a code (< 0) and the slots that are missing;
@@ -39,17 +41,18 @@ class PartialAdmission:
         self,
         tables: Mapping[str, SlotTable],
         rows: Mapping[str, Int64Array],
+        codes: Mapping[str, Codes],
         part_rows: int,
         raise_refusal: Callable[[str, int, int], None],
     ) -> None:
         self._admissions: dict[str, _TableAdmission] = {}
         try:
             for name, ids in rows.items():
-                code, deficit, held = tables[name].hold_present(ids)
+                code, deficit, held = tables[name].hold_present(ids, codes.get(name))
                 if held is None:
                     raise_refusal(name, code, deficit)
                     raise AssertionError("raise_refusal did not raise")
-                self._admissions[name] = admission = _TableAdmission(held, ids)
+                self._admissions[name] = admission = _TableAdmission(held, ids, codes.get(name))
                 admission.divide(part_rows)
         except BaseException:
             self.release_all()
@@ -84,8 +87,8 @@ class _TableAdmission:
     second, during which the event loop could do nothing else.
     """
 
-    def __init__(self, held: SlotHold, rows: Int64Array) -> None:
-        self._table, self._rows = held.table, rows
+    def __init__(self, held: SlotHold, rows: Int64Array, codes: Codes | None) -> None:
+        self._table, self._rows, self._codes = held.table, rows, codes
         self._alias, self._pending = held.alias, [held.pending]
         # Places of the missing rows in `rows`, part by part.
         self._order: Int32Array = np.empty(0, np.int32)
@@ -117,7 +120,8 @@ class _TableAdmission:
         order = self._order[self._start : end]
         rows = self._table.empty(len(order), np.int64)
         holding_gil.gd_part_take(pointer(self._rows), pointer(order), len(order), pointer(rows))
-        code, _, hold = self._table.admit(rows)
+        codes = None if self._codes is None else self._codes[order]
+        code, _, hold = self._table.admit(rows, codes)
         check(code, "admission of a part")
         assert hold is not None
         holding_gil.gd_part_put(

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
+from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError, StoreError
@@ -148,7 +149,9 @@ class PlaceTable(RowTable):
             return 0, 0
         return -errno.EAGAIN, max(self._place_rows, 1)
 
-    def admit(self, rows: Int64Array) -> tuple[int, int, PlaceHold | None]:
+    def admit(
+        self, rows: Int64Array, codes: Codes | None = None
+    ) -> tuple[int, int, PlaceHold | None]:
         """See `RowTable.admit`.
 
         Raises:

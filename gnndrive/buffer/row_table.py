@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
+from gnndrive.buffer.ranking import Codes
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
@@ -102,8 +103,11 @@ class RowTable(ABC):
         """What an admission of `rows` would answer: 0 or -errno, and the slots that are missing."""
 
     @abstractmethod
-    def admit(self, rows: Int64Array) -> tuple[int, int, RowHold | None]:
-        """Admit all of `rows` (int64 [n]) or none.
+    def admit(
+        self, rows: Int64Array, codes: Codes | None = None
+    ) -> tuple[int, int, RowHold | None]:
+        """Admit all of `rows` (int64 [n]) or none. `codes` (uint16 [n]) say when each is needed
+        next; None: unknown.
 
         Returns:
             0 or -errno: -EAGAIN, too few slots are available now; -ENOSPC, the table has too few;
@@ -138,6 +142,9 @@ class RowTable(ABC):
 
     def rekey(self, rows: Int64Array) -> None:  # noqa: B027
         """Set the standby keys of `rows` again, after the batch that needed them was withdrawn."""
+
+    def foresee(self, first: int, last: int, later: Codes | None) -> None:  # noqa: B027
+        """See `FeatureBuffer.foresee`; `later` is of this table."""
 
     def begin_residents(self) -> None:  # noqa: B027  # not all have residents
         """Have those rows that never leave be fetched that are not valid yet, see

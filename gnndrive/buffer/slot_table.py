@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.ranking import Classes, Codes, make_ranking
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
@@ -38,6 +38,8 @@ class SlotTable(RowTable):
         batch_rows_max: the most distinct rows that one batch can need, for an error message; 0:
             unknown.
         empty: allocates an admission's arrays.
+        classes: the class of each row for the policy, uint8 [rows]; None: all have class 0.
+        foreseen: whether codes of next uses come with the rows that are admitted.
 
     Raises:
         ConfigError: a slot table cannot have so many slots.
@@ -54,6 +56,8 @@ class SlotTable(RowTable):
         policy: Policy | None,
         batch_rows_max: int = 0,
         empty: Allocate = np.empty,
+        classes: Classes | None = None,
+        foreseen: bool = False,
     ) -> None:
         handle = lib.gd_buffer_new(rows, slots)
         if handle == ffi.NULL and ffi.errno == errno.EINVAL:
@@ -69,22 +73,9 @@ class SlotTable(RowTable):
         self.handle = ffi.gc(handle, lib.gd_buffer_free)
         self._room = lib.gd_buffer_room(handle)
         super().__init__(rows, slots, row_bytes, memory, tier, batch_rows_max, empty)
-        self._policy = policy if policy is not None and policy.looks_ahead else None
         self._repeats = 0  # duplicate rows within one admission, as of two batches of a sweep
-        self._window: Any = ffi.NULL
-        # By index: the rows of batches for which the window has no place.
-        self._not_in_window: dict[int, Int64Array] = {}
-        if self._policy is not None:
-            window = lib.gd_window_new(rows)
-            if window == ffi.NULL:
-                raise MemoryError(
-                    f"no memory to look ahead in a table of {rows} rows: choose policy='lru'"
-                )
-            self._window = ffi.gc(window, lib.gd_window_free)
-            wishes = lib.gd_window_wishes(window)
-            self._next_use = np.frombuffer(ffi.buffer(wishes.next), np.int64)
-            self._keys = np.frombuffer(ffi.buffer(wishes.key), np.int64)
-            self._update_keys()
+        self._ranking = make_ranking(policy, handle, rows, classes, foreseen)
+        self._keys = ffi.NULL if self._ranking is None else self._ranking.c
         # By slot, made at the first failure; C knows which entries are current.
         self.failures = np.empty(0, FAILURE)
 
@@ -112,64 +103,41 @@ class SlotTable(RowTable):
         parts = [rows for _, rows in batches]
         if sum(map(len, parts)) <= self.slots:
             return True
-        if self._policy is not None:  # the window has counted them
-            indices = np.array([index for index, _ in batches], np.int64)
-            count = holding_gil.gd_window_together(self._window, pointer(indices), len(indices))
-            if count >= 0:
-                return bool(count <= self.slots)
+        if self._ranking is not None:
+            count = self._ranking.together([index for index, _ in batches])
+            if count is not None:
+                return count <= self.slots
         rows = self.joined(parts)
         return int(lib.gd_buffer_holds(self.handle, pointer(rows), len(rows))) != -errno.ENOSPC
-
-    def announce(self, index: int, rows: Int64Array) -> None:
-        """Announce that batch `index` will need `rows` (int64 [n]), so that they are kept longer.
-
-        The window has `GD_WINDOW_BATCHES` places; further batches wait for a place.
-        """
-        if self._policy is None:
-            return
-        if holding_gil.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES:
-            self._not_in_window[index] = rows
-            return
-        code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
-        if code != -errno.ERANGE:  # ids out of range: the admission raises the error
-            check(code, "look-ahead")
-            self._update_keys()
-            code = lib.gd_buffer_rekey(self.handle, self._window, pointer(rows), len(rows))
-            check(code, "rekey")
 
     @property
     def announced(self) -> int:
         """Batches that are announced and not admitted."""
-        if self._policy is None:
-            return 0
-        return int(holding_gil.gd_window_count(self._window)) + len(self._not_in_window)
+        return 0 if self._ranking is None else self._ranking.announced
+
+    def announce(self, index: int, rows: Int64Array) -> None:
+        """See `RowTable.announce`."""
+        if self._ranking is not None:
+            self._ranking.announce(self.handle, index, rows)
 
     def withdraw(self, index: int, rows: Int64Array) -> None:
-        """Take back the announcement of batch `index`: it will not be admitted, or it is tried now.
-        `rows` must be those that were announced."""
-        if self._policy is None or self._not_in_window.pop(index, None) is not None:
-            return
-        if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
-            self._update_keys()
-            while (
-                self._not_in_window
-                and holding_gil.gd_window_count(self._window) < lib.GD_WINDOW_BATCHES
-            ):
-                nearest = min(self._not_in_window)
-                self.announce(nearest, self._not_in_window.pop(nearest))
+        """See `RowTable.withdraw`."""
+        if self._ranking is not None:
+            self._ranking.withdraw(self.handle, index, rows)
 
     def rekey(self, rows: Int64Array) -> None:
-        """Set the standby keys of `rows` again, after the batch that needed them was withdrawn."""
-        if self._policy is not None:
-            # -ERANGE: a batch with such a row was never in the window
-            lib.gd_buffer_rekey(self.handle, self._window, pointer(rows), len(rows))
+        """See `RowTable.rekey`."""
+        if self._ranking is not None:
+            self._ranking.rekey(self.handle, rows)
 
-    def _update_keys(self) -> None:
-        """Ask the policy for the keys, by the next use of a row among the announced batches."""
-        assert self._policy is not None
-        self._keys[:] = self._policy.keys(self._next_use.copy())
+    def foresee(self, first: int, last: int, later: Codes | None) -> None:
+        """See `FeatureBuffer.foresee`."""
+        if self._ranking is not None:
+            self._ranking.foresee(self.handle, first, last, later)
 
-    def admit(self, rows: Int64Array) -> tuple[int, int, SlotHold | None]:
+    def admit(
+        self, rows: Int64Array, codes: Codes | None = None
+    ) -> tuple[int, int, SlotHold | None]:
         """See `RowTable.admit`."""
         count = len(rows)
         found = ffi.new("gd_admission *")
@@ -177,13 +145,15 @@ class SlotTable(RowTable):
         load_rows = self.empty(count, np.int64)
         code = lib.gd_buffer_admit(
             self.handle,
-            self._window,
+            self._keys,
             pointer(rows),
+            ffi.NULL if codes is None else pointer(codes),
             count,
             pointer(alias),
             pointer(pending),
             pointer(load_rows),
             pointer(load_slots),
+            ffi.NULL,
             found,
         )
         if code:
@@ -192,7 +162,9 @@ class SlotTable(RowTable):
         loads = (load_rows[: found.loads], load_slots[: found.loads])
         return 0, 0, SlotHold(self, alias, pending[: found.pending], loads)
 
-    def hold_present(self, rows: Int64Array) -> tuple[int, int, SlotHold | None]:
+    def hold_present(
+        self, rows: Int64Array, codes: Codes | None = None
+    ) -> tuple[int, int, SlotHold | None]:
         """Like `admit`, but only for those of `rows` that have a slot already, valid or loading;
         the others get an alias below 0 (`gd_buffer_hold`)."""
         count = len(rows)
@@ -200,8 +172,9 @@ class SlotTable(RowTable):
         alias, pending = (self.empty(count, np.int32) for _ in range(2))
         code = lib.gd_buffer_hold(
             self.handle,
-            self._window,
+            self._keys,
             pointer(rows),
+            ffi.NULL if codes is None else pointer(codes),
             count,
             pointer(alias),
             pointer(pending),

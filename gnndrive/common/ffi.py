@@ -29,6 +29,7 @@ _C_NAMES = {
     np.dtype(np.int64): "int64_t *",
     np.dtype(np.int32): "int32_t *",
     np.dtype(np.uint8): "uint8_t *",
+    np.dtype(np.uint16): "uint16_t *",
 }
 
 
@@ -36,7 +37,7 @@ def pointer(array: np.ndarray[Any, Any]) -> Any:
     """Return a C pointer to an array; the caller keeps the array alive.
 
     Args:
-        array: C-contiguous, of dtype int64, int32 or uint8.
+        array: C-contiguous, of dtype int64, int32, uint16 or uint8.
 
     Raises:
         ValueError: the array is not contiguous.

@@ -31,6 +31,7 @@ PER_EPOCH = (  # the items that each live iterator has for itself
     "leases",
     "live batches",
     "look-ahead",
+    "row classes",
     "pinned staging",
     "pinned copies",
     "attributes",
@@ -43,7 +44,9 @@ SHARE = (  # the items that are in the host service if it has the feature buffer
     "announced rows",
     "leases",
     "look-ahead",
+    "row classes",
 )
+RANKED = "a byte a row: which leave first of those that no queued sample needs"
 LIVE = "one in use, one ready"
 LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
 
@@ -130,6 +133,7 @@ def other_items(
             "which queued samples need a row",
             once,
         ),
+        *item_if_any("row classes", requirements.ranked_rows, RANKED, once),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ knows how much of the device's memory training uses. `BufferPool.grow` then call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -164,6 +165,7 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         index_pointer_bytes=sum(each.index_pointer_bytes for each in graph_sizes(store)),
         label_bytes=sum(map(kept_bytes, store.all_nodes())),
         looks_ahead=policy.looks_ahead,
+        ranked_rows=0 if policy.score is None else ranked_rows(request.tables),
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         pinned_per_byte=device.pinned_per_byte,
         device_scratch_bytes=sum(
@@ -226,6 +228,11 @@ def _table_requirements(
         table.name, file.row_count, file.row_bytes, min(most[key], file.row_count), entries[key],
         converted_bytes,
     )  # fmt: skip
+
+
+def ranked_rows(tables: Sequence[FeatureTable]) -> int:
+    """Rows of the tables whose rows have classes: those of nodes."""
+    return sum(table.file.row_count for table in tables if not table.of_edges)
 
 
 def batch_entries_max(request: PlanRequest) -> dict[str, int]:

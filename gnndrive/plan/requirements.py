@@ -89,6 +89,7 @@ class Requirements:
         index_pointer_bytes: bytes of the graph's index pointers in memory.
         label_bytes: bytes of the labels that are kept in memory.
         looks_ahead: whether the policy needs to know the rows' next uses.
+        ranked_rows: rows of the tables whose classes the policy ranks rows by, a byte each.
         device_memory: bytes of the device for the feature buffer and live batches; None: both are
             in host memory.
         device_given: whether the user gave `device_memory`; if not, it is free memory of the
@@ -131,6 +132,7 @@ class Requirements:
     label_bytes: int = 0
     batch_expanded_max: int | None = None
     looks_ahead: bool = False
+    ranked_rows: int = 0
     device_memory: int | None = None
     device_given: bool = False
     device_why: str = ""

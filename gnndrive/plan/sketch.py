@@ -178,6 +178,7 @@ class Sketch:
         bounds = self.bounds()
         count, policy = bounds.nodes[None], find("policies", self.policy)
         looks_ahead: bool = policy.looks_ahead if issubclass(policy, Policy) else False
+        ranked = issubclass(policy, Policy) and policy.score is not None
         return Requirements(
             tables=(TableRequirements(TABLE, self.nodes, self.row_bytes, count, count),),
             batch_nodes_max=count,
@@ -192,6 +193,7 @@ class Sketch:
             index_pointer_bytes=self.size.index_pointer_bytes,
             label_bytes=LABEL_BYTES * self.nodes,
             looks_ahead=looks_ahead,
+            ranked_rows=self.nodes if ranked else 0,
             scratch_bytes=scratch_bytes(bounds),
             whole_batches=memory is not None,
             ranks=self.ranks,

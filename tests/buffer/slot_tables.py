@@ -47,6 +47,16 @@ class Answer:
         return (self.code, *numbers)
 
 
+class Ranked:
+    """A gd_ranking whose cases are those of a window, without classes."""
+
+    def __init__(self, rows: int) -> None:
+        self.window: Any = ffi.gc(lib.gd_window_new(rows), lib.gd_window_free)
+        self.base: Any = ffi.new("int64_t[]", lib.GD_WINDOW_SETS)
+        self.mask: Any = ffi.new("uint8_t[]", lib.GD_WINDOW_SETS)
+        self.c: Any = ffi.new("gd_ranking *", (self.base, self.mask, ffi.NULL, self.window))
+
+
 class CoreTable:
     """One gd_buffer over `rows` rows with `slots` slots."""
 
@@ -66,7 +76,8 @@ class CoreTable:
     def hold(self, ids: Sequence[int]) -> Answer:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(2))
-        code = lib.gd_buffer_hold(self.c, ffi.NULL, ffi.new("int64_t[]", ids), n, alias, pending, a)
+        wanted = ffi.new("int64_t[]", ids)
+        code = lib.gd_buffer_hold(self.c, ffi.NULL, wanted, ffi.NULL, n, alias, pending, a)
         kept = []
         for array, count in ((alias, n), (pending, a.pending)):
             values = ffi.unpack(array, n + 1)
@@ -78,10 +89,11 @@ class CoreTable:
         n, a = len(ids), ffi.new("gd_admission *")
         alias, pending, slots = (ffi.new("int32_t[]", [GUARD] * (n + 1)) for _ in range(3))
         rows = ffi.new("int64_t[]", [GUARD] * (n + 1))
-        window = ffi.NULL if keys is None else self.window(ids, keys)
+        ranking = None if keys is None else self.ranking(ids, keys)
         code = lib.gd_buffer_admit(
-            self.c, window, ffi.new("int64_t[]", ids), n, alias, pending, rows, slots, a
-        )
+            self.c, ffi.NULL if ranking is None else ranking.c, ffi.new("int64_t[]", ids),
+            ffi.NULL, n, alias, pending, rows, slots, ffi.NULL, a,
+        )  # fmt: skip
         done = n if code == 0 else 0
         used = [(alias, done)]
         used += [(pending, a.pending if done else 0)]
@@ -93,17 +105,16 @@ class CoreTable:
         loads = tuple(zip(kept[2], kept[3], strict=True))
         return Answer(code, a.hits, a.waits, a.loads, a.pending, a.deficit, kept[0], kept[1], loads)
 
-    def window(self, ids: Sequence[int], keys: Sequence[int]) -> Any:
-        """A window that gives each row its last key; at most eight different keys, because it has a
-        batch for the rows of each key."""
-        window: Any = ffi.gc(lib.gd_window_new(self.rows), lib.gd_window_free)
-        wishes, key_of = lib.gd_window_wishes(window), dict(zip(ids, keys, strict=True))
+    def ranking(self, ids: Sequence[int], keys: Sequence[int]) -> Ranked:
+        """A ranking that gives each row its last key; at most eight different keys, because its
+        window has a batch for the rows of each key."""
+        ranked, key_of = Ranked(self.rows), dict(zip(ids, keys, strict=True))
         for place, key in enumerate(sorted(set(key_of.values()))):
             rows = [row for row, its in key_of.items() if its == key and 0 <= row < self.rows]
-            added = lib.gd_window_add(window, place, ffi.new("int64_t[]", rows), len(rows))
+            added = lib.gd_window_add(ranked.window, place, ffi.new("int64_t[]", rows), len(rows))
             assert added == 0
-            wishes.key[1 << place] = key
-        return window
+            ranked.base[1 << place] = key
+        return ranked
 
     def commit(self, slots: Sequence[int]) -> int:
         return int(lib.gd_buffer_commit(self.c, ffi.new("int32_t[]", slots), len(slots)))
@@ -115,8 +126,8 @@ class CoreTable:
         return int(lib.gd_buffer_release(self.c, ffi.new("int32_t[]", alias), len(alias)))
 
     def rekey(self, rows: Sequence[int], keys: Sequence[int]) -> int:
-        window = self.window(rows, keys)
-        return int(lib.gd_buffer_rekey(self.c, window, ffi.new("int64_t[]", rows), len(rows)))
+        ranking = self.ranking(rows, keys)
+        return int(lib.gd_buffer_rekey(self.c, ranking.c, ffi.new("int64_t[]", rows), len(rows)))
 
     def settled(self, pending: Sequence[int], position: int = 0) -> tuple[int, int]:
         """(0 or 1, the position it advanced to)."""

@@ -39,8 +39,8 @@ def together(window: object, indices: list[int]) -> int:
 
 
 def next_uses(window: object, rows: list[int]) -> list[int]:
-    wishes: Any = lib.gd_window_wishes(window)
-    return [int(wishes.next[lib.gd_window_wanted(window, row)]) for row in rows]
+    uses: Any = lib.gd_window_next_uses(window)
+    return [int(uses[lib.gd_window_wanted(window, row)]) for row in rows]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 import numpy as np
 import pytest
 
-from gnndrive.buffer.policies.base import NO_USE
+from gnndrive.buffer.policies.base import NO_USE, Keys
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.buffer.policies.lru import LRU
 from gnndrive.common.errors import ConfigError
@@ -81,10 +81,10 @@ class Asked(Belady):
 
     next_use = np.empty(0, np.int64)
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
         assert not np.shares_memory(self.next_use, next_use), "each call gets an array of its own"
         self.next_use = next_use
-        return super().keys(next_use)
+        return super().keys(next_use, now)
 
     @property
     def known(self) -> set[int]:

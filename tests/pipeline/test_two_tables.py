@@ -153,12 +153,12 @@ def test_memory_that_is_short_for_the_second_table(
     owner: Any = SlotTable if what == "admit" else SlotHold
     made = getattr(owner, what)
 
-    def refuse_two(mine: Any, given: Any) -> Any:
+    def refuse_two(mine: Any, *given: Any) -> Any:
         table = mine if what == "admit" else mine.table
         if table is second:
             monkeypatch.undo()
             raise MemoryError("no memory for two")
-        return made(mine, given)
+        return made(mine, *given)
 
     async def main() -> None:
         nonlocal second

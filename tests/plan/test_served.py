@@ -22,7 +22,7 @@ GRAPH = {"index pointers", "labels", "topology"}
 
 
 def served(ranks: int = 1, left: int | None = None, **more: Any) -> Requirements:
-    given = {"shared": True, "shared_graph": True, "looks_ahead": True} | more
+    given = {"shared": True, "shared_graph": True, "looks_ahead": True, "ranked_rows": 1_000} | more
     return replace(REQUIREMENTS, ranks=ranks, served=Served(left), **given)
 
 
@@ -42,7 +42,8 @@ def test_the_graph_is_no_part_of_a_loaders_memory() -> None:
 
 def test_the_share_is_what_the_service_has_for_the_loader() -> None:
     plan = make_plan(served(), 400_000, None, RESIDENT)
-    once = {"feature buffer", "slot tables", "mapping table", "staging", "leases", "look-ahead"}
+    once = set(SHARE) - {"announced rows"}
+    assert {"feature buffer", "mapping table", "look-ahead", "row classes"} < once
     in_service = {what for what, mark in marks(plan).items() if mark == "service"}
     assert in_service == once | {"announced rows"} == set(SHARE)
     assert {what for what, mark in marks(plan).items() if mark == "once"} == GRAPH

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gnndrive.buffer.policies.base import Policy
+import numpy as np
+
+from gnndrive.buffer.policies.base import Keys, Policy
 from gnndrive.common.records import Int64Array
 from tests.second.use import used
 
@@ -13,6 +15,6 @@ class Pairs(Policy):
     name = "pairs"
     looks_ahead = True
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
         used["policies"] += 1
-        return -(next_use // 2)
+        return Keys(-(next_use // 2), np.zeros(len(next_use), np.uint8))

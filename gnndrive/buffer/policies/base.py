@@ -1,23 +1,37 @@
 """The Policy interface: sets the keys by which standby slots are reused, the smallest key first.
 
 To add a policy, add a file to this folder with a subclass of `Policy` whose `name` is the file's;
-loaders then find it as `policy="name"`. `loader/buffer_pool.py` makes one policy for each table;
-`SlotTable` asks it for keys and passes them to the C core, which keeps the standby list.
+loaders then find it as `policy="name"`. `loader/buffer_pool.py` makes one policy for each table; a
+`Ranking` (`buffer/ranking.py`) asks it for the keys of all cases and passes them to the C core,
+which keeps the standby list.
 """
 
 from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.records import Int64Array
 from gnndrive.store.reader import Store
 
 NO_USE = int(np.iinfo(np.int64).max)
 """The next use of a row that no announced batch needs."""
+
+
+class Keys(NamedTuple):
+    """The standby keys for the cases of a row's next use; see `Policy.keys`.
+
+    Attributes:
+        base: int64 [cases].
+        mask: uint8 [cases]; the key of a row is `base[case] + (class of the row & mask[case])`.
+    """
+
+    base: Int64Array
+    mask: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +56,37 @@ class Policy(ABC):
 
     Attributes:
         name: the name of the policy's file.
-        looks_ahead: whether standby slots are reused by `keys`, which costs a byte for each row of
-            the table and some milliseconds for each batch; if not, in the order of their release
-            (LRU).
+        looks_ahead: whether keys depend on next uses, which costs a byte for each row of the table
+            and some milliseconds for each batch; if not, and without a score either, standby slots
+            are reused in the order of their release (LRU).
+        score: the score whose classes rank the rows (`store/row_classes.py`), another byte for each
+            row; None: keys do not depend on classes.
     """
 
     name: str
     looks_ahead: bool
+    score: str | None = None
 
     @classmethod
     def make(cls, context: PolicyContext) -> Self:
         """The policy of one table."""
         return cls()
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
-        """The standby keys of rows, by their next use. Called whenever a batch is announced or
-        withdrawn, and only if the policy looks ahead.
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        """The standby keys of rows, by their next use. Called whenever more or less is known, and
+        at each batch; only if the policy looks ahead or has a score.
 
         Args:
-            next_use: int64 [cases]; the cases are the sets of up to eight known batches. For each
-                set, the next use of a row that these batches need: the index of the first of them,
-                or `NO_USE` for the empty set.
+            next_use: int64 [cases]. The cases are the sets of up to eight known batches, or the
+                codes of the batches of a superbatch (`buffer/ranking.py`). For each, the index of
+                the batch that needs the row next, or `NO_USE`: no known batch needs it.
+            now: the index of the batch that was admitted last, or is being admitted; a case means
+                a batch behind it, or `NO_USE`.
 
         Returns:
-            The key for each case, int64 [cases]; slots with equal keys leave in the order of their
-            release.
+            The keys for each case; slots with equal keys leave in the order of their release.
 
         Raises:
-            NotImplementedError: the policy does not look ahead.
+            NotImplementedError: the policy neither looks ahead nor has a score.
         """
-        raise NotImplementedError(f"the policy {self.name!r} does not look ahead")
+        raise NotImplementedError(f"the policy {self.name!r} neither looks ahead nor has a score")

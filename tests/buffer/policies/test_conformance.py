@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gnndrive.buffer.policies.base import NO_USE, Policy, PolicyContext
+from gnndrive.buffer.policies.base import NO_USE, Keys, Policy, PolicyContext
 from gnndrive.common import plugins
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.epoch import Stages
@@ -39,6 +39,7 @@ ROWS = 200
 SEEDS = 60
 # Cases as the feature buffer has them: indices of batches that are known, and no use; the first
 # batches of an epoch and the last of a long one.
+NOW = 0
 CASES = tuple(
     np.array([NO_USE, *range(first, first + 8)] * 28, np.int64)[:256]
     for first in (0, 5, 10**6, 2**62)
@@ -58,16 +59,23 @@ def made(kind: type[Policy], slots: int = 50) -> Policy:
 
 
 def keys_of(policy: Policy, next_use: Int64Array) -> Int64Array:
-    """A key for each case."""
+    """A key for each case of a row of the highest class."""
     given = next_use.copy()
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # such as for a number that is too large
-        keys = policy.keys(given)
-    assert isinstance(keys, np.ndarray)
-    assert keys.dtype == np.int64
-    assert keys.shape == next_use.shape, "not a key for each case"
+        base, mask = policy.keys(given, NOW)
+    for array, dtype in ((base, np.int64), (mask, np.uint8)):
+        assert isinstance(array, np.ndarray)
+        assert array.dtype == dtype
+        assert array.shape == next_use.shape, "not a key for each case"
     assert np.array_equal(given, next_use), "the cases were changed"
-    return keys
+    assert policy.score is not None or not mask.any(), "classes count without a score"
+    return base + mask
+
+
+def ranks(kind: type[Policy]) -> bool:
+    """Whether the policy has keys."""
+    return kind.looks_ahead or kind.score is not None
 
 
 # ---- the contract
@@ -77,16 +85,16 @@ def it_says_whether_it_looks_ahead(kind: type[Policy], folder: Path) -> None:
     """Memory to look ahead is planned before one is made; without it there are no keys."""
     assert type(kind.looks_ahead) is bool
     policy = made(kind)
-    if kind.looks_ahead:
+    if ranks(kind):
         keys_of(policy, CASES[0])
         return
     with pytest.raises(NotImplementedError):
-        policy.keys(CASES[0])
+        policy.keys(CASES[0], NOW)
 
 
 def a_key_depends_on_the_next_use_alone(kind: type[Policy], folder: Path) -> None:
     """On no place among the cases, and on nothing that was asked before."""
-    if not kind.looks_ahead:
+    if not ranks(kind):
         return
     for next_use in CASES:
         policy = made(kind)
@@ -171,23 +179,24 @@ def test_a_policy_keeps_its_contract(
 class Narrow(Pairs):
     """Has keys that are too narrow for C."""
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
-        return super().keys(next_use).astype(np.int32)  # type: ignore[return-value]
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        base, mask = super().keys(next_use, now)
+        return Keys(base.astype(np.int32), mask)  # type: ignore[arg-type]
 
 
 class Few(Pairs):
     """Has a key for each use instead of each case."""
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
-        return super().keys(np.unique(next_use))
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        return super().keys(np.unique(next_use), now)
 
 
 class Inward(Pairs):
     """Changes what it is given."""
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
         np.negative(next_use, out=next_use)
-        return next_use
+        return super().keys(next_use, now)
 
 
 class Moody(Pairs):
@@ -195,23 +204,25 @@ class Moody(Pairs):
 
     asked = 0
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
         self.asked += 1
-        return super().keys(next_use) + self.asked
+        base, mask = super().keys(next_use, now)
+        return Keys(base + self.asked, mask)
 
 
 class Placed(Pairs):
     """Has keys by place."""
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
-        return super().keys(next_use) * 256 + np.arange(len(next_use))
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        base, mask = super().keys(next_use, now)
+        return Keys(base * 256 + np.arange(len(next_use)), mask)
 
 
 class Overflowing(Pairs):
     """Has keys that run over."""
 
-    def keys(self, next_use: Int64Array) -> Int64Array:
-        return next_use * 2
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        return Keys(next_use * 2, np.zeros(len(next_use), np.uint8))
 
 
 class Vague(Pairs):

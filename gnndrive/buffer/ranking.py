@@ -1,0 +1,219 @@
+"""`Ranking`: the standby keys of one table's rows, as its policy sets them for what is known.
+
+A policy computes keys for *cases*, a table has few of them, and the C core looks up the case of
+each row (`native/ranking.h`). There are three kinds of cases:
+
+- `WindowRanking`: the sets of up to eight announced batches that request a row. The queued samples
+  are a look-ahead window that costs a byte a row.
+- `CodeRanking`: a code for each row of a batch, which says the row's next use in a superbatch that
+  was sampled before (Ginex §4, §5).
+- `FixedRanking`: one case. Nothing is known of next uses, and rows leave by their class alone.
+
+`SlotTable` makes one with `make_ranking` and passes it to the C core. No method waits.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.buffer.policies.base import NO_USE, Keys, Policy
+from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
+from gnndrive.common.records import Int64Array
+
+Classes = npt.NDArray[np.uint8]
+Codes = npt.NDArray[np.uint16]
+
+
+class Ranking:
+    """The standby keys of the rows of one table.
+
+    Args:
+        policy: sets them.
+        cases: how many cases there are.
+        classes: the class of each row, uint8 [rows], the highest is kept longest; None: all rows
+            have class 0.
+        window: the C core's window, or NULL.
+
+    Attributes:
+        c: the C core's `gd_ranking`, whose arrays this object owns.
+    """
+
+    def __init__(
+        self, policy: Policy, cases: int, classes: Classes | None, window: Any = ffi.NULL
+    ) -> None:
+        self._policy, self._classes = policy, classes
+        self._base, self._mask = np.zeros(cases, np.int64), np.zeros(cases, np.uint8)
+        self.c = ffi.new("gd_ranking *")
+        self.c.base, self.c.mask = pointer(self._base), pointer(self._mask)
+        self.c.class_of = ffi.NULL if classes is None else pointer(classes)
+        self.c.window = window
+
+    def _set_keys(self, keys: Keys) -> None:
+        self._base[:], self._mask[:] = keys
+
+    @property
+    def announced(self) -> int:
+        """Batches that are announced and neither admitted nor withdrawn."""
+        return 0
+
+    def announce(self, buffer: Any, index: int, rows: Int64Array) -> None:
+        """Batch `index` will need `rows`, int64 [n]; `buffer` is the C core's slot table."""
+
+    def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
+        """Batch `index` is being admitted, or will not be; `rows` are those that were announced."""
+
+    def rekey(self, buffer: Any, rows: Int64Array) -> None:
+        """Set the keys of `rows` again, after the batch that needed them was withdrawn."""
+
+    def foresee(self, buffer: Any, first: int, last: int, later: Codes | None) -> None:
+        """See `FeatureBuffer.foresee`."""
+
+    def together(self, indices: Sequence[int]) -> int | None:
+        """How many distinct rows these announced batches need together; None: it is unknown."""
+        return None
+
+
+class FixedRanking(Ranking):
+    """One key for each class of rows, for policies that do not look ahead."""
+
+    def __init__(self, policy: Policy, classes: Classes | None) -> None:
+        super().__init__(policy, 1, classes)
+        self._set_keys(policy.keys(np.full(1, NO_USE), 0))
+
+
+class WindowRanking(Ranking):
+    """Keys by the announced batches, up to `GD_WINDOW_BATCHES`; further ones wait for a place."""
+
+    def __init__(self, policy: Policy, rows: int, classes: Classes | None) -> None:
+        window = lib.gd_window_new(rows)
+        if window == ffi.NULL:
+            raise MemoryError(
+                f"no memory to look ahead in a table of {rows} rows: choose policy='lru'"
+            )
+        self._window = ffi.gc(window, lib.gd_window_free)
+        super().__init__(policy, lib.GD_WINDOW_SETS, classes, self._window)
+        next_uses = ffi.buffer(lib.gd_window_next_uses(window), 8 * lib.GD_WINDOW_SETS)
+        self._next_use = np.frombuffer(next_uses, np.int64)
+        self._now = 0
+        # By index: the rows of batches for which the window has no place.
+        self._waiting: dict[int, Int64Array] = {}
+        self._update_keys()
+
+    def _update_keys(self) -> None:
+        self._set_keys(self._policy.keys(self._next_use.copy(), self._now))
+
+    @property
+    def _full(self) -> bool:
+        return bool(holding_gil.gd_window_count(self._window) == lib.GD_WINDOW_BATCHES)
+
+    @property
+    def announced(self) -> int:
+        """See `Ranking.announced`."""
+        return int(holding_gil.gd_window_count(self._window)) + len(self._waiting)
+
+    def announce(self, buffer: Any, index: int, rows: Int64Array) -> None:
+        """See `Ranking.announce`."""
+        if self._full:
+            self._waiting[index] = rows
+            return
+        code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
+        if code != -errno.ERANGE:  # ids out of range: the admission raises the error
+            check(code, "look-ahead")
+            self._update_keys()
+            check(lib.gd_buffer_rekey(buffer, self.c, pointer(rows), len(rows)), "rekey")
+
+    def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
+        """See `Ranking.withdraw`."""
+        if self._waiting.pop(index, None) is not None:
+            return
+        if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
+            self._now = index
+            self._update_keys()
+            while self._waiting and not self._full:
+                nearest = min(self._waiting)
+                self.announce(buffer, nearest, self._waiting.pop(nearest))
+
+    def rekey(self, buffer: Any, rows: Int64Array) -> None:
+        """See `Ranking.rekey`."""
+        # -ERANGE: a batch with such a row was never in the window
+        lib.gd_buffer_rekey(buffer, self.c, pointer(rows), len(rows))
+
+    def together(self, indices: Sequence[int]) -> int | None:
+        """See `Ranking.together`."""
+        numbers = np.array(indices, np.int64)
+        count = holding_gil.gd_window_together(self._window, pointer(numbers), len(numbers))
+        return int(count) if count >= 0 else None
+
+
+class CodeRanking(Ranking):
+    """Keys by the codes of rows: `index % GD_NO_CODE` of the batch that needs the row next.
+
+    A superbatch is far shorter than `GD_NO_CODE` batches, so at any time a code means one batch.
+    The codes come with the rows of each admission. When another superbatch becomes known, rows in
+    slots that the known batches did not need any more get its codes.
+    """
+
+    def __init__(self, policy: Policy, buffer: Any, classes: Classes | None) -> None:
+        super().__init__(policy, lib.GD_CODES, classes)
+        self._next_use = np.full(lib.GD_CODES, NO_USE)
+        self._now = 0
+        self._changed = np.zeros(lib.GD_CODES, np.uint8)
+        if lib.gd_buffer_keep_codes(buffer):
+            raise MemoryError("no memory for the codes of slots: give buffer= less")
+        self._set_keys(policy.keys(self._next_use.copy(), 0))
+
+    def foresee(self, buffer: Any, first: int, last: int, later: Codes | None) -> None:
+        """See `Ranking.foresee`."""
+        if later is None:
+            self._next_use[:], self._now = NO_USE, first
+        indices = np.arange(max(first, self._now), last)
+        self._next_use[indices % lib.GD_NO_CODE] = indices
+        self._set_keys(self._policy.keys(self._next_use.copy(), self._now))
+        codes = ffi.NULL if later is None else pointer(later)
+        check(lib.gd_buffer_recode(buffer, self.c, codes, later is None), "recode")
+
+    def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
+        """The batches up to `index` have been tried: rows that are needed soon may rank higher."""
+        if index < self._now:
+            return
+        past = np.arange(self._now, index + 1) % lib.GD_NO_CODE
+        self._next_use[past], self._now = NO_USE, index + 1
+        base, mask = self._policy.keys(self._next_use.copy(), index)
+        np.logical_or(base != self._base, mask != self._mask, out=self._changed.view(np.bool_))
+        self._changed[past] = 0  # the batch's own rows get new codes now
+        self._set_keys(Keys(base, mask))
+        if self._changed.any():
+            code = lib.gd_buffer_rekey_codes(buffer, self.c, pointer(self._changed))
+            check(code, "rekey")
+
+
+def make_ranking(
+    policy: Policy | None, buffer: Any, rows: int, classes: Classes | None, foreseen: bool
+) -> Ranking | None:
+    """Make the ranking of a table.
+
+    Args:
+        policy: sets the keys; None: slots leave in the order of their release.
+        buffer: the C core's slot table.
+        rows: rows of the table.
+        classes: see `Ranking`.
+        foreseen: whether codes come with the rows that are admitted.
+
+    Returns:
+        None: slots leave in the order of their release (LRU).
+
+    Raises:
+        MemoryError: there is no memory to look ahead.
+    """
+    if policy is None or (policy.score is None and not policy.looks_ahead):
+        return None
+    if not policy.looks_ahead:
+        return FixedRanking(policy, classes)
+    if foreseen:
+        return CodeRanking(policy, buffer, classes)
+    return WindowRanking(policy, rows, classes)

@@ -1,0 +1,24 @@
+/* ranking.h: the standby key of a row, for buffer.c, which sets it at admissions, and rekey.c,
+ * which sets it anew.
+ */
+#ifndef GNNDRIVE_RANKING_H
+#define GNNDRIVE_RANKING_H
+#include "window.h"
+
+#define KEY_AT_RELEASE INT64_MIN /* LRU: the key is the tick of the release */
+
+/* A policy's key INT64_MIN is raised by one, because that value means KEY_AT_RELEASE. */
+static inline int64_t gd_key_of(const gd_ranking *r, int64_t row, unsigned code) {
+    if (!r) return KEY_AT_RELEASE;
+    const unsigned known = r->window ? r->window->wanted[row] : code;
+    const uint8_t mask = r->mask[known];
+    const int64_t key = r->base[known] + (mask && r->class_of ? r->class_of[row] & mask : 0);
+    return key == KEY_AT_RELEASE ? key + 1 : key;
+}
+
+/* Prefetch what the key of a row depends on. */
+static inline void gd_expect_key(const gd_ranking *r, int64_t row) {
+    if (r && r->window) __builtin_prefetch(&r->window->wanted[row]);
+    if (r && r->class_of) __builtin_prefetch(&r->class_of[row]);
+}
+#endif

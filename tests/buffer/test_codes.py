@@ -1,0 +1,262 @@
+"""Codes of next uses at admission: Belady's rule with superbatches, by exhaustive search."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.buffer.partial_admission import PartialAdmission
+from gnndrive.buffer.policies.base import NO_USE, Keys, Policy
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.buffer.ranking import Classes, Codes
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
+from gnndrive.common.ffi import ffi, lib
+from gnndrive.common.records import Int64Array, Stretch
+
+INSTANCES = 3000
+NONE = lib.GD_NO_CODE
+NOTHING: Any = None  # neither memory for slots nor a tier is used
+Batch = tuple[int, ...]
+
+
+def table_of(
+    rows: int, slots: int, policy: Policy | None = None, classes: Classes | None = None
+) -> SlotTable:
+    """A table without memory for slots, whose rows are committed by hand."""
+    return SlotTable(
+        rows, slots, 8, NOTHING, NOTHING, policy or Belady(), classes=classes, foreseen=True
+    )
+
+
+def codes_of(batches: Sequence[Batch], rows: int, first: int = 0) -> tuple[list[Codes], Codes]:
+    """The code of each row of each batch, by a search forwards; and the first use of each row."""
+    codes = []
+    for place, batch in enumerate(batches):
+        uses = [
+            next((k for k in range(place + 1, len(batches)) if row in batches[k]), None)
+            for row in batch
+        ]
+        codes.append(_coded(uses, first))
+    firsts = [next((k for k, b in enumerate(batches) if row in b), None) for row in range(rows)]
+    return codes, _coded(firsts, first)
+
+
+def _coded(uses: Sequence[int | None], first: int) -> Codes:
+    return np.array([NONE if use is None else (first + use) % NONE for use in uses], np.uint16)
+
+
+def admit(
+    table: SlotTable, batches: Sequence[Batch], codes: Sequence[Codes], part: int
+) -> SlotHold:
+    """Admit the batches of a sweep, in parts of `part` rows or (0) whole, and commit them."""
+    rows = np.array([row for batch in batches for row in batch], np.int64)
+    joined = np.concatenate(codes)
+    if not part:
+        code, _, hold = table.admit(rows, joined)
+        assert code == 0
+        assert hold is not None
+        assert hold.loads is not None
+        table.commit(Stretch(hold.loads[1]))
+        return hold
+
+    def refuse(name: str, code: int, deficit: int) -> None:
+        raise AssertionError(code)
+
+    admission = PartialAdmission({"x": table}, {"x": rows}, {"x": joined}, part, refuse)
+    while admission.unfinished:
+        some = admission.admit_next()
+        assert some is not None
+        assert some.loads is not None
+        table.commit(Stretch(some.loads[1]))
+    return admission.holds()["x"]
+
+
+def loads_of(
+    table: SlotTable, sweeps: Sequence[Sequence[Batch]], codes: Sequence[Codes], part: int,
+    before: Callable[[int], None] = lambda index: None,
+) -> int:  # fmt: skip
+    """Rows that the table loads; a sweep is released when the next one is admitted."""
+    held, index = None, 0
+    for sweep in sweeps:
+        of_sweep = codes[index : index + len(sweep)]
+        for number in range(index, index + len(sweep)):
+            before(number)
+            table.withdraw(number, np.empty(0, np.int64))
+        hold = admit(table, sweep, of_sweep, part)
+        index += len(sweep)
+        if held is not None:
+            held.release(0, len(held.alias))
+        held = hold
+        table.verify()
+    return table.stats()["loads"]
+
+
+def fewest_loads(sweeps: Sequence[Sequence[Batch]], slots: int) -> int:
+    """Fewest loads of any choice of what leaves: each choice is tried."""
+    wanted = [frozenset(row for batch in sweep for row in batch) for sweep in sweeps]
+
+    @cache
+    def best(place: int, resident: frozenset[int]) -> int:
+        if place == len(wanted):
+            return 0
+        held = wanted[place - 1] if place else frozenset()
+        missing, kept = wanted[place] - resident, resident - wanted[place] - held
+        leave = max(len(resident) + len(missing) - slots, 0)
+        return len(missing) + min(
+            best(place + 1, resident - frozenset(left) | wanted[place])
+            for left in combinations(sorted(kept), leave)
+        )
+
+    return best(0, frozenset())
+
+
+def drawn_sweeps(draw: random.Random, rows: int, slots: int) -> list[list[Batch]]:
+    """Sweeps of one to three batches, two neighbouring sweeps fit into the slots together."""
+    sweeps: list[list[Batch]] = []
+    while len(sweeps) < 6:
+        sweep = [
+            tuple(draw.choices(range(rows), k=draw.randint(1, 2)))
+            for _ in range(draw.randint(1, 3))
+        ]
+        both = [*(sweeps[-1] if sweeps else []), *sweep]
+        if len({row for batch in both for row in batch}) <= slots:
+            sweeps.append(sweep)
+    return sweeps
+
+
+def test_belady_loads_as_few_rows_as_any_choice() -> None:
+    """With sweeps, admission in parts, rows that come twice, and two sweeps in flight."""
+    draw, better_than_lru = random.Random(28), 0
+    for _ in range(INSTANCES):
+        rows, slots = draw.randint(6, 9), draw.randint(4, 6)
+        sweeps = drawn_sweeps(draw, rows, slots)
+        codes, first = codes_of([batch for sweep in sweeps for batch in sweep], rows)
+        table, lru = table_of(rows, slots), SlotTable(rows, slots, 8, NOTHING, NOTHING, None)
+        table.foresee(0, 0, None)
+        table.foresee(0, len(codes), first)
+        part = draw.choice((0, 1, 2))
+        loads = loads_of(table, sweeps, codes, part)
+        assert loads == fewest_loads(sweeps, slots)
+        better_than_lru += loads < loads_of(lru, sweeps, codes, part)
+    assert better_than_lru > INSTANCES // 10
+
+
+def modelled_loads(
+    batches: Sequence[Batch], slots: int, classes: Classes, known: Callable[[int], int]
+) -> int:
+    """Loads if batch i is admitted while the batches before known(i) are known, each released
+    before the next is admitted."""
+    resident: set[int] = set()
+    loads = 0
+    for place, batch in enumerate(batches):
+        wanted, last = set(batch), known(place)
+
+        def rank(row: int, place: int = place, last: int = last) -> tuple[int, int]:
+            use = next((k for k in range(place, last) if row in batches[k]), None)
+            return (0, int(classes[row])) if use is None else (1, -use)
+
+        missing = wanted - resident
+        loads += len(missing)
+        candidates = sorted(resident - wanted, key=rank)
+        leave = max(len(resident) + len(missing) - slots, 0)
+        resident = resident - set(candidates[:leave]) | wanted
+    return loads
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["at the boundary", "while it is replayed"])
+@pytest.mark.parametrize("first", [0, NONE - 7])
+def test_what_another_superbatch_needs_stays(early: bool, first: int) -> None:
+    """Whether its codes come at the boundary or before; also where the codes begin anew."""
+    draw, rows, slots, size = random.Random(7), 30, 9, 10
+    for _ in range(50):
+        batches = [tuple(draw.sample(range(rows), 4)) for _ in range(4 * size)]
+        classes = np.array(draw.sample(range(256), rows), np.uint8)
+        parts = [batches[start : start + size] for start in range(0, len(batches), size)]
+        coded = [codes_of(part, rows, first + k * size) for k, part in enumerate(parts)]
+        codes = [each for of_part, _ in coded for each in of_part]
+        table = table_of(rows, slots, classes=classes)
+        table.foresee(first, first, None)
+        known = 0
+
+        def before(
+            index: int, table: SlotTable = table, coded: list = coded, codes: list = codes,
+            batches: list = batches,
+        ) -> None:  # fmt: skip
+            nonlocal known
+            until = index + 5 if early else index
+            while known <= until and known < len(codes):
+                later = coded[known // size][1]
+                table.foresee(first + known, first + known + size, later)
+                for k in range(index, known):  # batches that are replayed from now on
+                    at = codes[k] == NONE
+                    codes[k][at] = later[list(batches[k])][at]
+                known += size
+
+        loads, held = 0, None
+        for index, batch in enumerate(batches):
+            before(index)
+            if held is not None:
+                held.release(0, len(held.alias))
+            table.withdraw(first + index, np.empty(0, np.int64))
+            held = admit(table, [batch], [codes[index]], part=0)
+        loads = table.stats()["loads"]
+
+        def reach(index: int, last: int = len(batches)) -> int:
+            until = index + 5 if early else index
+            return min((until // size + 1) * size, last)
+
+        assert loads == modelled_loads(batches, slots, classes, reach)
+
+
+class Near(Policy):
+    """Rows that are needed within three batches stay; of others the class decides."""
+
+    name, looks_ahead, score = "near", True, "degree"
+
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        near = next_use - now <= 3
+        near &= next_use != NO_USE
+        return Keys(near * 1000, np.full(len(next_use), 255, np.uint8))
+
+
+def test_keys_rise_as_a_batch_comes_nearer() -> None:
+    """Row 0, of the lowest class, is needed by batch 5: it leaves first until batch 2."""
+    classes = np.array([0, 10, 20, 30, 40, 50], np.uint8)
+    for until, leaves in ((1, 0), (2, 1)):
+        table = table_of(6, 3, Near(), classes)
+        later = np.full(6, NONE, np.uint16)
+        later[0] = 5
+        table.foresee(0, 0, None)
+        table.foresee(0, 6, later)
+        first = (0, 1, 2)
+        admit(table, [first], [later[:3]], part=0).release(0, 3)
+        for index in range(until + 1):
+            table.withdraw(index, np.empty(0, np.int64))
+        admit(table, [(3,)], [later[3:4]], part=0)
+        assert [lib.gd_buffer_slot_of(table.handle, row) < 0 for row in first].index(True) == leaves
+
+
+def test_an_epoch_begins_with_nothing_known() -> None:
+    """Codes of the epoch before mean other batches now."""
+    classes = np.array([3, 2, 1, 0], np.uint8)
+    table = table_of(4, 3, classes=classes)
+    table.foresee(0, 0, None)
+    later = np.array([NONE, 9, 8, NONE], np.uint16)
+    table.foresee(0, 10, later)
+    admit(table, [(0, 1, 2)], [later[:3]], part=0).release(0, 3)
+    table.foresee(0, 0, None)
+    admit(table, [(3,)], [np.array([NONE], np.uint16)], part=0)
+    assert lib.gd_buffer_slot_of(table.handle, 2) < 0, "the lowest class stays"
+
+
+def test_slots_keep_no_codes_unless_they_are_asked_to() -> None:
+    table = SlotTable(4, 3, 8, NOTHING, NOTHING, None)
+
+    assert lib.gd_buffer_recode(table.handle, ffi.NULL, ffi.NULL, 1) == -22
+    assert lib.gd_buffer_rekey_codes(table.handle, ffi.NULL, ffi.new("uint8_t[]", 65536)) == -22
