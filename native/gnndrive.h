@@ -70,6 +70,21 @@ typedef struct gd_ranking {
     const gd_window *window; /* NULL: cases are codes */
 } gd_ranking;
 
+/* ---- trace.c: when the rows of a superbatch are needed next ---- */
+enum { GD_NEAR = 8 };
+/* Give the rows ids[n] of a batch the codes of their next uses, from last[rows], and make this
+ * batch their next use there. Batches come from the last to the first; `last` is GD_NO_CODE at
+ * first. A row may come several times. near[0]: how many distinct rows there are; near[d], 0 < d <
+ * GD_NEAR: how many of these the d-th batch behind this one needs next. -ERANGE: nothing is
+ * changed. */
+int gd_trace_codes(uint16_t *last, int64_t rows, const int64_t *ids, int64_t n, int32_t code,
+                   uint16_t *codes, int64_t *near);
+/* Replace the codes of ids[n] that are GD_NO_CODE by those of later[]; returns how many there were.
+ */
+int64_t gd_trace_patch(uint16_t *codes, const int64_t *ids, int64_t n, const uint16_t *later);
+/* Give the blocks of a part of a file back to the file system; the part reads as zeros. -errno. */
+int gd_punch_hole(int fd, int64_t offset, int64_t length);
+
 /* ---- buffer.c, rekey.c, verify.c: the slot table: mapping table, reverse map, reference counts,
  * slot states, standby ---- */
 enum { GD_FREE = 0, GD_LOADING = 1, GD_VALID = 2, GD_FAILED = 3 };

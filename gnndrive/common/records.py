@@ -22,6 +22,7 @@ EdgeKey: TypeAlias = "EdgeType | None"
 """An edge type; None in a homogeneous graph."""
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
+Codes = npt.NDArray[np.uint16]
 IndexPointers = npt.NDArray[np.int64] | npt.NDArray[np.uint32]
 
 
@@ -150,6 +151,21 @@ class Subgraph:
     def num_nodes(self) -> int:
         """The number of nodes of all types."""
         return sum(map(len, self.node.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class NextUses:
+    """When the rows of a batch are needed next, of one table, as far as its superbatch knows.
+
+    Attributes:
+        codes: for each row the code of the next batch that needs it, `GD_NO_CODE` for none, uint16
+            [n]; the code of batch i is `i % GD_NO_CODE`.
+        near: int64 [GD_NEAR]. near[0]: how many distinct rows the batch has; near[d]: how many of
+            these the d-th batch behind it needs next.
+    """
+
+    codes: Codes
+    near: Int64Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,235 @@
+"""Traces: what was written comes back, with each row's next use; full, failing and odd disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnndrive.common.errors import ReadError, StoreError
+from gnndrive.common.ffi import lib, pointer
+from gnndrive.common.records import Codes, Int64Array, Sample, Seeds
+from gnndrive.sampling.trace import Trace, record_bytes
+
+ROWS = 300
+NONE = lib.GD_NO_CODE
+
+
+def drawn(index: int, edge_dtype: Any = np.int32, nodes: int = 40) -> tuple[Seeds, Sample]:
+    """A batch of five seeds, one of which comes twice."""
+    draw = np.random.default_rng(index)
+    node = draw.choice(ROWS, nodes, replace=False)
+    node[1] = node[0]
+    edges = int(draw.integers(0, 90))
+    colptr = np.sort(draw.integers(0, edges + 1, 21)).astype(np.int32)
+    row = draw.integers(0, nodes, edges).astype(np.int32)
+    edge = draw.integers(0, 10_000, edges).astype(edge_dtype)
+    sample = Sample(node, row, colptr, edge, (5, nodes - 5), (edges,))
+    return Seeds(index, node[:5].copy(), draw.integers(0, 99, 5), dealt=index + 1), sample
+
+
+def same(found: tuple[Seeds, Sample], written: tuple[Seeds, Sample]) -> None:
+    for ours, theirs in ((found[0], written[0]), (found[1], written[1])):
+        for name in ours.__slots__:
+            got, wanted = getattr(ours, name), getattr(theirs, name)
+            if isinstance(wanted, np.ndarray):
+                np.testing.assert_array_equal(got, wanted)
+                assert got.dtype == wanted.dtype
+            else:
+                assert got == wanted
+
+
+def with_uses(trace: Trace, first: int, end: int) -> Codes:
+    """Make the pass backwards; returns the first uses."""
+    last = np.full(ROWS, NONE, np.uint16)
+    for index in range(end - 1, first - 1, -1):
+        trace.add_next_uses(index, last)
+    return last
+
+
+@pytest.mark.parametrize("edge_dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("first", [0, NONE - 3])
+def test_samples_come_back_with_their_next_uses(
+    tmp_path: Path, edge_dtype: Any, first: int
+) -> None:
+    batches = [drawn(first + place, edge_dtype, nodes=30 + place) for place in range(12)]
+    trace = Trace(tmp_path, ROWS)
+    for place in np.random.default_rng(0).permutation(12):
+        assert trace.write(*batches[place])
+    last = with_uses(trace, first, first + 12)
+
+    nodes = [sample.node for _, sample in batches]
+    for place, written in enumerate(batches):
+        seeds, sample, uses = trace.take(first + place)
+        same((seeds, sample), written)
+        np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, place, first))
+        np.testing.assert_array_equal(uses.near, near_by_search(nodes, place))
+    np.testing.assert_array_equal(last, codes_by_search([np.arange(ROWS), *nodes], 0, first - 1))
+    trace.close()
+
+
+def next_use(nodes: list[Int64Array], place: int, row: int) -> int | None:
+    return next((k for k in range(place + 1, len(nodes)) if row in nodes[k]), None)
+
+
+def codes_by_search(nodes: list[Int64Array], place: int, first: int) -> list[int]:
+    uses = [next_use(nodes, place, row) for row in nodes[place]]
+    return [NONE if use is None else (first + use) % NONE for use in uses]
+
+
+def near_by_search(nodes: list[Int64Array], place: int) -> list[int]:
+    rows = set(nodes[place].tolist())
+    uses = [next_use(nodes, place, row) for row in rows]
+    distances = [0 if use is None else use - place for use in uses]
+    return [len(rows), *(distances.count(d) for d in range(1, lib.GD_NEAR))]
+
+
+def test_a_file_without_a_name_that_gives_its_blocks_back(tmp_path: Path) -> None:
+    trace = Trace(tmp_path, ROWS)
+    batches = [drawn(index, nodes=200) for index in range(20)]
+    for batch in batches:
+        trace.write(*batch)
+    with_uses(trace, 0, 20)
+    assert os.listdir(tmp_path) == []
+    blocks = [blocks_of(trace)]
+    for index in range(20):
+        trace.take(index)
+        blocks.append(blocks_of(trace))
+    assert blocks == sorted(blocks, reverse=True)
+    assert blocks[0] >= trace.nbytes // 512 > blocks[10] > blocks[-1]
+    trace.close()
+    trace.close()
+
+
+def blocks_of(trace: Trace) -> int:
+    return os.fstat(trace._fd).st_blocks
+
+
+def test_a_record_is_no_larger_than_planned(tmp_path: Path) -> None:
+    for nodes in (1, 5, 200, 299):
+        seeds, sample = drawn(nodes, nodes=max(nodes, 5))
+        with_trace = Trace(tmp_path, ROWS)
+        with_trace.write(seeds, sample)
+        most = record_bytes(sample.num_nodes, 20, sample.num_edges, len(seeds.node), 4)
+        assert with_trace.nbytes <= most
+        with_trace.close()
+
+
+def test_a_full_disk_leaves_samples_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [drawn(index) for index in range(6)]
+    trace, write, written = Trace(tmp_path, ROWS), os.pwrite, 0
+
+    def full(fd: int, memory: Any, offset: int) -> int:
+        nonlocal written
+        written += 1
+        if written > 3:
+            raise OSError(errno.ENOSPC, "no space")
+        return write(fd, memory, offset)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert [trace.write(*batch) for batch in batches] == [True] * 3 + [False] * 3
+    monkeypatch.undo()
+    with_uses(trace, 0, 6)
+    nodes = [sample.node for _, sample in batches]
+    for index, batch in enumerate(batches):
+        seeds, sample, uses = trace.take(index)
+        same((seeds, sample), batch)
+        np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, index, 0))
+    trace.close()
+
+
+@pytest.mark.parametrize("call", ["pwrite", "preadv"])
+def test_a_failing_disk_is_an_error_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    trace = Trace(tmp_path, ROWS)
+    trace.write(*drawn(0))
+    with_uses(trace, 0, 1)
+
+    def fail(*arguments: Any) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, call, fail)
+    if call == "pwrite":
+        with pytest.raises(StoreError, match=f"{tmp_path}.*superbatch_folder="):
+            trace.write(*drawn(1))
+    else:
+        with pytest.raises(ReadError, match=str(tmp_path)):
+            trace.take(0)
+    trace.close()
+
+
+def refusing(flag: int, number: int, open_: Callable[..., int] = os.open) -> Callable[..., int]:
+    def refuse(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & flag == flag:
+            raise OSError(number, os.strerror(number))
+        return open_(path, flags, *rest, **more)
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("flag", "number"), [(os.O_DIRECT, errno.EINVAL), (os.O_TMPFILE, errno.EOPNOTSUPP)]
+)
+def test_file_systems_without_direct_or_unnamed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int, number: int
+) -> None:
+    monkeypatch.setattr(os, "open", refusing(flag, number))
+    trace = Trace(tmp_path, ROWS)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == []
+    trace.write(*drawn(3))
+    with_uses(trace, 3, 4)
+    seeds, sample, _ = trace.take(3)
+    same((seeds, sample), drawn(3))
+    trace.close()
+
+
+def test_requests_that_are_refused_go_through_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, write, refused = Trace(tmp_path, ROWS), os.pwrite, []
+
+    def refuse_once(fd: int, memory: Any, offset: int) -> int:
+        if not refused:
+            refused.append(fd)
+            raise OSError(errno.EINVAL, "alignment")
+        return write(fd, memory, offset)
+
+    monkeypatch.setattr(os, "pwrite", refuse_once)
+    trace.write(*drawn(0))
+    with_uses(trace, 0, 1)
+    same(trace.take(0)[:2], drawn(0))
+    assert refused
+    trace.close()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="superbatch_folder="):
+        Trace(tmp_path / "none", ROWS)
+
+
+def test_rows_out_of_range_change_nothing() -> None:
+    last, codes = np.full(4, NONE, np.uint16), np.zeros(2, np.uint16)
+    near = np.zeros(lib.GD_NEAR, np.int64)
+    for bad in (-1, 4):
+        ids = np.array([1, bad])
+        error = lib.gd_trace_codes(
+            pointer(last), 4, pointer(ids), 2, 0, pointer(codes), pointer(near)
+        )
+        assert error == -errno.ERANGE
+    assert (last == NONE).all()
+
+
+def test_patched_codes() -> None:
+    codes, ids = np.array([NONE, 3, NONE], np.uint16), np.array([2, 0, 1])
+    later = np.array([7, NONE, 8], np.uint16)
+    assert lib.gd_trace_patch(pointer(codes), pointer(ids), 3, pointer(later)) == 2
+    assert codes.tolist() == [8, 3, NONE]
