@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gnndrive.buffer.ranking import Codes
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array
 
 
 @dataclass(eq=False)

@@ -16,23 +16,21 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-
-import numpy as np
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
 from gnndrive.buffer.fetch_queue import FetchQueue
+from gnndrive.buffer.foreseen import Foreseen
 from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.partial_admission import PartialAdmission
-from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.refusal import raise_refusal
 from gnndrive.buffer.residents import Residents
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.buffer.table_group import TableGroup
 from gnndrive.buffer.whole_admission import admit_whole, give_up
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array, NextUses
 
 # Such a part takes 10 ms to admit and 100 ms to read; the first parts of a sweep are smaller. Reads
 # of smaller parts would begin sooner, but each call into the C core costs a GIL switch interval
@@ -63,7 +61,7 @@ class FeatureBuffer(TableGroup):
         self._refuse = partial(raise_refusal, self.tables, buffers)
         self._part_rows = part_rows
         self._queue = AdmissionQueue()
-        self._codes: dict[int, Mapping[str, Codes]] = {}  # by index, of announced batches
+        self._foreseen = Foreseen()
         # The tickets at the head of the queue that are being admitted in parts.
         self._partial: tuple[list[Ticket], PartialAdmission] | None = None
         self.watchers: dict[Lease, None] = {}
@@ -78,20 +76,35 @@ class FeatureBuffer(TableGroup):
 
     def announce(
         self, index: int, rows: Mapping[str, Int64Array],
-        codes: Mapping[str, Codes] | None = None,
+        uses: Mapping[str, NextUses] | None = None,
     ) -> None:  # fmt: skip
         """Announce that batch `index` will need `rows` (table name → ids, int64 [n]), so that a
         policy that looks ahead keeps them longer. Later it joins, or the caller calls `withdraw`.
-        `codes` (uint16 [n]) say when each row is needed next; see `foresee`.
+        `uses` says when the rows of a table are needed next, if its superbatch is known.
         """
-        if codes is not None:
-            self._codes[index] = codes
+        if uses is not None:
+            self._foreseen.announce(index, uses)
         for name, ids in rows.items():
-            self.tables[name].announce(index, ids)
+            near = uses[name].near if uses is not None and name in uses else None
+            self.tables[name].announce(index, ids, near)
+
+    def foresee_at_turn(
+        self, first: int, last: int, later: Mapping[str, Codes], done: Callable[[], object]
+    ) -> None:
+        """`foresee` when batch `first` is about to be admitted: only then have the batches before
+        it, which do not know of this superbatch, set their rows' keys. Calls `done` then; `later`
+        must not change before."""
+        self._foreseen.add_boundary(first, last, later, done)
+
+    def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
+        """See `TableGroup.foresee`."""
+        if later is None:
+            self._foreseen.clear()
+        super().foresee(first, last, later)
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
         """Take back the announcement of batch `index`, because it will not join."""
-        self._codes.pop(index, None)
+        self._foreseen.forget(index)
         if self.retired:
             return
         for name, ids in rows.items():
@@ -187,7 +200,7 @@ class FeatureBuffer(TableGroup):
             if leases is None:
                 return
             for ticket, lease in [(self._queue.pop(), lease) for lease in leases]:
-                self._forget_codes(ticket)
+                self._foreseen.forget(ticket.index)
                 if ticket.granted.done():  # cancelled while it was admitted in parts
                     lease.release()
                 else:
@@ -202,13 +215,15 @@ class FeatureBuffer(TableGroup):
         for name, worth in sweep.slots_needed.items():
             if self.tables[name].available < worth:
                 return None
+        if self._foreseen.pass_boundaries(tickets, self.foresee):
+            sweep.rows = None  # joined anew, with more codes
         self._withdraw_announcements(tickets)
         if sweep.rows is None:
             sweep.rows = {
                 name: self.tables[name].joined([ticket.rows[name] for ticket in tickets])
                 for name in tickets[0].rows
             }
-            sweep.codes = self._joined_codes(tickets)
+            sweep.codes = self._foreseen.joined(tickets)
         tables = {name: self.tables[name] for name in sweep.rows}
         parted = {name: each for name, each in tables.items() if isinstance(each, SlotTable)}
         if any(len(sweep.rows[name]) > self._part_rows for name in parted):
@@ -264,18 +279,6 @@ class FeatureBuffer(TableGroup):
         for ticket in tickets:
             if ticket.granted.done():
                 self._queue.remove(ticket)
-
-    def _joined_codes(self, tickets: list[Ticket]) -> dict[str, Codes]:
-        """Table name → the codes of the tickets' rows, one behind the other; empty: none came."""
-        codes = [self._codes[ticket.index] for ticket in tickets if ticket.index in self._codes]
-        if not codes:
-            return {}
-        assert len(codes) == len(tickets), "codes come with all batches or with none"
-        return {name: np.concatenate([each[name] for each in codes]) for name in codes[0]}
-
-    def _forget_codes(self, ticket: Ticket) -> None:
-        if ticket.index is not None:
-            self._codes.pop(ticket.index, None)
 
     def _withdraw_ticket(self, ticket: Ticket) -> None:
         """Withdraw the announcement of a batch that is not admitted, and set keys again."""

@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
-from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.common.records import Codes, Int32Array, Int64Array
 
 
 class PartialAdmission:

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
-from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError, StoreError
 from gnndrive.common.ffi import lib, pointer
-from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Stretch
+from gnndrive.common.records import FAILURE, Codes, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 # Residents are fetched in parts, because planning the read of a row takes 33 bytes.

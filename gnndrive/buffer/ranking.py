@@ -23,10 +23,9 @@ import numpy.typing as npt
 
 from gnndrive.buffer.policies.base import NO_USE, Keys, Policy
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array
 
 Classes = npt.NDArray[np.uint8]
-Codes = npt.NDArray[np.uint16]
 
 
 class Ranking:
@@ -61,8 +60,11 @@ class Ranking:
         """Batches that are announced and neither admitted nor withdrawn."""
         return 0
 
-    def announce(self, buffer: Any, index: int, rows: Int64Array) -> None:
-        """Batch `index` will need `rows`, int64 [n]; `buffer` is the C core's slot table."""
+    def announce(
+        self, buffer: Any, index: int, rows: Int64Array, near: Int64Array | None = None
+    ) -> None:
+        """Batch `index` will need `rows`, int64 [n]; `buffer` is the C core's slot table. `near`:
+        see `NextUses`; None: it is unknown."""
 
     def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
         """Batch `index` is being admitted, or will not be; `rows` are those that were announced."""
@@ -116,7 +118,9 @@ class WindowRanking(Ranking):
         """See `Ranking.announced`."""
         return int(holding_gil.gd_window_count(self._window)) + len(self._waiting)
 
-    def announce(self, buffer: Any, index: int, rows: Int64Array) -> None:
+    def announce(
+        self, buffer: Any, index: int, rows: Int64Array, near: Int64Array | None = None
+    ) -> None:
         """See `Ranking.announce`."""
         if self._full:
             self._waiting[index] = rows
@@ -160,35 +164,61 @@ class CodeRanking(Ranking):
 
     def __init__(self, policy: Policy, buffer: Any, classes: Classes | None) -> None:
         super().__init__(policy, lib.GD_CODES, classes)
-        self._next_use = np.full(lib.GD_CODES, NO_USE)
-        self._now = 0
+        self._now = self._end = 0  # the next uses that are known are those by [now, end)
         self._changed = np.zeros(lib.GD_CODES, np.uint8)
+        self._near: dict[int, Int64Array] = {}  # by index, of announced batches
         if lib.gd_buffer_keep_codes(buffer):
             raise MemoryError("no memory for the codes of slots: give buffer= less")
-        self._set_keys(policy.keys(self._next_use.copy(), 0))
+        self._update_keys(0)
+
+    def _update_keys(self, now: int) -> Int64Array:
+        """Ask the policy for the keys of the codes that mean something; those that have changed."""
+        indices = np.arange(self._now, self._end)
+        codes = np.append(indices % lib.GD_NO_CODE, lib.GD_NO_CODE)
+        base, mask = self._policy.keys(np.append(indices, NO_USE), now)
+        changed: Int64Array = codes[(base != self._base[codes]) | (mask != self._mask[codes])]
+        self._base[codes], self._mask[codes] = base, mask
+        return changed
+
+    @property
+    def announced(self) -> int:
+        """See `Ranking.announced`."""
+        return len(self._near)
+
+    def announce(
+        self, buffer: Any, index: int, rows: Int64Array, near: Int64Array | None = None
+    ) -> None:
+        """See `Ranking.announce`."""
+        if near is not None:
+            self._near[index] = near
+
+    def together(self, indices: Sequence[int]) -> int | None:
+        """See `Ranking.together`; a row of several batches is counted in the last of them."""
+        near, end = [self._near.get(index) for index in indices], indices[-1] + 1
+        if any(each is None for each in near) or end - indices[0] > lib.GD_NEAR:
+            return None
+        pairs = zip(indices, near, strict=True)
+        return sum(int(each[0] - each[1 : end - i].sum()) for i, each in pairs if each is not None)
 
     def foresee(self, buffer: Any, first: int, last: int, later: Codes | None) -> None:
         """See `Ranking.foresee`."""
-        if later is None:
-            self._next_use[:], self._now = NO_USE, first
-        indices = np.arange(max(first, self._now), last)
-        self._next_use[indices % lib.GD_NO_CODE] = indices
-        self._set_keys(self._policy.keys(self._next_use.copy(), self._now))
+        self._now, self._end = first if later is None else self._now, last
+        self._update_keys(self._now)
         codes = ffi.NULL if later is None else pointer(later)
         check(lib.gd_buffer_recode(buffer, self.c, codes, later is None), "recode")
 
     def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
-        """The batches up to `index` have been tried: rows that are needed soon may rank higher."""
+        """The batches up to `index` have been tried: rows that are needed soon may rank higher.
+        Those of the batch itself get new codes now."""
+        self._near.pop(index, None)
         if index < self._now:
             return
-        past = np.arange(self._now, index + 1) % lib.GD_NO_CODE
-        self._next_use[past], self._now = NO_USE, index + 1
-        base, mask = self._policy.keys(self._next_use.copy(), index)
-        np.logical_or(base != self._base, mask != self._mask, out=self._changed.view(np.bool_))
-        self._changed[past] = 0  # the batch's own rows get new codes now
-        self._set_keys(Keys(base, mask))
-        if self._changed.any():
+        self._now = min(index + 1, self._end)
+        changed = self._update_keys(index)
+        if len(changed):
+            self._changed[changed] = 1
             code = lib.gd_buffer_rekey_codes(buffer, self.c, pointer(self._changed))
+            self._changed[changed] = 0
             check(code, "rekey")
 
 

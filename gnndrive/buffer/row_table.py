@@ -13,9 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
-from gnndrive.buffer.ranking import Codes
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.records import Int32Array, Int64Array, Stretch
+from gnndrive.common.records import Codes, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 
@@ -133,8 +132,11 @@ class RowTable(ABC):
             AssertionError: one does not hold.
         """
 
-    def announce(self, index: int, rows: Int64Array) -> None:  # noqa: B027  # not all look ahead
-        """Announce that batch `index` will need `rows`, int64 [n], so that they are kept longer."""
+    def announce(  # noqa: B027  # not all look ahead
+        self, index: int, rows: Int64Array, near: Int64Array | None = None
+    ) -> None:
+        """Announce that batch `index` will need `rows`, int64 [n], so that they are kept longer;
+        `near`: see `NextUses`."""
 
     def withdraw(self, index: int, rows: Int64Array) -> None:  # noqa: B027
         """Take back the announcement of batch `index`: it will not be admitted, or it is tried now.

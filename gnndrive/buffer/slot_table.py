@@ -15,12 +15,12 @@ import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.buffer.policies.base import Policy
-from gnndrive.buffer.ranking import Classes, Codes, make_ranking
+from gnndrive.buffer.ranking import Classes, make_ranking
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
-from gnndrive.common.records import FAILURE, Int32Array, Int64Array, Stretch
+from gnndrive.common.records import FAILURE, Codes, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 
@@ -115,10 +115,10 @@ class SlotTable(RowTable):
         """Batches that are announced and not admitted."""
         return 0 if self._ranking is None else self._ranking.announced
 
-    def announce(self, index: int, rows: Int64Array) -> None:
+    def announce(self, index: int, rows: Int64Array, near: Int64Array | None = None) -> None:
         """See `RowTable.announce`."""
         if self._ranking is not None:
-            self._ranking.announce(self.handle, index, rows)
+            self._ranking.announce(self.handle, index, rows, near)
 
     def withdraw(self, index: int, rows: Int64Array) -> None:
         """See `RowTable.withdraw`."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.row_table import RowTable
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array
 
 
 class TableGroup:
@@ -44,11 +43,12 @@ class TableGroup:
         Args:
             first, last: the indices; the code of batch i is `i % GD_NO_CODE`.
             later: table name → the code of the first of these batches that needs each row, uint16
-                [rows], `GD_NO_CODE` for none. It is not kept. None: nothing is known any more, as
-                at the start of an epoch; then `first` and `last` are equal.
+                [rows], `GD_NO_CODE` for none; tables whose next uses are not known are left out. It
+                is not kept. None: nothing is known any more, as at the start of an epoch; then
+                `first` and `last` are equal.
         """
-        for name, table in self.tables.items():
-            table.foresee(first, last, None if later is None else later[name])
+        for name in self.tables if later is None else later:
+            self.tables[name].foresee(first, last, None if later is None else later[name])
 
     def stats(self) -> Counter[str]:
         """The counters of all tables, added; see `RowTable.stats`."""

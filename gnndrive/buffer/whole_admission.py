@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gnndrive.buffer.ranking import Codes
 from gnndrive.buffer.row_table import RowHold, RowTable
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array
 
 
 def admit_whole(

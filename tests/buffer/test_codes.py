@@ -14,10 +14,10 @@ import pytest
 from gnndrive.buffer.partial_admission import PartialAdmission
 from gnndrive.buffer.policies.base import NO_USE, Keys, Policy
 from gnndrive.buffer.policies.belady import Belady
-from gnndrive.buffer.ranking import Classes, Codes
+from gnndrive.buffer.ranking import Classes
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.ffi import ffi, lib
-from gnndrive.common.records import Int64Array, Stretch
+from gnndrive.common.records import Codes, Int64Array, Stretch
 
 INSTANCES = 3000
 NONE = lib.GD_NO_CODE
