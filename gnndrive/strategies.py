@@ -36,6 +36,8 @@ class Strategy:
             then schedule, sampler and layout read the pack, and there is no topology.
         partitioned: whether batches are sampled inside windows of a partitioned store
             (`gnndrive.partition`); then each window brings its own topology.
+        superbatch: how many batches are sampled before the first of them is extracted, a number or
+            "auto", unless the user says another; None: batches are not sampled ahead.
         static: the share of the nodes that such a loader holds for the whole epoch, unless the user
             says another.
     """
@@ -50,6 +52,7 @@ class Strategy:
     tiers: tuple[Any, ...]
     replays: bool = False
     partitioned: bool = False
+    superbatch: int | str | None = None
     static: float = 0.0
 
 
@@ -59,6 +62,10 @@ STRATEGIES = {
         Strategy(
             "gnndrive", "GNNDrive (ICPP 2024)", "shuffled", "uniform",
             ("resident", "direct", "mmap"), "table", "belady", ("disk",),
+        ),
+        Strategy(
+            "ginex", "Ginex (VLDB 2022)", "shuffled", "uniform",
+            ("resident", "direct", "mmap"), "table", "belady", ("disk",), superbatch="auto",
         ),
         Strategy(
             "diskgnn", "DiskGNN (SIGMOD 2025)", "recorded", "recorded",
@@ -91,6 +98,15 @@ def strategy(name: str | Strategy) -> Strategy:
             f"no strategy is called {name!r}; there are: {', '.join(sorted(STRATEGIES))}"
         )
     return STRATEGIES[name]
+
+
+def batches_of(strategy: Strategy) -> str:
+    """The name of the first strategy in the list that has the same batches: those with the same
+    schedule and sampler. A state of one resumes with another."""
+    for each in STRATEGIES.values():
+        if (each.schedule, each.sampler) == (strategy.schedule, strategy.sampler):
+            return each.name
+    return strategy.name
 
 
 def _check_parts(composed: Strategy) -> None:

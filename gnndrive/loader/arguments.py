@@ -267,6 +267,8 @@ OWN_ARGUMENTS = {
     "static": None,
     "passes": None,
     "order": None,
+    "superbatch": None,
+    "superbatch_folder": None,
     "topology": "auto",
     "neighbour_cache": None,
     "engine": "auto",

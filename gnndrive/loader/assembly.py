@@ -26,6 +26,7 @@ from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import Ranks, resolve_ranks
 from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
+from gnndrive.loader.superbatches import planned_superbatches
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.windows import WindowSource
 from gnndrive.plan.choice import make_planner, plan_again
@@ -47,7 +48,6 @@ from gnndrive.sampling.schedules.base import (
     ScheduleContext,
     Window,
 )
-from gnndrive.store.calibration import checked_gap, load_calibration
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
@@ -325,9 +325,12 @@ class Assembly:
             in_order=self.in_order,
             sweep=self._sweep,
             staging_bytes=own["io_depth"] * self._block_bytes,
-            disk=self._disk(),
+            disk=Disk.of_store(self.store, own["gap"], self._block_bytes),
             recording=self.recording,
             windows=None if self.megabatches is None else self.megabatches.windows,
+            superbatches=planned_superbatches(
+                self.store, self.strategy, own, self.steps, self._seeds_max
+            ),
             ranks=self.ranks.on_host,
             shared=sharing.buffer,
             shared_graph=sharing.graph,
@@ -378,12 +381,6 @@ class Assembly:
         if self.megabatches is not None:
             parts.append(f"windows {self.megabatches.settings()}")
         return "; ".join(parts)
-
-    def _disk(self) -> Disk:
-        """What reads cost, by the store's calibration if there is one."""
-        cost = load_calibration(self.store)
-        gap = checked_gap(self.own["gap"], self.store, self._block_bytes)
-        return Disk(gap_bytes=gap) if cost is None else Disk(cost.request_s, cost.byte_s, gap)
 
     @property
     def batch_seeds(self) -> int | None:

@@ -195,7 +195,7 @@ class BufferPool:
                 )  # fmt: skip
             return SlotTable(
                 plan.rows, slots, plan.row_bytes, memory, tier, policy, plan.batch_rows_max,
-                self._empty,
+                self._empty, foreseen=self.settings.foresees(plan.name),
             )  # fmt: skip
         except BaseException:
             memory.close()

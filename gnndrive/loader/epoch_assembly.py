@@ -16,6 +16,7 @@ from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.superbatches import LoaderSuperbatches
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import References
@@ -62,10 +63,13 @@ class EpochAssembly:
             # If it does not fit, or another epoch is running, that is an error at such a batch.
             with contextlib.suppress(ConfigError):
                 self._plan_for(*larger)
-        self._limits = self._runtime.settings.limits
+        settings, ahead = self._runtime.settings, None
+        self._limits = settings.limits
         sampler = self._assembly.sampler(self._pool.empty, self._limits)
         windows = self._windows(first)
-        return EpochInputs(self._number, self._seed, batches, sampler, self, first, windows)
+        if settings.request.superbatches is not None:
+            ahead = LoaderSuperbatches(settings.request, settings.plan.slots, self._pool.empty)
+        return EpochInputs(self._number, self._seed, batches, sampler, self, first, windows, ahead)
 
     def prepare(self) -> None:
         """Read the labels, while the first batch is sampled."""

@@ -97,6 +97,12 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             partitions of the one before. For seed nodes "dispersed" (each partition is loaded once)
             or "sequential" (one window, of all partitions with seeds); for seed edges "comet" or
             "beta" (any two partitions come together). None: the first of these.
+        superbatch: with a strategy that samples ahead, "ginex", how many batches are sampled before
+            the first of them is extracted. "auto": as many as pay for their disk; the first ones
+            are few, so that the first batch comes soon. A sampler or batch sampler of yours is
+            drawn ahead by up to two superbatches. None: the strategy's number.
+        superbatch_folder: where sampled batches wait, in files without a name, on a fast disk;
+            `plan().disk_bytes` says how much they take. None: the store's folder.
         topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
             "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
             of the strategy's topologies that suits the memory.
@@ -112,7 +118,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             that the queued samples need last or not at all), or a policy plug-in's class. "auto":
             the strategy's policy, or none if the buffer holds all rows.
         sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
-            "auto": as many as the buffer has room for, up to four; one if it holds all rows.
+            "auto": as many as the buffer has room for, up to eight; one if it holds all rows.
         samplers: the most batches that are sampled at once; with topology="direct" they share their
             reads. The loader's pool has samplers + 2 threads for all blocking work, gathers
             included. A positive `num_workers` replaces it. "auto": 4, or with `memory` as many as
@@ -165,10 +171,11 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
-        order: str | None = None, topology: Any = "auto", neighbour_cache: str | int | None = None,
-        engine: Any = "auto", io_depth: int = 128, gap: str | int | None = None,
-        policy: Any = "auto", sweep: str | int = "auto", samplers: str | int = "auto",
-        extractors: int = 4, extracting_queue: str | int = "auto",
+        order: str | None = None, superbatch: int | str | None = None,
+        superbatch_folder: Any = None, topology: Any = "auto",
+        neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
+        gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
+        samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
         training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
         host_service: str | bool = "auto", **kwargs: Any,
     ) -> None:  # fmt: skip
@@ -252,10 +259,11 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
         strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
-        order: str | None = None, topology: Any = "auto", neighbour_cache: str | int | None = None,
-        engine: Any = "auto", io_depth: int = 128, gap: str | int | None = None,
-        policy: Any = "auto", sweep: str | int = "auto", samplers: str | int = "auto",
-        extractors: int = 4, extracting_queue: str | int = "auto",
+        order: str | None = None, superbatch: int | str | None = None,
+        superbatch_folder: Any = None, topology: Any = "auto",
+        neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
+        gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
+        samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
         training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
         host_service: str | bool = "auto", **kwargs: Any,
     ) -> None:  # fmt: skip

@@ -31,7 +31,7 @@ from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.reader import Store
-from gnndrive.strategies import Strategy
+from gnndrive.strategies import Strategy, batches_of
 
 
 class Resumable(torch.utils.data.DataLoader[Any]):
@@ -211,7 +211,8 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             sampler = f"{type(batches).__name__} of {inner}, {size} at once"
         return {
             "batch_size": self.batch_size, "shuffle": self._shuffle, "drop_last": self.drop_last,
-            "sampler": sampler, "inputs": self._inputs.identity, "strategy": self._strategy.name,
+            "sampler": sampler, "inputs": self._inputs.identity,
+            "strategy": batches_of(self._strategy),
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
             "seed": self.seed,
             "packed": None if self._recording is None else self._recording.info.settings.batches,

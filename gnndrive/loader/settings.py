@@ -67,6 +67,11 @@ class RuntimeSettings:
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
 
+    def foresees(self, name: str) -> bool:
+        """Whether superbatches say when the rows of a table are needed next: those of nodes."""
+        (table,) = (each for each in self.tables if each.name == name)
+        return self.request.superbatches is not None and not table.of_edges
+
 
 def with_plan(
     policy: Any, sweep: int | None, settings: RuntimeSettings, planner: Planner, plan: Plan

@@ -64,6 +64,8 @@ def what_service_has(
         why_not = f"strategy={strategy.name!r} replays a pack, in which each batch has its place"
     elif strategy.partitioned:
         why_not = f"with strategy={strategy.name!r} each rank has windows of its own"
+    elif strategy.superbatch is not None:
+        why_not = f"with strategy={strategy.name!r} each rank samples ahead for itself"
     if why_not and wanted is True:
         raise ConfigError(
             f"host_service=True cannot be had, because {why_not}: give host_service='auto'"

@@ -37,6 +37,7 @@ from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.plan.plan import Plan
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
@@ -127,6 +128,7 @@ class StoreLoader(Closeable, DerivedLayouts):
         )
         self._open_partitioned()
         self._check_packed()
+        check_superbatch_arguments(own, self._strategy, data.path, subgraphs is None)
         if self._strategy.replays:
             self._assembly()  # so that a missing pack is an error here
 

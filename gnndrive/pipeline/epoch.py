@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Codes, Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Gathered, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
@@ -25,6 +26,7 @@ from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
+from gnndrive.sampling.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,32 @@ class BatchAssembly(Protocol):
         ...
 
 
+class SuperbatchSource(Protocol):
+    """How superbatches are made; `loader/superbatches.py` has it."""
+
+    def size(self, number: int, misses: float | None) -> int:
+        """How many batches superbatch `number` of this epoch has; a batch misses about `misses`
+        rows in the feature buffer, or it is not known yet."""
+        ...
+
+    def open_trace(self) -> Trace:
+        """A new trace; blocks.
+
+        Raises:
+            StoreError: no file can be made.
+        """
+        ...
+
+    def next_uses(self) -> Mapping[str, Codes]:
+        """Table name → the code of the next use of each row, uint16 [rows]. All names have the same
+        array, because the rows of each are nodes; it is made at the first call."""
+        ...
+
+    def no_room(self) -> ConfigError:
+        """The error for a disk that has room for no record."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EpochInputs:
     """What one epoch loads.
@@ -90,6 +118,7 @@ class EpochInputs:
         assembly: makes batches of samples and their rows.
         first: the index of the first batch, when an epoch is resumed.
         windows: what the windows need in memory; None: nothing.
+        superbatches: makes superbatches, if batches are sampled ahead; None: they are not.
     """
 
     number: int
@@ -99,6 +128,7 @@ class EpochInputs:
     assembly: BatchAssembly
     first: int = 0
     windows: WindowSource | None = None
+    superbatches: SuperbatchSource | None = None
 
     def stop(self) -> None:
         """Make workers that sample, or load windows, end soon; any thread may call this."""

@@ -6,12 +6,12 @@ The feature buffer is this process's own (`buffer/feature_buffer.py`), or the ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Codes, Int64Array, NextUses
 
 
 class BatchLease(Protocol):
@@ -82,4 +82,30 @@ class BatchBuffer(Protocol):
 
     async def drain(self) -> None:
         """Wait until no read is under way."""
+        ...
+
+
+@runtime_checkable
+class ForeseeingBuffer(Protocol):
+    """What `pipeline/superbatches.py` calls of a feature buffer besides."""
+
+    def announce(
+        self, index: int, rows: Mapping[str, Int64Array],
+        uses: Mapping[str, NextUses] | None = None,
+    ) -> None:  # fmt: skip
+        """Announce a batch with the next uses of its rows."""
+        ...
+
+    def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
+        """See `buffer.table_group.TableGroup.foresee`."""
+        ...
+
+    def foresee_at_turn(
+        self, first: int, last: int, later: Mapping[str, Codes], done: Callable[[], object]
+    ) -> None:
+        """The same when batch `first` is about to be admitted."""
+        ...
+
+    def stats(self) -> Mapping[str, int]:
+        """Counters of rows; "loads": rows that were missing."""
         ...

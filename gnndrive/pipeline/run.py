@@ -18,6 +18,7 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.release import release_stage
 from gnndrive.pipeline.sample import sample_stage
+from gnndrive.pipeline.superbatches import Superbatches, inspect_stage, replay_stage
 from gnndrive.pipeline.train import EpochFailed, train_stage
 
 
@@ -38,10 +39,15 @@ async def run_epoch(epoch: Epoch) -> None:
     """Run the epoch to its end; cancel the task to end it early. However the epoch ends,
     `epoch.output` gets its end or its error."""
     error: BaseException | None = None
+    source = epoch.inputs.superbatches
+    superbatches = None if source is None else Superbatches(source)
     try:
         stages = [epoch.workers.run(epoch.inputs.assembly.prepare)]
-        for _ in range(epoch.stages.samplers // epoch.together):
-            stages.append(sample_stage(epoch, epoch.together))
+        if superbatches is not None:
+            stages += [inspect_stage(epoch, superbatches), replay_stage(epoch, superbatches)]
+        else:
+            for _ in range(epoch.stages.samplers // epoch.together):
+                stages.append(sample_stage(epoch, epoch.together))
         for _ in range(epoch.stages.extractors):
             stages.append(extract_stage(epoch))
         stages += [train_stage(epoch), release_stage(epoch)]
@@ -60,6 +66,8 @@ async def run_epoch(epoch: Epoch) -> None:
         # First, because an iterator whose output queue has ended does not cancel this task, and it
         # must not be cancelled while it cleans up.
         epoch.output.finish(error)
+        if superbatches is not None:
+            superbatches.close()
         await _release_and_drain(epoch)
 
 

@@ -3,17 +3,18 @@
 `run_epoch` starts the tasks; the samples go to the extract stage. If samplers read the adjacency
 from disk on demand, one task draws `together` samples at once, and their samplers join one
 `CombinedFetch`, so that what they need is read in one pass. Otherwise each sampler is a task of its
-own.
+own. `pipeline/superbatches.py` samples with the same functions, ahead of the extract stage.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
-from gnndrive.common.records import Seeds
+from gnndrive.common.records import Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
@@ -21,6 +22,40 @@ from gnndrive.pipeline.workers import carried
 from gnndrive.sampling.rounds import CombinedFetch, Participant
 from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.topologies.base import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What sampling a batch takes.
+
+    Attributes:
+        epoch: the epoch.
+        topologies: the adjacency to sample from.
+        seeds: the batch's seeds.
+        combined: the combined fetch that it is part of.
+        participant: its part in it.
+    """
+
+    epoch: Epoch
+    topologies: Sequence[Topology]
+    seeds: Seeds
+    combined: CombinedFetch[Any]
+    participant: Participant
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Seeds that were drawn together.
+
+    Attributes:
+        seeds: of each batch, in order.
+        error: what the schedule, or a sampler that the user wrote, raised for the next batch.
+        ended: whether the schedule yields no more.
+    """
+
+    seeds: list[Seeds]
+    error: Exception | None
+    ended: bool
 
 
 async def sample_stage(epoch: Epoch, together: int) -> None:
@@ -36,54 +71,64 @@ async def sample_stage(epoch: Epoch, together: int) -> None:
         except ChannelEnded:
             return
         # Without an await between the two, so that batches are drawn in the order of their places.
-        await _sample_together(epoch, _draw_seeds(epoch, together))
+        drawn = draw_seeds(epoch, together)
+        if drawn.error is not None:
+            epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, drawn.error))
+            epoch.seeds_drawn += 1
+        if drawn.ended:
+            epoch.extracting.end(epoch.seeds_drawn)
+        await sample_together(epoch, drawn.seeds, _sample_and_put)
 
 
-def _draw_seeds(epoch: Epoch, most: int) -> list[Seeds]:
-    """Draw the seeds of up to `most` batches; if there are fewer, end the extracting queue."""
+def draw_seeds(epoch: Epoch, most: int) -> Drawn:
+    """Draw the seeds of up to `most` batches."""
     drawn: list[Seeds] = []
+    error: Exception | None = None
     while len(drawn) < most:
         try:
             window, seeds = next(epoch.inputs.batches, (None, None))
-        except BaseException as error:  # for example, of a sampler that the user wrote
-            epoch.extracting.put(epoch.seeds_drawn, Failed(epoch.seeds_drawn, carried(error)))
-            epoch.seeds_drawn += 1
-            window = seeds = None
+        except BaseException as raised:
+            window, seeds, error = None, None, carried(raised)
         if window is None or seeds is None:
-            epoch.extracting.end(epoch.seeds_drawn)
-            break
+            return Drawn(drawn, error, True)
         if epoch.keeper is not None:
             epoch.keeper.drawn(window, seeds)
         epoch.seeds_drawn += 1
         drawn.append(seeds)
-    return drawn
+    return Drawn(drawn, None, False)
 
 
-async def _sample_together(epoch: Epoch, drawn: list[Seeds]) -> None:
+async def sample_together(
+    epoch: Epoch, drawn: Sequence[Seeds], each: Callable[[Sampling], Coroutine[Any, Any, None]]
+) -> None:
     """Sample batches side by side, in one combined fetch.
 
     Nothing is awaited while their functions enter the workers' queue, so they stand there one right
     behind the other. A combined fetch waits for all of its participants; in this order the
     participants of the oldest one always run at the same time.
+
+    Args:
+        epoch: the epoch.
+        drawn: the seeds of each batch.
+        each: samples one of them, in a worker; its first await is that of the worker, or all of
+            them wait for the same before it.
     """
     combined: CombinedFetch[Any] = CombinedFetch()
     participants = [combined.join() for _ in drawn]
     async with asyncio.TaskGroup() as group:
         for seeds, participant in zip(drawn, participants, strict=True):
-            task = group.create_task(_sample_and_put(epoch, seeds, combined, participant))
+            sampling = Sampling(epoch, epoch.topologies, seeds, combined, participant)
+            task = group.create_task(each(sampling))
             task.add_done_callback(participant.leave)  # also if the task never began
 
 
-async def _sample_and_put(
-    epoch: Epoch, seeds: Seeds, combined: CombinedFetch[Any], participant: Participant
-) -> None:
+async def _sample_and_put(sampling: Sampling) -> None:
     """Sample a batch and put it, or its error, into the extracting queue."""
+    epoch, seeds = sampling.epoch, sampling.seeds
     try:
-        topologies = epoch.topologies
         if epoch.keeper is not None:
-            topologies = [await epoch.keeper.graph_for(seeds.index)]
-        sampling = epoch, topologies, seeds, combined, participant
-        sampled, seconds = await epoch.workers.run(_sample, *sampling)
+            sampling = replace(sampling, topologies=[await epoch.keeper.graph_for(seeds.index)])
+        sampled, seconds = await epoch.workers.run(_sample, sampling)
     except Exception as error:
         epoch.extracting.put(seeds.index, Failed(seeds.index, error))
     else:
@@ -93,18 +138,21 @@ async def _sample_and_put(
         epoch.extracting.put(seeds.index, sampled)
 
 
-def _sample(
-    epoch: Epoch, topologies: Sequence[Topology], seeds: Seeds, combined: CombinedFetch[Any],
-    participant: Participant,
-) -> tuple[Sampled, float]:  # fmt: skip
+def _sample(sampling: Sampling) -> tuple[Sampled, float]:
     """In a worker thread: return the sampled batch and the seconds that it took."""
-    started = perf_counter()
-    inputs = epoch.inputs
-    key = batch_key(inputs.seed, inputs.number, seeds.number)
-    grouped = [topology.in_group(combined) for topology in topologies]
-    try:
-        sample = inputs.sampler.sample(seeds, key, grouped)
-    finally:
-        participant.leave()
+    started, seeds = perf_counter(), sampling.seeds
+    sample = sample_seeds(sampling)
     seeds = seeds if sample.replayed is None else sample.replayed.seeds
-    return Sampled(seeds, sample, inputs.assembly.rows_of(sample)), perf_counter() - started
+    rows = sampling.epoch.inputs.assembly.rows_of(sample)
+    return Sampled(seeds, sample, rows), perf_counter() - started
+
+
+def sample_seeds(sampling: Sampling) -> Sample | Subgraph:
+    """In a worker thread: sample a batch and leave the combined fetch."""
+    inputs, seeds = sampling.epoch.inputs, sampling.seeds
+    key = batch_key(inputs.seed, inputs.number, seeds.number)
+    grouped = [topology.in_group(sampling.combined) for topology in sampling.topologies]
+    try:
+        return inputs.sampler.sample(seeds, key, grouped)
+    finally:
+        sampling.participant.leave()

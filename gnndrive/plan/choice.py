@@ -329,7 +329,9 @@ def _chosen_topology(request: PlanRequest, requirements: Requirements) -> Topolo
 
 def _planner(request: PlanRequest, stages: StageCounts, topology: TopologyChoice) -> Planner:
     requirements, warm_up = requirements_of(request, stages)
+    ahead, size = request.superbatches, request.planned
     return Planner(
         requirements, request.memory, request.buffer, topology, warm_up, stages,
-        None if request.drawn is None else request.planned, attribute_files(request),
+        None if request.drawn is None else size, attribute_files(request),
+        0 if ahead is None else ahead.disk_bytes(size), () if ahead is None else ahead.said(size),
     )  # fmt: skip

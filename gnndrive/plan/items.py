@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.requirements import CODE_BYTES, Requirements
 
-# A slot's entries in native/buffer.c and standby.c. Standby also has one bucket for each distinct
-# key; these are not counted, because LRU has few.
-SLOT_TABLE_BYTES = 38
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 # For each row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8 and load_slots 4,
 # planned reads 21. If it is admitted by parts, also its order 4 and its part's pending 4, but
@@ -27,6 +24,7 @@ PER_EPOCH = (  # the items that each live iterator has for itself
     "window graphs",
     "queued samples",
     "records",
+    "next uses",
     "sampler scratch",
     "leases",
     "live batches",
@@ -82,7 +80,8 @@ def item_if_any(what: str, nbytes: int, why: str, copies: int = 1) -> list[PlanI
 def slot_bytes(requirements: Requirements) -> list[int]:
     """For each table, bytes of host memory of a slot and its entries in the slot table."""
     on_host = requirements.device_memory is None
-    return [SLOT_TABLE_BYTES + max(table.row_bytes, 1) * on_host for table in requirements.tables]
+    own = requirements.slot_table_bytes
+    return [own + max(table.row_bytes, 1) * on_host for table in requirements.tables]
 
 
 def rest_bytes(requirements: Requirements) -> int:
@@ -128,10 +127,7 @@ def other_items(
         ),
         *_batch_items(requirements),
         PlanItem(
-            "look-ahead",
-            requirements.looks_ahead * WINDOW_BYTES * requirements.table_rows,
-            "which queued samples need a row",
-            once,
+            "look-ahead", _window_bytes(requirements), "which queued samples need a row", once
         ),
         *item_if_any("row classes", requirements.ranked_rows, RANKED, once),
     )  # fmt: skip
@@ -174,6 +170,7 @@ def _batch_items(requirements: Requirements) -> tuple[PlanItem, ...]:
             once,
         ),
         *_announced(requirements),
+        *_superbatch_items(requirements),
         PlanItem(
             "live batches",
             2 * live + requirements.making_bytes,
@@ -181,6 +178,29 @@ def _batch_items(requirements: Requirements) -> tuple[PlanItem, ...]:
             each,
         ),
     )
+
+
+def _window_bytes(requirements: Requirements) -> int:
+    """Bytes of the windows of tables whose next uses do not come from superbatches."""
+    rows = requirements.table_rows - requirements.foreseen_rows
+    return requirements.looks_ahead * WINDOW_BYTES * rows
+
+
+def _superbatch_items(requirements: Requirements) -> list[PlanItem]:
+    """What samples take that wait on disk, and what is known of them."""
+    rows, record = requirements.foreseen_rows, requirements.record_bytes
+    codes = CODE_BYTES * requirements.batch_nodes_max * (requirements.batches_queued + 1)
+    samplers = requirements.samplers
+    return [
+        *item_if_any(
+            "next uses", CODE_BYTES * rows + codes * (rows > 0), "of each row, in a superbatch"
+        ),
+        *item_if_any(
+            "records",
+            record and record * samplers + requirements.kept_seed_bytes,
+            f"of {samplers} samples on their way to the disk; seeds of batches sampled ahead",
+        ),
+    ]
 
 
 def _announced(requirements: Requirements) -> list[PlanItem]:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size, least_text
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.items import SLOT_TABLE_BYTES, PlanItem, item_if_any, other_items
+from gnndrive.plan.items import PlanItem, item_if_any, other_items
 from gnndrive.plan.plan import Plan, TablePlan, default_bytes
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest, StageCounts, attribute_files, requirements_of
-from gnndrive.plan.requirements import Requirements
+from gnndrive.plan.requirements import SLOT_TABLE_BYTES, Requirements
 from gnndrive.plan.windows import PlannedWindows
 from gnndrive.sampling.schedules.base import WindowSizes
 

@@ -21,7 +21,6 @@ from gnndrive.plan.items import (
     LIVE,
     PER_EPOCH,
     SHARE,
-    SLOT_TABLE_BYTES,
     PlanItem,
     item_if_any,
     other_items,
@@ -87,7 +86,9 @@ class Plan:
         device_memory: the budget `device_memory=` in bytes; None: the user gave none.
         fetched: names of the arrays whose rows are read directly when batches need them, because
             memory has no room for their files.
-        levels: texts that say where a batch's rows come from, if the loader replays a pack.
+        levels: texts that say where a batch's rows come from, if the loader replays a pack, or what
+            it takes of a disk.
+        disk_bytes: the most bytes of disk that a live iterator takes.
         ranks: ranks on this host. `memory`, `host_bytes` and the messages are of all of them; a
             line's `nbytes` and the device's lines are of one.
         shared: whether the ranks share the feature buffer; `tables` are those of the shared one.
@@ -103,6 +104,7 @@ class Plan:
     device_memory: int | None = None
     fetched: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
+    disk_bytes: int = 0
     ranks: int = 1
     shared: bool = False
     served: bool = False
@@ -264,8 +266,8 @@ def make_plan(
         "feature buffer", plan.buffer_bytes, f"{count}, {why}", 1 if on_device else copies
     )
     slot_tables = PlanItem(
-        "slot tables", plan.slots * SLOT_TABLE_BYTES, "reverse map, ref counts, standby list",
-        copies,
+        "slot tables", plan.slots * requirements.slot_table_bytes,
+        "reverse map, ref counts, standby list", copies,
     )  # fmt: skip
     plan = Plan(
         (slot_tables, *others) if on_device else (slot_memory, slot_tables, *others),
@@ -309,8 +311,9 @@ def _choose_slots(
         room = requirements.device_memory - live_bytes - requirements.device_scratch_bytes
         slots = split_slots(room, tables, row_bytes)
         why = requirements.device_why
-        if left is not None and left < SLOT_TABLE_BYTES * sum(slots):
-            slots = split_slots(left, tables, [SLOT_TABLE_BYTES] * len(tables))
+        own = requirements.slot_table_bytes
+        if left is not None and left < own * sum(slots):
+            slots = split_slots(left, tables, [own] * len(tables))
             why = "because memory= has room for their slot tables only"
     elif left is not None:
         slots = split_slots(left, tables, per_slot)

@@ -37,6 +37,8 @@ class Planner:
             None: the plan counts the most that the fanout allows.
         attributes: names of the arrays that batches have rows of and that are no table of the
             feature buffer, each with the bytes of its file.
+        disk_bytes: bytes of disk that an epoch takes while it runs.
+        said: texts that the plan prints below its lines.
     """
 
     requirements: Requirements
@@ -47,6 +49,8 @@ class Planner:
     stages: StageCounts
     limits: Bounds | None = None
     attributes: tuple[tuple[str, int], ...] = ()
+    disk_bytes: int = 0
+    said: tuple[str, ...] = ()
 
     def plan(self) -> Plan:
         """Decide which attributes are memory-mapped, and make the plan.
@@ -74,7 +78,8 @@ class Planner:
 
     def _make(self, **more: int) -> Plan:
         requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
-        return make_plan(requirements, self.memory, self.buffer, self.topology)
+        plan = make_plan(requirements, self.memory, self.buffer, self.topology)
+        return replace(plan, levels=self.said, disk_bytes=self.disk_bytes)
 
     def _small_files(self) -> dict[str, int]:
         """Attributes that are mapped and counted because their files are small beside `memory=`.

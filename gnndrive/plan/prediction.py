@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log
+from typing import Self
 
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.plan import Plan, TablePlan
 from gnndrive.sampling.topologies.base import GraphSize
+from gnndrive.store.calibration import checked_gap, load_calibration
+from gnndrive.store.reader import Store
 
 REQUEST_S, BYTE_S = 5.5e-6, 0.48e-9  # an SSD's, used without a calibration
 FALL_OVER = 4  # batches over which the fall of the share of new rows is taken
@@ -41,6 +44,22 @@ class Disk:
     request_s: float = REQUEST_S
     byte_s: float = BYTE_S
     gap_bytes: int = 8192
+
+    @classmethod
+    def of_store(cls, store: Store, gap: str | int | None, block_bytes: int) -> Self:
+        """What reads of a store cost, by its calibration if there is one.
+
+        Args:
+            store: the store.
+            gap: a loader's `gap=`.
+            block_bytes: bytes of a staging block.
+        """
+        cost, gap_bytes = load_calibration(store), checked_gap(gap, store, block_bytes)
+        return (
+            cls(gap_bytes=gap_bytes)
+            if cost is None
+            else cls(cost.request_s, cost.byte_s, gap_bytes)
+        )
 
     def seconds(self, wanted: float, rows: int, row_bytes: int) -> float:
         """Seconds of one sorted pass for `wanted` rows that lie at random among `rows`."""

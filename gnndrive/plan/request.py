@@ -26,6 +26,7 @@ from gnndrive.common.plugins import find
 from gnndrive.plan.drawn import DrawnBatches
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.requirements import Requirements, Served, TableRequirements
+from gnndrive.plan.superbatches import PlannedSuperbatches
 from gnndrive.plan.windows import PlannedWindows
 from gnndrive.pyg.labels import NAME, kept_bytes
 from gnndrive.sampling.graph import graph_sizes
@@ -89,6 +90,7 @@ class PlanRequest:
         recording: the pack that the loader replays; None: it draws its batches.
         windows: the windows of a partitioned store that batches are sampled inside; None: they are
             sampled from the whole graph.
+        superbatches: how batches are sampled ahead; None: they are not.
         ranks: ranks on this host that load from the store together; `memory` and `buffer` are for
             all of them.
         shared: whether one host service has the feature buffer and the adjacency of all of them;
@@ -129,6 +131,7 @@ class PlanRequest:
     disk: Disk
     recording: Recording | None = None
     windows: PlannedWindows | None = None
+    superbatches: PlannedSuperbatches | None = None
     ranks: int = 1
     shared: bool = False
     shared_graph: bool = False
@@ -189,7 +192,8 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
     if warm_up:
         why = "because it is a warm-up, until the memory that training uses is known"
     requirements = replace(
-        requirements, device_memory=device_memory, device_given=given, device_why=why,
+        _with_superbatches(requirements, request, policy),
+        device_memory=device_memory, device_given=given, device_why=why,
         shared=request.shared and device_memory is None and request.recording is None,
     )  # fmt: skip
     return requirements, warm_up
@@ -203,6 +207,20 @@ def _scratch_bytes(request: PlanRequest) -> int:
         nbytes += CONVERTED_NODE_BYTES * sum(size.entries.values())
         nbytes += (CONVERTED_EDGE_BYTES + request.edge_temporaries) * sum(size.edges.values())
     return nbytes
+
+
+def _with_superbatches(
+    requirements: Requirements, request: PlanRequest, policy: type[Policy]
+) -> Requirements:
+    """The requirements with what superbatches take."""
+    ahead, size = request.superbatches, request.planned
+    if ahead is None:
+        return requirements
+    of_nodes = sum(table.file.row_count for table in request.tables if not table.of_edges)
+    return replace(
+        requirements, foreseen_rows=of_nodes * policy.looks_ahead,
+        record_bytes=ahead.record_bytes(size), kept_seed_bytes=ahead.kept_bytes(size),
+    )  # fmt: skip
 
 
 def _drawn_text(request: PlanRequest) -> str | None:

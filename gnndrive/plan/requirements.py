@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# A slot's entries in native/buffer.c and standby.c. Standby also has one bucket for each distinct
+# key; these are not counted, because LRU has few.
+SLOT_TABLE_BYTES = 38
+CODE_BYTES = 2  # when a row is needed next, of a superbatch
 SAMPLE_NODE_BYTES = 8  # a node of a queued sample: its id
 SAMPLE_EXPANDED_BYTES = 4  # and, if its neighbours were sampled, where its edges start
 SUBGRAPH_NODE_BYTES = 16  # a node of a queued sample in PyG's form: its id, its tree's number
@@ -109,6 +113,10 @@ class Requirements:
         drawn: what is known of batches that were drawn, as `plan()` prints it; None: the largest
             batch is the largest that the fanout allows.
         whole_batches: whether the feature buffer must hold a largest batch; else a row is enough.
+        foreseen_rows: rows of the tables whose next uses come from superbatches.
+        record_bytes: bytes of the largest sample on its way to or from the disk, if samples wait
+            there; else 0.
+        kept_seed_bytes: bytes of the seeds of batches that are sampled ahead.
         mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
         fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
         ranks: ranks on this host; everything above is one rank's.
@@ -147,6 +155,9 @@ class Requirements:
     scratch_bytes: int = 0
     drawn: str | None = None
     whole_batches: bool = False
+    foreseen_rows: int = 0
+    record_bytes: int = 0
+    kept_seed_bytes: int = 0
     mapped_bytes: int = 0
     fetch_bytes: int = 0
     ranks: int = 1
@@ -161,6 +172,11 @@ class Requirements:
         if self.served is not None and self.shared_graph:
             return 0
         return 1 if self.shared or self.shared_graph else self.ranks
+
+    @property
+    def slot_table_bytes(self) -> int:
+        """Bytes of a slot in the slot tables."""
+        return SLOT_TABLE_BYTES + CODE_BYTES * (self.foreseen_rows > 0)
 
     @property
     def buffers(self) -> int:

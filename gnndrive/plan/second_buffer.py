@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
-from gnndrive.plan.items import SLOT_TABLE_BYTES
 from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.requirements import SLOT_TABLE_BYTES
 
 
 def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[TablePlan]:

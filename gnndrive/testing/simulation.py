@@ -53,6 +53,7 @@ from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.testing.loop import run
+from gnndrive.testing.simulated_superbatches import SimulatedSuperbatches
 
 Result = TypeVar("Result")
 DEFAULT_DEVICE = "host"
@@ -162,6 +163,8 @@ class Scenario:
         places: how many batches have places in the buffer at once (`PlaceTable`); 0: each row has a
             slot of its own (`SlotTable`).
         residents: beside places, how many of the file's first rows never leave the buffer.
+        superbatch: how many batches are sampled before the first of them is extracted; 0: none.
+        records_max: how many records of superbatches the disk has room for; None: for all.
     """
 
     file: TableFile
@@ -179,6 +182,8 @@ class Scenario:
     device: str = field(default_factory=lambda: DEFAULT_DEVICE)
     places: int = 0
     residents: int = 0
+    superbatch: int = 0
+    records_max: int | None = None
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """Yield the seeds of each batch of an epoch, which `seed` determines."""
@@ -235,7 +240,10 @@ class Simulation:
         held = residents + places * slots if places else slots
         memory = self.device.allocate(held, file.row_bytes)
         if not places:
-            return SlotTable(file.row_count, slots, file.row_bytes, memory, tier, scenario.policy)
+            return SlotTable(
+                file.row_count, slots, file.row_bytes, memory, tier, scenario.policy,
+                foreseen=scenario.superbatch > 0,
+            )  # fmt: skip
         return PlaceTable(file.row_count, residents, places, slots, file.row_bytes, memory, tier)
 
     def epoch(self, number: int = 0) -> Epoch:
@@ -244,8 +252,9 @@ class Simulation:
         self.buffer.begin_residents()
         sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
         batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
+        ahead = SimulatedSuperbatches(scenario) if scenario.superbatch else None
         return Epoch(
-            EpochInputs(number, self.seed, batches, sampler, self),
+            EpochInputs(number, self.seed, batches, sampler, self, superbatches=ahead),
             topologies=[],
             buffer=self.buffer,
             workers=InlineWorkers(self.seed + number),

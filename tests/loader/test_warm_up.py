@@ -15,7 +15,7 @@ import torch
 from gnndrive.buffer.devices.simulated_cuda import SimulatedCuda, SimulatedDriver
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.runtime import Runtime
-from gnndrive.plan.items import SLOT_TABLE_BYTES
+from gnndrive.plan.requirements import SLOT_TABLE_BYTES
 from tests.loader.batches import assert_same
 from tests.loader.conftest import NODES, Make
 from tests.loader.test_device import DEVICES, ROW_BYTES

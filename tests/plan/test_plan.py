@@ -7,9 +7,9 @@ import pytest
 from gnndrive import ConfigError, Store
 from gnndrive.common.memory import format_size, parse_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.items import MAPPING_BYTES, SLOT_TABLE_BYTES, PlanItem
+from gnndrive.plan.items import MAPPING_BYTES, PlanItem
 from gnndrive.plan.plan import Plan, make_plan
-from gnndrive.plan.requirements import Requirements, TableRequirements
+from gnndrive.plan.requirements import SLOT_TABLE_BYTES, Requirements, TableRequirements
 from tests.loader.conftest import NODES, Make
 
 ROW_BYTES = 33 * 4

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnndrive.plan.items import SLOT_TABLE_BYTES
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.requirements import TableRequirements
+from gnndrive.plan.requirements import SLOT_TABLE_BYTES, TableRequirements
 from gnndrive.plan.second_buffer import second_buffer
 from gnndrive.plan.slot_split import split_slots
 

@@ -1,0 +1,91 @@
+"""`PlannedSuperbatches`: how many batches are sampled ahead, and what memory and disk that takes.
+
+With `superbatch="auto"` a superbatch is as long as pays. Near its end it does not know what the
+next one needs, which costs the less the longer it is; beyond some times the batches that the
+feature buffer holds, that is hardly anything. The disk limits it, too, because two superbatches are
+alive at a time.
+
+`Assembly` makes one for a strategy that samples ahead; `loader/superbatches.py` asks it for sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnndrive.common.memory import format_size
+from gnndrive.pipeline.superbatches import ALIVE_MAX
+from gnndrive.sampling.samplers.base import Bounds
+from gnndrive.sampling.trace import record_bytes
+
+SUPERBATCH_MAX = 1 << 15  # codes of 16 bits tell this many batches and the next ones apart
+AUTO_MAX, AUTO_MIN = 1500, 64  # Ginex §4 has 1,500
+HELD = 16  # an "auto" superbatch is this many times as long as the buffer holds batches' misses
+RAMP = (8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
+KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_id and position
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSuperbatches:
+    """What is decided of superbatches before the first one.
+
+    Attributes:
+        folder: where their samples wait.
+        asked: the user's `superbatch=`; None: "auto".
+        batches: batches of an epoch.
+        seeds: the most seeds of a batch.
+        position_bytes: bytes of an edge's position in the graph.
+        free_bytes: what was free on the folder's disk.
+    """
+
+    folder: Path
+    asked: int | None
+    batches: int
+    seeds: int
+    position_bytes: int
+    free_bytes: int
+
+    def record_bytes(self, size: Bounds) -> int:
+        """The most bytes of a batch's record, for batches of at most `size`."""
+        nodes, edges = sum(size.entries.values()), sum(size.edges.values())
+        expanded = nodes if size.expanded is None else size.expanded
+        return record_bytes(nodes, expanded, edges, self.seeds, self.position_bytes)
+
+    def most(self, size: Bounds) -> int:
+        """The most batches of a superbatch."""
+        if self.asked is not None:
+            return max(min(self.asked, self.batches), 1)
+        held = self.free_bytes // (ALIVE_MAX * self.record_bytes(size))
+        return max(min(AUTO_MAX, self.batches, held), 1)
+
+    def disk_bytes(self, size: Bounds) -> int:
+        """The most bytes of disk that superbatches take at once."""
+        return min(ALIVE_MAX * self.most(size), self.batches) * self.record_bytes(size)
+
+    def size(self, number: int, slots: int, misses: float | None, most: int) -> int:
+        """How many batches a superbatch has.
+
+        Args:
+            number: its number in the epoch.
+            slots: rows that the feature buffer holds.
+            misses: rows that a batch loads; None: it is not known yet.
+            most: see `most`.
+        """
+        if number < len(RAMP):
+            most = min(most, RAMP[number])
+        if self.asked is not None or misses is None:
+            return most
+        return min(most, max(int(HELD * slots / max(misses, 1.0)), AUTO_MIN))
+
+    def kept_bytes(self, size: Bounds) -> int:
+        """Bytes of the seeds that are kept of batches sampled ahead."""
+        return min(ALIVE_MAX * self.most(size), self.batches) * self.seeds * KEPT_SEED_BYTES
+
+    def said(self, size: Bounds) -> tuple[str, ...]:
+        """What `plan()` prints of them."""
+        most, disk = self.most(size), format_size(self.disk_bytes(size))
+        which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
+        return (
+            f"disk: up to {disk} in {self.folder} while an epoch runs, for {ALIVE_MAX} "
+            f"superbatches of up to {most:,} sampled batches ({which})",
+        )
