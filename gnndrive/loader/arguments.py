@@ -269,6 +269,7 @@ OWN_ARGUMENTS = {
     "order": None,
     "superbatch": None,
     "superbatch_folder": None,
+    "phases": None,
     "topology": "auto",
     "neighbour_cache": None,
     "engine": "auto",

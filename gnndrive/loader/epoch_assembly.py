@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gnndrive.common.errors import BatchTooLarge, ConfigError
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.plan_change import APART
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.superbatches import LoaderSuperbatches
@@ -23,7 +25,7 @@ from gnndrive.pipeline.output_queue import References
 from gnndrive.pipeline.windows import WindowSource
 from gnndrive.plan.drawn import check_size, doubled, exceeds, size_of
 from gnndrive.sampling.samplers._native import scratch_bytes
-from gnndrive.sampling.samplers.base import Bounds, batch_key
+from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.store.format import torch_dtype
 
@@ -65,11 +67,49 @@ class EpochAssembly:
                 self._plan_for(*larger)
         settings, ahead = self._runtime.settings, None
         self._limits = settings.limits
-        sampler = self._assembly.sampler(self._pool.empty, self._limits)
         windows = self._windows(first)
         if settings.request.superbatches is not None:
-            ahead = LoaderSuperbatches(settings.request, settings.plan.slots, self._pool.empty)
-        return EpochInputs(self._number, self._seed, batches, sampler, self, first, windows, ahead)
+            graph = self._runtime.load_graph, self._runtime.free_graph
+            ahead = LoaderSuperbatches(
+                settings.request, settings.plan.slots, self._pool.empty, graph
+            )
+        inputs = EpochInputs(
+            self._number, self._seed, batches, self._sampler(), self, first, windows, ahead
+        )
+        if ahead is None or not ahead.apart:
+            return inputs
+        with self._runtime.changing_plan(APART):
+            return replace(inputs, phase="inspect")
+
+    def _sampler(self) -> Sampler:
+        return self._assembly.sampler(self._pool.empty, self._limits)
+
+    @staticmethod
+    def has_next_part(before: EpochInputs) -> bool:
+        """Whether another part of the epoch follows one whose batches have ended."""
+        ahead = before.superbatches
+        if ahead is None or ahead.recorded is None or before.phase is None:
+            return False
+        return before.phase == "inspect" or not ahead.recorded.last
+
+    def next_part(
+        self, before: EpochInputs, batches: Iterator[tuple[Window, Seeds]]
+    ) -> EpochInputs:
+        """The part after `before`: a superbatch that was sampled apart is replayed, and then the
+        next one is sampled.
+
+        Args:
+            before: the part that has ended.
+            batches: the seeds that it has not drawn.
+
+        Raises:
+            ConfigError: see `PlanChange.changing`.
+        """
+        assert before.superbatches is not None
+        assert before.superbatches.recorded is not None
+        if before.phase == "inspect":
+            return replace(before, phase="replay", sampler=self._sampler())
+        return self.inputs(batches, before.superbatches.recorded.end)
 
     def prepare(self) -> None:
         """Read the labels, while the first batch is sampled."""

@@ -24,6 +24,7 @@ from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.runtime import Runtime
+from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.sampling.schedules.base import Window
 
@@ -137,7 +138,11 @@ class BatchIterator(Iterator[Any]):
         """Start the epoch, or the rest of it, whose seeds are `batches`."""
         several = self._warm_up_end is not None or self._runtime.settings.limits is not None
         self._replayable = ReplayableSeeds(batches) if several else None
-        inputs = self._assembly.inputs(self._replayable or batches, self._yielded)
+        self._rest = self._replayable or batches
+        self._begin(self._assembly.inputs(self._rest, self._yielded))
+
+    def _begin(self, inputs: EpochInputs) -> None:
+        """Start a part of the epoch."""
         self._run = self._runtime.begin(inputs)
         self._output = self._run.epoch.output
         self._finalizer = weakref.finalize(self, self._runtime.drop, self._run)
@@ -156,6 +161,10 @@ class BatchIterator(Iterator[Any]):
                     return self._deliver(self._output.get(self._timeout))
                 except BatchTooLarge as error:
                     self._plan_again(error)
+                except OutputEnded:
+                    if not self._has_next_part:
+                        raise
+                    self._begin_next_part()
         except OutputEnded:
             self._finish()
             raise StopIteration from None
@@ -166,6 +175,20 @@ class BatchIterator(Iterator[Any]):
             raise
         finally:
             self._runtime.counters.wait_s += perf_counter() - started
+
+    @property
+    def _has_next_part(self) -> bool:
+        """Whether another part follows the one whose batches have ended, because superbatches are
+        sampled apart."""
+        return not self._closed and self._assembly.has_next_part(self._run.epoch.inputs)
+
+    def _begin_next_part(self) -> None:
+        with self._epoch_lock:
+            if self._closed:
+                return
+            self._finalizer.detach()
+            self._runtime.end(self._run)
+            self._begin(self._assembly.next_part(self._run.epoch.inputs, self._rest))
 
     def _explained(self, error: LateError) -> LateError:
         """The error with the reason, if that is known."""
@@ -229,6 +252,11 @@ class BatchIterator(Iterator[Any]):
                 except BatchTooLarge as error:
                     waiting = asyncio.timeout(self._timeout)
                     self._in_a_thread(partial(self._plan_again, error))
+                except OutputEnded:
+                    if not self._has_next_part:
+                        raise
+                    waiting = asyncio.timeout(self._timeout)
+                    self._in_a_thread(self._begin_next_part)
         except TimeoutError:
             if not waiting.expired():  # making the batch raised it
                 self.close()

@@ -103,6 +103,11 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             drawn ahead by up to two superbatches. None: the strategy's number.
         superbatch_folder: where sampled batches wait, in files without a name, on a fast disk;
             `plan().disk_bytes` says how much they take. None: the store's folder.
+        phases: with such a strategy, "overlapped" (a superbatch is sampled while the one before is
+            extracted) or "apart": it is sampled first, with the adjacency in the feature buffer's
+            place, and then extracted with the adjacency's memory for the buffer. The first batch
+            comes when a whole superbatch is sampled, and one iterator can run at a time. None:
+            "overlapped".
         topology: where the adjacency lives: "resident" (in memory), "mmap" (memory-mapped),
             "direct" (on disk, read by gnndrive), or a topology plug-in's class. "auto": the first
             of the strategy's topologies that suits the memory.
@@ -172,7 +177,7 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
-        superbatch_folder: Any = None, topology: Any = "auto",
+        superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
         neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
@@ -260,7 +265,7 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
-        superbatch_folder: Any = None, topology: Any = "auto",
+        superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
         neighbour_cache: str | int | None = None, engine: Any = "auto", io_depth: int = 128,
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",

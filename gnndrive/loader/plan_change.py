@@ -15,6 +15,16 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.loop_thread import LoopThread
 from gnndrive.loader.buffers import Buffers
 
+LARGER = (
+    "a batch is larger than the plan counts, and another iterator of this loader is running, so "
+    "the plan cannot change: close the other iterator, or begin the epoch again, which counts "
+    "batches of this size from its start"
+)
+APART = (
+    "with phases='apart' a superbatch is sampled in the feature buffer's place, and another "
+    "iterator of this loader is running: close the other iterator, or give phases='overlapped'"
+)
+
 
 class PlanChange:
     """Lets one thread at a time change the plan, while no epoch runs.
@@ -45,12 +55,13 @@ class PlanChange:
         await self._ended.wait()
 
     @contextlib.contextmanager
-    def changing(self, idle: Callable[[], Awaitable[bool]]) -> Iterator[None]:
+    def changing(self, idle: Callable[[], Awaitable[bool]], busy: str) -> Iterator[None]:
         """Free the feature buffer; no epoch begins within the `with` block.
 
         Args:
             idle: called in the loop thread; waits until epochs may begin, and tells whether no
                 epoch is running.
+            busy: the message of the error if one is.
 
         Raises:
             ConfigError: another epoch is running, which uses memory by the present plan.
@@ -58,7 +69,7 @@ class PlanChange:
         """
         ended = asyncio.Event()
         try:
-            self._loop_thread.call(self._begin(ended, idle))
+            self._loop_thread.call(self._begin(ended, idle, busy))
             self._thread = threading.get_ident()
             yield
         finally:
@@ -66,13 +77,11 @@ class PlanChange:
                 self._thread = None
             self._loop_thread.call_soon(ended.set)
 
-    async def _begin(self, ended: asyncio.Event, idle: Callable[[], Awaitable[bool]]) -> None:
+    async def _begin(
+        self, ended: asyncio.Event, idle: Callable[[], Awaitable[bool]], busy: str
+    ) -> None:
         if not await idle():
-            raise ConfigError(
-                "a batch is larger than the plan counts, and another iterator of this loader is "
-                "running, so the plan cannot change: close the other iterator, or begin the epoch "
-                "again, which counts batches of this size from its start"
-            )
+            raise ConfigError(busy)
         self._ended = ended
         await self._buffers.drain()
         if not ended.is_set():  # else Ctrl-C has ended the change meanwhile

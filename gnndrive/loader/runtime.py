@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,11 +29,12 @@ from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_service import HostService
-from gnndrive.loader.plan_change import PlanChange
+from gnndrive.loader.plan_change import LARGER, PlanChange
 from gnndrive.loader.settings import RuntimeSettings
-from gnndrive.loader.statistics import loader_stats, stage_stats
+from gnndrive.loader.statistics import component_stats, loader_stats, stage_stats
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
+from gnndrive.pipeline.leases import NoBuffer
 from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
 from gnndrive.pyg.attributes import Attributes
@@ -182,10 +182,11 @@ class Runtime:
 
         async def start() -> EpochRun:
             await self._idle()
+            apart = inputs.phase == "inspect"
             epoch = Epoch(
                 inputs,
                 self._adjacency.topologies,
-                self._buffers.take(),
+                NoBuffer() if apart else self._buffers.take(),
                 self._workers,
                 self.settings.stages,
                 self.counters,
@@ -236,7 +237,8 @@ class Runtime:
         self._tasks.pop(run, None)
         run.epoch.output.finish(None)
         try:
-            self._buffers.give(run.epoch.buffer)
+            if not isinstance(run.epoch.buffer, NoBuffer):
+                self._buffers.give(run.epoch.buffer)
             if not task.cancelled():
                 task.result()  # if ending the epoch failed, the loop's exception handler reports it
         finally:
@@ -283,11 +285,12 @@ class Runtime:
         self.loop_thread.call(self._buffers.grow())
 
     @contextlib.contextmanager
-    def changing_plan(self) -> Iterator[None]:
-        """Free the feature buffer and spare memory, because the plan is to change; no epoch begins
-        within the `with` block. See `PlanChange.changing`."""
+    def changing_plan(self, busy: str = LARGER) -> Iterator[None]:
+        """Free the feature buffer and spare memory, because the plan is to change, or a superbatch
+        is to be sampled apart; no epoch begins within the `with` block. See
+        `PlanChange.changing`."""
         self.check_caller()
-        with self._change.changing(self._idle):
+        with self._change.changing(self._idle, busy):
             self.array_pool.trim()
             yield
 
@@ -301,38 +304,30 @@ class Runtime:
 
     @property
     def topologies(self) -> Sequence[Topology]:
-        """The adjacency, one for each edge type."""
+        """The adjacency, one for each edge type; blocks if it has to be read again."""
+        self.load_graph()
         return self._adjacency.topologies
+
+    def load_graph(self) -> None:
+        """Have the adjacency in memory; blocks. See `Adjacency.load`."""
+        self._adjacency.load()
+
+    def free_graph(self) -> None:
+        """Free the adjacency, which no sampler uses now; see `Adjacency.free`."""
+        self._adjacency.free()
 
     # ---- numbers ----
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        buffers, topology = self._component_stats()
+        parts = self._buffers, self.engine, self._adjacency
+        buffers, topology = component_stats(self.loop_thread, *parts)
         stages = stage_stats([run.epoch for run in list(self._tasks)])
         engine = "host service" if self.engine is None else self.engine.name
         elapsed_s = perf_counter() - self.started
         return loader_stats(
             self.counters, buffers, topology, stages, self.settings.plan, elapsed_s, engine
         )
-
-    def _component_stats(self) -> tuple[Counter[str], dict[str, float | str]]:
-        """The counters of the buffers and their engine, and those of the adjacency."""
-
-        def read() -> tuple[Counter[str], dict[str, float | str]]:
-            buffers = self._buffers.stats()
-            if self.engine is not None:
-                buffers.update(self.engine.stats())
-            return buffers, self._adjacency.stats()
-
-        async def read_in_loop() -> tuple[Counter[str], dict[str, float | str]]:
-            return read()
-
-        # Buffers are lent and closed in the loop thread. A user's sampler may call this there.
-        if not self.loop_thread.inside:
-            with contextlib.suppress(ClosedError):
-                return self.loop_thread.call(read_in_loop())
-        return read()
 
     def late_reason(self) -> str:
         """Why a batch may be late, as far as it is known; "": it is not."""

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gnndrive.common.errors import ClosedError
+from gnndrive.common.loop_thread import LoopThread
+from gnndrive.disk.engines.base import Engine
+from gnndrive.loader.buffers import Buffers
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.plan.plan import Plan
+from gnndrive.sampling.graph import Adjacency
 
 
 def stage_stats(epochs: Sequence[Epoch]) -> dict[str, int]:
@@ -61,3 +67,28 @@ def loader_stats(
         "buffer_bytes": plan.buffer_bytes,
         "engine": engine,
     }
+
+
+def component_stats(
+    loop_thread: LoopThread, buffers: Buffers, engine: Engine | None, adjacency: Adjacency
+) -> tuple[Counter[str], dict[str, float | str]]:
+    """The counters of the buffers and their engine, and those of the adjacency.
+
+    Args:
+        loop_thread: the runtime's, in which buffers are lent and closed.
+        buffers, engine, adjacency: see `Runtime`.
+    """
+
+    def read() -> tuple[Counter[str], dict[str, float | str]]:
+        counted = buffers.stats()
+        if engine is not None:
+            counted.update(engine.stats())
+        return counted, adjacency.stats()
+
+    async def read_in_loop() -> tuple[Counter[str], dict[str, float | str]]:
+        return read()
+
+    if not loop_thread.inside:  # a user's sampler may call this there
+        with contextlib.suppress(ClosedError):
+            return loop_thread.call(read_in_loop())
+    return read()

@@ -18,6 +18,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import Codes
 from gnndrive.loader.arguments import positive
+from gnndrive.pipeline.superbatch import Superbatch
 from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.superbatches import SUPERBATCH_MAX, PlannedSuperbatches
 from gnndrive.sampling.samplers.base import position_dtype
@@ -26,7 +27,8 @@ from gnndrive.store.packed.reserving import free_bytes
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 
-ARGUMENTS = ("superbatch", "superbatch_folder")
+ARGUMENTS = ("superbatch", "superbatch_folder", "phases")
+PHASES = (None, "overlapped", "apart")
 """Arguments that only a loader of superbatches has."""
 
 
@@ -65,6 +67,8 @@ def check_superbatch_arguments(
             raise ConfigError(f"superbatch={asked!r}: give a number of batches, or 'auto'")
         if positive(superbatch=asked) > SUPERBATCH_MAX:
             raise ConfigError(f"superbatch={asked!r}: give at most {SUPERBATCH_MAX:,} batches")
+    if own["phases"] not in PHASES:
+        raise ConfigError(f"phases={own['phases']!r}: give 'overlapped' or 'apart'")
     _check_folder(own["superbatch_folder"], folder, name)
 
 
@@ -109,6 +113,7 @@ def planned_superbatches(
     return PlannedSuperbatches(
         folder, None if asked == "auto" else int(asked), batches, seeds,
         np.dtype(position_dtype(store.num_edges)).itemsize, free_bytes(folder),
+        own["phases"] == "apart",
     )  # fmt: skip
 
 
@@ -119,9 +124,17 @@ class LoaderSuperbatches:
         request: what the loader's plan was made from.
         slots: rows that the feature buffer holds.
         empty: allocates the memory of records.
+        graph: loads the adjacency into memory, and frees it again.
+
+    Attributes:
+        apart: see `PlannedSuperbatches`.
+        recorded: see `SuperbatchSource`.
     """
 
-    def __init__(self, request: PlanRequest, slots: int, empty: Allocate) -> None:
+    def __init__(
+        self, request: PlanRequest, slots: int, empty: Allocate,
+        graph: tuple[Callable[[], None], Callable[[], None]],
+    ) -> None:  # fmt: skip
         assert request.superbatches is not None
         self._planned, self._size = request.superbatches, request.planned
         self._slots, self._empty = slots, empty
@@ -129,6 +142,13 @@ class LoaderSuperbatches:
         self._names = [table.name for table in request.tables if not table.of_edges]
         self._most = self._planned.most(self._size)
         self._uses: dict[str, Codes] = {}
+        self.apart = self._planned.apart
+        self.load_graph, self.free_graph = graph
+        self.recorded: Superbatch | None = None
+
+    def keep(self, superbatch: Superbatch) -> None:
+        """See `SuperbatchSource.keep`."""
+        self.recorded = superbatch
 
     def size(self, number: int, misses: float | None) -> int:
         """See `SuperbatchSource.size`."""

@@ -14,19 +14,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gnndrive.common.errors import ConfigError
-from gnndrive.common.records import Codes, Int64Array, Sample, Seeds, Subgraph
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Gathered, Sampled
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.pipeline.output_queue import OutputQueue, References
+from gnndrive.pipeline.superbatch import SuperbatchSource
 from gnndrive.pipeline.windows import WindowBuffer, WindowKeeper, WindowSource
 from gnndrive.pipeline.workers import Workers
 from gnndrive.sampling.samplers.base import Sampler
 from gnndrive.sampling.schedules.base import Window
 from gnndrive.sampling.topologies.base import Topology
-from gnndrive.sampling.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +78,6 @@ class BatchAssembly(Protocol):
         ...
 
 
-class SuperbatchSource(Protocol):
-    """How superbatches are made; `loader/superbatches.py` has it."""
-
-    def size(self, number: int, misses: float | None) -> int:
-        """How many batches superbatch `number` of this epoch has; a batch misses about `misses`
-        rows in the feature buffer, or it is not known yet."""
-        ...
-
-    def open_trace(self) -> Trace:
-        """A new trace; blocks.
-
-        Raises:
-            StoreError: no file can be made.
-        """
-        ...
-
-    def next_uses(self) -> Mapping[str, Codes]:
-        """Table name → the code of the next use of each row, uint16 [rows]. All names have the same
-        array, because the rows of each are nodes; it is made at the first call."""
-        ...
-
-    def no_room(self) -> ConfigError:
-        """The error for a disk that has room for no record."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class EpochInputs:
     """What one epoch loads.
@@ -119,6 +92,8 @@ class EpochInputs:
         first: the index of the first batch, when an epoch is resumed.
         windows: what the windows need in memory; None: nothing.
         superbatches: makes superbatches, if batches are sampled ahead; None: they are not.
+        phase: "inspect": only sample a superbatch, and have `superbatches` keep it; "replay": only
+            load the batches of the one that is kept; None: both, side by side.
     """
 
     number: int
@@ -129,6 +104,7 @@ class EpochInputs:
     first: int = 0
     windows: WindowSource | None = None
     superbatches: SuperbatchSource | None = None
+    phase: str | None = None
 
     def stop(self) -> None:
         """Make workers that sample, or load windows, end soon; any thread may call this."""

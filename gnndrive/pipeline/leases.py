@@ -13,6 +13,8 @@ import torch
 
 from gnndrive.common.records import Codes, Int64Array, NextUses
 
+NOT_THERE = "no batch is extracted while a superbatch is sampled"
+
 
 class BatchLease(Protocol):
     """Holds the slots of one batch's rows until `release`; see `buffer.lease.Lease`."""
@@ -109,3 +111,43 @@ class ForeseeingBuffer(Protocol):
     def stats(self) -> Mapping[str, int]:
         """Counters of rows; "loads": rows that were missing."""
         ...
+
+
+class NoBuffer:
+    """Stands for the feature buffer while a superbatch is sampled apart: no batch is extracted."""
+
+    missing_share = 1.0
+    loading = False
+
+    def row_bytes(self, table: str) -> int:
+        """See `BatchBuffer.row_bytes`."""
+        raise AssertionError(NOT_THERE)
+
+    def announce(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.announce`."""
+        raise AssertionError(NOT_THERE)
+
+    def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
+        """See `BatchBuffer.withdraw`."""
+        raise AssertionError(NOT_THERE)
+
+    def fits_together(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> bool:
+        """See `BatchBuffer.fits_together`."""
+        raise AssertionError(NOT_THERE)
+
+    def join(self, batches: Sequence[tuple[int, Mapping[str, Int64Array]]]) -> Sequence[Any]:
+        """See `BatchBuffer.join`."""
+        raise AssertionError(NOT_THERE)
+
+    async def granted(self, ticket: Any) -> BatchLease:
+        """See `BatchBuffer.granted`."""
+        raise AssertionError(NOT_THERE)
+
+    def leave(self, ticket: Any) -> None:
+        """See `BatchBuffer.leave`."""
+
+    def fail(self, error: BaseException) -> None:
+        """See `BatchBuffer.fail`."""
+
+    async def drain(self) -> None:
+        """See `BatchBuffer.drain`."""

@@ -18,7 +18,7 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.release import release_stage
 from gnndrive.pipeline.sample import sample_stage
-from gnndrive.pipeline.superbatches import Superbatches, inspect_stage, replay_stage
+from gnndrive.pipeline.superbatches import Superbatches, superbatch_stages
 from gnndrive.pipeline.train import EpochFailed, train_stage
 
 
@@ -44,13 +44,13 @@ async def run_epoch(epoch: Epoch) -> None:
     try:
         stages = [epoch.workers.run(epoch.inputs.assembly.prepare)]
         if superbatches is not None:
-            stages += [inspect_stage(epoch, superbatches), replay_stage(epoch, superbatches)]
+            stages += superbatch_stages(epoch, superbatches)
         else:
             for _ in range(epoch.stages.samplers // epoch.together):
                 stages.append(sample_stage(epoch, epoch.together))
-        for _ in range(epoch.stages.extractors):
-            stages.append(extract_stage(epoch))
-        stages += [train_stage(epoch), release_stage(epoch)]
+        if epoch.inputs.phase != "inspect":
+            stages += [extract_stage(epoch) for _ in range(epoch.stages.extractors)]
+            stages += [train_stage(epoch), release_stage(epoch)]
         if epoch.keeper is not None:
             stages.append(epoch.keeper.run())
         async with asyncio.TaskGroup() as group:

@@ -16,47 +16,21 @@ When not to use it: for samples in PyG's own form, and for windows that need som
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from gnndrive.common.ffi import lib
 from gnndrive.common.records import NextUses, Sample
 from gnndrive.pipeline.batch import Failed, Sampled
-from gnndrive.pipeline.epoch import Epoch, SuperbatchSource
+from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.leases import ForeseeingBuffer
 from gnndrive.pipeline.sample import Sampling, draw_seeds, sample_seeds, sample_together
+from gnndrive.pipeline.superbatch import Superbatch, SuperbatchSource
 from gnndrive.sampling.trace import Trace
 
 ALIVE_MAX = 2  # superbatches: one is replayed, the next one is inspected
-
-
-@dataclass(eq=False)
-class Superbatch:
-    """A superbatch that is being sampled, or was.
-
-    Attributes:
-        trace: its samples.
-        first: the index of its first batch.
-        left: how many more batches are to be drawn for it.
-        end: behind its last batch.
-        written: how many samples are in the file.
-        error: of batch `end`, which ends the epoch; None: there is none.
-        last: whether there are no batches behind it.
-    """
-
-    trace: Trace | None
-    first: int
-    left: int
-    end: int
-    written: int = 0
-    error: Exception | None = None
-    last: bool = False
-
-    def fail(self, index: int, error: Exception) -> None:
-        """Batch `index` failed. The epoch ends with it, so batches behind it do not matter."""
-        self.left, self.last = 0, True
-        if self.error is None or index < self.end:
-            self.error, self.end = error, index
 
 
 @dataclass(eq=False)
@@ -89,6 +63,28 @@ class Superbatches:
         """Free all files, after the stages have ended."""
         for trace in self.traces:
             trace.close()
+
+
+def superbatch_stages(epoch: Epoch, shared: Superbatches) -> list[Coroutine[Any, Any, None]]:
+    """The stages that stand for the sample stage, by the epoch's phase."""
+    if epoch.inputs.phase == "inspect":
+        return [_inspect_one(epoch, shared)]
+    if epoch.inputs.phase == "replay":
+        return [_replay_one(epoch, shared)]
+    return [inspect_stage(epoch, shared), replay_stage(epoch, shared)]
+
+
+async def _inspect_one(epoch: Epoch, shared: Superbatches) -> None:
+    """Sample a superbatch with the adjacency in memory, and free that again."""
+    shared.known.set()
+    try:
+        await epoch.workers.run(shared.source.load_graph)
+        superbatch = await _inspect(epoch, shared, 0)
+    finally:
+        shared.source.free_graph()
+    if superbatch.trace is not None:
+        shared.traces.discard(superbatch.trace)
+    shared.source.keep(superbatch)
 
 
 async def inspect_stage(epoch: Epoch, shared: Superbatches) -> None:
@@ -182,32 +178,56 @@ async def _find_next_uses(epoch: Epoch, shared: Superbatches, superbatch: Superb
 def _misses(epoch: Epoch) -> float | None:
     """Rows that a batch loaded so far; None: none was delivered yet."""
     batches, buffer = epoch.counters.batches, epoch.buffer
-    assert isinstance(buffer, ForeseeingBuffer), "the host service foresees nothing"
-    return buffer.stats()["loads"] / batches if batches else None
+    if not batches or not isinstance(buffer, ForeseeingBuffer):
+        return None
+    return buffer.stats()["loads"] / batches
 
 
 async def replay_stage(epoch: Epoch, shared: Superbatches) -> None:
     """Put the recorded samples into the extracting queue, in order."""
-    buffer = epoch.buffer
-    assert isinstance(buffer, ForeseeingBuffer), "the host service foresees nothing"
-    buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
+    _forget_next_uses(epoch)
     while True:
         superbatch = await shared.ready.get()
-        first, end, trace = superbatch.first, superbatch.end, superbatch.trace
-        if end > first:
-            assert trace is not None
-            buffer.foresee_at_turn(first, end, shared.source.next_uses(), shared.known.set)
-            for index in range(first, end):
-                await epoch.extracting.reserve()
-                await _replay(epoch, buffer, shared.source, trace, index)
-        if superbatch.error is not None:
-            await epoch.extracting.reserve()
-            epoch.extracting.put(end, Failed(end, superbatch.error))
-            end += 1
+        end = await _replay_superbatch(epoch, shared, superbatch)
         if superbatch.last:
             epoch.extracting.end(end)
             return
         shared.close_trace(superbatch)
+
+
+async def _replay_one(epoch: Epoch, shared: Superbatches) -> None:
+    """Replay the superbatch that was sampled apart."""
+    _forget_next_uses(epoch)
+    superbatch = shared.source.recorded
+    assert superbatch is not None
+    if superbatch.trace is not None:
+        shared.traces.add(superbatch.trace)
+    epoch.extracting.end(await _replay_superbatch(epoch, shared, superbatch))
+
+
+def _forget_next_uses(epoch: Epoch) -> None:
+    """Rows in the buffer are keyed by the batches of another epoch."""
+    assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
+    epoch.buffer.foresee(epoch.inputs.first, epoch.inputs.first, None)
+
+
+async def _replay_superbatch(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> int:
+    """Put a superbatch's samples, and its error, into the extracting queue; returns the index
+    behind them."""
+    buffer, source = epoch.buffer, shared.source
+    assert isinstance(buffer, ForeseeingBuffer)
+    first, end, trace = superbatch.first, superbatch.end, superbatch.trace
+    if end > first:
+        assert trace is not None
+        buffer.foresee_at_turn(first, end, source.next_uses(), shared.known.set)
+        for index in range(first, end):
+            await epoch.extracting.reserve()
+            await _replay(epoch, buffer, source, trace, index)
+    if superbatch.error is None:
+        return end
+    await epoch.extracting.reserve()
+    epoch.extracting.put(end, Failed(end, superbatch.error))
+    return end + 1
 
 
 async def _replay(

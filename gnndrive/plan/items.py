@@ -44,6 +44,18 @@ SHARE = (  # the items that are in the host service if it has the feature buffer
     "look-ahead",
     "row classes",
 )
+SAMPLING = ("topology", "sampler scratch")  # the items that only sampling needs
+WHILE_SAMPLING = (  # the items that are in memory while a superbatch is sampled apart
+    *SAMPLING,
+    "index pointers",
+    "mapped files",
+    "input nodes",
+    "labels",
+    "next uses",
+    "records",
+    "live batches",
+    "pinned copies",
+)
 RANKED = "a byte a row: which leave first of those that no queued sample needs"
 LIVE = "one in use, one ready"
 LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
@@ -85,8 +97,19 @@ def slot_bytes(requirements: Requirements) -> list[int]:
 
 
 def rest_bytes(requirements: Requirements) -> int:
-    """Bytes on this host of everything except feature buffers, slot tables and the topology."""
-    return sum(item.host_bytes for item in other_items(requirements, None))
+    """Bytes on this host of everything except feature buffers, slot tables and the topology; if a
+    superbatch is sampled apart, of everything then but the topology."""
+    items = other_items(requirements, None)
+    wanted = WHILE_SAMPLING if requirements.apart else [item.what for item in items]
+    return sum(item.host_bytes for item in items if item.what in wanted)
+
+
+def extraction_items(
+    requirements: Requirements, topology: TopologyChoice | None
+) -> tuple[PlanItem, ...]:
+    """The items of `other_items` that are in memory beside the feature buffer."""
+    items = other_items(requirements, topology)
+    return tuple(item for item in items if not (requirements.apart and item.what in SAMPLING))
 
 
 def other_items(

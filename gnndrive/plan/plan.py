@@ -11,19 +11,20 @@ and the feature buffer gets what remains.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import TopologyChoice
+from gnndrive.plan.apart import apart_text
 from gnndrive.plan.items import (
     LIVE,
     PER_EPOCH,
     SHARE,
     PlanItem,
+    extraction_items,
     item_if_any,
-    other_items,
     slot_bytes,
 )
 from gnndrive.plan.requirements import Requirements, Served, TableRequirements
@@ -248,7 +249,7 @@ def make_plan(
         ConfigError: the budget is too small for the other items, or the buffer for a single row;
             the message names a size that works.
     """
-    others = other_items(requirements, topology)
+    others = extraction_items(requirements, topology)
     live = PlanItem("live batches", 2 * requirements.batch_bytes, LIVE)
     scratch = item_if_any("scratch", requirements.device_scratch_bytes, "to put rows in order")
     slots, why = _choose_slots(requirements, memory, buffer, others, live.nbytes)
@@ -277,6 +278,8 @@ def make_plan(
         ranks=requirements.ranks, shared=requirements.shared,
         served=requirements.served is not None,
     )  # fmt: skip
+    apart = apart_text(requirements, topology, memory)
+    plan = replace(plan, levels=apart)
     device_memory = requirements.device_memory
     if device_memory is not None and plan.device_bytes > device_memory:
         raise ConfigError(

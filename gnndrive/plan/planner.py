@@ -79,7 +79,7 @@ class Planner:
     def _make(self, **more: int) -> Plan:
         requirements = replace(self.requirements, **more)  # type: ignore[arg-type]
         plan = make_plan(requirements, self.memory, self.buffer, self.topology)
-        return replace(plan, levels=self.said, disk_bytes=self.disk_bytes)
+        return replace(plan, levels=(*plan.levels, *self.said), disk_bytes=self.disk_bytes)
 
     def _small_files(self) -> dict[str, int]:
         """Attributes that are mapped and counted because their files are small beside `memory=`.

@@ -220,6 +220,7 @@ def _with_superbatches(
     return replace(
         requirements, foreseen_rows=of_nodes * policy.looks_ahead,
         record_bytes=ahead.record_bytes(size), kept_seed_bytes=ahead.kept_bytes(size),
+        apart=ahead.apart,
     )  # fmt: skip
 
 

@@ -117,6 +117,8 @@ class Requirements:
         record_bytes: bytes of the largest sample on its way to or from the disk, if samples wait
             there; else 0.
         kept_seed_bytes: bytes of the seeds of batches that are sampled ahead.
+        apart: whether a superbatch is sampled before the feature buffer is made, and the adjacency
+            is freed meanwhile.
         mapped_bytes: bytes of memory-mapped files that are counted as staying in memory.
         fetch_bytes: bytes that reading attributes takes, if their files are not mapped.
         ranks: ranks on this host; everything above is one rank's.
@@ -158,6 +160,7 @@ class Requirements:
     foreseen_rows: int = 0
     record_bytes: int = 0
     kept_seed_bytes: int = 0
+    apart: bool = False
     mapped_bytes: int = 0
     fetch_bytes: int = 0
     ranks: int = 1

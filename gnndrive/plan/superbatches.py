@@ -36,6 +36,7 @@ class PlannedSuperbatches:
         seeds: the most seeds of a batch.
         position_bytes: bytes of an edge's position in the graph.
         free_bytes: what was free on the folder's disk.
+        apart: whether a superbatch is sampled before the feature buffer is made.
     """
 
     folder: Path
@@ -44,6 +45,12 @@ class PlannedSuperbatches:
     seeds: int
     position_bytes: int
     free_bytes: int
+    apart: bool = False
+
+    @property
+    def alive(self) -> int:
+        """How many superbatches are on disk at a time."""
+        return 1 if self.apart else ALIVE_MAX
 
     def record_bytes(self, size: Bounds) -> int:
         """The most bytes of a batch's record, for batches of at most `size`."""
@@ -55,12 +62,12 @@ class PlannedSuperbatches:
         """The most batches of a superbatch."""
         if self.asked is not None:
             return max(min(self.asked, self.batches), 1)
-        held = self.free_bytes // (ALIVE_MAX * self.record_bytes(size))
+        held = self.free_bytes // (self.alive * self.record_bytes(size))
         return max(min(AUTO_MAX, self.batches, held), 1)
 
     def disk_bytes(self, size: Bounds) -> int:
         """The most bytes of disk that superbatches take at once."""
-        return min(ALIVE_MAX * self.most(size), self.batches) * self.record_bytes(size)
+        return min(self.alive * self.most(size), self.batches) * self.record_bytes(size)
 
     def size(self, number: int, slots: int, misses: float | None, most: int) -> int:
         """How many batches a superbatch has.
@@ -71,6 +78,8 @@ class PlannedSuperbatches:
             misses: rows that a batch loads; None: it is not known yet.
             most: see `most`.
         """
+        if self.apart:  # the feature buffer begins empty after each: the fewer the better
+            return most
         if number < len(RAMP):
             most = min(most, RAMP[number])
         if self.asked is not None or misses is None:
@@ -79,13 +88,13 @@ class PlannedSuperbatches:
 
     def kept_bytes(self, size: Bounds) -> int:
         """Bytes of the seeds that are kept of batches sampled ahead."""
-        return min(ALIVE_MAX * self.most(size), self.batches) * self.seeds * KEPT_SEED_BYTES
+        return min(self.alive * self.most(size), self.batches) * self.seeds * KEPT_SEED_BYTES
 
     def said(self, size: Bounds) -> tuple[str, ...]:
         """What `plan()` prints of them."""
         most, disk = self.most(size), format_size(self.disk_bytes(size))
         which = "superbatch=" if self.asked is not None else 'superbatch="auto"'
         return (
-            f"disk: up to {disk} in {self.folder} while an epoch runs, for {ALIVE_MAX} "
-            f"superbatches of up to {most:,} sampled batches ({which})",
+            f"disk: up to {disk} in {self.folder} while an epoch runs, for {self.alive} "
+            f"superbatch{'es' * (self.alive > 1)} of up to {most:,} sampled batches ({which})",
         )

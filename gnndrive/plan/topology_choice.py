@@ -93,6 +93,9 @@ def make_question(
         None if neighbour_cache is None else size_or_none(neighbour_cache, "neighbour_cache"),
         MAPPING_BYTES * requirements.table_rows,
         asked,
+        "because the feature buffer is not there while batches are sampled"
+        if requirements.apart
+        else None,
     )
 
 
@@ -179,6 +182,8 @@ def _room(
     batches and everything else; see `TopologyQuestion.room`."""
     if memory is None:
         return default_bytes(requirements.ranks, requirements.served)
+    if requirements.apart:  # the feature buffer is not there while batches are sampled
+        return memory - rest_bytes(requirements)
     slots = [min(int(batches * table.batch_rows_max), table.rows) for table in requirements.tables]
     if buffer is not None:
         row_bytes = [table.row_bytes for table in requirements.tables]

@@ -12,7 +12,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -95,26 +95,45 @@ class Adjacency:
         self._layouts: list[Layout] = []
         self._loop_thread: LoopThread | None = None
         self._engine: Engine | None = None
-        self._name, self._last_counters = choice.name, Counter[str]()
+        self._name, self._past_counters = choice.name, Counter[str]()
         self._gap_bytes_max = gap_bytes_max
         sizes = [graph_size(each) for each in edges]
         self.topologies: list[Topology] = []
         lock = CancellableLock()
+        self._kind: Any = find("topologies", choice.kind) if edges else None
+        self._contexts: list[TopologyContext] = []
         try:
-            kind: Any = find("topologies", choice.kind) if edges else None
             caches = divide_cache(choice.cache_bytes, sizes)
             for each, size, cache in zip(edges, sizes, caches, strict=True):
                 file = each.indices_file
                 context = TopologyContext(
                     each.index_pointers, partial(getattr, each, "indices"), file,
-                    partial(self.layout, file), self.read, cache, size.sources, lock,
+                    lru_cache(partial(self.layout, file)), self.read, cache, size.sources, lock,
                     allocate, in_memory.get(each.type),
                 )  # fmt: skip
-                self.topologies.append(kind.make(context))
+                self._contexts.append(context)
+            self.load()
         except BaseException:
             for opened in self._layouts:
                 opened.close()
             raise
+
+    def load(self) -> None:
+        """Open the topologies, if `free` has dropped them; blocks.
+
+        Raises:
+            StoreError, ReadError: the graph cannot be read.
+        """
+        opened: list[Topology] = []
+        for context in self._contexts[len(self.topologies) :]:
+            opened.append(self._kind.make(context))
+        self.topologies += opened
+
+    def free(self) -> None:
+        """Drop the topologies, also from every reference to `topologies`. Only while no sampler
+        uses one; before the next sample, `load` opens them again."""
+        self._past_counters.update(self._sum_counters())
+        self.topologies.clear()
 
     def layout(self, file: TableFile) -> Layout:
         """Open a layout that plans reads of `file` for `read`; call before `start`.
@@ -162,11 +181,13 @@ class Adjacency:
     def stats(self) -> dict[str, float | str]:
         """Return the topology's name and its counters since the start, still after `close`."""
         engine = Counter(self._engine_stats())
+        counters = Counter(self._past_counters)
+        counters.update(self._sum_counters())
         return {
             "topology": self._name,
             "topology_requests": engine["requests"],
             "topology_bytes_read": engine["bytes"],
-            **(self._sum_counters() if self.topologies else self._last_counters),
+            **counters,
         }
 
     def _engine_stats(self) -> dict[str, int]:
@@ -200,8 +221,7 @@ class Adjacency:
         finally:
             if loop_thread is not None:
                 loop_thread.close()
-            if self.topologies:
-                self._last_counters = self._sum_counters()
-                self.topologies = []
+            self.free()
+            self._contexts = []
             for layout in self._layouts:
                 layout.close()

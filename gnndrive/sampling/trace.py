@@ -20,6 +20,7 @@ import errno
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +110,10 @@ class Trace:
     def __init__(self, folder: Path, rows: int, empty: Allocate = np.empty) -> None:
         self._folder, self._rows, self._empty = folder, rows, empty
         self._records: dict[int, _Record] = {}
-        self._lock, self.nbytes, self._fd = threading.Lock(), 0, -1
+        self._lock, self.nbytes = threading.Lock(), 0
         try:
             self._fd, self._direct = self._open(folder)
+            self._close = weakref.finalize(self, os.close, self._fd)
         except OSError as error:
             raise StoreError(
                 f"no file for sampled batches can be made in {folder} ({error.strerror}): give "
@@ -245,10 +247,8 @@ class Trace:
 
     def close(self) -> None:
         """Free the file and everything in it; idempotent."""
-        fd, self._fd = self._fd, -1
         self._records.clear()
-        if fd >= 0:
-            os.close(fd)
+        self._close()
 
     def _put(self, memory: Bytes, offset: int) -> None:
         done = 0

@@ -15,6 +15,7 @@ import numpy as np
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Codes, Sample, Seeds
+from gnndrive.pipeline.superbatch import Superbatch
 from gnndrive.sampling.trace import Trace, TraceFull
 
 if TYPE_CHECKING:
@@ -31,10 +32,12 @@ class SimulatedSuperbatches:
 
     Attributes:
         records: how many records are on the simulated disk.
+        recorded: see `SuperbatchSource`.
     """
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario, self.records = scenario, 0
+        self.recorded: Superbatch | None = None
         self._last = np.empty(scenario.file.row_count, np.uint16)
 
     def size(self, number: int, misses: float | None) -> int:
@@ -48,6 +51,16 @@ class SimulatedSuperbatches:
     def next_uses(self) -> Mapping[str, Codes]:
         """See `SuperbatchSource.next_uses`."""
         return {"x": self._last}
+
+    def keep(self, superbatch: Superbatch) -> None:
+        """See `SuperbatchSource.keep`."""
+        self.recorded = superbatch
+
+    def load_graph(self) -> None:
+        """Does nothing, because there is no graph."""
+
+    def free_graph(self) -> None:
+        """Does nothing, because there is no graph."""
 
     def no_room(self) -> ConfigError:
         """See `SuperbatchSource.no_room`."""

@@ -275,7 +275,7 @@ def test_a_timeout_that_is_long_enough(make: Make) -> None:
     ],
 )
 def test_an_argument_that_cannot_work_is_named(make: Make, name: str, value: Any) -> None:
-    named = {"strategy": "there are: diskgnn, gnndrive"}.get(name, name)
+    named = {"strategy": "there are: .*gnndrive"}.get(name, name)
     with pytest.raises(ConfigError, match=named):
         make(**{name: value})
 

@@ -1,4 +1,4 @@
-"""Superbatches on a simulated disk: the same batches, few loads, errors at their turn, full disks."""
+"""Superbatches on a simulated disk: same batches, few loads, errors at their turn, full disks."""
 
 from __future__ import annotations
 
