@@ -28,18 +28,23 @@ struct gd_neighbours {
     int64_t filling, node; /* the member that is filled next: its number and its node */
 };
 
-void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
-                          uint32_t *out_degree) {
+int64_t gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
+                             uint32_t *out_degree) {
     const int32_t *narrow = indices;
     const int64_t *wide = indices;
+    int64_t ignored = 0;
     for (int64_t i = 0; i < n; i++) {
         if (i + COUNT_AHEAD < n) {
             const int64_t soon = index_bytes == 4 ? narrow[i + COUNT_AHEAD] : wide[i + COUNT_AHEAD];
             if ((uint64_t)soon < (uint64_t)nodes) __builtin_prefetch(&out_degree[soon], 1);
         }
         const int64_t node = index_bytes == 4 ? narrow[i] : wide[i];
-        if ((uint64_t)node < (uint64_t)nodes && out_degree[node] < UINT32_MAX) out_degree[node]++;
+        if ((uint64_t)node >= (uint64_t)nodes)
+            ignored++;
+        else if (out_degree[node] < UINT32_MAX)
+            out_degree[node]++;
     }
+    return ignored;
 }
 
 /* ---- which lists are cached ---- */

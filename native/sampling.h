@@ -154,9 +154,10 @@ int gd_filter_lists(gd_filter *f, const gd_codes *map, const void *codes, int32_
 
 /* ---- neighbours.c: the neighbour cache (Ginex): in-neighbour lists that stay in memory ---- */
 typedef struct gd_neighbours gd_neighbours;
-/* out_degree[v] += how often v occurs in indices[n]; an index that is not a node is ignored. */
-void gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
-                          uint32_t *out_degree);
+/* out_degree[v] += how often v occurs in indices[n]; an index that is not a node is ignored.
+ * Returns how many are ignored. */
+int64_t gd_count_out_degrees(const void *indices, int32_t index_bytes, int64_t n, int64_t nodes,
+                             uint32_t *out_degree);
 /* Choose the nodes with the highest out-degree / in-degree whose lists and addresses fit into
  * bytes_max; gd_neighbours_fill fills their lists. NULL: *error is -ENOMEM, or -ENOSPC: not even
  * the address table fits. The index pointers of csc must outlive the cache and not change. */
@@ -188,6 +189,23 @@ int64_t gd_neighbours_missing(const gd_wanted *wanted, int64_t from, int64_t mos
 /* Nodes whose lists are cached; *bytes (or NULL): all memory of the cache. */
 int64_t gd_neighbours_nodes(const gd_neighbours *cache, int64_t *bytes);
 int64_t gd_neighbours_indices(const gd_neighbours *cache); /* indices in these lists */
+
+/* ---- walks.c: a step of random walks along in-neighbours ---- */
+/* The walks of one edge type. `csc` has the index pointers of its targets; its indices are not
+ * used. */
+typedef struct gd_walks {
+    const gd_csc *csc;
+    const float *now; /* [csc->nodes]: how many walks are at each target */
+    float *next;      /* [sources]: how many are at each source after the step */
+    int64_t sources;
+    float share;      /* of the walks that take this edge type */
+    int64_t position; /* of the next index, 0 at first */
+    int64_t target;   /* whose list has the position, or ends before it; 0 at first */
+} gd_walks;
+/* The walks at targets go on along the next `count` indices, of csc->index_bytes each: those at a
+ * target in equal parts to its in-neighbours. -ERANGE: an index is no source, or there are more
+ * indices than lists; nothing has changed. */
+int gd_walks_step(gd_walks *w, const void *indices, int64_t count);
 
 /* ---- shuffle.c ---- */
 /* The numbers 0 ... count - 1 in an order that depends on `key` alone, computed on demand: writes

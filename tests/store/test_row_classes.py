@@ -1,0 +1,338 @@
+"""Classes of rows: scores against brute force, and what is kept in the store's folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import HeteroData
+
+import gnndrive
+from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.records import ends_of
+from gnndrive.store import node_scores, row_classes
+from gnndrive.store.format import DATA_OFFSET
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+from gnndrive.store.row_classes import classes_of
+from tests.store.kills import killed_at
+
+SCORES = ("degree", "pagerank")
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """A function after which nothing is kept in this process; called before each test."""
+
+    def forget() -> None:
+        row_classes._in_use.clear()
+        row_classes._unsaved.clear()
+
+    forget()
+    return forget
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The scores that were computed, in order."""
+    found: list[str] = []
+    for name, compute in node_scores.SCORES.items():
+
+        def counted(store: Store, name: str = name, compute: Any = compute) -> Any:
+            found.append(name)
+            return compute(store)
+
+        monkeypatch.setitem(node_scores.SCORES, name, counted)
+    return found
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Store:
+    """Three types of nodes, of which one has no out-edges; one edge type has no edges."""
+    draw = torch.Generator().manual_seed(3)
+    data = HeteroData()
+    counts = {"paper": 50, "author": 30, "venue": 4}
+    for name, count in counts.items():
+        data[name].x = torch.randn(count, 4, generator=draw)
+    ends = [("author", "writes", "paper", 200), ("paper", "cites", "paper", 300)]
+    ends += [("paper", "in", "venue", 50), ("author", "reads", "paper", 0)]
+    for source, relation, target, edges in ends:
+        low = torch.randint(counts[source], (edges,), generator=draw) // 2  # the others have none
+        data[source, relation, target].edge_index = torch.stack(
+            [low, torch.randint(counts[target], (edges,), generator=draw)]
+        )
+    return gnndrive.from_data(data, tmp_path / "mixed.gnn")
+
+
+def brute_degrees(store: Store) -> dict[Any, np.ndarray]:
+    degrees = {each.type: np.zeros(each.num_nodes) for each in store.all_nodes()}
+    for edges in store.all_edges():
+        np.add.at(degrees[edges.source.type], np.asarray(edges.indices), 1)
+    return degrees
+
+
+def brute_pagerank(store: Store) -> dict[Any, np.ndarray]:
+    """Like `reverse_pagerank`, with a matrix for each edge type, and in float64."""
+    types = store.info.types.edges
+    now = {each.type: np.ones(each.num_nodes) for each in store.all_nodes()}
+    for step in range(3):
+        after = {type: np.full(len(each), 0.15 if step < 2 else 0.0) for type, each in now.items()}
+        for edges in store.all_edges():
+            source, target = ends_of(edges.type)
+            matrix = np.zeros((len(now[source]), len(now[target])))
+            for v, (begin, end) in enumerate(pairwise(edges.indptr.tolist())):
+                for u in edges.indices[begin:end].tolist():
+                    matrix[u, v] += 1 / (end - begin)
+            leading = sum(ends_of(type)[1] == target for type in types)
+            after[source] += 0.85 / leading * matrix @ now[target]
+        now = after
+    return now
+
+
+@pytest.mark.parametrize("kind", ["store", "mixed"])
+@pytest.mark.parametrize("part_bytes", [1, 1 << 20])
+def test_scores_are_those_of_brute_force(
+    request: pytest.FixtureRequest, kind: str, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_scores, "_PART_BYTES", part_bytes)  # one index a call, and all of them
+    store: Store = request.getfixturevalue(kind)
+    degrees, expected = node_scores.out_degrees(store), brute_degrees(store)
+    assert degrees.keys() == expected.keys()
+    for type, each in degrees.items():
+        np.testing.assert_array_equal(each, expected[type])
+    ranks, expected = node_scores.reverse_pagerank(store), brute_pagerank(store)
+    for type, each in ranks.items():
+        np.testing.assert_allclose(each, expected[type], rtol=1e-5)
+        np.testing.assert_array_equal(each == 0, degrees[type] == 0)
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", ["store", "mixed"])
+def test_classes_follow_the_scores(request: pytest.FixtureRequest, kind: str, score: str) -> None:
+    store: Store = request.getfixturevalue(kind)
+    scores = node_scores.SCORES[score](store)
+    for type, each in scores.items():
+        classes = row_classes.row_classes(store, type, score)
+        assert (classes.dtype, classes.shape) == (np.uint8, each.shape)
+        assert not classes.flags.writeable
+        order = np.argsort(each, kind="stable")
+        assert (np.diff(classes[order].astype(int)) >= 0).all()
+        np.testing.assert_array_equal(classes == 0, each == 0)
+
+
+def test_each_class_has_the_same_part_of_all_uses() -> None:
+    scores = (1e6 / np.arange(1, 200_001) ** 0.8).astype(np.uint32)
+    classes = classes_of(np.random.default_rng(0).permutation(scores))
+    assert (classes.min(), classes.max()) == (1, 251)  # the hottest node has 1/50 of all uses
+    parts = np.bincount(classes_of(scores), weights=scores, minlength=256) / scores.sum()
+    assert parts.max() < 0.02
+    np.testing.assert_allclose(parts[1:201].reshape(-1, 20).sum(axis=1), 20 / 255, rtol=0.1)
+
+
+def test_scores_may_be_alike_zero_huge_or_none() -> None:
+    assert classes_of(np.empty(0, np.uint32)).tolist() == []
+    assert classes_of(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
+    assert classes_of(np.full(3, 7, np.uint32)).tolist() == [1, 1, 1]
+    assert classes_of(np.array([0, 2**32 - 1, 1], np.uint32)).tolist() == [0, 1, 1]
+    assert classes_of(np.array([0, 1e-30, 1, 3], np.float32)).tolist() == [0, 1, 1, 64]
+
+
+# ---- what is kept
+
+
+def test_the_graph_is_read_once(
+    store: Store, passes: list[str], forgotten: Callable[[], None]
+) -> None:
+    identity = store.identity
+    for score in SCORES:
+        first = row_classes.row_classes(store, None, score)
+        assert row_classes.row_classes(open_store(store.path), None, score) is first
+        forgotten()
+        again = row_classes.row_classes(store, None, score)
+        assert again is not first
+        np.testing.assert_array_equal(again, first)
+        np.testing.assert_array_equal(np.load(store.path / "classes" / f"{score}.npy"), first)
+    assert passes == [*SCORES]
+    assert sorted(path.name for path in (store.path / "classes").iterdir()) == [
+        "degree.npy", "pagerank.npy",
+    ]  # fmt: skip
+    opened = open_store(store.path)
+    opened.verify()
+    assert opened.identity == identity
+
+
+def test_all_types_are_kept_at_once(
+    mixed: Store, passes: list[str], forgotten: Callable[[], None]
+) -> None:
+    for type in ("paper", "author", "venue"):
+        row_classes.row_classes(mixed, type, "pagerank")
+        forgotten()
+    assert passes == ["pagerank"]
+    assert (mixed.path / "classes" / "paper" / "pagerank.npy").is_file()
+    mixed.verify()
+
+
+def damages(file: Path, other: Path) -> dict[str, Callable[[], object]]:
+    """Ways to damage a file of classes."""
+    good = file.read_bytes()
+    changed = bytearray(good)
+    changed[DATA_OFFSET + 3] ^= 1
+
+    def link() -> None:
+        file.unlink()
+        file.symlink_to(other)
+
+    def folder() -> None:
+        file.unlink()
+        file.mkdir()
+
+    return {
+        "empty": lambda: file.write_bytes(b""),
+        "short": lambda: file.write_bytes(good[:-1]),
+        "long": lambda: file.write_bytes(good + b"\0"),
+        "changed": lambda: file.write_bytes(changed),
+        "header": lambda: file.write_bytes(b"\x93numpy" + good[6:]),
+        "link": link,
+        "folder": folder,
+    }
+
+
+@pytest.mark.parametrize(
+    "damage", ["empty", "short", "long", "changed", "header", "link", "folder"]
+)
+def test_a_damaged_file_is_made_again(
+    store: Store, passes: list[str], forgotten: Callable[[], None], damage: str, tmp_path: Path
+) -> None:
+    expected = row_classes.row_classes(store, None, "degree").copy()
+    file, other = store.path / "classes" / "degree.npy", tmp_path / "other"
+    other.write_bytes(file.read_bytes())
+    damages(file, other)[damage]()
+    forgotten()
+    np.testing.assert_array_equal(row_classes.row_classes(store, None, "degree"), expected)
+    assert passes == ["degree"] * 2
+    if damage != "folder":  # which stays; the classes are kept in the process
+        assert not file.is_symlink()
+        assert len(file.read_bytes()) == DATA_OFFSET + len(expected) + 32
+    assert row_classes.row_classes(store, None, "degree") is not None
+    assert len(passes) == 2
+
+
+def test_a_file_of_another_store_is_made_again(
+    store: Store, make: Callable[[Path], Store], passes: list[str], tmp_path: Path,
+    forgotten: Callable[[], None], edit_json: Callable[..., None],
+) -> None:  # fmt: skip
+    row_classes.row_classes(store, None, "degree")
+    forgotten()
+    edit_json(lambda document: document.update(made_by="another"))
+    row_classes.row_classes(open_store(store.path), None, "degree")
+    assert passes == ["degree"] * 2
+
+
+def test_a_folder_that_cannot_be_written_to_is_left_alone(
+    store: Store, passes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    first = row_classes.row_classes(store, None, "degree").copy()
+    row_classes._in_use.clear()
+    np.testing.assert_array_equal(row_classes.row_classes(store, None, "degree"), first)
+    assert passes == ["degree"]
+    assert not (store.path / "classes").exists()
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_nothing_is_written_through_what_is_no_folder(
+    store: Store, passes: list[str], tmp_path: Path, link: bool
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if link:
+        (store.path / "classes").symlink_to(outside)
+    else:
+        (store.path / "classes").write_bytes(b"mine")
+    for _ in range(2):
+        row_classes.row_classes(store, None, "degree")
+        row_classes._in_use.clear()
+    assert passes == ["degree"]
+    assert not list(outside.iterdir())
+
+
+def test_a_kill_leaves_a_whole_file_or_none(store: Store, forgotten: Callable[[], None]) -> None:
+    file, at = store.path / "classes" / "degree.npy", 1
+    expected = classes_of(node_scores.out_degrees(store)[None])
+    while killed_at(lambda: row_classes.row_classes(store, None, "degree"), at):
+        if file.exists():
+            assert row_classes._load(store, None, "degree") is not None
+            file.unlink()
+        at += 1
+    assert at > 3
+    np.testing.assert_array_equal(row_classes.row_classes(store, None, "degree"), expected)
+
+
+def test_two_processes_read_the_graph_once(store: Store, tmp_path: Path) -> None:
+    read, write = os.pipe()
+    compute = node_scores.SCORES["degree"]
+
+    def told(given: Store) -> Any:
+        os.write(write, b"1")
+        return compute(given)
+
+    children = []
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            node_scores.SCORES["degree"] = told
+            row_classes.row_classes(store, None, "degree")
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    os.close(write)
+    assert os.read(read, 9) == b"1"
+    os.close(read)
+
+
+# ---- what is refused
+
+
+def test_an_unknown_score_is_refused(store: Store) -> None:
+    with pytest.raises(ConfigError, match="'age' of rows; there are: degree, pagerank"):
+        row_classes.row_classes(store, None, "age")
+
+
+@pytest.mark.parametrize("index", [-1, 40, 2**31 - 1])
+@pytest.mark.parametrize("score", SCORES)
+def test_an_index_out_of_range_is_a_store_error(store: Store, score: str, index: int) -> None:
+    with store.indices_path.open("r+b") as file:
+        file.seek(DATA_OFFSET + 4 * 77)
+        file.write(index.to_bytes(4, "little", signed=True))
+    with pytest.raises(StoreError, match=r"indices\.npy has an id of no node: run gnndrive verify"):
+        row_classes.row_classes(store, None, score)
+    assert not (store.path / "classes" / f"{score}.npy").exists()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_file_that_became_shorter_is_a_store_error(store: Store, score: str) -> None:
+    os.truncate(store.indices_path, DATA_OFFSET + 8)
+    with pytest.raises(StoreError, match="became shorter"):
+        row_classes.row_classes(store, None, score)
+
+
+def test_an_interrupt_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(given: Store) -> Any:
+        raise KeyboardInterrupt
+
+    compute = node_scores.SCORES["degree"]
+    monkeypatch.setitem(node_scores.SCORES, "degree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        row_classes.row_classes(store, None, "degree")
+    assert not list((store.path / "classes").iterdir())
+    monkeypatch.setitem(node_scores.SCORES, "degree", compute)
+    row_classes.row_classes(store, None, "degree")
