@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from gnndrive.common.errors import HostServiceError
 from gnndrive.common.plugins import find
@@ -13,6 +14,8 @@ from gnndrive.pyg.labels import kept_bytes
 from gnndrive.pyg.shared_store import PublishedStore, publish
 from gnndrive.sampling.graph import graph_sizes
 from gnndrive.store.reader import Store
+
+T = TypeVar("T")
 
 
 def graph_bytes(store: Store, topology: str) -> int:
@@ -39,7 +42,7 @@ class Graphs:
         self._store, self._budget = store, budget
         self._published: dict[str, PublishedStore] = {}  # by topology
         self._loop = asyncio.get_running_loop()
-        self._reading: asyncio.Future[PublishedStore] | None = None
+        self._reading: asyncio.Future[Any] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
 
     @property
@@ -64,7 +67,7 @@ class Graphs:
         remedy = LESS_GRAPH + (OR_DIRECT if shares else "")
         await self._budget.take(owner, name, graph_bytes(self._store, topology), remedy)
         try:
-            found = await self._read(TopologyChoice(topology, "", 0))
+            found = await self.read(publish, self._store, TopologyChoice(topology, "", 0))
         except BaseException:
             self._budget.give(owner)
             raise
@@ -72,10 +75,16 @@ class Graphs:
         published[topology] = found
         return found
 
-    async def _read(self, choice: TopologyChoice) -> PublishedStore:
-        """Read the graph in a thread, which nothing can interrupt."""
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call what reads the graph in a thread, which nothing can interrupt. Only one task calls
+        this at a time.
+
+        Raises:
+            HostServiceError: `end` was called.
+        """
         if not self._ended.done():
-            reading = self._reading = self._loop.run_in_executor(None, publish, self._store, choice)
+            reading = self._loop.run_in_executor(None, function, *arguments)
+            self._reading = reading
             both: list[asyncio.Future[Any]] = [reading, self._ended]
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
@@ -101,7 +110,9 @@ class Graphs:
             self._reading.add_done_callback(_close_late)
 
 
-def _close_late(reading: asyncio.Future[PublishedStore]) -> None:
+def _close_late(reading: asyncio.Future[Any]) -> None:
     """Free a graph whose reading ended after it was closed."""
-    if not reading.cancelled() and reading.exception() is None:
+    if reading.cancelled() or reading.exception() is not None:
+        return
+    if hasattr(reading.result(), "close"):  # classes of rows have nothing to free
         reading.result().close()

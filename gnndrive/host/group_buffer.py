@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.policies.base import PolicyContext
+from gnndrive.buffer.policies.base import Policy, PolicyContext
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import ArrayPool
@@ -32,6 +33,7 @@ from gnndrive.host.hello import Hello
 from gnndrive.host.messages import ProtocolError
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.reader import Store
+from gnndrive.store.row_classes import Classes, row_classes
 
 
 def check_share(store: Store, hello: Hello) -> None:
@@ -66,6 +68,27 @@ def check_share(store: Store, hello: Hello) -> None:
         raise ProtocolError(f"a buffer of {least:,} bytes has a share of {hello.share:,}")
 
 
+def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
+    """The classes of the rows that the policy ranks, by the tables' names. The first time for a
+    store this reads its graph, so the event loop must not call it.
+
+    Raises:
+        ConfigError: there is no such policy.
+        StoreError, ReadError: see `row_classes`.
+    """
+    policy: type[Policy] | None = None
+    if settings.policy is not None:
+        policy = find("policies", settings.policy)
+    if policy is None or policy.score is None:
+        return {}
+    slots = dict(zip(settings.tables, settings.slots, strict=True))
+    return {
+        table.name: row_classes(store, table.type, policy.score)  # type: ignore[arg-type]
+        for table in feature_tables(store)
+        if not table.of_edges and slots.get(table.name, table.file.row_count) < table.file.row_count
+    }
+
+
 class GroupBuffer:
     """A group's feature buffer and what it needs; `open` makes it, in the service's event loop.
 
@@ -73,6 +96,7 @@ class GroupBuffer:
         store: has the tables.
         settings: see `BufferSettings`.
         engine: reads the rows; `aclose` closes it.
+        classes: see `table_classes`.
 
     Attributes:
         buffer: the feature buffer.
@@ -84,8 +108,12 @@ class GroupBuffer:
         StoreError: the store was replaced, or a file cannot be opened.
     """
 
-    def __init__(self, store: Store, settings: BufferSettings, engine: Engine) -> None:
+    def __init__(
+        self, store: Store, settings: BufferSettings, engine: Engine,
+        classes: Mapping[str, Classes],
+    ) -> None:  # fmt: skip
         self.slots: list[SharedMemory] = []
+        self._classes = classes
         self._pool, self._layouts, self._engine = ArrayPool(), list[Layout](), engine
         with contextlib.ExitStack() as undo:
             undo.callback(self._pool.close)
@@ -96,7 +124,9 @@ class GroupBuffer:
             undo.pop_all()
 
     @classmethod
-    async def open(cls, store: Store, settings: BufferSettings) -> GroupBuffer:
+    async def open(
+        cls, store: Store, settings: BufferSettings, classes: Mapping[str, Classes]
+    ) -> GroupBuffer:
         """Make one, with an engine of its own."""
         staging_bytes = settings.staging_bytes
         if staging_bytes > (available := available_memory()):
@@ -107,7 +137,7 @@ class GroupBuffer:
         kind = choose(settings.engine)
         engine = kind.make(EngineSettings(settings.io_depth, settings.block_bytes))
         try:
-            return cls(store, settings, engine)
+            return cls(store, settings, engine, classes)
         except BaseException:
             await engine.aclose()
             raise
@@ -154,7 +184,7 @@ class GroupBuffer:
         try:
             return SlotTable(
                 file.row_count, slots, file.row_bytes, memory, tier, policy,
-                settings.batch_rows_max[number], self._pool.empty,
+                settings.batch_rows_max[number], self._pool.empty, self._classes.get(table.name),
             )  # fmt: skip
         except BaseException:
             memory.close()

@@ -29,7 +29,7 @@ from gnndrive.host.client import Client, Ranks
 from gnndrive.host.error_text import error_text
 from gnndrive.host.graphs import Graphs
 from gnndrive.host.group import Group
-from gnndrive.host.group_buffer import GroupBuffer, check_share
+from gnndrive.host.group_buffer import GroupBuffer, check_share, table_classes
 from gnndrive.host.hello import Hello, Welcome, check_same_needs
 from gnndrive.host.messages import Kind, Message, ProtocolError
 from gnndrive.host.report import PAGE_CLIENTS, ClientReport, ServiceReport
@@ -164,7 +164,8 @@ class Service:
     async def _new_group(self, hello: Hello) -> Ranks:
         if hello.buffer is None:
             return Ranks(hello, None, None, next(_numbers))
-        buffer = await GroupBuffer.open(self.store, hello.buffer)
+        classes = await self._graphs.read(table_classes, self.store, hello.buffer)
+        buffer = await GroupBuffer.open(self.store, hello.buffer, classes)
         stages = Stages(extractors=hello.buffer.extractors, sweep=hello.buffer.sweep)
         group = Group(hello.ranks, buffer.buffer, stages, buffer.counters)
         return Ranks(hello, buffer, group, next(_numbers))

@@ -100,6 +100,7 @@ class BufferPool:
         free_bytes = self._free_bytes()
         while free_bytes:
             larger = settings.after_warm_up(old.device_bytes + free_bytes)
+            larger = replace(larger, classes=settings.classes)
             if larger.plan.slots <= old.slots:
                 break
             await self.close()
@@ -195,7 +196,8 @@ class BufferPool:
                 )  # fmt: skip
             return SlotTable(
                 plan.rows, slots, plan.row_bytes, memory, tier, policy, plan.batch_rows_max,
-                self._empty, foreseen=self.settings.foresees(plan.name),
+                self._empty, self.settings.classes.get(plan.name),
+                self.settings.foresees(plan.name),
             )  # fmt: skip
         except BaseException:
             memory.close()

@@ -30,7 +30,7 @@ from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_service import HostService
 from gnndrive.loader.plan_change import LARGER, PlanChange
-from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.settings import RuntimeSettings, with_classes
 from gnndrive.loader.statistics import component_stats, loader_stats, stage_stats
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
@@ -82,11 +82,11 @@ class Runtime:
         with contextlib.ExitStack() as undo:
             if host is not None:
                 undo.callback(host.close)
+            settings = with_classes(settings, self.shares_buffer)
             with store.unchanged():
                 self._open_files(store, settings, undo)
-            plugin, where = settings.device
-            device_class: type[Device] = find("devices", plugin)
-            self.device = device_class.make(DeviceContext(self.array_pool.empty, where))
+            kind: type[Device] = find("devices", settings.device[0])
+            self.device = kind.make(DeviceContext(self.array_pool.empty, settings.device[1]))
             undo.callback(self.device.close)
             self._workers = workers or ThreadWorkers(
                 settings.stages.samplers + 2, settings.worker_init
@@ -300,6 +300,7 @@ class Runtime:
         Raises:
             ClosedError: the runtime was closed.
         """
+        settings = with_classes(settings, self.shares_buffer)
         self.loop_thread.call(self._buffers.replace_plan(settings))
 
     @property

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
+from gnndrive.buffer.policies.base import Policy
+from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.plan.plan import Plan
@@ -20,6 +22,7 @@ from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.partitioned.partitioned import Partitioned
+from gnndrive.store.row_classes import Classes, row_classes
 from gnndrive.strategies import Strategy
 
 
@@ -49,6 +52,7 @@ class RuntimeSettings:
             None: the plan counts the most that the fanout allows.
         after_warm_up: makes the settings that follow a warm-up, from the bytes of device memory
             that loading may use then; None: these settings are not for a warm-up.
+        classes: the classes of the rows of tables, by the tables' names; see `with_classes`.
     """
 
     strategy: Strategy
@@ -66,6 +70,7 @@ class RuntimeSettings:
     worker_init: Callable[[int], object] | None = None
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
+    classes: Mapping[str, Classes] = field(default_factory=dict)
 
     def foresees(self, name: str) -> bool:
         """Whether superbatches say when the rows of a table are needed next: those of nodes."""
@@ -87,3 +92,34 @@ def with_plan(
         # A shared buffer has one plan: a larger batch is extracted if the buffer holds it.
         limits=None if settings.request.shared else planner.limits,
     )  # fmt: skip
+
+
+def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
+    """The settings with the classes of the rows that the policy ranks. The first time for a store
+    this reads its graph, so the event loop must not call it; and before the feature buffer is made,
+    because the plan does not count what it takes meanwhile.
+
+    Tables of edges have no classes, and neither have tables whose rows all fit, because none of
+    them ever leaves.
+
+    Args:
+        settings: the settings.
+        elsewhere: whether another process has the feature buffer, and ranks its rows.
+
+    Raises:
+        StoreError, ReadError: see `row_classes`.
+    """
+    policy: type[Policy] | None = None
+    if settings.policy is not None:
+        policy = find("policies", settings.policy)
+    derived = settings.recording is not None or settings.partitioned is not None
+    if elsewhere or policy is None or policy.score is None or derived:
+        return replace(settings, classes={})
+    store = settings.request.store
+    short = {table.name for table in settings.plan.tables if table.slots < table.rows}
+    classes = {
+        table.name: row_classes(store, table.type, policy.score)  # type: ignore[arg-type]
+        for table in settings.tables
+        if table.name in short and not table.of_edges
+    }
+    return replace(settings, classes=classes)

@@ -1,0 +1,144 @@
+"""Rows have classes where a policy ranks rows by them; they are computed once, and not in the event
+loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnndrive
+from gnndrive import Store
+from gnndrive.buffer.slot_table import SlotTable
+from gnndrive.host import group_buffer
+from gnndrive.host.buffer_settings import BufferSettings
+from gnndrive.store import node_scores, row_classes
+from tests.loader.conftest import Make
+from tests.loader.hetero.graph import make_data
+
+
+@pytest.fixture
+def fresh(store: Store, data: Any, tmp_path: Path) -> Iterator[Store]:
+    """A store without classes, of which nothing is kept in this process."""
+    row_classes._in_use.clear()
+    yield gnndrive.from_data(data, tmp_path / "fresh.gnn")
+    row_classes._in_use.clear()
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The thread of each pass over a graph."""
+    threads: list[threading.Thread] = []
+    compute = node_scores.SCORES["degree"]
+
+    def counted(store: Store) -> Any:
+        threads.append(threading.current_thread())
+        return compute(store)
+
+    monkeypatch.setitem(node_scores.SCORES, "degree", counted)
+    return threads
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The classes of each slot table, in the order in which the tables were made."""
+    found: list[Any] = []
+    usual: Callable[..., None] = SlotTable.__init__
+
+    def recorded(self: SlotTable, *arguments: Any, **more: Any) -> None:
+        usual(self, *arguments, **more)
+        found.append(arguments[8])
+
+    monkeypatch.setattr(SlotTable, "__init__", recorded)
+    return found
+
+
+def test_one_pass_serves_epochs_iterators_and_loaders(
+    make: Make, fresh: Store, passes: list[threading.Thread], given: list[Any]
+) -> None:
+    loader = make(data=fresh)
+    assert loader.plan()  # reads no graph
+    assert not passes
+    for _ in range(2):
+        assert len(list(loader)) == len(loader)
+    for one, other in zip(loader, loader, strict=True):
+        assert torch.equal(one.input_id, other.input_id)
+    list(make(data=gnndrive.open(fresh.path)))
+    assert passes == [threading.current_thread()]
+    assert len(given) == 3
+    assert all(each is given[0] for each in given)
+    np.testing.assert_array_equal(given[0], np.load(fresh.path / "classes" / "degree.npy"))
+
+
+@pytest.mark.parametrize("options", [{"policy": "lru"}, {"buffer": "10MB"}])
+def test_no_pass_where_no_row_is_ranked(
+    make: Make, fresh: Store, passes: list[threading.Thread], given: list[Any],
+    options: dict[str, Any],
+) -> None:  # fmt: skip
+    assert list(make(data=fresh, **options))
+    assert not passes
+    assert given == [None]
+    assert not (fresh.path / "classes").exists()
+
+
+def test_tables_of_edges_have_none(make: Make, tmp_path: Path, given: list[Any]) -> None:
+    store = gnndrive.from_data(make_data(), tmp_path / "hetero.gnn")
+    loader = make(data=store, num_neighbors=[2, 2], input_nodes="paper", batch_size=4, buffer="8KB")
+    tables = loader.plan().tables
+    assert list(loader)
+    types = {f"nodes/{type}/x": type for type in ("paper", "author", "venue")}
+    assert {table.name for table in tables} > types.keys()
+    for table, classes in zip(tables, given, strict=True):
+        if table.name in types and table.slots < table.rows:
+            np.testing.assert_array_equal(
+                classes, row_classes.row_classes(store, types[table.name], "degree")
+            )
+        else:
+            assert classes is None
+
+
+def test_a_failed_or_interrupted_pass_leaves_the_loader_usable(
+    make: Make, fresh: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(store: Store) -> Any:
+        raise KeyboardInterrupt
+
+    loader, threads = make(data=fresh), threading.active_count()
+    with monkeypatch.context() as patch:
+        patch.setitem(node_scores.SCORES, "degree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    assert threading.active_count() == threads
+    assert len(list(loader)) == len(loader)
+
+
+def test_a_plan_that_changes_finds_the_classes(
+    make: Make, fresh: Store, given: list[Any], passes: list[threading.Thread]
+) -> None:
+    """A batch that is larger than planned makes another buffer."""
+    loader = make(data=fresh)
+    batches = iter(loader)
+    next(batches)
+    runtime = batches._runtime
+    batches.close()
+    with runtime.changing_plan():
+        runtime.use(runtime.settings)
+    list(loader)
+    assert len(given) == 2
+    assert given[1] is given[0]
+    assert passes == [threading.current_thread()]
+
+
+def test_a_host_service_ranks_the_rows_of_its_buffers(fresh: Store) -> None:
+    settings = BufferSettings(
+        ("nodes/x",), ("nodes/x.npy",), (132,), (40,), (20,), (20,), 4, "host", "table", "belady",
+        ("disk",), "threads", 4, 4096, 0, 1, None,
+    )  # fmt: skip
+    found = group_buffer.table_classes(fresh, settings)
+    assert found.keys() == {"nodes/x"}
+    assert found["nodes/x"] is row_classes.row_classes(fresh, None, "degree")
