@@ -7,12 +7,12 @@
  * hop expands what one of them finds. If the trees are disjoint, each seed has nodes of its own.
  *
  * The turn of an edge type has two passes. draw_turn reads index pointers only (and, if the job has
- * them, times and weights) and writes the CSC positions that it draws. map_turn reads the
- * neighbours at these positions and finds the place of each. With two passes the addresses are
- * known long before they are needed. A batch of a large graph is a sequence of cache misses, or
- * with mapped indices of page faults, and prefetching many at once is most of the speed. If the
- * indices are not in memory the sampler stops between the two passes, and the caller gives it the
- * neighbours.
+ * them, times and weights) and writes the CSC positions that it draws. gd_map_turn (mapping.c)
+ * reads the neighbours at these positions and finds the place of each. With two passes the
+ * addresses are known long before they are needed. A batch of a large graph is a sequence of cache
+ * misses, or with mapped indices of page faults, and prefetching many at once is most of the speed.
+ * If the indices are not in memory the sampler stops between the two passes, and the caller gives
+ * it the neighbours.
  *
  * The draw for a node depends on (key, edge type, node, its tree if disjoint) and its fanout. The
  * nodes of a window have local ids, which differ from window to window; there the number is the
@@ -20,37 +20,10 @@
  */
 #include "begin.h"
 #include "choose.h"
-#include "grow.h"
 #include "guard.h"
 #include "indices.h"
+#include "mapping.h"
 #include "pages.h"
-
-enum {
-    CHUNK = 256,        /* neighbours whose cache lines are prefetched at once */
-    AHEAD_PAGES = 8192, /* how many edges ahead pages are requested, if they are on disk */
-    FAULTS_COLD = 8,    /* major faults in one batch after which pages are requested ahead */
-    STOP_EVERY = 1024,  /* nodes expanded between two reads of *stop */
-};
-
-static inline int stopped(const gd_sampling *j) {
-    return j->stop && __atomic_load_n(j->stop, __ATOMIC_RELAXED) != 0;
-}
-
-static inline gd_drawn *drawn(const gd_sampler *s) { return &s->drawn[s->turn]; }
-
-static inline const gd_edge_type *edge_type(const gd_sampler *s) {
-    return &s->job.edge_types[s->turn];
-}
-
-/* Where the node's in-edges of this turn's type lie. 0 or -EFAULT. */
-static int in_edges(gd_sampler *s, int64_t node, int64_t *begin, int64_t *end) {
-    const gd_csc *const csc = edge_type(s)->csc;
-    *begin = gd_indptr(csc, node);
-    *end = gd_indptr(csc, node + 1);
-    if (*begin >= 0 && *end >= *begin && *end <= csc->edges) return 0;
-    s->culprit = node;
-    return -EFAULT;
-}
 
 /* ---- first pass: draw in-edges ---- */
 
@@ -71,7 +44,7 @@ static int draw_uniform(gd_sampler *s, uint64_t stream, int64_t begin, int64_t c
  * the type has no times. Returns how many it drew, or -errno. */
 static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_t degree,
                            int64_t fanout, int64_t time) {
-    const gd_edge_type *const type = edge_type(s);
+    const gd_edge_type *const type = gd_turn_type(s);
     gd_candidates *const c = &s->candidates;
     const int temporal = type->edge_time || type->node_time;
     int64_t count = degree;
@@ -88,7 +61,7 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
     }
     const int all = fanout < 0 || count == 0 || (!s->job.replace && count <= fanout);
     const int64_t k = all ? count : fanout;
-    gd_drawn *const d = drawn(s);
+    gd_drawn *const d = gd_turn_drawn(s);
     const int rc = gd_reserve_edges(d, k);
     if (rc) return rc;
     int64_t *const out = d->edge + d->edges;
@@ -102,8 +75,8 @@ static int64_t draw_chosen(gd_sampler *s, uint64_t stream, int64_t begin, int64_
 /* Draw for the target at position p, whose in-edges are [begin, begin + degree), and append. */
 static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, int64_t degree,
                      int64_t fanout, int64_t time) {
-    const gd_edge_type *const type = edge_type(s);
-    gd_drawn *const d = drawn(s);
+    const gd_edge_type *const type = gd_turn_type(s);
+    gd_drawn *const d = gd_turn_drawn(s);
     int64_t k;
     if (type->edge_time || type->node_time || type->weight) {
         k = draw_chosen(s, stream, begin, degree, fanout, time);
@@ -124,36 +97,22 @@ static int draw_node(gd_sampler *s, uint64_t stream, int64_t p, int64_t begin, i
     return 0;
 }
 
-/* The number of a node that its draws depend on. */
-static inline int64_t drawn_as(const gd_csc *csc, int64_t node) {
-    if (!csc->ids) return node;
-    return csc->id_bytes == 4 ? ((const int32_t *)csc->ids)[node]
-                              : ((const int64_t *)csc->ids)[node];
-}
-
-static inline void prefetch_node(const gd_csc *csc, int64_t node) {
-    const char *const at = (const char *)csc->indptr + node * csc->indptr_bytes;
-    __builtin_prefetch(at);
-    __builtin_prefetch(at + csc->indptr_bytes);
-    if (csc->ids) __builtin_prefetch((const char *)csc->ids + node * csc->id_bytes);
-}
-
 /* Draw this turn's edges of all nodes that the hop expands. */
 static int draw_turn(gd_sampler *s) {
     const gd_sampling *const j = &s->job;
-    const gd_edge_type *const type = edge_type(s);
+    const gd_edge_type *const type = gd_turn_type(s);
     const gd_csc *const csc = type->csc;
     const gd_found *const f = &s->found[type->target];
     /* Each further type has a key of its own; so the first draws as in a graph of one type. */
     const uint64_t key = s->turn ? gd_mix(j->key + (uint64_t)s->turn * GD_GOLDEN) : j->key;
-    if (gd_reserve_colptr(drawn(s), f->hop_last)) return -ENOMEM;
+    if (gd_reserve_colptr(gd_turn_drawn(s), f->hop_last)) return -ENOMEM;
     for (int64_t p = f->hop_first; p < f->hop_last; p++) {
-        if ((p - f->hop_first) % STOP_EVERY == 0 && stopped(j)) return -ECANCELED;
-        if (p + GD_NODES_AHEAD < f->hop_last) prefetch_node(csc, f->node[p + GD_NODES_AHEAD]);
+        if ((p - f->hop_first) % GD_STOP_EVERY == 0 && gd_stopped(j)) return -ECANCELED;
+        if (p + GD_NODES_AHEAD < f->hop_last) gd_prefetch_node(csc, f->node[p + GD_NODES_AHEAD]);
         int64_t begin, end;
-        int rc = in_edges(s, f->node[p], &begin, &end);
+        int rc = gd_in_edges(s, f->node[p], &begin, &end);
         if (rc) return rc;
-        uint64_t stream = gd_stream(key, drawn_as(csc, f->node[p]));
+        uint64_t stream = gd_stream(key, gd_drawn_as(csc, f->node[p]));
         int64_t time = 0;
         if (j->disjoint) {
             stream = gd_mix(stream + (uint64_t)f->tree[p] * GD_GOLDEN);
@@ -165,117 +124,20 @@ static int draw_turn(gd_sampler *s) {
     return 0;
 }
 
-/* ---- second pass: find the places of the drawn neighbours ---- */
-
-/* Write the keys and trees of the sources of edges [first, first + count); a source is in the tree
- * of its target. */
-static void tree_keys(const gd_sampler *s, int64_t first, int64_t count, const int64_t *neighbour,
-                      int64_t *key, int32_t *tree) {
-    const gd_edge_type *const type = edge_type(s);
-    const gd_found *const targets = &s->found[type->target];
-    int64_t p = gd_target_of(s, first);
-    for (int64_t i = 0; i < count; i++) {
-        while (drawn(s)->colptr[p + 1] <= first + i) p++;
-        tree[i] = targets->tree[p];
-        key[i] = tree[i] * s->job.nodes[type->source] + neighbour[i];
-    }
-}
-
-/* Find the places of the neighbours of the next `count` <= CHUNK edges; the neighbours are `given`,
- * or if that is NULL in the indices. */
-static int map_chunk(gd_sampler *s, int64_t count, const void *given) {
-    const gd_edge_type *const type = edge_type(s);
-    gd_found *const f = &s->found[type->source];
-    gd_drawn *const d = drawn(s);
-    const int64_t first = d->placed, sources = s->job.nodes[type->source];
-    const int32_t disjoint = s->job.disjoint;
-    int64_t neighbour[CHUNK], forest[CHUNK], *const key = disjoint ? forest : neighbour;
-    int32_t tree[CHUNK];
-    uint64_t home[CHUNK];
-    assert(count <= CHUNK);
-    const int rc = gd_reserve_nodes(s, f, count);
-    if (rc) return rc;
-    _Static_assert((int)CHUNK <= (int)GD_NODES_MORE, "a chunk fits behind the most nodes");
-    if (given)
-        gd_read_given(type->csc, given, count, neighbour);
-    else
-        gd_read_indices(type->csc, d->edge + first, count, neighbour);
-    for (int64_t i = 0; i < count; i++) {
-        if ((uint64_t)neighbour[i] >= (uint64_t)sources) {
-            s->culprit = neighbour[i];
-            return -ERANGE;
-        }
-    }
-    if (disjoint) tree_keys(s, first, count, neighbour, key, tree);
-    for (int64_t i = 0; i < count; i++) {
-        home[i] = gd_places_home(&f->places, key[i]);
-        __builtin_prefetch(&f->places.slot[home[i]], 1);
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t *slot = gd_places_find(&f->places, gd_keys(s, f), key[i], home[i]);
-        if (*slot == 0) {
-            *slot = gd_places_entry(key[i], f->nodes);
-            if (disjoint) {
-                f->key[f->nodes] = key[i];
-                f->tree[f->nodes] = tree[i];
-            }
-            f->node[f->nodes++] = neighbour[i];
-        }
-        d->row[first + i] = gd_places_position(*slot);
-    }
-    d->placed += count;
-    return 0;
-}
-
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Find the places of all neighbours from `placed` on; the indices are in memory or mapped. */
-static int map_turn(gd_sampler *s) {
-    const gd_csc *const csc = edge_type(s)->csc;
-    gd_drawn *const d = drawn(s);
-    int64_t count = least(d->edges - d->placed, CHUNK);
-    gd_prefetch_indices(csc, d->edge + d->placed, count);
-    s->asked = d->placed;
-    while (count > 0) {
-        if (stopped(&s->job)) return -ECANCELED;
-        if (!s->cold) {
-            s->cold = gd_major_faults() - s->faults > FAULTS_COLD;
-            s->asked = d->placed;
-        }
-        if (s->cold && !csc->packed_bits)
-            gd_ask_for_pages(s, csc, d->edge, least(d->edges, d->placed + AHEAD_PAGES));
-        const int64_t next = d->placed + count, following = least(d->edges - next, CHUNK);
-        gd_prefetch_indices(csc, d->edge + next, following);
-        const int rc = map_chunk(s, count, NULL);
-        if (rc) return rc;
-        count = following;
-    }
-    return 0;
-}
-
-/* Find the places of the given neighbours of the next `count` edges. */
-static int map_given(gd_sampler *s, const uint8_t *given, int64_t count) {
-    for (int64_t i = 0; i < count; i += CHUNK) {
-        if (stopped(&s->job)) return -ECANCELED;
-        const int64_t at = i * edge_type(s)->csc->index_bytes;
-        const int rc = map_chunk(s, least(count - i, CHUNK), given + at);
-        if (rc) return rc;
-    }
-    return 0;
-}
+/* ---- induced subgraphs ---- */
 
 /* Replace this turn's edges by all edges between the nodes of the sample. */
 static int induce_turn(gd_sampler *s) {
-    const gd_edge_type *const type = edge_type(s);
+    const gd_edge_type *const type = gd_turn_type(s);
     const gd_csc *const csc = type->csc;
     const gd_found *const from = &s->found[type->source], *const to = &s->found[type->target];
-    gd_drawn *const d = drawn(s);
+    gd_drawn *const d = gd_turn_drawn(s);
     d->edges = 0;
     if (gd_reserve_colptr(d, to->nodes)) return -ENOMEM;
     for (int64_t p = 0; p < to->nodes; p++) {
-        if (p % STOP_EVERY == 0 && stopped(&s->job)) return -ECANCELED;
+        if (p % GD_STOP_EVERY == 0 && gd_stopped(&s->job)) return -ECANCELED;
         int64_t begin, end;
-        int rc = in_edges(s, to->node[p], &begin, &end);
+        int rc = gd_in_edges(s, to->node[p], &begin, &end);
         if (rc) return rc;
         for (int64_t e = begin; e < end; e++) {
             int64_t source;
@@ -320,9 +182,9 @@ static int go_on(void *sampler) {
         if (s->turn == 0) begin_hop(s);
         for (; s->turn < s->job.edge_type_count; s->turn++) {
             int rc = draw_turn(s);
-            if (rc == 0 && edge_type(s)->csc->indices) rc = map_turn(s);
+            if (rc == 0 && gd_turn_type(s)->csc->indices) rc = gd_map_turn(s);
             if (rc) return rc;
-            if (drawn(s)->placed < drawn(s)->edges) return GD_WANTS;
+            if (gd_turn_drawn(s)->placed < gd_turn_drawn(s)->edges) return GD_WANTS;
         }
         s->turn = 0;
     }
@@ -341,7 +203,7 @@ static int reading(gd_sampler *s, int (*work)(void *)) {
     uintptr_t address = 0;
     const int rc = gd_guarded(work, s, &address);
     if (rc == -EIO) {
-        const gd_csc *const csc = edge_type(s)->csc;
+        const gd_csc *const csc = gd_turn_type(s)->csc;
         const uint64_t byte = address - (uintptr_t)csc->indices;
         s->culprit = byte < (uint64_t)(csc->edges * csc->index_bytes) ? (int64_t)byte : -1;
     }
@@ -365,7 +227,7 @@ int gd_sample(gd_sampler *s, const gd_sampling *job) {
     if (!gd_valid_job(job)) return ended(s, -EINVAL);
     if (job->disjoint && !gd_keys_fit(job)) return ended(s, -EOVERFLOW);
     s->job = *job;
-    int rc = stopped(job) ? -ECANCELED : gd_begin_batch(s);
+    int rc = gd_stopped(job) ? -ECANCELED : gd_begin_batch(s);
     s->faults = gd_major_faults();
     for (int32_t i = 0; rc == 0 && i < job->seeds_count; i++) rc = gd_take_seeds(s, &job->seeds[i]);
     if (rc == 0) rc = reading(s, go_on);
@@ -373,9 +235,10 @@ int gd_sample(gd_sampler *s, const gd_sampling *job) {
 }
 
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count) {
-    if (!s->waiting || count < 0 || count > drawn(s)->edges - drawn(s)->placed) return -EINVAL;
-    int rc = map_given(s, neighbours, count);
-    if (rc == 0 && drawn(s)->placed < drawn(s)->edges) return GD_WANTS;
+    gd_drawn *const d = gd_turn_drawn(s);
+    if (!s->waiting || count < 0 || count > d->edges - d->placed) return -EINVAL;
+    int rc = gd_map_given(s, neighbours, count);
+    if (rc == 0 && d->placed < d->edges) return GD_WANTS;
     if (rc == 0) {
         s->turn++;
         rc = reading(s, go_on);
