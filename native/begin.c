@@ -17,7 +17,17 @@ static int valid_edge_type(const gd_sampling *j, const gd_edge_type *type) {
            (!type->weight || type->weight_bytes == 4 || type->weight_bytes == 8);
 }
 
+static int valid_shared(const gd_sampling *j) {
+    const gd_shared *const shared = j->shared;
+    if (j->replace || j->disjoint || j->edge_type_count > 1 || j->node_type_count > 1) return 0;
+    for (int32_t r = 0; r < j->edge_type_count; r++)
+        if (j->edge_types[r].weight) return 0;
+    return shared->weight >= 0 && shared->weight <= GD_WEIGHT_ONE && shared->next_weight >= 0 &&
+           shared->next_weight <= GD_WEIGHT_ONE;
+}
+
 int gd_valid_job(const gd_sampling *j) {
+    if (j->shared && !valid_shared(j)) return 0;
     if (j->hops < 0 || j->node_type_count < 0 || j->edge_type_count < 0) return 0;
     for (int32_t t = 0; t < j->node_type_count; t++)
         if (j->nodes[t] < 0 || (j->nodes_most && j->nodes_most[t] < 0)) return 0;

@@ -24,3 +24,11 @@ void gd_ask_for_pages(gd_sampler *s, const gd_csc *csc, const int64_t *edge, int
     }
     if (end != begin) madvise((void *)begin, end - begin, MADV_WILLNEED);
 }
+
+void gd_ask_for_list(const gd_csc *csc, int64_t begin, int64_t end) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), indices = (uintptr_t)csc->indices;
+    const uintptr_t width = (uintptr_t)csc->index_bytes;
+    const uintptr_t from = (indices + (uintptr_t)begin * width) & ~(page - 1);
+    const uintptr_t until = indices + (uintptr_t)end * width;
+    if (end > begin) madvise((void *)from, until - from, MADV_WILLNEED);
+}

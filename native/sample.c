@@ -16,12 +16,13 @@
  *
  * The draw for a node depends on (key, edge type, node, its tree if disjoint) and its fanout. The
  * nodes of a window have local ids, which differ from window to window; there the number is the
- * node's id in the store (`gd_csc.ids`).
+ * node's id in the store (`gd_csc.ids`). If the targets share numbers, labor.c has the turns.
  */
 #include "begin.h"
 #include "choose.h"
 #include "guard.h"
 #include "indices.h"
+#include "labor.h"
 #include "mapping.h"
 #include "pages.h"
 
@@ -181,7 +182,7 @@ static int go_on(void *sampler) {
     for (; s->hop < s->job.hops; end_hop(s)) {
         if (s->turn == 0) begin_hop(s);
         for (; s->turn < s->job.edge_type_count; s->turn++) {
-            int rc = draw_turn(s);
+            int rc = s->job.shared ? gd_labor_turn(s) : draw_turn(s);
             if (rc == 0 && gd_turn_type(s)->csc->indices) rc = gd_map_turn(s);
             if (rc) return rc;
             if (gd_turn_drawn(s)->placed < gd_turn_drawn(s)->edges) return GD_WANTS;
@@ -235,10 +236,13 @@ int gd_sample(gd_sampler *s, const gd_sampling *job) {
 }
 
 int gd_sample_resume(gd_sampler *s, const void *neighbours, int64_t count) {
-    gd_drawn *const d = gd_turn_drawn(s);
-    if (!s->waiting || count < 0 || count > d->edges - d->placed) return -EINVAL;
-    int rc = gd_map_given(s, neighbours, count);
-    if (rc == 0 && d->placed < d->edges) return GD_WANTS;
+    gd_wanted wanted;
+    gd_sampler_wanted(s, &wanted);
+    if (!s->waiting || count < 0 || count > wanted.count) return -EINVAL;
+    int rc =
+        s->job.shared ? gd_labor_given(s, neighbours, count) : gd_map_given(s, neighbours, count);
+    if (rc == 0 && gd_turn_drawn(s)->placed < gd_turn_drawn(s)->edges) rc = GD_WANTS;
+    if (rc == GD_WANTS) return rc;
     if (rc == 0) {
         s->turn++;
         rc = reading(s, go_on);

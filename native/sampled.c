@@ -1,5 +1,5 @@
 /* sampled.c: making and freeing a sampler, what it waits for, and copying out the last sample. */
-#include "sampler.h"
+#include "labor.h"
 
 gd_sampler *gd_sampler_new(void) {
     gd_sampler *const s = calloc(1, sizeof *s);
@@ -19,7 +19,8 @@ void gd_sampler_free(gd_sampler *s) {
         for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
     }
     void *const arrays[] = {
-        s->found, s->drawn, s->tree_time, s->candidates.entry, s->candidates.sum, s->set.entry, s};
+        s->found,     s->drawn,      s->tree_time,    s->candidates.entry, s->candidates.sum,
+        s->set.entry, s->lists.heap, s->lists.wanted, s->lists.until,      s};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
 }
 
@@ -52,6 +53,10 @@ int64_t gd_target_of(const gd_sampler *s, int64_t e) {
 void gd_sampler_wanted(const gd_sampler *s, gd_wanted *out) {
     *out = (gd_wanted){.edge_type = s->turn};
     if (!s->waiting) return;
+    if (s->job.shared) {
+        gd_labor_wanted(s, out);
+        return;
+    }
     const gd_drawn *const d = &s->drawn[s->turn];
     const int64_t low = gd_target_of(s, d->placed);
     out->first = d->placed;

@@ -43,6 +43,32 @@ typedef struct gd_drawn {
     int64_t hop_capacity;
 } gd_drawn;
 
+/* A neighbour that a target may take (labor.c). */
+typedef struct gd_offer {
+    uint64_t number; /* the neighbours of smallest number are taken; */
+    int64_t edge;    /* of equal numbers those of smallest CSC position */
+    int64_t neighbour;
+} gd_offer;
+
+enum { GD_UNPLACED = 256 };
+
+/* How far labor.c has come in a turn, and the indices that it waits for. */
+typedef struct gd_reading {
+    int64_t target;       /* the node whose list is read; it takes at least one edge */
+    int64_t begin, read;  /* where its list begins, and how many in-edges of it were read, */
+    int64_t degree, take; /* of how many, and how many of them it takes */
+    int64_t ahead;        /* the first node whose pages were not requested */
+    gd_offer *heap;       /* heap[held]: what the target takes so far; with `take` of them, the top
+                             is the first to be given up */
+    int64_t held, heap_capacity;
+    int32_t shift;                 /* of a number to its bucket */
+    int64_t unplaced[GD_UNPLACED]; /* neighbours of the edges from `placed` on */
+    int64_t unplaced_count;
+    int64_t *wanted; /* wanted[wants]: positions of the indices that the caller gives, */
+    int32_t *until;  /* of each target from first_target on where its positions end, */
+    int64_t first_target, wants, given; /* and how many of them were given */
+} gd_reading;
+
 /* All memory is kept between calls. */
 struct gd_sampler {
     gd_sampling job; /* of the present or the last sample */
@@ -56,11 +82,12 @@ struct gd_sampler {
     int64_t *tree_time; /* the time of each tree's seed */
     int64_t trees, tree_capacity;
     gd_candidates candidates;
-    int32_t cold;   /* the indices are on disk: request pages ahead */
-    int64_t faults; /* major faults of this thread when the batch began */
-    int64_t asked;  /* edges whose pages were requested */
-    gd_set set;     /* for fanouts above GD_SCAN_MAX */
-    int32_t hops;   /* of a finished sample, else 0 */
+    int32_t cold;     /* the indices are on disk: request pages ahead */
+    int64_t faults;   /* major faults of this thread when the batch began */
+    int64_t asked;    /* edges whose pages were requested */
+    gd_set set;       /* for fanouts above GD_SCAN_MAX */
+    gd_reading lists; /* if the job shares numbers */
+    int32_t hops;     /* of a finished sample, else 0 */
     int64_t culprit;
     int32_t culprit_turn;
 };

@@ -44,6 +44,14 @@ typedef struct gd_seeds {
     int64_t count;
     int32_t type;
 } gd_seeds;
+/* LABOR-0: all targets share the numbers of the nodes, and take the neighbours of smallest number.
+ * A node's number is weight * n + next_weight * m, where n and m are nearly normal, n depends on
+ * the node (or its number in `ids`) and `key`, and m on the node and `next_key`. */
+enum { GD_WEIGHT_ONE = 1 << 30 };
+typedef struct gd_shared {
+    uint64_t key, next_key;
+    int64_t weight, next_weight; /* from 0 to GD_WEIGHT_ONE */
+} gd_shared;
 typedef struct gd_sampling {
     const gd_edge_type *edge_types;
     const int64_t *nodes;      /* the number of nodes of each type */
@@ -56,7 +64,10 @@ typedef struct gd_sampling {
     int32_t latest;   /* 1: of edges with times draw the latest ones, not random ones */
     uint64_t key;     /* the draw depends on the key, the edge type, the node (or its number in
                          `ids`) and its tree, and on nothing else */
-    const int32_t *stop; /* or NULL; *stop != 0 cancels the sample */
+    const gd_shared *shared; /* the draw depends on this in place of the key; or NULL. It requires
+                                one edge type without times and weights, neither replace nor
+                                disjoint */
+    const int32_t *stop;     /* or NULL; *stop != 0 cancels the sample */
 } gd_sampling;
 typedef struct gd_sampler gd_sampler; /* scratch of one sampling thread: hash tables and result */
 gd_sampler *gd_sampler_new(void);     /* NULL: errno is ENOMEM */
@@ -74,8 +85,9 @@ void gd_sampler_free(gd_sampler *s);
  * than nodes_most or edges_most; -ENOMEM; -EINVAL: the job contradicts itself. */
 enum { GD_WANTS = 1 };
 int gd_sample(gd_sampler *s, const gd_sampling *job);
-/* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i was drawn
- * for node[k], where k is the first with first + i < until[k]. */
+/* Edges whose neighbours a sampler waits for, in order; valid until it is resumed. Edge i belongs
+ * to node[k], where k is the first with first + i < until[k]. They are edges that it has drawn, or,
+ * if the job shares numbers, whole lists that it draws from. */
 typedef struct gd_wanted {
     const int64_t *edge; /* CSC positions */
     const int64_t *node;

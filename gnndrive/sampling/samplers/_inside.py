@@ -15,6 +15,7 @@ from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample
 from gnndrive.sampling.degrees import Degrees
+from gnndrive.sampling.labor import DRAWN_APART, Sampling
 from gnndrive.sampling.samplers._uniform import UniformDraws
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
@@ -29,18 +30,19 @@ class InsideDraws(UniformDraws):
     window, not on local ids: two windows with the same nodes give the same sample.
 
     Args:
-        num_neighbors, replace, empty, limits: see `UniformDraws`.
+        num_neighbors, replace, empty, limits, sampling: see `UniformDraws`.
         window_nodes: the most nodes of a window's graph; None: unknown.
 
     Raises:
-        ConfigError: a fanout is not an integer of at least -1.
+        ConfigError: see `UniformDraws`.
     """
 
     def __init__(
         self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty,
         limits: Bounds | None = None, window_nodes: int | None = None,
+        sampling: Sampling = DRAWN_APART,
     ) -> None:  # fmt: skip
-        super().__init__(num_neighbors, replace, empty, limits)
+        super().__init__(num_neighbors, replace, empty, limits, sampling)
         self._window_nodes = window_nodes
 
     def window(self, topologies: Sequence[Topology]) -> WindowGraph:

@@ -28,6 +28,7 @@ from gnndrive.common.errors import (
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.forks import ForkLock
 from gnndrive.common.records import Int32Array, Int64Array
+from gnndrive.sampling.labor import SharedNumbers
 from gnndrive.sampling.rounds import STOPPED, StopToken
 from gnndrive.sampling.samplers.base import Bounds, position_dtype
 from gnndrive.sampling.topologies.base import Topology
@@ -85,6 +86,8 @@ class SamplingOptions:
         disjoint: sample a separate tree for each seed.
         latest: if edges or nodes have times, take the latest allowed edges instead of random ones.
         induced: return all edges between the sampled nodes instead of the drawn edges.
+        shared: the nodes' numbers, if targets share them (LABOR-0); the key is then not used. It
+            takes one edge type without times and weights, and neither `replace` nor `disjoint`.
     """
 
     key: int
@@ -92,6 +95,7 @@ class SamplingOptions:
     disjoint: bool = False
     latest: bool = False
     induced: bool = False
+    shared: SharedNumbers | None = None
 
 
 class Native:
@@ -280,7 +284,15 @@ class _Job:
             "seeds": groups, "seeds_count": len(seeds),
             "hops": hops.pop(), "replace": options.replace, "disjoint": options.disjoint,
             "latest": options.latest, "key": options.key % (1 << 64), "stop": stop,
+            "shared": self._shared(options.shared),
         })  # fmt: skip
+
+    def _shared(self, shared: SharedNumbers | None) -> Any:
+        if shared is None:
+            return ffi.NULL
+        numbers = shared.key, shared.next_key, shared.weight, shared.next_weight
+        self._kept.append(ffi.new("gd_shared *", numbers))
+        return self._kept[-1]
 
     def _edge_type(self, relation: Relation) -> dict[str, Any]:
         weight = relation.weight

@@ -1,4 +1,5 @@
-"""`UniformDraws`: what the samplers have in common that draw all neighbours with one probability.
+"""`UniformDraws`: what the samplers have in common that draw all neighbours with one probability:
+each target for itself, or all with shared numbers (`gnndrive/sampling/labor.py`).
 
 It calls native/sample.c through `_native.py`. `uniform.py` draws from the whole graph, `inside.py`
 from the graph of a window.
@@ -13,6 +14,7 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.records import EdgeKey, Int64Array, NodeKey, Sample
 from gnndrive.sampling.degrees import Degrees
+from gnndrive.sampling.labor import DRAWN_APART, Sampling
 from gnndrive.sampling.samplers._native import Native, Relation, SamplingOptions, SeedGroup
 from gnndrive.sampling.samplers.base import (
     Bounds,
@@ -31,21 +33,28 @@ class UniformDraws(Sampler):
     that hop h found. The edges drawn for a node depend on the key, the node and its fanout only.
     Any number of threads may use one object.
 
+    If `sampling` shares numbers (LABOR-0), a sample reads the whole list of each node that it
+    expands: from memory, a mapped file, or with a topology that reads on demand from disk.
+
     Args:
         num_neighbors: fanout per hop, -1 for all neighbours.
         replace: draw with replacement; each node that has neighbours then gets exactly its fanout.
         empty: allocates the arrays of samples.
-        limits: see `SamplerContext`.
+        limits, sampling: see `SamplerContext`.
 
     Raises:
-        ConfigError: a fanout is not an integer of at least -1.
+        ConfigError: a fanout is not an integer of at least -1, or `sampling` and `replace`
+            contradict each other.
     """
+
+    shares_numbers = True
 
     def __init__(
         self, num_neighbors: Sequence[int], replace: bool = False, empty: Allocate = np.empty,
-        limits: Bounds | None = None,
+        limits: Bounds | None = None, sampling: Sampling = DRAWN_APART,
     ) -> None:  # fmt: skip
-        self._empty = empty
+        sampling.check(replace)
+        self._empty, self._sampling = empty, sampling
         self._fanout = np.array(checked_fanout(num_neighbors), dtype=np.int64)
         self._replace = bool(replace)
         self._native = Native()
@@ -70,7 +79,7 @@ class UniformDraws(Sampler):
             MemoryError: there is not enough memory for the sample.
         """
         relation = Relation(topology, self._fanout)
-        options = SamplingOptions(key, self._replace)
+        options = SamplingOptions(key, self._replace, shared=self._sampling.numbers(key))
         nodes, groups = [topology.num_nodes], [SeedGroup(seeds)]
         with self._native.sampled([relation], nodes, groups, options) as sampled:
             node, _, nodes_per_hop = sampled.nodes(0, self._empty)

@@ -9,22 +9,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, NodeKey, Sample, Seeds, Subgraph, ends_of
+from gnndrive.sampling.batch_keys import batch_key
 from gnndrive.sampling.degrees import Degrees
+from gnndrive.sampling.labor import DRAWN_APART, Sampling
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
 
 if TYPE_CHECKING:
     from gnndrive.store.packed.recording import Recording
 
-_MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+__all__ = [
+    "Bounds", "Sampler", "SamplerContext", "batch_key", "checked_fanout", "most", "position_dtype",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class SamplerContext:
         recording: the recorded batches that a loader replays; None: it draws batches.
         window_nodes: the most nodes of the graph of a window, if the batches are drawn inside
             windows; else None.
+        sampling: how neighbours are drawn; shared numbers are given only to samplers that have
+            `shares_numbers`, for plain sampling without replacement.
     """
 
     num_neighbors: Any
@@ -71,6 +76,7 @@ class SamplerContext:
     store: Store | None = None
     recording: Recording | None = None
     window_nodes: int | None = None
+    sampling: Sampling = DRAWN_APART
 
 
 class Sampler(ABC):
@@ -81,6 +87,8 @@ class Sampler(ABC):
     """
 
     name: str
+    shares_numbers: ClassVar[bool] = False
+    """Whether it draws as `SamplerContext.sampling` says, if that shares numbers."""
 
     @classmethod
     @abstractmethod
@@ -97,7 +105,7 @@ class Sampler(ABC):
 
         Args:
             seeds: nodes or edges, with or without times.
-            key: 64 bits that identify (seed, epoch, batch), see `batch_key`.
+            key: 64 bits that identify (seed, epoch, batch): a `BatchKey`, see `batch_key`.
             topologies: one for each edge type, in the order of the store's edge types.
 
         Raises:
@@ -193,19 +201,3 @@ def most(
 def position_dtype(num_edges: int) -> type[np.int32 | np.int64]:
     """Return the dtype of CSC positions in a graph of `num_edges` edges."""
     return np.int32 if num_edges < 1 << 31 else np.int64
-
-
-def batch_key(seed: int, epoch: int, batch: int) -> int:
-    """Return the 64-bit key of a batch, for `Sampler.sample`.
-
-    Each number is added to the state, which SplitMix64's finalizer then mixes. The finalizer is
-    bijective, so no two batches of one seed and epoch share a key; a change of one number changes
-    about half of the key's bits.
-    """
-    state = 0
-    for part in (seed, epoch, batch):
-        state = (state + part + _GOLDEN) & _MASK
-        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
-        state ^= state >> 31
-    return state

@@ -39,7 +39,7 @@ class Inside(InsideDraws):
             return context.subgraphs()
         return cls(
             context.num_neighbors, context.replace, context.empty, context.limits,
-            context.window_nodes,
+            context.window_nodes, context.sampling,
         )  # fmt: skip
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:

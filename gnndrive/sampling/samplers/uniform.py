@@ -15,7 +15,8 @@ from gnndrive.sampling.topologies.base import Topology
 
 
 class Uniform(UniformDraws):
-    """Draws `num_neighbors[h]` in-neighbours, all equally likely, of each node of hop h.
+    """Draws `num_neighbors[h]` in-neighbours, all equally likely, of each node of hop h: each node
+    for itself, or with shared numbers (LABOR-0).
 
     See `UniformDraws` for arguments and errors.
     """
@@ -27,7 +28,9 @@ class Uniform(UniformDraws):
         """See `Sampler.make`."""
         if context.subgraphs is not None:
             return context.subgraphs()
-        return cls(context.num_neighbors, context.replace, context.empty, context.limits)
+        return cls(
+            context.num_neighbors, context.replace, context.empty, context.limits, context.sampling
+        )
 
     def sample(self, seeds: Seeds, key: int, topologies: Sequence[Topology]) -> Sample:
         """See `Sampler.sample`; `topologies` holds one topology."""

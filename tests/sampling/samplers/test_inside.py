@@ -17,6 +17,7 @@ from gnndrive.sampling.samplers.uniform import Uniform
 from gnndrive.sampling.topologies import over_arrays
 from gnndrive.sampling.topologies.base import Topology
 from tests.sampling.samplers.graphs import assert_contract, random_graph
+from tests.sampling.samplers.shared_numbers import DEPENDENT
 from tests.sampling.windows import arrays_of, partitioned_graph, random_parts
 
 NODES, PARTS = 1200, 11
@@ -99,6 +100,9 @@ def test_a_window_of_all_nodes_gives_the_batches_of_the_whole_graph(
                 for fanout in ([5, 4], [40, -1]):
                     expected = sampled(Uniform(fanout, replace), seeds, batch, whole)
                     assert_same(sampled(Inside(fanout, replace), seeds, batch, graph), expected)
+                expected = sampled(Uniform([5, 4], sampling=DEPENDENT), seeds, batch, whole)
+                sampler = Inside([5, 4], sampling=DEPENDENT)
+                assert_same(sampled(sampler, seeds, batch, graph), expected)
 
 
 def test_a_window_with_the_same_nodes_gives_the_same_batch(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gnndrive.sampling.topologies.direct import Direct
 from gnndrive.sampling.topologies.mmap import Mmap
 from gnndrive.testing.faults import NOISE
 from tests.sampling.samplers.graphs import Scratch, assert_contract, graph_of_degrees, random_graph
+from tests.sampling.samplers.shared_numbers import DEPENDENT
 from tests.second import Widened
 
 from .conftest import DATA_OFFSET, Graph, Opened
@@ -90,6 +91,35 @@ def test_samples_equal_those_from_memory(
         sample = Uniform(fanout, replace).sample_nodes(seeds, 5, topology)
         assert_same(sample, Uniform(fanout, replace).sample_nodes(seeds, 5, memory))
         assert_contract(sample, indptr, indices, seeds.tolist(), fanout, replace)
+
+
+@pytest.mark.parametrize("name", ["isolated nodes", "hubs", "a power law"])
+def test_so_do_samples_with_shared_numbers(way: Open, on_disk: OnDisk, name: str) -> None:
+    """Which read whole lists."""
+    indptr, indices = graph_of_degrees(GRAPHS[name], 1, np.int32)
+    memory, topology = Mmap(indptr, indices), way(on_disk(indptr, indices)).topology
+    seeds = np.arange(len(GRAPHS[name]))[:40]
+    for fanout in ([3, 2], [-1, 2], [40], [0, 1]):
+        sample = Uniform(fanout, sampling=DEPENDENT).sample_nodes(seeds, 5, topology)
+        assert_same(sample, Uniform(fanout, sampling=DEPENDENT).sample_nodes(seeds, 5, memory))
+        assert_contract(sample, indptr, indices, seeds.tolist(), fanout, False)
+
+
+@pytest.mark.parametrize("cache", [0, 30_000])
+def test_lists_longer_than_a_sampler_asks_for_at_once(
+    opened: Callable[..., Opened], on_disk: OnDisk, cache: int
+) -> None:
+    """And more nodes without neighbours."""
+    degrees = [0] * 150_000 + [7, 300_000, 0, 150_000, 40, *[0] * 150_000, 9]
+    indptr, indices = graph_of_degrees(degrees, 1, np.int32)
+    topology = opened(on_disk(indptr, indices), cache_bytes=cache).topology
+    seeds = np.arange(len(degrees))
+    for fanout in ([30], [200_000], [-1]):
+        sampler = Uniform(fanout, sampling=DEPENDENT)
+        sample = sampler.sample_nodes(seeds, 2, topology)
+        assert_same(sample, sampler.sample_nodes(seeds, 2, Mmap(indptr, indices)))
+        taken = np.diff(sample.colptr)
+        assert np.array_equal(taken, [min(each, fanout[0] % 10**9) for each in degrees])
 
 
 def test_seeds_given_twice(way: Open, on_disk: OnDisk) -> None:

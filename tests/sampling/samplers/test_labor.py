@@ -1,0 +1,254 @@
+"""LABOR-0: equal to brute force, each neighbour equally likely, fewer distinct nodes, and batches
+that depend on each other.
+
+The chi-square tests have fixed keys, so each gives the same number every time; the bound is the
+0.9999 quantile.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections import Counter
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gnndrive.common.errors import BatchTooLarge, ConfigError, StoreError
+from gnndrive.common.ffi import ffi, lib
+from gnndrive.common.records import Sample
+from gnndrive.sampling.labor import DRAWN_APART, WEIGHT_ONE, Sampling, SharedNumbers
+from gnndrive.sampling.samplers.base import Bounds, batch_key
+from gnndrive.sampling.samplers.uniform import Uniform
+from gnndrive.sampling.topologies.mmap import Mmap
+from tests.sampling.samplers.graphs import Scratch, assert_contract, random_graph, star
+from tests.sampling.samplers.shared_numbers import LABOR, Shared, brute_force, numbers_of
+from tests.sampling.samplers.test_conformance import CONTRACT
+
+QUANTILE = 0.9999
+SAMPLINGS = [LABOR, Sampling("labor", 8), Sampling("labor", 1000)]
+
+
+def sample_of(
+    topology: Any, fanout: list[int], seeds: Any, batch: int, sampling: Sampling = LABOR
+) -> Sample:
+    sampler = Uniform(fanout, sampling=sampling)
+    return sampler.sample_nodes(np.array(seeds, np.int64), batch_key(1, 0, batch), topology)
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_it_keeps_the_contract_of_samplers(check: Callable[[Any], None]) -> None:
+    check(Shared)
+
+
+# ---- which neighbours are taken
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_a_sample_is_that_of_brute_force(sampling: Sampling, dtype: type) -> None:
+    """On a graph with duplicate edges, hubs, and nodes without neighbours."""
+    indptr, indices = random_graph(900, 40, seed=3, dtype=dtype)
+    assert np.diff(indptr).max() > 600  # a list that is read in three parts
+    topology = Mmap(indptr, indices)
+    seeds = [*np.argsort(-np.diff(indptr))[:4].tolist(), 5, 5, 17, 400]
+    for batch, fanout in enumerate(([3, 2], [10, 10], [-1, 4], [0, 5], [300, 1], [7, -1])):
+        shared = sampling.numbers(batch_key(1, 0, batch))
+        assert shared is not None
+        sample = sample_of(topology, fanout, seeds, batch, sampling)
+        nodes, edges = brute_force(shared, indptr, indices, seeds, fanout)
+        assert sample.node.tolist() == nodes
+        assert sample.edge.tolist() == edges
+        assert_contract(sample, indptr, indices, seeds, fanout, False)
+
+
+def test_a_source_is_taken_by_all_targets_that_its_number_allows() -> None:
+    """Each target takes the sources below a number of its own, so that targets with equal lists
+    take equal sources."""
+    indptr, indices = random_graph(500, 30, seed=1)
+    sample = sample_of(Mmap(indptr, indices), [6], range(500), 4)
+    shared = LABOR.numbers(batch_key(1, 0, 4))
+    assert shared is not None
+    number = numbers_of(shared, np.arange(500))
+    refused = 0
+    for target in range(500):
+        taken = sample.edge[sample.colptr[target] : sample.colptr[target + 1]]
+        left = np.setdiff1d(np.arange(indptr[target], indptr[target + 1]), taken)
+        assert len(taken) == min(6, indptr[target + 1] - indptr[target])
+        if len(left):
+            assert number[indices[taken]].max() <= number[indices[left]].min()
+            refused += len(left)
+    assert refused > 3000
+
+
+def test_of_equal_edges_the_first_is_taken() -> None:
+    indptr, indices = np.array([0, 600, 600, 600]), np.array([1, 2] * 300)
+    for batch in range(6):
+        (of,) = {*sample_of(Mmap(indptr, indices), [300], [0], batch).node[1:].tolist()}
+        some = sample_of(Mmap(indptr, indices), [299], [0], batch)
+        assert some.edge.tolist() == list(range(of - 1, 597 + of, 2))
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS[:2], ids=str)
+@pytest.mark.parametrize(("degree", "fanout"), [(40, 7), (300, 20)])
+def test_each_neighbour_is_taken_equally_often(
+    sampling: Sampling, degree: int, fanout: int
+) -> None:
+    """In batches that lie so far apart that they share no numbers, at every distance from the
+    beginning of a group."""
+    batches, topology = 3000, star(degree)
+    counts = np.zeros(degree)
+    for at in range(batches):
+        batch = 2 * sampling.batch_dependency * at + at % sampling.batch_dependency
+        counts[sample_of(topology, [fanout], [0], batch, sampling).edge] += 1
+    share = fanout / degree
+    spread = ((counts - batches * share) ** 2).sum() / (batches * share * (1 - share))
+    assert spread * (degree - 1) / degree < stats.chi2.ppf(QUANTILE, degree - 1)
+
+
+def test_each_set_of_neighbours_is_equally_likely() -> None:
+    drawn = Counter(tuple(sample_of(star(6), [3], [0], batch).edge) for batch in range(4000))
+    counts = np.array([drawn[each] for each in combinations(range(6), 3)])
+    assert counts.sum() == 4000
+    statistic = ((counts - 200) ** 2 / 200).sum()
+    assert statistic < stats.chi2.ppf(QUANTILE, len(counts) - 1)
+
+
+def test_draws_are_the_same_on_all_machines() -> None:
+    """A change of these numbers would change the batches of all seeds."""
+    shared = Sampling("labor", 10).numbers(batch_key(7, 3, 24))
+    assert shared == SharedNumbers(0x8490C52F93C7DF65, 0xA3976447CDA0D08B, 868675383, 631129609)
+    sample = sample_of(star(50), [5], [0], 24, Sampling("labor", 10))
+    assert sample.edge.tolist() == [5, 11, 15, 30, 42]
+
+
+def test_weights_are_those_of_a_quarter_circle() -> None:
+    for step in range(1000):
+        shared = Sampling("labor", 1000).numbers(batch_key(0, 0, step))
+        assert shared is not None
+        angle = step / 1000 * math.pi / 2
+        expected = np.array([math.cos(angle), math.sin(angle)]) * WEIGHT_ONE
+        assert np.abs([shared.weight, shared.next_weight] - expected).max() < 0.51
+
+
+# ---- how many nodes a batch has
+
+
+def test_a_batch_has_fewer_distinct_nodes() -> None:
+    """If its targets have common neighbours, as in a graph whose out-degrees follow a power law."""
+    popular = (5000 * np.random.default_rng(0).random(5000 * 30) ** 2).astype(np.int32)
+    topology = Mmap(np.arange(0, len(popular) + 1, 30), popular)
+    nodes = {
+        sampling.name: [
+            sample_of(topology, [5, 5], range(50 * batch, 50 * batch + 50), batch, sampling)
+            for batch in range(20)
+        ]
+        for sampling in (DRAWN_APART, LABOR)
+    }
+    apart, shared = (sum(each.num_nodes for each in nodes[name]) for name in ("neighbor", "labor"))
+    assert shared < 0.8 * apart
+
+
+def test_dependent_batches_have_more_nodes_in_common() -> None:
+    indptr, indices = random_graph(4000, 30, seed=2, dtype=np.int32)
+    topology, common = Mmap(indptr, indices), []
+    for dependency in (1, 4, 64, 4096):
+        sampling = Sampling("labor", dependency)
+        found = [
+            sample_of(topology, [8, 8], range(40 * batch, 40 * batch + 40), batch, sampling).node
+            for batch in range(12)
+        ]
+        common.append(sum(len(np.intersect1d(*pair)) / len(pair[1]) for pair in pairwise(found)))
+    first, second, third, last = common
+    assert first < second < third
+    assert abs(third - last) < 0.1 * third
+    assert third > 1.2 * first
+
+
+def test_numbers_move_slowly_and_stay_what_they_are() -> None:
+    """Consecutive batches order the nodes nearly alike, those of far groups independently."""
+    sampling, ids = Sampling("labor", 32), np.arange(3000)
+
+    def order(batch: int) -> Any:
+        shared = sampling.numbers(batch_key(1, 0, batch))
+        assert shared is not None
+        return numbers_of(shared, ids)
+
+    orders = [order(batch) for batch in range(130)]
+    for batch in (0, 15, 31, 32, 63, 64):  # across the ends of groups, too
+        assert stats.spearmanr(orders[batch], orders[batch + 1]).statistic > 0.99
+    assert 0.5 < stats.spearmanr(orders[0], orders[16]).statistic < 0.8
+    assert abs(stats.spearmanr(orders[0], orders[64]).statistic) < 0.08
+    assert np.array_equal(order(5), orders[5])
+
+
+def test_a_plain_number_is_the_key_of_a_batch_alone() -> None:
+    assert Sampling("labor", 9).numbers(5) == SharedNumbers(5)
+    assert LABOR.numbers(batch_key(1, 2, 3)) == SharedNumbers(int(batch_key(1, 2, 3)))
+    assert DRAWN_APART.numbers(5) is None
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("ladies",), "sampling='ladies': give 'neighbor' or 'labor'"),
+        (("neighbor", 8), "batch_dependency=8 .* give sampling='labor', or leave it out"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Sampling(*given)
+
+
+def test_so_is_replacement() -> None:
+    with pytest.raises(ConfigError, match="replace=True out, or give sampling='neighbor'"):
+        Uniform([3], True, sampling=LABOR)
+
+
+def test_c_refuses_contradictions() -> None:
+    scratch, topology = Scratch(), star(30)
+    for fields in (
+        {"replace": 1}, {"disjoint": 1}, {"node_type_count": 2}, {"edge_type_count": 2},
+    ):  # fmt: skip
+        shared = ffi.new("gd_shared *", (1, 2, WEIGHT_ONE, 0))
+        with_shared: Any = {"shared": shared, **fields}
+        assert scratch.sample(topology.csc(), [0], [3], **with_shared) == -errno.EINVAL
+    for weights in ((-1, 0), (0, -1), (WEIGHT_ONE + 1, 0), (0, WEIGHT_ONE + 1)):
+        with_weights: Any = {"shared": ffi.new("gd_shared *", (1, 2, *weights))}
+        assert scratch.sample(topology.csc(), [0], [3], **with_weights) == -errno.EINVAL
+    most: Any = {"shared": ffi.new("gd_shared *", (1, 2, WEIGHT_ONE, WEIGHT_ONE))}
+    none: Any = {"shared": ffi.new("gd_shared *", (1, 2, 0, 0))}
+    for more in (most, none):
+        assert scratch.sample(topology.csc(), [0], [3], **more) == 0
+        assert len(scratch.sources()) == 3
+
+
+def test_a_damaged_list_is_an_error_even_if_it_is_not_taken() -> None:
+    """In a window, where a neighbour's number is looked up."""
+    for bad in (-1, 6, 2**31 - 1):
+        csc = ffi.new("gd_csc *")
+        source = Mmap(np.array([0, 5, 5, 5, 5, 5, 5]), np.array([1, 2, bad, 4, 5], np.int32))
+        csc[0] = source.csc()[0]
+        ids = np.arange(6)
+        csc.ids, csc.id_bytes = ffi.from_buffer(ids), 8
+        scratch = Scratch()
+        shared: Any = {"shared": ffi.new("gd_shared *", (1, 0, WEIGHT_ONE, 0))}
+        assert scratch.sample(csc, [0], [2], **shared) == -errno.ERANGE
+        assert lib.gd_sampler_culprit(scratch.handle, ffi.NULL) == bad
+
+
+def test_limits_and_damage_end_a_sample() -> None:
+    topology = star(300)
+    limits = Bounds({None: 301}, {None: 40}, {None: 301})
+    with pytest.raises(BatchTooLarge):
+        Uniform([41], limits=limits, sampling=LABOR).sample_nodes(np.array([0]), 1, topology)
+    damaged = Mmap(np.array([0, 2, 9, 4]), np.array([1, 2, 0, 1]), "damaged")
+    with pytest.raises(StoreError, match="damaged"):
+        Uniform([1], sampling=LABOR).sample_nodes(np.array([1]), 1, damaged)
