@@ -261,6 +261,8 @@ OWN_ARGUMENTS = {
     "device_memory": None,
     "feature_dtype": None,
     "strategy": "gnndrive",
+    "sampling": "neighbor",
+    "batch_dependency": 1,
     "packed": None,
     "partitioned": None,
     "megabatch": None,
@@ -336,7 +338,7 @@ def checked_own(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: one of them cannot work.
     """
-    counts = ["io_depth", "extractors"]
+    counts = ["io_depth", "extractors", "batch_dependency"]
     counts += [name for name in STAGE_COUNTS if given[name] != "auto"]
     checked = given | {name: positive(**{name: given[name]}) for name in counts}
     if checked["io_depth"] > IO_DEPTH_MAX:

@@ -24,6 +24,7 @@ from gnndrive.loader.drawing import Drawing, batches_text, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import Ranks, resolve_ranks
+from gnndrive.loader.sampling_choice import checked_sampling, drawn_text, list_bytes, make_sampler
 from gnndrive.loader.settings import RuntimeSettings, with_plan
 from gnndrive.loader.sharing import what_service_has
 from gnndrive.loader.superbatches import planned_superbatches
@@ -35,10 +36,10 @@ from gnndrive.plan.plan import Plan
 from gnndrive.plan.prediction import Disk
 from gnndrive.plan.request import PlanRequest
 from gnndrive.pyg.collate import Collate
-from gnndrive.pyg.links_inside import LinksInside
-from gnndrive.pyg.subgraph_sampler import SubgraphSampler, SubgraphSampling
+from gnndrive.pyg.subgraph_sampler import SubgraphSampling
 from gnndrive.sampling.dealing import deal, number_batches, steps_left
 from gnndrive.sampling.degrees import degrees_of
+from gnndrive.sampling.labor import Sampling
 from gnndrive.sampling.samplers.base import Bounds, Sampler, SamplerContext
 from gnndrive.sampling.schedules import choose as choose_schedule
 from gnndrive.sampling.schedules.base import (
@@ -165,16 +166,15 @@ class Assembly:
         give up samples larger than `limits`."""
         nodes = None if self.megabatches is None else self.megabatches.windows.nodes
         context = SamplerContext(
-            self.num_neighbors, self.replace, empty, limits, None, self.store, self.recording, nodes
-        )
-        how, of_edges = self.subgraphs, isinstance(self.inputs, InputEdges)
-        if how is not None:
-            made: Callable[[], Sampler] = partial(LinksInside, how, of_edges, context)
-            if nodes is None:
-                made = partial(SubgraphSampler, how, of_edges, self.inputs.type, limits)
-            context = replace(context, subgraphs=made)
-        kind: type[Sampler] = find("samplers", self.strategy.sampler)
-        return kind.make(context)
+            self.num_neighbors, self.replace, empty, limits, None, self.store, self.recording,
+            nodes, self.sampling,
+        )  # fmt: skip
+        return make_sampler(self.strategy.sampler, context, self.inputs, self.subgraphs)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How neighbours are drawn; ConfigError: see `checked_sampling`."""
+        return checked_sampling(self.own, self.strategy, self.replace, self.subgraphs is not None)
 
     def plan(self) -> Plan:
         """See `NeighborLoader.plan`."""
@@ -313,7 +313,7 @@ class Assembly:
             edge_temporaries=0 if subgraphs is None else subgraphs.edge_temporaries,
             needs_indices=None if subgraphs is None else subgraphs.needs_indices,
             graph_bytes=0 if subgraphs is None else subgraphs.graph_bytes,
-            candidate_bytes=0 if subgraphs is None else subgraphs.candidate_bytes,
+            candidate_bytes=list_bytes(self.sampling, self.num_neighbors, self.store, subgraphs),
             memory=given_size(own, "memory"),
             buffer=given_size(own, "buffer"),
             device_memory=given_size(own, "device_memory"),
@@ -376,8 +376,7 @@ class Assembly:
             order if self.batch_sampler is None else "in a sampler's order",
             f"num_neighbors {fanout_to_json(self.num_neighbors)}, replace {self.replace}",
         ]
-        if self.subgraphs is not None:
-            parts.append(self.subgraphs.identity)
+        parts += filter(None, [drawn_text(self.sampling, self.subgraphs)])
         if self.megabatches is not None:
             parts.append(f"windows {self.megabatches.settings()}")
         return "; ".join(parts)

@@ -17,6 +17,8 @@ from gnndrive.common.errors import ConfigError
 
 VERSION = 3  # increase it when the same seed no longer gives the same batches
 _SAME_FOR_ONE = 2  # gives the same batches, except to ranks that draw apart (`Ranks.draws_apart`)
+_ADDED = {"sampling": "neighbor", "batch_dependency": 1}
+"""Settings that states of earlier loaders lack, with the values that those had."""
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ def from_state_dict(
             "again: open the store that the state was saved with, or start the epoch again"
         )
     saved = state.get("settings")
-    saved = saved if isinstance(saved, Mapping) else {}
+    saved = _ADDED | dict(saved) if isinstance(saved, Mapping) else {}
     differing = [
         f"{name} was {saved.get(name)!r} and is {value!r}"
         for name, value in settings.items()

@@ -81,6 +81,13 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.
         strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
+        sampling: how neighbours are drawn: "neighbor" (each node draws for itself), or "labor"
+            (LABOR-0: nodes with common neighbours take the same ones, so a batch has fewer
+            distinct nodes; docs/tasks/sampling.md). "labor" looks at the whole list of each node,
+            and with topology="direct" reads it from disk.
+        batch_dependency: with sampling="labor", over how many batches the random numbers change,
+            as in GraphBolt: the more, the more nodes consecutive batches have in common. 1: each
+            batch has its own.
         packed: with a strategy that replays, such as "diskgnn", the pack: its folder, or its name
             in the store. None: the one in the store's folder that has these batches.
         partitioned: with a strategy that samples inside windows of a partitioned store,
@@ -174,7 +181,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
+        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
+        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
         superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
@@ -230,7 +238,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             negative nodes are drawn among those of the batch's window, as in the paper.
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
-        memory, …, host_service: as for `NeighborLoader`; they need a store.
+        memory, …, host_service: as for `NeighborLoader`; they need a store. `sampling` can only be
+            "neighbor".
         **kwargs: arguments of torch's DataLoader.
 
     Raises:
@@ -262,7 +271,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
         device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        strategy: str | Strategy = "gnndrive", packed: Any = None, partitioned: Any = None,
+        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
+        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
         superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",

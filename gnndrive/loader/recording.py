@@ -26,6 +26,7 @@ from gnndrive.common.records import Seeds, TopologyChoice
 from gnndrive.disk.engines import choose as choose_engine
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.epoch_state import fanout_to_json
+from gnndrive.loader.sampling_choice import drawn_text
 from gnndrive.plan.choice import default_stages
 from gnndrive.plan.items import rest_bytes
 from gnndrive.plan.request import PlanRequest, StageCounts, requirements_of
@@ -51,12 +52,11 @@ def pack_settings(assembly: Assembly, seed: int, epochs: int, **placing: Any) ->
         ConfigError: batches of this loader cannot be recorded.
     """
     check_recordable(assembly)
-    subgraphs = assembly.subgraphs
     assert assembly.batch_size is not None
     return PackSettings(
         assembly.inputs.identity, assembly.batch_size, bool(assembly.drop_last), assembly.shuffle,
         fanout_to_json(assembly.num_neighbors), bool(assembly.replace),
-        "" if subgraphs is None else subgraphs.identity, seed, epochs, **placing,
+        drawn_text(assembly.sampling, assembly.subgraphs), seed, epochs, **placing,
     )  # fmt: skip
 
 

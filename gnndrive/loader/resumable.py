@@ -47,6 +47,8 @@ class Resumable(torch.utils.data.DataLoader[Any]):
     ranks: Any
     num_neighbors: Any
     replace: bool
+    sampling: str
+    batch_dependency: int
     data: Store
     _from_store = False
     _state: EpochState | None = None  # of the newest epoch
@@ -214,7 +216,7 @@ class Resumable(torch.utils.data.DataLoader[Any]):
             "sampler": sampler, "inputs": self._inputs.identity,
             "strategy": batches_of(self._strategy),
             "num_neighbors": fanout_to_json(self.num_neighbors), "replace": self.replace,
-            "seed": self.seed,
+            "sampling": self.sampling, "batch_dependency": self.batch_dependency, "seed": self.seed,
             "packed": None if self._recording is None else self._recording.info.settings.batches,
             "drawing": None if self._subgraphs is None else self._subgraphs.identity,
         }  # fmt: skip

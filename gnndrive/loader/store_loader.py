@@ -36,6 +36,7 @@ from gnndrive.loader.host_service import join_host_service
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
+from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.plan.plan import Plan
@@ -103,6 +104,7 @@ class StoreLoader(Closeable, DerivedLayouts):
         self.__dict__.update(checked_own(own))
         self.samplers = kwargs.get("num_workers") or self.samplers
         self._strategy = find_strategy(self.strategy)
+        checked_sampling(self.__dict__, self._strategy, self.replace, subgraphs is not None)
         self._device = checked_device(self.device, self.device_memory)
         self._user_samples = any(
             kwargs.get(name) is not None for name in ("sampler", "batch_sampler")

@@ -75,7 +75,7 @@ class PlanRequest:
             None: they need not be.
         graph_bytes: bytes of times and weights in memory.
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
-            times or weights are used.
+            times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
         neighbour_cache: the user's argument: bytes, a text or None.
         topologies: topology plug-ins in the order of preference, or the one that the user named.

@@ -108,7 +108,7 @@ class Requirements:
         subgraphs: whether samples are in PyG's own form, which is larger.
         graph_bytes: bytes of times and weights in memory.
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
-            times or weights are used.
+            times or weights are used, or to choose neighbours with shared numbers.
         scratch_bytes: bytes of a sampling thread's scratch for the largest batch.
         drawn: what is known of batches that were drawn, as `plan()` prints it; None: the largest
             batch is the largest that the fanout allows.

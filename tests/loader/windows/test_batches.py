@@ -45,6 +45,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "all neighbours": {"num_neighbors": [-1, 2]},
     "no hops": {"num_neighbors": []},
     "with replacement": {"replace": True},
+    "shared numbers": {"sampling": "labor", "batch_dependency": 4},
     "some nodes": {"input_nodes": SOME},
     "few seeds": {"input_nodes": SOME[:3]},
     "whole batches": {"drop_last": True, "batch_size": 17},
