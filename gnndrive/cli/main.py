@@ -29,6 +29,7 @@ from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
+    BatchDependency,
     BatchSize,
     Buffer,
     Device,
@@ -44,6 +45,7 @@ from gnndrive.cli.commands.options import (
     Partitioned,
     Passes,
     Samplers,
+    Sampling,
     Static,
     StoreOrPack,
     StorePath,
@@ -231,6 +233,8 @@ def train(
     fanout: Fanout = FANOUT,
     batch_size: BatchSize = BATCH_SIZE,
     strategy: StrategyName = "gnndrive",
+    sampling: Sampling = "neighbor",
+    batch_dependency: BatchDependency = 1,
     packed: Packed = None,
     partitioned: Partitioned = None,
     megabatch: Megabatch = None,
@@ -260,7 +264,7 @@ def train(
     options = train_command.LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned, megabatch, passes, static,
+        partitioned, megabatch, passes, static, sampling, batch_dependency,
     )  # fmt: skip
     settings = TrainSettings(epochs=epochs, lr=lr, weight_decay=weight_decay, seed=seed, trim=trim)
     request = train_command.TrainRequest(

@@ -24,6 +24,13 @@ Memory = Annotated[str | None, typer.Option(help="Memory for all of loading, suc
 StrategyName = Annotated[
     str, typer.Option(help="gnndrive draws batches; diskgnn replays those of gnndrive pack.")
 ]
+Sampling = Annotated[
+    Literal["neighbor", "labor"],
+    typer.Option(help="labor draws fewer distinct nodes: common neighbours are taken together."),
+]
+BatchDependency = Annotated[
+    int, typer.Option(min=1, help="Batches over which the random numbers of labor change.")
+]
 Packed = Annotated[
     str | None, typer.Option(help="The pack to replay: its folder, or its name in the store.")
 ]

@@ -17,9 +17,11 @@ from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
     INPUT,
+    BatchDependency,
     BatchSize,
     Fanout,
     Json,
+    Sampling,
     StorePath,
     parse_fanout,
 )
@@ -42,6 +44,8 @@ def pack(
     input: Annotated[str, typer.Option(help="The split whose nodes are the seeds.")] = INPUT,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs to record.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the recorded batches.")] = 0,
+    sampling: Sampling = "neighbor",
+    batch_dependency: BatchDependency = 1,
     shuffle: Annotated[bool, typer.Option(help="Whether training shuffles its seeds.")] = True,
     memory: Annotated[
         str | None, typer.Option(help="Memory that training will have for loading, such as 8GB.")
@@ -69,8 +73,9 @@ def pack(
         with Bars(console) as bars:
             info = pack_batches(
                 opened, hops, opened.split(input), batch_size=batch_size, epochs=epochs, seed=seed,
-                shuffle=shuffle, memory=memory, device_memory=device_memory, disk=disk,
-                order=order, segment=segment, out=out, packing_memory=packing_memory,
+                sampling=sampling, batch_dependency=batch_dependency, shuffle=shuffle,
+                memory=memory, device_memory=device_memory, disk=disk, order=order,
+                segment=segment, out=out, packing_memory=packing_memory,
                 progress=bars,
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -85,6 +90,8 @@ def pack(
     lines += [f"  actual    : {format_size(info.actual_bytes)} ({info.actual_bytes:,} bytes)"]
     named = _name(opened, info, out)
     call: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "memory": memory}
+    call |= {"sampling": sampling} if sampling != "neighbor" else {}
+    call |= {"batch_dependency": batch_dependency} if batch_dependency > 1 else {}
     call |= {"device": "cuda", "device_memory": device_memory} if device_memory else {}
     call |= {"strategy": "diskgnn", "packed": named}
     call = {name: each for name, each in call.items() if each is not None}

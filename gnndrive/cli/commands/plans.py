@@ -16,6 +16,7 @@ from gnndrive.cli.commands.numbers import parse_count, parse_rate
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
     FANOUT,
+    BatchDependency,
     BatchSize,
     Buffer,
     Device,
@@ -29,6 +30,7 @@ from gnndrive.cli.commands.options import (
     Partitioned,
     Passes,
     Samplers,
+    Sampling,
     Static,
     StrategyName,
     Topology,
@@ -59,6 +61,8 @@ def plan(
     fanout: Fanout = FANOUT,
     batch_size: BatchSize = BATCH_SIZE,
     strategy: StrategyName = "gnndrive",
+    sampling: Sampling = "neighbor",
+    batch_dependency: BatchDependency = 1,
     packed: Packed = None,
     partitioned: Partitioned = None,
     megabatch: Megabatch = None,
@@ -104,7 +108,7 @@ def plan(
     options = LoaderOptions(
         parse_fanout(fanout), batch_size, 0, buffer, memory, "auto", samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
-        partitioned, megabatch, passes, static,
+        partitioned, megabatch, passes, static, sampling, batch_dependency,
     )  # fmt: skip
     numbers = {
         "--nodes": nodes, "--edges": edges, "--row-bytes": row_bytes,
@@ -158,7 +162,7 @@ def _of_numbers(
     default = LoaderOptions(options.fanout, options.batch_size)
     for name in (
         "strategy", "packed", "partitioned", "megabatch", "passes", "static", "device",
-        "device_memory", "neighbour_cache",
+        "device_memory", "neighbour_cache", "sampling", "batch_dependency",
     ):  # fmt: skip
         if getattr(options, name) != getattr(default, name):
             raise ConfigError(f"--{name.replace('_', '-')} needs a STORE: leave it out")

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -65,6 +65,8 @@ class LoaderOptions:
     megabatch: int | None = None
     passes: int | None = None
     static: float | None = None
+    sampling: Literal["neighbor", "labor"] = "neighbor"
+    batch_dependency: int = 1
 
     def drawn(self) -> LoaderOptions:
         """The same for batches of an evaluation, which are drawn from the whole graph."""
@@ -97,29 +99,10 @@ class LoaderOptions:
         """Make a loader over `seeds`."""
         strategy = find_strategy(self.strategy)
         decides = strategy.replays or strategy.partitioned
-        return NeighborLoader(
-            store,
-            list(self.fanout),
-            seeds,
-            batch_size=self.batch_size,
-            shuffle=shuffle,
-            seed=self.seed,
-            buffer=self.buffer,
-            memory=self.memory,
-            engine=self.engine,
-            samplers=self.samplers or ("auto" if decides else SAMPLERS),
-            extractors=self.extractors,
-            topology=self.topology,
-            neighbour_cache=self.neighbour_cache,
-            device=self.device,
-            device_memory=self.device_memory,
-            strategy=self.strategy,
-            packed=self.packed,
-            partitioned=self.partitioned,
-            megabatch=self.megabatch,
-            passes=self.passes,
-            static=self.static,
-        )
+        given = asdict(self)
+        given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)
+        fanout = list(given.pop("fanout"))
+        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **given)
 
 
 @dataclass(eq=False)
