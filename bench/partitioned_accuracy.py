@@ -1,4 +1,4 @@
-"""What sampling inside windows costs in accuracy: full sampling beside hierbatching and marius.
+"""What sampling inside windows, or with numbers that nodes share (LABOR), costs in accuracy.
 
 usage: python bench/partitioned_accuracy.py STORE | --planted NODES,COMMUNITIES
            [--runs gnndrive,hierbatching:ldg,hierbatching:random,marius:random] [--train 0.1]
@@ -9,8 +9,9 @@ usage: python bench/partitioned_accuracy.py STORE | --planted NODES,COMMUNITIES
 
 A GraphSAGE with a layer for each fanout is trained on --train of the nodes, and tested after the
 last epoch on all other nodes, with all neighbours. A run is "gnndrive", which samples from the
-whole graph, or the name of a strategy and how its partitions are found. In each of --seeds rounds
-the weights, the samples and the training nodes are others; all runs of a round have the same.
+whole graph; "labor", the same with sampling="labor", or "labor:K" with batch_dependency=K; or the
+name of a strategy and how its partitions are found. In each of --seeds rounds the weights, the
+samples and the training nodes are others; all runs of a round have the same.
 
 --project multiplies x with a random matrix, so that a row alone tells less of its label. --planted
 trains on a graph of planted communities, which are its classes. The graph is copied to --folder,
@@ -39,7 +40,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.store.generate import planted
 from gnndrive.store.partitioned.format import partitioned_path, read_partition
 
-FULL = "gnndrive"
+FULL, LABOR = "gnndrive", "labor"
 RUNS = [FULL, "hierbatching:ldg", "hierbatching:random", "marius:random"]
 
 
@@ -101,6 +102,8 @@ def arguments(
     name, _, method = run.partition(":")
     if name == FULL:
         return {}, {}
+    if name == LABOR:
+        return {"sampling": LABOR, "batch_dependency": int(method or 1)}, {}
     path = partitioned_path(store, method)
     if path.exists():
         info = read_partition(path)

@@ -29,6 +29,7 @@ import _powerlaw  # noqa: E402
 import consumer  # noqa: E402
 import epoch  # noqa: E402
 import infer  # noqa: E402
+import sampler  # noqa: E402
 import scale  # noqa: E402
 import standby  # noqa: E402
 
@@ -223,6 +224,25 @@ def test_scale_passes_other_options_to_epoch():
     assert own.sizes == [500_000, 2_000_000]
     assert epoch.parse(["there.gnn", *left]).topology == "mmap"
     assert epoch.parse(["there.gnn", *left]).batches == 3
+
+
+# ---- bench/sampler.py ----
+
+
+def test_the_sampler_prints_the_nodes_of_each_sampling(
+    store: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = [str(store), "--batches", "6", "--batch-size", "20", "--fanout", "5,5"]
+    sampler.main([*words, "--sampling", "neighbor,labor", "--batch-dependency", "1,64"])
+    _, _, *rows, _ = capsys.readouterr().out.splitlines()
+    found = {row[:24].strip(): row[24:].split() for row in rows}
+    assert list(found) == ["neighbor", "labor, dependency 1", "labor, dependency 64"]
+    nodes, new, of_all = (
+        [int(each[at].replace(",", "")) for each in found.values()] for at in range(3)
+    )
+    assert nodes[0] > nodes[1] > 0
+    assert new[1] > new[2]
+    assert of_all[1] > of_all[2]
 
 
 # ---- bench/consumer.py ----

@@ -57,6 +57,16 @@ def test_a_store_is_tested_and_every_run_reported(
     assert not (store / "partitioned").exists()  # a copy was partitioned
 
 
+def test_shared_numbers_keep_the_accuracy_with_fewer_nodes(tmp_path: Path):
+    words = ["--planted", "1200,12", "--train", "0.3", "--dim", "16", "--epochs", "6"]
+    words += ["--seeds", "1", "--batch-size", "40", "--hidden", "16", "--lr", "0.01"]
+    found = measured(tmp_path, *words, "--fanout", "5,5", "--runs", "gnndrive,labor,labor:8")
+    full, *others = found["results"]
+    for each in others:
+        assert each["accuracy"] > full["accuracy"] - 0.05
+        assert each["nodes_a_batch"] < 0.95 * full["nodes_a_batch"]
+
+
 def test_what_is_not_clear_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for words in ([], ["a.gnn", "--planted", "100,4"]):
         with pytest.raises(SystemExit):
