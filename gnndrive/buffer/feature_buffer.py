@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gnndrive.buffer.admission_queue import AdmissionQueue, Sweep, Ticket
@@ -83,23 +83,19 @@ class FeatureBuffer(TableGroup):
         `uses` says when the rows of a table are needed next, if its superbatch is known.
         """
         if uses is not None:
-            self._foreseen.announce(index, uses)
+            self._foreseen.announce(index, rows, uses)
         for name, ids in rows.items():
             near = uses[name].near if uses is not None and name in uses else None
             self.tables[name].announce(index, ids, near)
 
-    def foresee_at_turn(
-        self, first: int, last: int, later: Mapping[str, Codes], done: Callable[[], object]
-    ) -> None:
-        """`foresee` when batch `first` is about to be admitted: only then have the batches before
-        it, which do not know of this superbatch, set their rows' keys. Calls `done` then; `later`
-        must not change before."""
-        self._foreseen.add_boundary(first, last, later, done)
-
     def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
-        """See `TableGroup.foresee`."""
+        """See `TableGroup.foresee`; announced batches before `first` learn of it, too."""
         if later is None:
             self._foreseen.clear()
+        else:
+            self._foreseen.learn(later)
+            for ticket in self._queue.head():
+                ticket.sweep.rows = None  # joined anew, with more codes
         super().foresee(first, last, later)
 
     def withdraw(self, index: int, rows: Mapping[str, Int64Array]) -> None:
@@ -215,8 +211,6 @@ class FeatureBuffer(TableGroup):
         for name, worth in sweep.slots_needed.items():
             if self.tables[name].available < worth:
                 return None
-        if self._foreseen.pass_boundaries(tickets, self.foresee):
-            sweep.rows = None  # joined anew, with more codes
         self._withdraw_announcements(tickets)
         if sweep.rows is None:
             sweep.rows = {

@@ -6,7 +6,7 @@ The feature buffer is this process's own (`buffer/feature_buffer.py`), or the ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -100,12 +100,6 @@ class ForeseeingBuffer(Protocol):
 
     def foresee(self, first: int, last: int, later: Mapping[str, Codes] | None) -> None:
         """See `buffer.table_group.TableGroup.foresee`."""
-        ...
-
-    def foresee_at_turn(
-        self, first: int, last: int, later: Mapping[str, Codes], done: Callable[[], object]
-    ) -> None:
-        """The same when batch `first` is about to be admitted."""
         ...
 
     def stats(self) -> Mapping[str, int]:

@@ -4,6 +4,8 @@ Ginex §4: once all samples of a superbatch are known, so is each next use of ea
 feature buffer can follow Belady's rule. `inspect_stage` samples a superbatch, records it in a
 `Trace` and finds the next uses in one pass backwards; meanwhile `replay_stage` reads the records of
 the superbatch before, in order, and puts them into the extracting queue, as the sample stage would.
+As soon as a superbatch is known, the rows in slots and the batches that are yet to be admitted
+learn what it needs.
 At most two superbatches are alive. The first ones are short, so that the first batch comes soon.
 
 The batches are those that the sample stage would draw, whatever the superbatches' sizes. A disk
@@ -16,13 +18,15 @@ When not to use it: for samples in PyG's own form, and for windows that need som
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
+from gnndrive.buffer.foreseen import add_later
 from gnndrive.common.ffi import lib
-from gnndrive.common.records import NextUses, Sample
+from gnndrive.common.records import Codes, NextUses, Sample
 from gnndrive.pipeline.batch import Failed, Sampled
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.leases import ForeseeingBuffer
@@ -41,15 +45,15 @@ class Superbatches:
         source: makes superbatches.
         ready: superbatches that were sampled and are yet to be replayed.
         alive: taken by each superbatch whose trace is open.
-        known: set when the feature buffer knows the newest superbatch's first uses, so that their
-            array may change.
+        later: table name → the first uses by the superbatch behind the one that is replayed; None:
+            they are not known yet.
         traces: those that are open.
     """
 
     source: SuperbatchSource
     ready: asyncio.Queue[Superbatch] = field(default_factory=lambda: asyncio.Queue(ALIVE_MAX))
     alive: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ALIVE_MAX))
-    known: asyncio.Event = field(default_factory=asyncio.Event)
+    later: Mapping[str, Codes] | None = None
     traces: set[Trace] = field(default_factory=set)
 
     def close_trace(self, superbatch: Superbatch) -> None:
@@ -69,6 +73,7 @@ def superbatch_stages(epoch: Epoch, shared: Superbatches) -> list[Coroutine[Any,
     """The stages that stand for the sample stage, by the epoch's phase."""
     if epoch.inputs.phase == "inspect":
         return [_inspect_one(epoch, shared)]
+    _forget_next_uses(epoch)
     if epoch.inputs.phase == "replay":
         return [_replay_one(epoch, shared)]
     return [inspect_stage(epoch, shared), replay_stage(epoch, shared)]
@@ -76,7 +81,6 @@ def superbatch_stages(epoch: Epoch, shared: Superbatches) -> list[Coroutine[Any,
 
 async def _inspect_one(epoch: Epoch, shared: Superbatches) -> None:
     """Sample a superbatch with the adjacency in memory, and free that again."""
-    shared.known.set()
     try:
         await epoch.workers.run(shared.source.load_graph)
         superbatch = await _inspect(epoch, shared, 0)
@@ -90,10 +94,11 @@ async def _inspect_one(epoch: Epoch, shared: Superbatches) -> None:
 async def inspect_stage(epoch: Epoch, shared: Superbatches) -> None:
     """Sample and record superbatch after superbatch until the schedule ends."""
     number, ended = 0, False
-    shared.known.set()
     while not ended:
         await shared.alive.acquire()
         superbatch = await _inspect(epoch, shared, number)
+        if superbatch.end > superbatch.first:
+            _foresee(epoch, shared, superbatch)
         ended = superbatch.last
         number += 1
         await shared.ready.put(superbatch)
@@ -112,7 +117,7 @@ async def _inspect(epoch: Epoch, shared: Superbatches, number: int) -> Superbatc
     await _sample_superbatch(epoch, superbatch)
     if alone and superbatch.end > first and not superbatch.written:
         superbatch.fail(first, source.no_room())
-    await _find_next_uses(epoch, shared, superbatch)
+    await _find_next_uses(epoch, source, superbatch)
     return superbatch
 
 
@@ -159,12 +164,10 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
     return written, perf_counter() - started
 
 
-async def _find_next_uses(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> None:
+async def _find_next_uses(epoch: Epoch, source: SuperbatchSource, superbatch: Superbatch) -> None:
     """Make the pass from the last batch to the first."""
     assert superbatch.trace is not None
-    await shared.known.wait()
-    shared.known.clear()
-    last = next(iter((await epoch.workers.run(shared.source.next_uses)).values()), None)
+    last = next(iter((await epoch.workers.run(source.next_uses)).values()), None)
     if last is None:
         return
     last.fill(lib.GD_NO_CODE)
@@ -173,6 +176,13 @@ async def _find_next_uses(epoch: Epoch, shared: Superbatches, superbatch: Superb
             await epoch.workers.run(superbatch.trace.add_next_uses, index, last)
         except Exception as error:
             superbatch.fail(index, error)
+
+
+def _foresee(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> None:
+    """Tell the feature buffer, and the batches that are yet to be replayed, what it needs."""
+    assert isinstance(epoch.buffer, ForeseeingBuffer), "the host service foresees nothing"
+    shared.later = shared.source.next_uses()
+    epoch.buffer.foresee(superbatch.first, superbatch.end, shared.later)
 
 
 def _misses(epoch: Epoch) -> float | None:
@@ -185,7 +195,6 @@ def _misses(epoch: Epoch) -> float | None:
 
 async def replay_stage(epoch: Epoch, shared: Superbatches) -> None:
     """Put the recorded samples into the extracting queue, in order."""
-    _forget_next_uses(epoch)
     while True:
         superbatch = await shared.ready.get()
         end = await _replay_superbatch(epoch, shared, superbatch)
@@ -197,11 +206,11 @@ async def replay_stage(epoch: Epoch, shared: Superbatches) -> None:
 
 async def _replay_one(epoch: Epoch, shared: Superbatches) -> None:
     """Replay the superbatch that was sampled apart."""
-    _forget_next_uses(epoch)
     superbatch = shared.source.recorded
     assert superbatch is not None
     if superbatch.trace is not None:
         shared.traces.add(superbatch.trace)
+        _foresee(epoch, shared, superbatch)
     epoch.extracting.end(await _replay_superbatch(epoch, shared, superbatch))
 
 
@@ -214,15 +223,11 @@ def _forget_next_uses(epoch: Epoch) -> None:
 async def _replay_superbatch(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> int:
     """Put a superbatch's samples, and its error, into the extracting queue; returns the index
     behind them."""
-    buffer, source = epoch.buffer, shared.source
-    assert isinstance(buffer, ForeseeingBuffer)
-    first, end, trace = superbatch.first, superbatch.end, superbatch.trace
-    if end > first:
-        assert trace is not None
-        buffer.foresee_at_turn(first, end, source.next_uses(), shared.known.set)
-        for index in range(first, end):
-            await epoch.extracting.reserve()
-            await _replay(epoch, buffer, source, trace, index)
+    shared.later = None  # what was known of this one is in the buffer
+    for index in range(superbatch.first, superbatch.end):
+        await epoch.extracting.reserve()
+        await _replay(epoch, shared, superbatch, index)
+    end = superbatch.end
     if superbatch.error is None:
         return end
     await epoch.extracting.reserve()
@@ -230,20 +235,34 @@ async def _replay_superbatch(epoch: Epoch, shared: Superbatches, superbatch: Sup
     return end + 1
 
 
-async def _replay(
-    epoch: Epoch, buffer: ForeseeingBuffer, source: SuperbatchSource, trace: Trace, index: int
-) -> None:
+async def _replay(epoch: Epoch, shared: Superbatches, superbatch: Superbatch, index: int) -> None:
     """Read a sample and put it, or the error, into the extracting queue."""
+    buffer, trace, known = epoch.buffer, superbatch.trace, shared.later
+    assert isinstance(buffer, ForeseeingBuffer)
+    assert trace is not None
     try:
-        sampled, of_nodes = await epoch.workers.run(_read, epoch, trace, index)
+        sampled, of_nodes = await epoch.workers.run(_read, epoch, trace, index, known)
     except Exception as error:
         epoch.extracting.put(index, Failed(index, error))
         return
-    buffer.announce(index, sampled.rows, dict.fromkeys(source.next_uses(), of_nodes))
+    if shared.later is not known:  # it became known meanwhile
+        _add_later(sampled, of_nodes, shared.later)
+    uses = dict.fromkeys(shared.source.next_uses(), of_nodes)
+    buffer.announce(index, sampled.rows, uses)
     epoch.extracting.put(index, sampled)
 
 
-def _read(epoch: Epoch, trace: Trace, index: int) -> tuple[Sampled, NextUses]:
+def _read(
+    epoch: Epoch, trace: Trace, index: int, later: Mapping[str, Codes] | None
+) -> tuple[Sampled, NextUses]:
     """In a worker thread: read the sample of a batch."""
     seeds, sample, uses = trace.take(index)
-    return Sampled(seeds, sample, epoch.inputs.assembly.rows_of(sample)), uses
+    sampled = Sampled(seeds, sample, epoch.inputs.assembly.rows_of(sample))
+    _add_later(sampled, uses, later)
+    return sampled, uses
+
+
+def _add_later(sampled: Sampled, uses: NextUses, later: Mapping[str, Codes] | None) -> None:
+    """Add the next uses by the superbatch behind. All tables of nodes share one array."""
+    for name, codes in islice((later or {}).items(), 1):
+        add_later(uses, sampled.rows[name], codes)

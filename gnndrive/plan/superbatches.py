@@ -18,7 +18,7 @@ from gnndrive.pipeline.superbatches import ALIVE_MAX
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.trace import record_bytes
 
-SUPERBATCH_MAX = 1 << 15  # codes of 16 bits tell this many batches and the next ones apart
+SUPERBATCH_MAX = 32_000  # codes of 16 bits tell the batches of two superbatches apart
 AUTO_MAX, AUTO_MIN = 1500, 64  # Ginex §4 has 1,500
 HELD = 16  # an "auto" superbatch is this many times as long as the buffer holds batches' misses
 RAMP = (8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from gnndrive.common.records import Codes, Sample, Seeds
 from gnndrive.pipeline.superbatch import Superbatch
 from gnndrive.sampling.trace import Trace, TraceFull
 
-if TYPE_CHECKING:
-    from gnndrive.testing.simulation import Scenario
-
 NO_ROOM = "no room for a record"
 
 
@@ -28,25 +24,27 @@ class SimulatedSuperbatches:
     """See `pipeline.epoch.SuperbatchSource`.
 
     Args:
-        scenario: what is simulated.
+        rows: how many nodes there are.
+        batches: how many batches a superbatch has; the first one has half of them.
+        records_max: how many records the disk has room for; None: any number.
 
     Attributes:
         records: how many records are on the simulated disk.
         recorded: see `SuperbatchSource`.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario, self.records = scenario, 0
+    def __init__(self, rows: int, batches: int, records_max: int | None) -> None:
+        self._batches, self.records_max, self.records = batches, records_max, 0
         self.recorded: Superbatch | None = None
-        self._last = np.empty(scenario.file.row_count, np.uint16)
+        self._last = np.empty(rows, np.uint16)
 
     def size(self, number: int, misses: float | None) -> int:
-        """See `SuperbatchSource.size`; the first superbatch has half of the batches."""
-        return self._scenario.superbatch if number else -(-self._scenario.superbatch // 2)
+        """See `SuperbatchSource.size`."""
+        return self._batches if number else -(-self._batches // 2)
 
     def open_trace(self) -> Trace:
         """See `SuperbatchSource.open_trace`."""
-        return _LimitedTrace(self, self._scenario)
+        return _LimitedTrace(self, len(self._last))
 
     def next_uses(self) -> Mapping[str, Codes]:
         """See `SuperbatchSource.next_uses`."""
@@ -70,9 +68,9 @@ class SimulatedSuperbatches:
 class _LimitedTrace(Trace):
     """A trace on a disk that has room for so many records of all traces."""
 
-    def __init__(self, source: SimulatedSuperbatches, scenario: Scenario) -> None:
-        super().__init__(Path(scenario.file.path).parent, scenario.file.row_count)
-        self._source, self._records_max, self._own = source, scenario.records_max, 0
+    def __init__(self, source: SimulatedSuperbatches, rows: int) -> None:
+        super().__init__(Path(), rows)
+        self._source, self._own = source, 0
 
     @staticmethod
     def _open(folder: Path) -> tuple[int, bool]:
@@ -80,7 +78,8 @@ class _LimitedTrace(Trace):
         return os.memfd_create("trace", os.MFD_CLOEXEC), False
 
     def _put_record(self, seeds: Seeds, sample: Sample) -> None:
-        if self._records_max is not None and self._source.records >= self._records_max:
+        most = self._source.records_max
+        if most is not None and self._source.records >= most:
             raise TraceFull
         super()._put_record(seeds, sample)
         self._source.records += 1

@@ -252,7 +252,10 @@ class Simulation:
         self.buffer.begin_residents()
         sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
         batches = ((Window([seeds]), seeds) for seeds in scenario.seeds(self.seed))
-        ahead = SimulatedSuperbatches(scenario) if scenario.superbatch else None
+        ahead = None
+        if scenario.superbatch:
+            rows = scenario.file.row_count
+            ahead = SimulatedSuperbatches(rows, scenario.superbatch, scenario.records_max)
         return Epoch(
             EpochInputs(number, self.seed, batches, sampler, self, superbatches=ahead),
             topologies=[],

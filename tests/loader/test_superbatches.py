@@ -104,7 +104,7 @@ def test_a_sampler_of_the_user_is_drawn_ahead(make: Make, data: Data) -> None:
         ({"strategy": "ginex", "superbatch": 0}, "at least 1"),
         ({"strategy": "ginex", "superbatch": 1.5}, "whole number"),
         ({"strategy": "ginex", "superbatch": "many"}, "'auto'"),
-        ({"strategy": "ginex", "superbatch": 40_000}, "at most 32,768"),
+        ({"strategy": "ginex", "superbatch": 40_000}, "at most 32,000"),
         ({"strategy": "ginex", "phases": "both"}, "'overlapped' or 'apart'"),
         ({"strategy": "ginex", "superbatch_folder": "/none"}, "give one that is there"),
         ({"strategy": "ginex", "superbatch_folder": 3}, "path of a folder"),
