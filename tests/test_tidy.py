@@ -29,8 +29,8 @@ KINDS = [
 # The order above has no exception. What measures, what fakes and what composes may name plug-ins.
 MAY_NAME_PLUGINS = ("cli", "testing", "strategies")
 # PyG's temporal strategy, an attribute, a key of a file, an argument and a folder of the store, and
-# an argument.
-AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch", "partitioned"}
+# two arguments.
+AMBIGUOUS = {"uniform", "table", "disk", "packed", "megabatch", "partitioned", "static"}
 CORE_IMPORTER = "gnndrive.common.ffi"
 
 

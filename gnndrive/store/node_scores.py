@@ -1,7 +1,7 @@
 """Scores of nodes: how likely a batch needs a row, as far as the graph alone says it.
 
 - "degree": a node's out-degree, over all edge types. It is an in-neighbour that often, so a sampler
-  draws it about that often (PaGraph §3.2).
+  draws it about that often (PaGraph).
 - "pagerank": reverse PageRank (LSM-GNN). It is the probability that a random walk from a random
   node along in-neighbours is at the node. It tells a neighbour of hubs from one of rare nodes.
 

@@ -28,6 +28,7 @@ from gnndrive.buffer.lease import Lease
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy
 from gnndrive.buffer.policies.lru import LRU
+from gnndrive.buffer.ranking import Classes
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.records import (
     EdgeKey,
@@ -155,6 +156,7 @@ class Scenario:
             rows.
         stages, faults, depth: see `Stages`, `Faults`, `EngineSettings`.
         policy: which rows leave the feature buffer first.
+        classes: the class of each row, for the policy; see `SlotTable`.
         consumer_turns_max: the most turns of the loop that the consumer takes for a batch.
         part_rows: rows of a part of an admission, see `FeatureBuffer`; 0: the seed chooses 1 row, 4
             rows, or more rows than any sweep has.
@@ -176,6 +178,7 @@ class Scenario:
     faults: Any = None
     depth: int = 8
     policy: Policy = field(default_factory=LRU)
+    classes: Classes | None = None
     consumer_turns_max: int = 3
     part_rows: int = 0
     together: int = 1
@@ -242,7 +245,7 @@ class Simulation:
         if not places:
             return SlotTable(
                 file.row_count, slots, file.row_bytes, memory, tier, scenario.policy,
-                foreseen=scenario.superbatch > 0,
+                classes=scenario.classes, foreseen=scenario.superbatch > 0,
             )  # fmt: skip
         return PlaceTable(file.row_count, residents, places, slots, file.row_bytes, memory, tier)
 

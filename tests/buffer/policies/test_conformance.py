@@ -108,6 +108,17 @@ def a_key_depends_on_the_next_use_alone(kind: type[Policy], folder: Path) -> Non
             assert len(np.unique(keys[next_use == use])) == 1, "one use has two keys"
 
 
+def higher_classes_never_leave_first(kind: type[Policy], folder: Path) -> None:
+    """Of rows in one case: a mask has no bit without those above it."""
+    if not ranks(kind):
+        return
+    policy, classes = made(kind), np.arange(256, dtype=np.uint8)
+    for next_use in CASES:
+        for mask in np.unique(policy.keys(next_use.copy(), NOW).mask):
+            counted = (classes & mask).astype(int)
+            assert (np.diff(counted) >= 0).all(), "a lower class is kept longer"
+
+
 def no_use_is_on_one_side(kind: type[Policy], folder: Path) -> None:
     """Of every known use, and on the same side early in an epoch and late: no number ran over."""
     if not kind.looks_ahead:
@@ -122,12 +133,13 @@ def no_use_is_on_one_side(kind: type[Policy], folder: Path) -> None:
 def what_leaves_changes_no_batch(kind: type[Policy], folder: Path) -> None:
     """Every row right, no deadlock, nothing lost, in a buffer that is tight and one that is not."""
     file = write_told_rows(folder / "rows", ROWS, 64)
+    classes = np.random.default_rng(2).integers(0, 256, ROWS).astype(np.uint8)
     for seed in range(SEEDS):
         slots, stages = (16, 40, 64)[seed % 3], Stages(sweep=(1, 3, None)[seed // 3 % 3])
         for device in DEVICES:
             scenario = Scenario(
                 file, slots, 8, faults=NOISE, stages=stages, policy=made(kind, slots),
-                device=device,
+                device=device, classes=classes if seed % 4 else None,
             )  # fmt: skip
             sampler = RandomSampler(ROWS, scenario.extra_max)
             expected = [
@@ -159,6 +171,7 @@ def rows_that_are_held_never_leave(kind: type[Policy], folder: Path) -> None:
 CONTRACT = (
     it_says_whether_it_looks_ahead,
     a_key_depends_on_the_next_use_alone,
+    higher_classes_never_leave_first,
     no_use_is_on_one_side,
     what_leaves_changes_no_batch,
     rows_that_are_held_never_leave,
@@ -225,6 +238,15 @@ class Overflowing(Pairs):
         return Keys(next_use * 2, np.zeros(len(next_use), np.uint8))
 
 
+class Odd(Pairs):
+    """Ranks rows by whether their class is odd."""
+
+    score = "degree"
+
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        return Keys(super().keys(next_use, now).base, np.ones(len(next_use), np.uint8))
+
+
 class Vague(Pairs):
     """Does not say that it does not look ahead."""
 
@@ -240,6 +262,7 @@ class Vague(Pairs):
         (Vague, it_says_whether_it_looks_ahead, "bool"),
         (Moody, a_key_depends_on_the_next_use_alone, "more than the next use"),
         (Placed, a_key_depends_on_the_next_use_alone, "more than the next use"),
+        (Odd, higher_classes_never_leave_first, "a lower class is kept longer"),
         (Overflowing, no_use_is_on_one_side, "either side"),
     ],
 )
