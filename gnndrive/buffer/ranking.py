@@ -40,7 +40,10 @@ class Ranking:
 
     Attributes:
         c: the C core's `gd_ranking`, whose arrays this object owns.
+        takes_codes: whether the cases are codes that come with the rows of an admission.
     """
+
+    takes_codes = False
 
     def __init__(
         self, policy: Policy, cases: int, classes: Classes | None, window: Any = ffi.NULL
@@ -102,7 +105,8 @@ class WindowRanking(Ranking):
         next_uses = ffi.buffer(lib.gd_window_next_uses(window), 8 * lib.GD_WINDOW_SETS)
         self._next_use = np.frombuffer(next_uses, np.int64)
         self._now = 0
-        # By index: the rows of batches for which the window has no place.
+        # By index: the rows of the batches in the window, and of those that it has no place for.
+        self._known: dict[int, Int64Array] = {}
         self._waiting: dict[int, Int64Array] = {}
         self._update_keys()
 
@@ -128,6 +132,7 @@ class WindowRanking(Ranking):
         code = lib.gd_window_add(self._window, index, pointer(rows), len(rows))
         if code != -errno.ERANGE:  # ids out of range: the admission raises the error
             check(code, "look-ahead")
+            self._known[index] = rows
             self._update_keys()
             check(lib.gd_buffer_rekey(buffer, self.c, pointer(rows), len(rows)), "rekey")
 
@@ -136,11 +141,22 @@ class WindowRanking(Ranking):
         if self._waiting.pop(index, None) is not None:
             return
         if lib.gd_window_drop(self._window, index, pointer(rows), len(rows)) == 0:
-            self._now = index
+            self._known.pop(index, None)
+            nearer, self._now = self._rank_otherwise(index), index
             self._update_keys()
+            for each in nearer:
+                self.rekey(buffer, self._known[each])
             while self._waiting and not self._full:
                 nearest = min(self._waiting)
                 self.announce(buffer, nearest, self._waiting.pop(nearest))
+
+    def _rank_otherwise(self, now: int) -> list[int]:
+        """The batches in the window whose rows get other keys because the batches are nearer, seen
+        from batch `now`."""
+        uses = np.fromiter(self._known, np.int64)
+        old, new = (self._policy.keys(uses.copy(), seen) for seen in (self._now, now))
+        changed: list[int] = uses[(old.base != new.base) | (old.mask != new.mask)].tolist()
+        return changed
 
     def rekey(self, buffer: Any, rows: Int64Array) -> None:
         """See `Ranking.rekey`."""
@@ -161,6 +177,8 @@ class CodeRanking(Ranking):
     The codes come with the rows of each admission. When another superbatch becomes known, rows in
     slots that the known batches did not need any more get its codes.
     """
+
+    takes_codes = True
 
     def __init__(self, policy: Policy, buffer: Any, classes: Classes | None) -> None:
         super().__init__(policy, lib.GD_CODES, classes)

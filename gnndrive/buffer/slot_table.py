@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -135,6 +136,13 @@ class SlotTable(RowTable):
         if self._ranking is not None:
             self._ranking.foresee(self.handle, first, last, later)
 
+    def _used(self, codes: Codes | None) -> Any:
+        """Where codes are in memory, or NULL: a policy that does not look ahead has no case for
+        each of them."""
+        if codes is None or self._ranking is None or not self._ranking.takes_codes:
+            return ffi.NULL
+        return pointer(codes)
+
     def admit(
         self, rows: Int64Array, codes: Codes | None = None
     ) -> tuple[int, int, SlotHold | None]:
@@ -147,7 +155,7 @@ class SlotTable(RowTable):
             self.handle,
             self._keys,
             pointer(rows),
-            ffi.NULL if codes is None else pointer(codes),
+            self._used(codes),
             count,
             pointer(alias),
             pointer(pending),
@@ -174,7 +182,7 @@ class SlotTable(RowTable):
             self.handle,
             self._keys,
             pointer(rows),
-            ffi.NULL if codes is None else pointer(codes),
+            self._used(codes),
             count,
             pointer(alias),
             pointer(pending),

@@ -179,7 +179,8 @@ class GroupBuffer:
         tier, policy = make_chain(settings.tiers, context), None
         if settings.policy is not None:
             kind = find("policies", settings.policy)
-            policy = kind.make(PolicyContext(table.name, file.row_count, slots, store))
+            batch_rows = settings.batch_rows_max[number]
+            policy = kind.make(PolicyContext(table.name, file.row_count, slots, store, batch_rows))
         memory = self._device.allocate(slots, file.row_bytes)
         try:
             return SlotTable(

@@ -186,7 +186,9 @@ class BufferPool:
         tier, policy = self._make_tiers(plan), None
         if self.settings.policy is not None and not plan.places:
             kind: type[Policy] = find("policies", self.settings.policy)
-            policy = kind.make(PolicyContext(plan.name, plan.rows, slots, self._store))
+            policy = kind.make(
+                PolicyContext(plan.name, plan.rows, slots, self._store, plan.batch_rows_max)
+            )
         memory = self._device.allocate(slots, plan.row_bytes)
         try:
             if plan.places:

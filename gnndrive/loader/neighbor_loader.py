@@ -128,8 +128,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             `gnndrive bench disk` measured for this disk, else 8192.
         policy: which rows leave the feature buffer first: "lru" (as in the paper), "belady" (those
             that the queued samples need last or not at all), "static" (those of nodes with few
-            out-edges), or a policy plug-in's class. "auto": the strategy's policy, or none if the
-            buffer holds all rows.
+            out-edges), "hybrid" (by next use and reverse PageRank), or a policy plug-in's class.
+            "auto": the strategy's policy, or none if the buffer holds all rows.
         sweep: how many waiting batches are read in one sorted pass; 1: one, as in the paper.
             "auto": as many as the buffer has room for, up to eight; one if it holds all rows.
         samplers: the most batches that are sampled at once; with topology="direct" they share their

@@ -15,11 +15,15 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gnndrive.common.ffi import lib
 from gnndrive.common.records import Int64Array
 from gnndrive.store.reader import Store
 
 NO_USE = int(np.iinfo(np.int64).max)
 """The next use of a row that no announced batch needs."""
+
+WINDOW = int(lib.GD_WINDOW_BATCHES)
+"""How many queued samples are known ahead."""
 
 
 class Keys(NamedTuple):
@@ -43,12 +47,16 @@ class PolicyContext:
         rows: rows of the table.
         slots: rows that the feature buffer can hold.
         store: the graph's store; None: there is none, as in some tests.
+        batch_rows: the most distinct rows that one batch can need; 0: unknown.
+        window: how many batches may be known ahead.
     """
 
     table: str
     rows: int
     slots: int
     store: Store | None = None
+    batch_rows: int = 0
+    window: int = WINDOW
 
 
 class Policy(ABC):
