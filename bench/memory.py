@@ -2,12 +2,16 @@
 
 usage: python bench/memory.py STORE [--memory 3GB,4GB,6GB] [--grid] [--batches 40] [--warm-up 8]
            [--rounds 3] [--batch-size 1000] [--fanout 10,10,10] [--json FILE]
+           [--strategy ali+pg] [--caches 0,0.1,0.2,0.4]
 
 Without --grid only `memory=` is run. With it, it competes with topology="resident" and "direct",
 each with samplers 1, 2 and 4, the default queues, and the largest `buffer=` that is not killed:
 from 0.75 of the memory down, in steps of a twentieth of it. The best four of these by a first look
 at a few batches, each with the largest buffer that lasts for all batches, run in turn with
 `memory=`, round after round, and medians of the rounds are compared.
+
+With --caches, `memory=` competes with itself and a neighbour cache of these shares of the memory,
+as the Ginex paper divides memory between its two caches; the feature buffer has what is left.
 
 A batch's x is touched and dropped; seconds a batch leave out the first --warm-up batches. "in use"
 is the peak of the process's own memory during the epoch beyond what it was before the loader was
@@ -123,13 +127,24 @@ def say(memory: int, given: dict[str, Any], result: dict[str, Any] | None) -> No
     print(f"{format_size(memory)} {given}: {seconds}", file=sys.stderr, flush=True)
 
 
+def own_of(memory: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of the loader that decides by itself."""
+    given: dict[str, Any] = {"memory": memory}
+    return given | ({"strategy": options.strategy} if options.strategy else {})
+
+
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Run all, and return a record for each memory and each set of arguments."""
     found: list[dict[str, Any]] = []
     for memory in options.memory:
         group = Cgroup(memory + BESIDE)
         try:
-            competitors = [{"memory": memory}]
+            own: dict[str, Any] = own_of(memory, options)
+            direct = own | {"topology": "direct"}
+            competitors = [own]
+            competitors += [
+                direct | {"neighbour_cache": int(share * memory)} for share in options.caches
+            ]
             if options.grid:
                 competitors += by_hand(memory, options, group)
             for _ in range(options.rounds):
@@ -143,7 +158,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(found: list[dict[str, Any]], options: argparse.Namespace) -> str:
     """Format the medians of each set of arguments, the fastest first."""
     lines = []
     for memory in dict.fromkeys(each["limit"] for each in found):
@@ -153,7 +168,7 @@ def table(found: list[dict[str, Any]]) -> str:
             rounds.setdefault(json.dumps(each["given"]), []).append(each)
         alive = {name: of for name, of in rounds.items() if not any(e["killed"] for e in of)}
         seconds = {name: median(each["s"] for each in of) for name, of in alive.items()}
-        own = json.dumps({"memory": memory})
+        own = json.dumps(own_of(memory, options))
         others = [value for name, value in seconds.items() if name != own]
         lines.append(f"{format_size(memory)} and {format_size(BESIDE)}")
         for name, of in sorted(rounds.items(), key=lambda item: seconds.get(item[0], 1e9)):
@@ -179,6 +194,11 @@ def main() -> None:
         default="3GB,4GB,6GB",
     )  # fmt: skip
     parser.add_argument("--grid", action="store_true", help="compare with arguments set by hand")
+    parser.add_argument("--strategy", help="of `memory=` and --caches; default: gnndrive")
+    parser.add_argument(
+        "--caches", type=lambda text: [float(each) for each in text.split(",")], default=[],
+        help="shares of the memory for the neighbour cache",
+    )  # fmt: skip
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--warm-up", type=int, default=8, help="batches that are not timed")
     parser.add_argument("--rounds", type=int, default=3)
@@ -194,7 +214,7 @@ def main() -> None:
     if why := why_no_limit(BESIDE):
         sys.exit(f"the memory of the loaders' processes cannot be limited: {why}")
     found = measure(options)
-    _script.show(table(found), {"results": found}, options.json)
+    _script.show(table(found, options), {"results": found}, options.json)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,10 @@ STRATEGIES = {
             ("resident", "direct", "mmap"), "table", "belady", ("disk",), superbatch="auto",
         ),
         Strategy(
+            "ali+pg", "AliGraph (VLDB 2019), PaGraph (SoCC 2020)", "shuffled", "uniform",
+            ("direct", "resident", "mmap"), "table", "static", ("disk",),
+        ),
+        Strategy(
             "diskgnn", "DiskGNN (SIGMOD 2025)", "recorded", "recorded",
             ("mmap",), "packed", "lru", ("host-rows", "disk"), replays=True,
         ),
