@@ -26,7 +26,7 @@ import gnndrive
 from gnndrive.cli.measure.drive import QUEUED, drive
 from gnndrive.common.array_pool import private_map
 from gnndrive.common.ffi import ffi
-from gnndrive.common.records import EngineSettings, Landing, Sample
+from gnndrive.common.records import EngineSettings, Landing, Sample, Seeds
 from gnndrive.disk.engines import choose
 from gnndrive.disk.layouts.base import BLOCK_BYTES, SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
@@ -145,7 +145,12 @@ def naive_reads(table: TableLayout, drawn: Iterator[Sample], meter: Meter) -> It
 
 def run_gnndrive(options: argparse.Namespace) -> dict[str, Any]:
     """Run one of gnndrive's variants, with its arguments of `VARIANTS`."""
-    meter, loader = Meter(options.worker), make_loader(options, **VARIANTS[options.worker])
+    return run_loader(options, **VARIANTS[options.worker])
+
+
+def run_loader(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
+    """Run a loader with the arguments `more`; the result has the name `options.worker`."""
+    meter, loader = Meter(options.worker), make_loader(options, **more)
     plan = {line.what: line.nbytes for line in loader.plan().lines}
     with loader:
         batches = iter(loader)
@@ -231,8 +236,8 @@ def make_loader(options: argparse.Namespace, **more: Any) -> gnndrive.NeighborLo
         name: getattr(options, name) for name in PASSED_ON if getattr(options, name) is not None
     }
     return gnndrive.NeighborLoader(
-        gnndrive.open(options.store), options.fanout, batch_size=options.batch_size, shuffle=True,
-        seed=SEED, **(given | more),
+        gnndrive.open(options.store), options.fanout, batch_size=options.batch_size, seed=SEED,
+        **({"shuffle": True} | given | more),
     )  # fmt: skip
 
 
@@ -249,6 +254,13 @@ def opened(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Topol
         adjacency.close()
 
 
+def seeds_of(store: gnndrive.Store, options: argparse.Namespace) -> Iterator[Seeds]:
+    """Yield the seeds of the first `options.batches` batches of the epoch."""
+    schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
+    for window in islice(schedule.windows(0), options.batches):
+        yield from window.batches
+
+
 def samples(
     store: gnndrive.Store, options: argparse.Namespace, graph: Topology, meter: Meter,
     ahead: int = 0,
@@ -259,7 +271,6 @@ def samples(
     samples share a combined fetch in each hop, as in the loader.
     """
     sampler = Uniform(options.fanout)
-    schedule = Shuffled(InputNodes(store.num_nodes), options.batch_size, True, False, SEED)
 
     def draw(seeds: Any, graph: Topology) -> Sample:
         before = time.perf_counter()
@@ -268,9 +279,7 @@ def samples(
         meter.sample_s += time.perf_counter() - before
         return sample
 
-    batches = (
-        seeds for window in islice(schedule.windows(0), options.batches) for seeds in window.batches
-    )
+    batches = seeds_of(store, options)
     if not ahead:
         yield from (draw(seeds, graph) for seeds in batches)
         return

@@ -82,12 +82,12 @@ def spawn(
 
 
 def spawn_beside_disk(
-    which: str, options: argparse.Namespace, group: Cgroup | None
+    which: str, options: argparse.Namespace, group: Cgroup | None, script: str = __file__
 ) -> tuple[dict[str, Any], DiskCost]:
     """`spawn` a loader; return its result, and the cost of reading just before and after it."""
     store = gnndrive.open(options.store)
     before = calibrate(store)
-    result = spawn(which, options, group)
+    result = spawn(which, options, group, script)
     after = calibrate(store)
     return result, cost_of(before.points + after.points, store, after.depth, after.engine)
 
