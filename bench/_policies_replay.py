@@ -1,0 +1,258 @@
+"""Batches of a trace go through a real slot table, for bench/policies.py.
+
+The slot table, its ranking, admission in parts and the read planner are the loader's. There is no
+memory for slots and no read: a row is valid as soon as it is admitted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from _policies_trace import Trace, next_uses
+
+from gnndrive.buffer.feature_buffer import PART_ROWS
+from gnndrive.buffer.partial_admission import PartialAdmission
+from gnndrive.buffer.policies.base import PolicyContext
+from gnndrive.buffer.ranking import Classes, Codes
+from gnndrive.buffer.slot_table import SlotHold, SlotTable
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import lib
+from gnndrive.common.plugins import find
+from gnndrive.common.records import Int64Array, Landing, Stretch
+from gnndrive.disk.layouts.base import Layout
+from gnndrive.store.reader import Store
+
+NOTHING: Any = None  # neither memory for slots nor a tier is used
+TABLE = "nodes/x"
+NOWHERE = np.zeros(1, np.uint8)  # where planned reads would land
+
+
+@dataclass
+class Counts:
+    """What the sweeps of a run took, one entry for each sweep.
+
+    Attributes:
+        batches: how many batches it has.
+        wanted: rows of its batches, of each batch separately.
+        loads: rows that were missing.
+        requests, nbytes: what reading them takes.
+    """
+
+    batches: list[int] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)
+    requests: list[int] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+
+    def begin(self, batches: int, wanted: int) -> None:
+        """A sweep begins."""
+        self.batches.append(batches)
+        self.wanted.append(wanted)
+        for each in (self.loads, self.requests, self.nbytes):
+            each.append(0)
+
+    def read(self, layout: Layout, rows: Int64Array) -> None:
+        """The sweep that began last reads `rows` in one pass; each row comes once."""
+        if not len(rows):
+            return
+        places = np.arange(len(rows), dtype=np.int32)
+        landing = Landing(NOWHERE.ctypes.data, 1 << 30, direct=False, owner=NOWHERE)
+        job = layout.locate(rows, places, landing)
+        self.loads[-1] += len(rows)
+        self.requests[-1] += job.requests
+        self.nbytes[-1] += job.nbytes
+
+    def after(self, skip: int) -> dict[str, int]:
+        """The sums over the sweeps whose first batch has at least the index `skip`."""
+        first = int(np.searchsorted(np.cumsum([0, *self.batches]), skip))
+        names = ("batches", "wanted", "loads", "requests", "nbytes")
+        return {name: sum(getattr(self, name)[first:]) for name in names}
+
+
+def counts_of(trace: Trace, layout: Layout, missing: Iterable[Int64Array]) -> Counts:
+    """The counts of a run that reads the rows `missing` of each batch, one batch a sweep."""
+    counts = Counts()
+    for index, rows in enumerate(missing):
+        counts.begin(1, trace.size(index, index + 1))
+        counts.read(layout, rows)
+    return counts
+
+
+class Nothing:
+    """What a policy knows of later batches: nothing. The other classes extend it."""
+
+    foreseen = False
+
+    def __init__(self, trace: Trace, table: SlotTable) -> None:
+        self.trace, self.table = trace, table
+
+    def reach(self, index: int) -> int:
+        """Tell the table what is known before batch `index` is admitted; return the index of the
+        first batch that cannot be in its sweep."""
+        return len(self.trace)
+
+    def take(self, first: int, last: int) -> Codes | None:
+        """The batches [first, last) are admitted now: return the codes of their rows."""
+        return None
+
+
+class Announced(Nothing):
+    """A window of queued samples behind the batch that is admitted, announced as the loader does:
+    the farthest gets its place in the window as the nearest is withdrawn."""
+
+    def __init__(self, trace: Trace, table: SlotTable, window: int) -> None:
+        super().__init__(trace, table)
+        self._window, self._announced = window, 0
+
+    def reach(self, index: int) -> int:
+        """See `Nothing.reach`."""
+        last = min(index + 1 + self._window, len(self.trace))
+        for each in range(self._announced, last):
+            self.table.announce(each, self.trace[each])
+        self._announced = last
+        return last
+
+    def take(self, first: int, last: int) -> None:
+        """See `Nothing.take`."""
+        for each in range(first, last):
+            self.table.withdraw(each, self.trace[each])
+
+
+class Foreseen(Nothing):
+    """Superbatches: each is sampled before the first of its batches is admitted."""
+
+    foreseen = True
+
+    def __init__(self, trace: Trace, table: SlotTable, window: int) -> None:
+        super().__init__(trace, table)
+        self._window, self._first, self._last = window, 0, 0
+        self._codes: Sequence[Codes] = ()
+        table.foresee(0, 0, None)
+
+    def reach(self, index: int) -> int:
+        """See `Nothing.reach`; a sweep does not reach into the next superbatch."""
+        if index == self._last:
+            self._first, self._last = index, min(index + self._window, len(self.trace))
+            self._codes, later = next_uses(self.trace, self._first, self._last)
+            self.table.foresee(self._first, self._last, later)
+        return self._last
+
+    def take(self, first: int, last: int) -> Codes:
+        """See `Nothing.take`."""
+        for each in range(first, last):
+            self.table.withdraw(each, np.empty(0, np.int64))
+        return np.concatenate(self._codes[first - self._first : last - self._first])
+
+
+@dataclass(frozen=True)
+class Run:
+    """How batches go through a slot table.
+
+    Attributes:
+        policy: the policy's name.
+        window: what is known when a batch is admitted: 1, nothing; up to `GD_WINDOW_BATCHES`, that
+            many batches behind it; more, the rest of its superbatch of that many batches.
+        slots: slots of the table.
+        sweep: the most batches of a sweep; fewer, if more do not fit together.
+        in_flight: sweeps that hold slots when one is admitted, with itself.
+    """
+
+    policy: str
+    window: int
+    slots: int
+    sweep: int = 1
+    in_flight: int = 2
+
+
+def replay(run: Run, trace: Trace, layout: Layout, store: Store, classes: Classes | None) -> Counts:
+    """Admit all batches of a trace, in order, and count what is loaded.
+
+    Args:
+        run: how.
+        trace: the batches.
+        layout: plans the reads.
+        store: the graph's store, for the policy.
+        classes: see `SlotTable`.
+
+    Raises:
+        ConfigError: a batch has more rows than the table has slots.
+    """
+    policy = find("policies", run.policy).make(PolicyContext(TABLE, trace.rows, run.slots, store))
+    foreseen = run.window > lib.GD_WINDOW_BATCHES and policy.looks_ahead
+    table = SlotTable(
+        trace.rows, run.slots, 1, NOTHING, NOTHING, policy, classes=classes, foreseen=foreseen
+    )
+    known = Nothing(trace, table)
+    if foreseen:
+        known = Foreseen(trace, table, run.window)
+    elif policy.looks_ahead and run.window > 1:
+        known = Announced(trace, table, run.window)
+    counts, held, index = Counts(), deque[SlotHold](), 0
+    while index < len(trace):
+        last = _sweep_end(table, trace, index, min(known.reach(index), index + run.sweep))
+        counts.begin(last - index, trace.size(index, last))
+        codes = known.take(index, last)
+        rows = table.joined([trace[each] for each in range(index, last)])
+        held.append(_admit(table, rows, codes, held, counts, layout))
+        while len(held) >= run.in_flight:
+            _release(held)
+        index = last
+    table.verify()
+    return counts
+
+
+def _sweep_end(table: SlotTable, trace: Trace, first: int, most: int) -> int:
+    """The index behind the sweep that begins with batch `first`: as many as fit together."""
+    batches = [(first, trace[first])]
+    while first + len(batches) < most:
+        batches.append((first + len(batches), trace[first + len(batches)]))
+        if not table.fits_together(batches):
+            return first + len(batches) - 1
+    return most
+
+
+def _admit(
+    table: SlotTable, rows: Int64Array, codes: Codes | None, held: deque[SlotHold],
+    counts: Counts, layout: Layout,
+) -> SlotHold:  # fmt: skip
+    """Admit a sweep as `FeatureBuffer` does: in parts if it is large. If there are too few slots,
+    sweeps of `held` are released early."""
+
+    def refuse(name: str, code: int, deficit: int) -> None:
+        raise ConfigError(
+            f"a batch has {deficit:,} more rows than the {table.slots:,} slots: give --buffers more"
+        )
+
+    def load(hold: SlotHold) -> None:
+        assert hold.loads is not None
+        counts.read(layout, hold.loads[0])
+        table.commit(Stretch(hold.loads[1]))
+
+    if len(rows) > PART_ROWS:
+        of_rows = {} if codes is None else {TABLE: codes}
+        admission = PartialAdmission({TABLE: table}, {TABLE: rows}, of_rows, PART_ROWS, refuse)
+        while admission.unfinished:
+            part = admission.admit_next()
+            if part is None:
+                _release(held)
+            else:
+                load(part)
+        return admission.holds()[TABLE]
+    while True:
+        code, deficit, hold = table.admit(rows, codes)
+        if hold is not None:
+            load(hold)
+            return hold
+        if not held:
+            refuse(TABLE, code, deficit)
+        _release(held)
+
+
+def _release(held: deque[SlotHold]) -> None:
+    """Release the oldest sweep of `held`."""
+    hold = held.popleft()
+    hold.release(0, len(hold.alias))
