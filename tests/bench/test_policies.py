@@ -1,0 +1,217 @@
+"""bench/policies.py: its replay of slot tables beside an exhaustive search and a real loader."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import _loaders
+import _policies_epochs as epochs
+import _policies_optimum as optimum
+import _policies_trace
+import _powerlaw
+import epoch
+import numpy as np
+import policies
+import pytest
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import DiskCost, DiskIdentity
+from tests.buffer.test_codes import codes_of, drawn_sweeps, fewest_loads
+
+NODES = 3000
+SMALL = ["--batches", "14", "--batch-size", "20", "--fanout", "3,2", "--samplers", "1"]
+DISK = DiskCost(1e-5, 5e-10, 128, "uring", "", DiskIdentity("", "", "", ""), ())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policies") / "small.gnn"
+    _powerlaw.write_powerlaw(path, NODES)
+    return path
+
+
+def options(store: Path, *more: str) -> argparse.Namespace:
+    return policies.parse([str(store), *SMALL, *more])
+
+
+def loads_of(found: dict[str, Any], buffer: str) -> dict[tuple[str, int | None], int]:
+    return {
+        (result["policy"], result["window"]): result["loads"]
+        for result in found["results"]
+        if result["buffer"] == buffer
+    }
+
+
+# ---- the parts
+
+
+def test_the_optimum_is_that_of_an_exhaustive_search():
+    draw = random.Random(5)
+    for _ in range(150):
+        rows, slots = draw.randint(6, 9), draw.randint(4, 6)
+        sweeps = [sweep[:1] for sweep in drawn_sweeps(draw, rows, slots)]
+        trace = _policies_trace.Trace(rows, [np.array(batch) for (batch,) in sweeps])
+        loads = sum(map(len, optimum.belady(trace, slots, in_flight=2)))
+        assert loads == fewest_loads(sweeps, slots)
+
+
+def test_one_backward_pass_codes_a_superbatch():
+    draw = random.Random(6)
+    batches = [tuple(draw.choices(range(9), k=4)) for _ in range(7)]
+    trace = _policies_trace.Trace(9, [np.array(batch) for batch in batches])
+    assert [trace[index].tolist() for index in range(7)] == [list(batch) for batch in batches]
+    codes, later = _policies_trace.next_uses(trace, 2, 6)
+    expected, firsts = codes_of(batches[2:6], 9, 2)
+    assert np.array_equal(np.stack(codes), np.stack(expected))
+    assert np.array_equal(later, firsts)
+
+
+def test_classes_have_equally_many_rows_and_keep_equal_scores_together():
+    classes = _policies_trace.classes_of(np.arange(2560)[::-1])
+    assert np.bincount(classes).tolist() == [10] * 256
+    assert classes[0] == 255
+    assert set(_policies_trace.classes_of(np.array([0] * 300 + [5] * 3))[:300]) == {0}
+
+
+# ---- the simulation
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 3])
+def test_belady_with_all_batches_known_loads_as_few_rows_as_the_optimum(
+    store: Path, in_flight: int
+):
+    more = ["--buffers", "300KB,400KB", "--window", "1,3,9,all", "--in-flight", str(in_flight)]
+    given = options(store, *more, "--policies", "lru,belady")
+    found = policies.measure(given)
+    for buffer in ("300KB", "400KB"):
+        loads = loads_of(found, buffer)
+        fewest = loads[policies.OPTIMUM, None]
+        assert loads["belady", 14] == fewest < loads["belady", 9] < loads["lru", 1]
+        assert fewest < loads["belady", 3] < loads["belady", 1]
+        assert list(loads) == [
+            ("lru", 1), *(("belady", window) for window in (1, 3, 9, 14)),
+            (policies.OPTIMUM, None), (policies.PINNED, None),
+        ]  # fmt: skip
+    lines = policies.table(found, given).splitlines()
+    assert f"in flight: {in_flight}, batches a sweep: 1" in lines[0]
+    assert lines[3] == "buffer 300KB, 585 slots"
+    assert lines[9].split()[:2] == ["belady", "14"]
+    assert lines[9].split()[-1] == "1.000"
+
+
+def test_sweeps_save_requests_and_warm_up_is_left_out(store: Path):
+    more = ["--buffers", "90MB", "--scale", "100", "--window", "all", "--policies", "belady"]
+    alone, swept, warm = (
+        policies.measure(options(store, *more, *each))["results"][0]
+        for each in ([], ["--sweep", "auto"], ["--skip", "4"])
+    )
+    assert alone["slots"] == swept["slots"] == 900_000 // 512
+    assert alone["wanted"] == swept["wanted"] > warm["wanted"]
+    assert swept["requests"] < alone["requests"]
+    assert (alone["batches"], swept["batches"], warm["batches"]) == (14, 14, 10)
+    assert warm["hit_rate"] > alone["hit_rate"]
+
+
+def test_the_disks_constants_may_be_given(store: Path):
+    more = ["--request-us", "8", "--byte-ns", "2"]
+    assert policies.disk_of(options(store), policies.gnndrive.open(store))[1] == 8192
+    cost, gap = policies.disk_of(options(store, *more), policies.gnndrive.open(store))
+    assert (cost.request_s, cost.byte_s) == pytest.approx((8e-6, 2e-9))
+    assert gap == 3584
+    assert policies.disk_of(options(store, "--gap", "0"), policies.gnndrive.open(store))[1] == 0
+
+
+def test_a_batch_that_does_not_fit_is_refused(store: Path):
+    with pytest.raises(ConfigError, match="more rows than the 19 slots: give --buffers more"):
+        policies.measure(options(store, "--buffers", "10KB"))
+
+
+def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit, match="pip install matplotlib"):
+        policies.draw({"results": []}, "a.png")
+
+
+@pytest.mark.parametrize("wrong", [["--window", "0"], ["--window", "few"], ["--skip", "14"]])
+def test_wrong_options_are_refused(store: Path, wrong: list[str]):
+    with pytest.raises(SystemExit):
+        options(store, *wrong)
+
+
+# ---- epochs of strategies
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run workers in this process, and do not measure the disk."""
+
+    def spawn(which: str, given: argparse.Namespace, group: Any, script: str) -> dict[str, Any]:
+        assert script == "bench/policies.py"
+        own = policies.parse([*given.given, "--worker", which])
+        return json.loads(json.dumps(epochs.work(own))) | {"peak_bytes": 1 << 20}
+
+    monkeypatch.setattr(epoch, "spawn", spawn)
+    monkeypatch.setattr(epoch, "calibrate", lambda store: DISK)
+    monkeypatch.setattr(epoch, "cost_of", lambda *given: DISK)
+    monkeypatch.setattr(epochs, "limited", lambda limit: nullcontext((None, "no limit")))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_loaders_epoch_counts_what_the_simulation_counts(store: Path):
+    """One batch at a time is extracted and released, and LRU's order is that of the batches."""
+    paper = "gnndrive:policy=lru:sweep=1:extracting_queue=1:training_queue=1:gap=2KiB"
+    more = ["--epochs", f"{paper},gnndrive", "--rounds", "2", "--buffer", "600KB"]
+    given = options(store, *more)
+    found = epochs.measure(given, "bench/policies.py")
+    results = found["results"]
+    assert [result["loader"] for result in results] == [paper, "gnndrive"] * 2
+    assert {result["batches"] for result in results} == {14}
+    simulated = policies.measure(
+        options(store, "--buffers", "600KB", "--policies", "lru", "--gap", "2KiB")
+    )["results"][0]
+    real = results[0]
+    assert real["buffer_bytes"] // 512 == simulated["slots"]
+    assert (real["rows"], real["requests"], real["bytes_read"]) == (
+        simulated["wanted"], simulated["requests"], simulated["nbytes"],
+    )  # fmt: skip
+    assert real["hit_rate"] == pytest.approx(simulated["hit_rate"])
+    assert results[2]["requests"] == real["requests"]
+    lines = epochs.table(found, given).splitlines()
+    assert lines[0] == "14 batches a strategy, in turn, rounds: 2; no limit"
+    assert [line.split()[0] for line in lines[2:]] == [paper, "gnndrive"]
+    assert float(lines[2].split()[1]) == pytest.approx(100 * simulated["hit_rate"], abs=0.06)
+    assert float(lines[2].split()[4]) == pytest.approx(DISK.seconds(
+        real["requests"], real["bytes_read"]) / 14, abs=1e-3)  # fmt: skip
+
+
+def test_a_strategys_arguments_follow_its_name(store: Path):
+    assert epochs.arguments_of("ali+pg") == {"strategy": "ali+pg"}
+    assert epochs.arguments_of("ginex:phases=apart:superbatch=64") == {
+        "strategy": "ginex", "phases": "apart", "superbatch": 64,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"ginex:apart.* is no strategy"):
+        epochs.arguments_of("ginex:apart")
+
+
+def test_what_the_loader_refuses_ends_the_script_before_an_epoch(store: Path):
+    with pytest.raises(ConfigError, match="no strategy is called 'never'"):
+        epochs.check(options(store, "--epochs", "gnndrive,never"))
+    with pytest.raises(SystemExit, match=r"--epochs gnndrive:wrong=1: .*wrong"):
+        epochs.check(options(store, "--epochs", "gnndrive:wrong=1"))
+
+
+def test_the_seeds_of_an_epoch_are_those_of_the_simulation(store: Path):
+    given = options(store)
+    arguments = epochs.loader_arguments("gnndrive", given)
+    assert len(arguments["input_nodes"]) == 14 * 20
+    with _loaders.make_loader(given, **arguments) as loader:
+        loaded = [batch.n_id.numpy() for batch in loader]
+    trace = policies.drawn(given, policies.gnndrive.open(store))
+    assert all(np.array_equal(ids, trace[index]) for index, ids in enumerate(loaded))
+    assert len(loaded) == len(trace) == 14
