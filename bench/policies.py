@@ -43,7 +43,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
 
@@ -89,6 +89,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             results.append(sums | {
                 "policy": policy, "window": window, "buffer": text, "buffer_bytes": nbytes,
                 "slots": slots, "io_s": io_s, "hit_rate": 1 - sums["loads"] / sums["wanted"],
+                "sweeps": asdict(counts),
             })  # fmt: skip
     layout.close()
     return {
