@@ -20,7 +20,6 @@ from gnndrive.store.format import index_dtype
 from gnndrive.store.reader import Store
 
 INDICES_AT_ONCE = 1 << 24
-CLASSES = 256
 
 Array = npt.NDArray[Any]
 
@@ -85,9 +84,3 @@ def out_degrees(store: Store) -> Int64Array:
         part = indices[start : start + INDICES_AT_ONCE]
         degrees += np.bincount(part, minlength=store.num_nodes)
     return degrees
-
-
-def classes_of(scores: Array) -> npt.NDArray[np.uint8]:
-    """Classes of about as many rows each, uint8 [rows]; equal scores are in the same class."""
-    bounds = np.quantile(scores, np.arange(1, CLASSES) / CLASSES, method="lower")
-    return np.searchsorted(bounds, scores, side="left").astype(np.uint8)

@@ -1,8 +1,8 @@
 """Which policy loads the fewest rows, with how much knowledge of later batches? And what it costs.
 
 usage: python bench/policies.py STORE [--buffers 820MB,1.5GB,2GB] [--window 1,8,64,all]
-           [--policies lru,belady] [--batches 100] [--skip 0] [--in-flight 2] [--sweep 1|auto]
-           [--fanout 10,10,10] [--batch-size 1000] [--scale 1] [--no-classes]
+           [--policies lru,belady,static] [--batches 100] [--skip 0] [--in-flight 2]
+           [--sweep 1|auto] [--fanout 10,10,10] [--batch-size 1000] [--scale 1] [--no-classes]
            [--gap BYTES] [--request-us US --byte-ns NS] [--json FILE] [--png FILE]
        python bench/policies.py STORE --epochs gnndrive,ginex:phases=apart [--rounds 3]
            [--batches 100] [--buffer 820MB] [--memory-limit 3GiB] [--sweep 4] …
@@ -52,10 +52,9 @@ import _policies_epochs as epochs
 import _policies_optimum as optimum
 import _script
 from _policies_replay import Counts, Run, counts_of, replay
-from _policies_trace import Trace, classes_of, out_degrees
+from _policies_trace import Trace, out_degrees
 
 import gnndrive
-from gnndrive.buffer.ranking import Classes
 from gnndrive.cli.report.text import peak_memory_bytes
 from gnndrive.common.memory import parse_size, size_or_none
 from gnndrive.common.plugins import find
@@ -65,6 +64,7 @@ from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.prediction import BYTE_S, REQUEST_S
 from gnndrive.store.calibration import gap_bytes, load_calibration
+from gnndrive.store.row_classes import row_classes
 
 OPTIMUM, PINNED = "optimum", "pinned"
 ASSUMED = DiskCost(REQUEST_S, BYTE_S, 128, "assumed", "", DiskIdentity("", "", "", ""), ())
@@ -132,7 +132,7 @@ def runs(
     for name in options.policies:
         policy = find("policies", name)
         score = None if options.no_classes else policy.score
-        classes = None if score is None else row_classes(store, score)
+        classes = None if score is None else row_classes(store, None, score)
         windows = [min(each or len(trace), len(trace)) for each in options.window]
         for window in dict.fromkeys(windows) if policy.looks_ahead else [1]:
             started = time.perf_counter()
@@ -155,14 +155,6 @@ def note(what: str, started: float) -> None:
 def degrees(store: gnndrive.Store) -> Any:
     """The out-degree of each node."""
     return out_degrees(store)
-
-
-@cache
-def row_classes(store: gnndrive.Store, score: str) -> Classes:
-    """The class of each row by a score of its node, uint8 [nodes]."""
-    if score != "degree":
-        sys.exit(f"there are no classes by {score!r}: give --no-classes")
-    return classes_of(degrees(store))
 
 
 def table(found: dict[str, Any], options: argparse.Namespace) -> str:
@@ -254,7 +246,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("store")
     parser.add_argument("--buffers", type=names_of, default=["820MB", "1.5GB", "2GB"])
     parser.add_argument("--window", type=windows_of, default=[1, 8, 64, 0])
-    parser.add_argument("--policies", type=names_of, default=["lru", "belady"])
+    parser.add_argument("--policies", type=names_of, default=["lru", "belady", "static"])
     parser.add_argument("--batches", type=int, default=100)
     parser.add_argument("--skip", type=int, default=0)
     parser.add_argument("--in-flight", type=int, default=2)
