@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ from gnndrive.common.records import Int64Array, Landing, Stretch
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.store.reader import Store
 
-NOTHING: Any = None  # neither memory for slots nor a tier is used
+NOTHING: Any = None  # no memory for slots is used
+NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=())  # nothing is fetched
 TABLE = "nodes/x"
 NOWHERE = np.zeros(1, np.uint8)  # where planned reads would land
 
@@ -184,7 +186,7 @@ def replay(run: Run, trace: Trace, layout: Layout, store: Store, classes: Classe
     policy = find("policies", run.policy).make(PolicyContext(TABLE, trace.rows, run.slots, store))
     foreseen = run.window > lib.GD_WINDOW_BATCHES and policy.looks_ahead
     table = SlotTable(
-        trace.rows, run.slots, 1, NOTHING, NOTHING, policy, classes=classes, foreseen=foreseen
+        trace.rows, run.slots, 1, NOTHING, NO_TIER, policy, classes=classes, foreseen=foreseen
     )
     known = Nothing(trace, table)
     if foreseen:

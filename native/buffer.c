@@ -205,40 +205,49 @@ int gd_buffer_hold(gd_buffer *b, const gd_ranking *r, const int64_t *ids, const 
     return 0;
 }
 
+/* What is known of the next use of a row in a slot. */
+static uint16_t known_of(const gd_buffer *b, const gd_ranking *r, int32_t slot, int64_t row) {
+    if (r && r->window) return r->window->wanted[row];
+    return b->code ? b->code[slot] : 0;
+}
+
 /* Take `n` slots to load into, as many as there must be: free ones first, then from standby. Unless
- * NULL, left[n] gets the rows that leave them, or -1. */
-static void take_slots(gd_buffer *b, int64_t n, int32_t *slots, int64_t *left) {
+ * NULL, left[] gets the rows that leave them. Returns how many leave. */
+static int64_t take_slots(gd_buffer *b, const gd_ranking *r, int64_t n, int32_t *slots,
+                          gd_evicted *left) {
     int64_t i = 0;
     while (i < n && b->returned_count > 0) slots[i++] = b->returned[--b->returned_count];
     while (i < n && b->fresh < b->slots) slots[i++] = (int32_t)b->fresh++;
-    int64_t evicted = i;
-    for (int64_t k = 0; left && k < evicted; k++) left[k] = -1;
+    const int64_t first = i;
     for (; i < n; i++) {
         slots[i] = gd_standby_pop(b->standby);
         assert(slots[i] >= 0);
     }
     b->room.available -= n;
-    b->stats.evictions += n - evicted;
-    for (; evicted < n; evicted++) {
-        if (evicted + AHEAD < n)
-            __builtin_prefetch(&b->slot_of[b->row_of[slots[evicted + AHEAD]] - 1], 1);
-        const int32_t slot = slots[evicted];
+    b->stats.evictions += n - first;
+    for (i = first; i < n; i++) {
+        if (i + AHEAD < n) __builtin_prefetch(&b->slot_of[b->row_of[slots[i + AHEAD]] - 1], 1);
+        const int32_t slot = slots[i];
+        const int64_t row = b->row_of[slot] - 1;
         assert(b->state[slot] == GD_VALID && b->references[slot] == 0);
-        b->slot_of[b->row_of[slot] - 1] = 0;
-        if (left) left[evicted] = b->row_of[slot] - 1;
+        b->slot_of[row] = 0;
+        if (left)
+            left[i - first] = (gd_evicted){
+                .row = row, .key = b->key[slot], .slot = slot, .known = known_of(b, r, slot, row)};
     }
+    return n - first;
 }
 
 int gd_buffer_admit(gd_buffer *b, const gd_ranking *r, const int64_t *ids, const uint16_t *codes,
                     int64_t n, int32_t *alias, int32_t *pending, int64_t *load_rows,
-                    int32_t *load_slots, int64_t *evicted, gd_admission *a) {
+                    int32_t *load_slots, gd_evicted *evicted, gd_admission *a) {
     int code = judge(b, ids, n, 1, a);
     if (code) {
         b->stats.refused++;
         return code;
     }
     int64_t pending_count = take_present(b, r, ids, codes, n, alias, pending), loads = 0;
-    take_slots(b, a->loads, load_slots, evicted);
+    a->evicted = take_slots(b, r, a->loads, load_slots, evicted);
     for (int64_t i = 0; i < n; i++) {
         if (alias[i] >= 0) continue;
         int32_t *entry = &b->slot_of[ids[i]];

@@ -95,7 +95,16 @@ typedef struct gd_admission {
     int64_t loads;   /* distinct rows that this lease has to load */
     int64_t pending; /* entries written to pending[]: loads + waits; gd_buffer_hold: waits */
     int64_t deficit; /* after a refusal: how many slots were missing */
+    int64_t evicted; /* rows that left the buffer: entries written to evicted[] */
 } gd_admission;
+/* A row that an admission took out of its slot. */
+typedef struct gd_evicted {
+    int64_t row;
+    int64_t key;    /* its standby key; INT64_MIN without a ranking */
+    int32_t slot;   /* where its bytes are until the slot is written */
+    uint16_t known; /* its case, see gd_ranking; 0 if there is none */
+    uint16_t unused;
+} gd_evicted;
 typedef struct gd_buffer_stats {
     int64_t rows, slots, free, standby;
     int64_t admitted, refused, hits, waits, loads, evictions, commits, failures, releases;
@@ -115,11 +124,12 @@ int gd_buffer_holds(gd_buffer *b, const int64_t *ids, int64_t n);
  * their standby keys from `ranking`; NULL: the tick of their release (LRU). codes[n]: the code of
  * each id, of which the last counts where an id comes again; NULL: none come.
  * Writes alias[n] (the slot of each id), pending[] (each slot that is not valid yet, once),
- * load_rows[] and load_slots[] (what this lease has to load), and unless NULL evicted[] (the row
- * that left each of load_slots, or -1). Every output has room for n. */
+ * load_rows[] and load_slots[] (what this lease has to load), and unless NULL evicted[] (the rows
+ * that left some of load_slots, the one with the smallest key first). Every output has room for n.
+ */
 int gd_buffer_admit(gd_buffer *b, const gd_ranking *ranking, const int64_t *ids,
                     const uint16_t *codes, int64_t n, int32_t *alias, int32_t *pending,
-                    int64_t *load_rows, int32_t *load_slots, int64_t *evicted, gd_admission *a);
+                    int64_t *load_rows, int32_t *load_slots, gd_evicted *evicted, gd_admission *a);
 /* Take the rows that are valid or loading; they need no new slot. Every other row gets the alias
  * -1, and -2 where it comes again; a->loads counts these rows. The caller admits them later, before
  * any other admission that loads. -ENOSPC, -ERANGE: as gd_buffer_probe, and nothing is taken. */

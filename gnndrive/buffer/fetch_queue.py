@@ -50,7 +50,8 @@ class FetchQueue:
         return bool(self._fetches or self._waiting)
 
     def begin(self, hold: RowHold) -> None:
-        """Fetch the rows that a hold has to load, now or as soon as there is staging for them.
+        """Offer to the tier what left the slots of a hold, and then fetch the rows that it has to
+        load, now or as soon as there is staging for them.
 
         Raises:
             Exception: what the device or the tier raised; `hold.loads` has the rows that are not
@@ -58,6 +59,9 @@ class FetchQueue:
         """
         assert hold.loads is not None
         table, most = hold.table, hold.table.memory.landing_rows_max
+        if hold.evicted is not None:
+            evicted, hold.evicted = hold.evicted, None
+            table.tier.offer(evicted)
         if most is not None:
             hold.loads = _in_file_order(*hold.loads)
         rows, slots = hold.loads

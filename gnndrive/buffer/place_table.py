@@ -63,6 +63,7 @@ class PlaceHold(RowHold):
         loads: tuple[Int64Array, Int32Array],
     ) -> None:  # fmt: skip
         self._table, self._place, self.alias, self.loads = table, place, alias, loads
+        self.evicted = None
 
     @property
     def table(self) -> PlaceTable:

@@ -9,14 +9,16 @@ each row (`native/ranking.h`). There are three kinds of cases:
   was sampled before (Ginex §4, §5).
 - `FixedRanking`: one case. Nothing is known of next uses, and rows leave by their class alone.
 
-`SlotTable` makes one with `make_ranking` and passes it to the C core. No method waits.
+`SlotTable` makes one with `make_ranking` and passes it to the C core. A tier may keep rows that
+have left the feature buffer in a table that is ranked likewise (`Tier.ranked`); methods take all
+such tables. No method waits.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,8 @@ from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
 from gnndrive.common.records import Codes, Int64Array
 
 Classes = npt.NDArray[np.uint8]
+Tables: TypeAlias = Sequence[Any]
+"""Slot tables of the C core (`gd_buffer`), whose rows are ranked together."""
 
 
 class Ranking:
@@ -54,6 +58,7 @@ class Ranking:
         self.c.base, self.c.mask = pointer(self._base), pointer(self._mask)
         self.c.class_of = ffi.NULL if classes is None else pointer(classes)
         self.c.window = window
+        self._now = 0
 
     def _set_keys(self, keys: Keys) -> None:
         self._base[:], self._mask[:] = keys
@@ -63,19 +68,29 @@ class Ranking:
         """Batches that are announced and neither admitted nor withdrawn."""
         return 0
 
+    @property
+    def now(self) -> int:
+        """The index of the newest batch that was admitted, is being admitted, or never will be."""
+        return self._now
+
+    def next_uses(self, known: Codes) -> Int64Array:
+        """The index of the batch that needs rows next, by what is known of them: `known` are cases,
+        uint16 [n]. `NO_USE`: no known batch needs them."""
+        return np.full(len(known), NO_USE)
+
     def announce(
-        self, buffer: Any, index: int, rows: Int64Array, near: Int64Array | None = None
+        self, tables: Tables, index: int, rows: Int64Array, near: Int64Array | None = None
     ) -> None:
-        """Batch `index` will need `rows`, int64 [n]; `buffer` is the C core's slot table. `near`:
+        """Batch `index` will need `rows`, int64 [n]; `tables` are the C core's slot tables. `near`:
         see `NextUses`; None: it is unknown."""
 
-    def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
+    def withdraw(self, tables: Tables, index: int, rows: Int64Array) -> None:
         """Batch `index` is being admitted, or will not be; `rows` are those that were announced."""
 
-    def rekey(self, buffer: Any, rows: Int64Array) -> None:
+    def rekey(self, tables: Tables, rows: Int64Array) -> None:
         """Set the keys of `rows` again, after the batch that needed them was withdrawn."""
 
-    def foresee(self, buffer: Any, first: int, last: int, later: Codes | None) -> None:
+    def foresee(self, tables: Tables, first: int, last: int, later: Codes | None) -> None:
         """See `FeatureBuffer.foresee`."""
 
     def together(self, indices: Sequence[int]) -> int | None:
@@ -104,7 +119,6 @@ class WindowRanking(Ranking):
         super().__init__(policy, lib.GD_WINDOW_SETS, classes, self._window)
         next_uses = ffi.buffer(lib.gd_window_next_uses(window), 8 * lib.GD_WINDOW_SETS)
         self._next_use = np.frombuffer(next_uses, np.int64)
-        self._now = 0
         # By index: the rows of the batches in the window, and of those that it has no place for.
         self._known: dict[int, Int64Array] = {}
         self._waiting: dict[int, Int64Array] = {}
@@ -112,6 +126,10 @@ class WindowRanking(Ranking):
 
     def _update_keys(self) -> None:
         self._set_keys(self._policy.keys(self._next_use.copy(), self._now))
+
+    def next_uses(self, known: Codes) -> Int64Array:
+        """See `Ranking.next_uses`; the cases are sets of announced batches."""
+        return self._next_use[known]
 
     @property
     def _full(self) -> bool:
@@ -123,7 +141,7 @@ class WindowRanking(Ranking):
         return int(holding_gil.gd_window_count(self._window)) + len(self._waiting)
 
     def announce(
-        self, buffer: Any, index: int, rows: Int64Array, near: Int64Array | None = None
+        self, tables: Tables, index: int, rows: Int64Array, near: Int64Array | None = None
     ) -> None:
         """See `Ranking.announce`."""
         if self._full:
@@ -134,9 +152,10 @@ class WindowRanking(Ranking):
             check(code, "look-ahead")
             self._known[index] = rows
             self._update_keys()
-            check(lib.gd_buffer_rekey(buffer, self.c, pointer(rows), len(rows)), "rekey")
+            for table in tables:
+                check(lib.gd_buffer_rekey(table, self.c, pointer(rows), len(rows)), "rekey")
 
-    def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
+    def withdraw(self, tables: Tables, index: int, rows: Int64Array) -> None:
         """See `Ranking.withdraw`."""
         if self._waiting.pop(index, None) is not None:
             return
@@ -145,10 +164,10 @@ class WindowRanking(Ranking):
             nearer, self._now = self._rank_otherwise(index), index
             self._update_keys()
             for each in nearer:
-                self.rekey(buffer, self._known[each])
+                self.rekey(tables, self._known[each])
             while self._waiting and not self._full:
                 nearest = min(self._waiting)
-                self.announce(buffer, nearest, self._waiting.pop(nearest))
+                self.announce(tables, nearest, self._waiting.pop(nearest))
 
     def _rank_otherwise(self, now: int) -> list[int]:
         """The batches in the window whose rows get other keys because the batches are nearer, seen
@@ -158,10 +177,10 @@ class WindowRanking(Ranking):
         changed: list[int] = uses[(old.base != new.base) | (old.mask != new.mask)].tolist()
         return changed
 
-    def rekey(self, buffer: Any, rows: Int64Array) -> None:
+    def rekey(self, tables: Tables, rows: Int64Array) -> None:
         """See `Ranking.rekey`."""
-        # -ERANGE: a batch with such a row was never in the window
-        lib.gd_buffer_rekey(buffer, self.c, pointer(rows), len(rows))
+        for table in tables:  # -ERANGE: a batch with such a row was never in the window
+            lib.gd_buffer_rekey(table, self.c, pointer(rows), len(rows))
 
     def together(self, indices: Sequence[int]) -> int | None:
         """See `Ranking.together`."""
@@ -182,7 +201,7 @@ class CodeRanking(Ranking):
 
     def __init__(self, policy: Policy, buffer: Any, classes: Classes | None) -> None:
         super().__init__(policy, lib.GD_CODES, classes)
-        self._now = self._end = 0  # the next uses that are known are those by [now, end)
+        self._end = 0  # the next uses that are known are those by the batches [_now, _end)
         self._changed = np.zeros(lib.GD_CODES, np.uint8)
         self._near: dict[int, Int64Array] = {}  # by index, of announced batches
         if lib.gd_buffer_keep_codes(buffer):
@@ -199,12 +218,23 @@ class CodeRanking(Ranking):
         return changed
 
     @property
+    def now(self) -> int:
+        """See `Ranking.now`; `_now` is the next batch."""
+        return self._now - 1
+
+    def next_uses(self, known: Codes) -> Int64Array:
+        """See `Ranking.next_uses`; the cases are codes."""
+        ahead = (known.astype(np.int64) - self._now) % lib.GD_NO_CODE
+        unknown = (known == lib.GD_NO_CODE) | (ahead >= self._end - self._now)
+        return np.where(unknown, NO_USE, self._now + ahead)
+
+    @property
     def announced(self) -> int:
         """See `Ranking.announced`."""
         return len(self._near)
 
     def announce(
-        self, buffer: Any, index: int, rows: Int64Array, near: Int64Array | None = None
+        self, tables: Tables, index: int, rows: Int64Array, near: Int64Array | None = None
     ) -> None:
         """See `Ranking.announce`."""
         if near is not None:
@@ -218,14 +248,15 @@ class CodeRanking(Ranking):
         pairs = zip(indices, near, strict=True)
         return sum(int(each[0] - each[1 : end - i].sum()) for i, each in pairs if each is not None)
 
-    def foresee(self, buffer: Any, first: int, last: int, later: Codes | None) -> None:
+    def foresee(self, tables: Tables, first: int, last: int, later: Codes | None) -> None:
         """See `Ranking.foresee`."""
         self._now, self._end = first if later is None else self._now, last
         self._update_keys(self._now)
         codes = ffi.NULL if later is None else pointer(later)
-        check(lib.gd_buffer_recode(buffer, self.c, codes, later is None), "recode")
+        for table in tables:
+            check(lib.gd_buffer_recode(table, self.c, codes, later is None), "recode")
 
-    def withdraw(self, buffer: Any, index: int, rows: Int64Array) -> None:
+    def withdraw(self, tables: Tables, index: int, rows: Int64Array) -> None:
         """The batches up to `index` have been tried: rows that are needed soon may rank higher.
         Those of the batch itself get new codes now."""
         self._near.pop(index, None)
@@ -233,11 +264,10 @@ class CodeRanking(Ranking):
             return
         self._now = min(index + 1, self._end)
         changed = self._update_keys(index)
-        if len(changed):
-            self._changed[changed] = 1
-            code = lib.gd_buffer_rekey_codes(buffer, self.c, pointer(self._changed))
-            self._changed[changed] = 0
-            check(code, "rekey")
+        self._changed[changed] = 1
+        for table in tables if len(changed) else ():
+            check(lib.gd_buffer_rekey_codes(table, self.c, pointer(self._changed)), "rekey")
+        self._changed[changed] = 0
 
 
 def make_ranking(

@@ -14,7 +14,7 @@ import numpy as np
 
 from gnndrive.buffer.devices.base import SlotMemory
 from gnndrive.common.array_pool import Allocate
-from gnndrive.common.records import Codes, Int32Array, Int64Array, Stretch
+from gnndrive.common.records import Codes, Evicted, Int32Array, Int64Array, Stretch
 from gnndrive.disk.tiers.base import Tier
 
 
@@ -24,12 +24,14 @@ class RowHold(ABC):
     Attributes:
         alias: the slot of each row, int32 [n].
         loads: rows still to fetch, int64 [k], and their slots, int32 [k]; None: none.
+        evicted: rows that left these slots and are to be offered to the tier first; None: none.
     """
 
-    __slots__ = ("alias", "loads")
+    __slots__ = ("alias", "evicted", "loads")
 
     alias: Int32Array
     loads: tuple[Int64Array, Int32Array] | None
+    evicted: Evicted | None
 
     @property
     @abstractmethod

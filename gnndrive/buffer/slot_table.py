@@ -13,15 +13,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gnndrive.buffer.devices.base import SlotMemory
-from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.policies.base import NO_USE, Policy
 from gnndrive.buffer.ranking import Classes, make_ranking
 from gnndrive.buffer.row_table import RowHold, RowTable
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ClosedError, ConfigError, ReadError
 from gnndrive.common.ffi import check, ffi, holding_gil, lib, pointer
-from gnndrive.common.records import FAILURE, Codes, Int32Array, Int64Array, Stretch
+from gnndrive.common.records import (
+    EVICTED,
+    FAILURE,
+    Codes,
+    Evicted,
+    Int32Array,
+    Int64Array,
+    Stretch,
+)
 from gnndrive.disk.tiers.base import Tier
 
 
@@ -81,6 +90,11 @@ class SlotTable(RowTable):
         self.failures = np.empty(0, FAILURE)
 
     @property
+    def _ranked(self) -> tuple[Any, ...]:
+        """The slot tables whose rows have keys of the one order."""
+        return (self.handle, *self.tier.ranked)
+
+    @property
     def available(self) -> int:
         """Slots that an admission may take: free ones and those on standby."""
         return int(self._room.available)
@@ -119,22 +133,22 @@ class SlotTable(RowTable):
     def announce(self, index: int, rows: Int64Array, near: Int64Array | None = None) -> None:
         """See `RowTable.announce`."""
         if self._ranking is not None:
-            self._ranking.announce(self.handle, index, rows, near)
+            self._ranking.announce(self._ranked, index, rows, near)
 
     def withdraw(self, index: int, rows: Int64Array) -> None:
         """See `RowTable.withdraw`."""
         if self._ranking is not None:
-            self._ranking.withdraw(self.handle, index, rows)
+            self._ranking.withdraw(self._ranked, index, rows)
 
     def rekey(self, rows: Int64Array) -> None:
         """See `RowTable.rekey`."""
         if self._ranking is not None:
-            self._ranking.rekey(self.handle, rows)
+            self._ranking.rekey(self._ranked, rows)
 
     def foresee(self, first: int, last: int, later: Codes | None) -> None:
         """See `FeatureBuffer.foresee`."""
         if self._ranking is not None:
-            self._ranking.foresee(self.handle, first, last, later)
+            self._ranking.foresee(self._ranked, first, last, later)
 
     def _used(self, codes: Codes | None) -> Any:
         """Where codes are in memory, or NULL: a policy that does not look ahead has no case for
@@ -151,6 +165,8 @@ class SlotTable(RowTable):
         found = ffi.new("gd_admission *")
         alias, pending, load_slots = (self.empty(count, np.int32) for _ in range(3))
         load_rows = self.empty(count, np.int64)
+        offers = self._ranking is not None and self.tier.takes_offers
+        left = np.empty(count if offers else 0, EVICTED)
         code = lib.gd_buffer_admit(
             self.handle,
             self._keys,
@@ -161,14 +177,26 @@ class SlotTable(RowTable):
             pointer(pending),
             pointer(load_rows),
             pointer(load_slots),
-            ffi.NULL,
+            ffi.cast("gd_evicted *", left.ctypes.data) if offers else ffi.NULL,
             found,
         )
         if code:
             return int(code), int(found.deficit), None
         self._repeats += count - int(found.hits + found.waits + found.loads)
         loads = (load_rows[: found.loads], load_slots[: found.loads])
-        return 0, 0, SlotHold(self, alias, pending[: found.pending], loads)
+        hold = SlotHold(self, alias, pending[: found.pending], loads)
+        if offers and found.evicted:
+            hold.evicted = self._wanted_again(left[: found.evicted])
+        return 0, 0, hold
+
+    def _wanted_again(self, left: npt.NDArray[np.void]) -> Evicted | None:
+        """Those of the rows that left (`EVICTED` [n]) that a known batch needs; None: none."""
+        assert self._ranking is not None
+        next_use = self._ranking.next_uses(left["known"])
+        wanted = next_use != NO_USE
+        if not wanted.any():
+            return None
+        return Evicted(left[wanted], next_use[wanted], self._ranking.now)
 
     def hold_present(
         self, rows: Int64Array, codes: Codes | None = None
@@ -240,6 +268,7 @@ class SlotHold(RowHold):
         self.pending = pending
         self.position = ffi.new("int64_t *")
         self.loads = loads
+        self.evicted = None
 
     @property
     def table(self) -> SlotTable:

@@ -36,6 +36,29 @@ FAILURE = np.dtype([("slot", np.int32), ("error", np.int32), ("offset", np.int64
 device's commit turns it into a slot; errno and file offset; the C `gd_failure`."""
 
 
+EVICTED = np.dtype(
+    [("row", np.int64), ("key", np.int64), ("slot", np.int32), ("known", np.uint16),
+     ("unused", np.uint16)]
+)  # fmt: skip
+"""A row that an admission took out of its slot; the C `gd_evicted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Rows that an admission took out of their slots, and that a known batch needs again.
+
+    Attributes:
+        rows: `EVICTED` [n], contiguous; the smallest key, which means the furthest use, comes
+            first. Their slots have their bytes until rows that are fetched later are committed.
+        next_use: the index of the batch that needs each row next, int64 [n].
+        now: the index of the newest batch that is being admitted.
+    """
+
+    rows: npt.NDArray[np.void]
+    next_use: Int64Array
+    now: int
+
+
 @dataclass(frozen=True, slots=True)
 class Seeds:
     """The seeds of one batch.

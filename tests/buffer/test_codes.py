@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from gnndrive.common.records import Codes, Int64Array, Stretch
 
 INSTANCES = 3000
 NONE = lib.GD_NO_CODE
-NOTHING: Any = None  # neither memory for slots nor a tier is used
+NOTHING: Any = None  # no memory for slots is used
+NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=())  # nothing is fetched
 Batch = tuple[int, ...]
 
 
@@ -30,7 +32,7 @@ def table_of(
 ) -> SlotTable:
     """A table without memory for slots, whose rows are committed by hand."""
     return SlotTable(
-        rows, slots, 8, NOTHING, NOTHING, policy or Belady(), classes=classes, foreseen=True
+        rows, slots, 8, NOTHING, NO_TIER, policy or Belady(), classes=classes, foreseen=True
     )
 
 
@@ -137,7 +139,7 @@ def test_belady_loads_as_few_rows_as_any_choice() -> None:
         rows, slots = draw.randint(6, 9), draw.randint(4, 6)
         sweeps = drawn_sweeps(draw, rows, slots)
         codes, first = codes_of([batch for sweep in sweeps for batch in sweep], rows)
-        table, lru = table_of(rows, slots), SlotTable(rows, slots, 8, NOTHING, NOTHING, None)
+        table, lru = table_of(rows, slots), SlotTable(rows, slots, 8, NOTHING, NO_TIER, None)
         table.foresee(0, 0, None)
         table.foresee(0, len(codes), first)
         part = draw.choice((0, 1, 2))
@@ -256,7 +258,7 @@ def test_an_epoch_begins_with_nothing_known() -> None:
 
 
 def test_slots_keep_no_codes_unless_they_are_asked_to() -> None:
-    table = SlotTable(4, 3, 8, NOTHING, NOTHING, None)
+    table = SlotTable(4, 3, 8, NOTHING, NO_TIER, None)
 
     assert lib.gd_buffer_recode(table.handle, ffi.NULL, ffi.NULL, 1) == -22
     assert lib.gd_buffer_rekey_codes(table.handle, ffi.NULL, ffi.new("uint8_t[]", 65536)) == -22

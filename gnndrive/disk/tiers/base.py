@@ -1,7 +1,9 @@
 """The Tier interface: brings the rows that the feature buffer misses.
 
 The feature buffer calls `fetch` for each admission (`buffer/fetch_queue.py`). A strategy names its
-tiers, each of which may pass rows on to the one below it; the disk (`disk.py`) is the lowest.
+tiers, each of which may pass rows on to the one below it; the disk (`disk.py`) is the lowest. The
+highest may take offers: then it hears which rows leave the buffer, before anything is written where
+they were (LSM-GNN's victim buffer).
 """
 
 from __future__ import annotations
@@ -9,9 +11,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch
+from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 
@@ -54,10 +56,16 @@ class Tier(ABC):
 
     Attributes:
         path: the file that holds the rows, for errors.
+        takes_offers: whether `offer` does anything; if not, the feature buffer does not find out
+            which rows leave it. Only the highest tier of a chain gets offers.
+        ranked: slot tables of the C core, whose rows have standby keys by the feature buffer's
+            policy: these keys are set again whenever those of the feature buffer are.
     """
 
     name: str
     path: str
+    takes_offers = False
+    ranked: tuple[Any, ...] = ()
 
     @classmethod
     @abstractmethod
@@ -77,6 +85,10 @@ class Tier(ABC):
             ValueError: a row is out of range or requested twice.
             ClosedError: the engine was closed.
         """
+
+    def offer(self, evicted: Evicted) -> None:  # noqa: B027  # most tiers keep nothing
+        """Rows have left the feature buffer. Called in the step of the admission, before the fetch
+        of the rows that come in their place; the tier may begin to copy them, and does not wait."""
 
     async def aclose(self) -> None:  # noqa: B027  # most tiers hold nothing
         """Free what this tier and those below it hold, after their fetches have ended and before

@@ -13,7 +13,7 @@ from gnndrive.buffer.policies.hybrid import Hybrid
 from gnndrive.buffer.policies.static import Static
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.ffi import lib
-from tests.buffer.test_codes import NOTHING, admit, codes_of, loads_of, table_of
+from tests.buffer.test_codes import NO_TIER, NOTHING, admit, codes_of, loads_of, table_of
 
 CLASSES = np.array([10, 40, 70, 20, 90, 35, 30, 80], np.uint8)
 # Twelve batches, four slots, and a threshold of one batch: what leaves, and why. "n@c" is a row's
@@ -42,7 +42,7 @@ def present(table: SlotTable) -> set[int]:
 @pytest.mark.parametrize("foreseen", [False, True], ids=["queued samples", "codes"])
 def test_a_trace_by_hand(foreseen: bool) -> None:
     table = SlotTable(
-        len(CLASSES), 4, 8, NOTHING, NOTHING, Hybrid(1), classes=CLASSES, foreseen=foreseen
+        len(CLASSES), 4, 8, NOTHING, NO_TIER, Hybrid(1), classes=CLASSES, foreseen=foreseen
     )
     codes, later = codes_of(BATCHES, len(CLASSES))
     if foreseen:
