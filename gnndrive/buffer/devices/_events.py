@@ -18,6 +18,30 @@ from gnndrive.buffer.devices._capture import CaptureMode
 from gnndrive.common.limits import named_limit
 
 
+class LandedEvent:
+    """An event after which the host has work to do: it has fired when that is done.
+
+    Args:
+        event: the torch event.
+        finish: the work, which a `Waiter`'s thread does once.
+    """
+
+    def __init__(self, event: Any, finish: Callable[[], object]) -> None:
+        self._event, self._finish = event, finish
+        self._done = False
+
+    def query(self) -> bool:
+        """Whether the work is done."""
+        return self._done
+
+    def synchronize(self) -> None:
+        """In the waiter's thread: wait for the event, and do the work unless it is done."""
+        self._event.synchronize()
+        if not self._done:
+            self._finish()
+            self._done, self._finish = True, int
+
+
 class Waiter:
     """A thread that waits for one stream's events, in their order, without the GIL.
 

@@ -101,7 +101,7 @@ class MoveKernel:
 
         Args:
             stream: a stream of the GPU.
-            into: uint8 [n, row_bytes], on the GPU.
+            into: uint8 [n, row_bytes], on the GPU or in registered host memory.
             into_row: int32 [rows], on the GPU or in registered host memory; None: row `i`.
             source: uint8 [m, row_bytes], on the GPU or in registered host memory.
             source_row: int32 [rows], as `into_row`.
@@ -112,9 +112,10 @@ class MoveKernel:
         if not rows or not width:
             return
         base = self._address(source) - first * width
-        unit = unit_of(width, into.data_ptr(), base)
+        unit = unit_of(width, self._address(into), base)
         kernel = self.compile(unit)
-        most = (self._options.blocks if not source.is_cuda else 0) or _BLOCKS_MAX
+        across = not (source.is_cuda and into.is_cuda)
+        most = (self._options.blocks if across else 0) or _BLOCKS_MAX
         warps = -(-rows // self._options.loads)
         blocks = min(-(-warps * _WARP // _THREADS), most)
         arguments = (

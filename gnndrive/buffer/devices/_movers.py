@@ -4,7 +4,8 @@ zero-copy    a kernel reads the rows in pinned staging and writes them into thei
 copy+kernel  one copy of the stretch of staging that has landed, and a kernel behind it
 staged       one such copy, and torch's own kernels behind it: the only way without CuPy
 
-Rows are gathered by the kernel in the first two ways, by torch in the third.
+Rows are gathered, and copied out of slots into pinned memory, by the kernel in the first two ways,
+by torch in the third.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from gnndrive.buffer.devices._kernels import MoveKernel, UnreachableHostMemory, 
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import Driver
 from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import ffi, lib, pointer
 from gnndrive.common.records import Int32Array
 
 _OUT_OF_MEMORY = 2  # of both cudaError_t and CUresult
@@ -46,6 +50,23 @@ class Mover(ABC):
         moves: Int32Array,
     ) -> None:
         """See `Driver.scatter`."""
+
+    @abstractmethod
+    def copy_out(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
+        moves: torch.Tensor, places: Int32Array,
+    ) -> Callable[[], object] | None:  # fmt: skip
+        """See `Driver.copy_out`.
+
+        Args:
+            stream: the driver's side stream.
+            rows, into: see `Driver.copy_out`.
+            moves: int32 [2, n], on the GPU: slots and places.
+            places: the same places, int32 [n], on the host.
+
+        Returns:
+            What the host must do after the stream's work; None: nothing.
+        """
 
     @abstractmethod
     def gather(
@@ -80,6 +101,15 @@ class TorchMover(Mover):
             rows = rows.index_select(0, (_there(moves[0], self._device) - low).long())
         _wide(into).index_copy_(0, _there(moves[1], self._device).long(), rows)
 
+    def copy_out(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
+        moves: torch.Tensor, places: Int32Array,
+    ) -> Callable[[], object]:  # fmt: skip
+        """See `Mover.copy_out`: one copy into other pinned memory, from where the host moves the
+        rows to their places, because torch has no kernel that writes pinned memory."""
+        landed = _wide(rows).index_select(0, moves[0]).to("cpu", non_blocking=True)
+        return partial(_spread, landed, into, places)
+
     def gather(
         self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
     ) -> torch.Tensor:
@@ -113,6 +143,13 @@ class KernelMover(Mover):
         places, slots = self._places(moves, in_order)
         rows, first = self._rows(staging[low:high]), 0 if in_order else low
         self.kernel.move(stream, into, slots, rows, places, moves.shape[1], first)
+
+    def copy_out(
+        self, stream: torch.cuda.Stream, rows: torch.Tensor, into: npt.NDArray[np.uint8],
+        moves: torch.Tensor, places: Int32Array,
+    ) -> None:  # fmt: skip
+        """See `Mover.copy_out`: the kernel writes pinned memory."""
+        self.kernel.move(stream, torch.from_numpy(into), moves[1], rows, moves[0], len(places))
 
     def gather(
         self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
@@ -262,6 +299,15 @@ def _stretch(places: Int32Array) -> tuple[int, int, bool]:
 def _there(memory: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     """Begin to copy pinned memory to the GPU."""
     return torch.from_numpy(memory).to(device, non_blocking=True)
+
+
+def _spread(landed: torch.Tensor, into: npt.NDArray[np.uint8], places: Int32Array) -> None:
+    """Copy row i of `landed` to row `places[i]` of `into`; holds no GIL."""
+    every, row_bytes = np.arange(len(places)), into.shape[1]
+    lib.gd_spread(
+        ffi.cast("uint8_t *", landed.data_ptr()), pointer(every), len(every), row_bytes,
+        pointer(places), row_bytes, pointer(into.reshape(-1)),
+    )  # fmt: skip
 
 
 def _wide(rows: torch.Tensor) -> torch.Tensor:

@@ -20,8 +20,8 @@ class MoveOptions:
     """Switches of the CUDA device.
 
     Attributes:
-        blocks: most blocks of a launch that reads rows of host memory; 0: no limit. A block has
-            256 threads, and each warp moves whole rows. Few blocks leave the GPU's other
+        blocks: most blocks of a launch that reads or writes rows of host memory; 0: no limit. A
+            block has 256 threads, and each warp moves whole rows. Few blocks leave the GPU's other
             multiprocessors to training.
         places_on_device: copy the places and slots of a scatter to the device before the kernel,
             instead of letting the kernel read them in host memory.

@@ -14,7 +14,10 @@ or grown waits for all work, because torch gives no memory back before.
 2. a lease is released after its gather's event, because until then its slots are read;
 3. the batch's other tensors are copied on a stream of their own, and the compute stream waits for
    these copies;
-4. staging is freed after everything that was begun on the side stream.
+4. staging is freed after everything that was begun on the side stream;
+5. a row that leaves its slot and is kept in host memory (`StagedVictims`) is copied out on the side
+   stream, before the scatter of the row that comes in its place; it may be used after the copy's
+   event.
 
 It calls CUDA through a `Driver`: `cuda.py` has the real one, `simulated_cuda.py` one that carries
 copies out at times drawn from a seed.
@@ -51,7 +54,13 @@ class Driver(ABC):
 
     Work that is begun on a stream happens later, in the order of that stream; the streams are
     independent except where one waits for the other.
+
+    Attributes:
+        copy_out_bytes_max: the most bytes of rows whose copies out of slots may be under way at
+            once; None: any number.
     """
+
+    copy_out_bytes_max: int | None = None
 
     @abstractmethod
     def pinned(self, nbytes: int) -> npt.NDArray[np.uint8]:
@@ -80,6 +89,23 @@ class Driver(ABC):
 
         Returns:
             An event that fires after the copy.
+        """
+
+    @abstractmethod
+    def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Any:
+        """On the side stream: row `moves[0][i]` of `rows` goes to row `moves[1][i]` of `into`.
+
+        Args:
+            rows: uint8 [slots, row_bytes], on the device.
+            into: pinned, uint8 [places, row_bytes].
+            moves: int32 [2, n], not pinned: slots, and different places. It may be changed when
+                this returns.
+
+        Returns:
+            An event that fires when the rows are there.
+
+        Raises:
+            MemoryError: there is no memory for the copy, and none was begun.
         """
 
     @abstractmethod
@@ -206,6 +232,10 @@ class StagedMemory(SlotMemory):
         shaped = rows.view(dtype).view(len(alias), *row_shape)
         return shaped, partial(self._driver.wait, event)
 
+    def victims(self, places: int) -> StagedVictims:
+        """See `SlotMemory.victims`."""
+        return StagedVictims(self._driver, self._slots, places)
+
     def close(self) -> None:
         """Free slots and staging, after every stretch was committed and every gather's fence has
         passed, so that no work on the compute stream uses them."""
@@ -214,6 +244,44 @@ class StagedMemory(SlotMemory):
         while self._pinned:
             self._driver.unpin(self._pinned.pop())
         self._driver.give_back()
+
+
+class StagedVictims:
+    """Pinned host memory for rows that leave slots; a `VictimMemory`.
+
+    Args:
+        driver: moves rows.
+        slots: uint8 [slots, row_bytes], on the device.
+        places: how many rows it has room for.
+
+    Raises:
+        ConfigError: there is not that much memory.
+    """
+
+    def __init__(self, driver: Driver, slots: torch.Tensor, places: int) -> None:
+        self._driver, self._slots = driver, slots
+        row_bytes, most = max(int(slots.shape[1]), 1), driver.copy_out_bytes_max
+        self.rows_max = None if most is None else max(most // row_bytes, 1)
+        try:
+            self._pinned = driver.pinned(max(places * row_bytes, 1))
+        except MemoryError as error:
+            raise ConfigError(
+                f"no pinned memory for a victim buffer of {places:,} rows of {row_bytes:,} bytes "
+                f"({error}): ask for less with victim_buffer="
+            ) from error
+        self.rows = self._pinned[: places * row_bytes].reshape(places, row_bytes)
+
+    def copy_out(self, slots: Int32Array, places: Int32Array) -> Fence:
+        """See `VictimMemory.copy_out`."""
+        event = self._driver.copy_out(self._slots, self.rows, np.stack([slots, places]))
+        return partial(self._driver.wait, event)
+
+    def close(self) -> None:
+        """See `VictimMemory.close`."""
+        self._slots = torch.empty(0, dtype=torch.uint8)
+        self.rows = np.empty((0, 0), np.uint8)
+        self._driver.unpin(self._pinned)
+        self._pinned = np.empty(0, np.uint8)
 
 
 _PAGE_BYTES, _HUGE_BYTES = 4096, 2 << 20

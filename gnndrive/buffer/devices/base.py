@@ -23,6 +23,7 @@ import torch
 
 from gnndrive.common.array_pool import Allocate, private_map
 from gnndrive.common.records import Int32Array, Landing, Stretch
+from gnndrive.disk.tiers.base import VictimMemory
 
 Fence: TypeAlias = Callable[[], Awaitable[None]]
 """Awaited before the slots that `copied` did not report are released. The wait may be cancelled and
@@ -79,9 +80,18 @@ class SlotMemory(ABC):
             The tensor, and a fence; after it, all slots may be released.
         """
 
+    def victims(self, places: int) -> VictimMemory | None:
+        """Allocate host memory for `places` rows, into which rows can be copied out of slots. None:
+        the slots lie in host memory themselves.
+
+        Raises:
+            ConfigError: there is not that much memory.
+        """
+        return None
+
     @abstractmethod
     def close(self) -> None:
-        """Free the memory; no read, commit or gather may be under way."""
+        """Free the memory; no read, commit, gather or copy out of slots may be under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +177,11 @@ class Device(ABC):
     @classmethod
     def scratch_bytes(cls, row_bytes: int, rows: int) -> int:
         """Bytes of the device's own memory that moving rows into such a buffer takes."""
+        return 0
+
+    @classmethod
+    def copy_out_bytes(cls) -> int:
+        """Bytes of pinned host memory that copies of rows out of slots take on their way."""
         return 0
 
     def deliver(

@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 
 from gnndrive.buffer.devices._capture import CaptureMode
-from gnndrive.buffer.devices._events import Waiter
-from gnndrive.buffer.devices._movers import choose_mover
+from gnndrive.buffer.devices._events import LandedEvent, Waiter
+from gnndrive.buffer.devices._movers import TorchMover, choose_mover
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._pinned import PinnedMemory
 from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows
@@ -29,6 +29,7 @@ from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
 
 MARGIN = 0.05  # share of the memory that the allocator cannot use, or that other libraries take
+COPY_OUT_BYTES = 32 << 20  # of rows on their way out of slots, if torch moves them
 _cuda: Any = torch.cuda  # much of it has no types
 Event: TypeAlias = tuple[torch.cuda.Stream, Any]
 """A stream, and torch's event on it."""
@@ -67,6 +68,8 @@ class TorchDriver(Driver):
         with self._on(self._side):
             self._mover = choose_mover(self, self._side, self.device, way, options)
         self.way = self._mover.way
+        if self.way == TorchMover.way:
+            self.copy_out_bytes_max = COPY_OUT_BYTES
         # One for each stream: gathers wait for the user's own work, and scatters must not.
         streams = {self._side, self._gathers}
         self._waiters = {stream: Waiter(self.device, self._capture) for stream in streams}
@@ -124,6 +127,17 @@ class TorchDriver(Driver):
         with self._on(self._side):
             self._mover.scatter(self._side, into, staging, moves)
             return self._record(self._side)
+
+    def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Event:
+        """See `Driver.copy_out`."""
+        with self._on(self._side):
+            try:
+                there = torch.from_numpy(moves).pin_memory().to(self.device, non_blocking=True)
+                finish = self._mover.copy_out(self._side, rows, into, there, moves[1].copy())
+            except torch.cuda.OutOfMemoryError as error:
+                raise MemoryError(f"no memory to copy rows out of slots ({error})") from error
+            stream, event = self._record(self._side)
+            return stream, event if finish is None else LandedEvent(event, finish)
 
     def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
         """See `Driver.gather`. The alias is copied on the copies stream, so the stream that gathers
@@ -277,6 +291,11 @@ class Cuda(Staged):
         if importlib.util.find_spec("cupy") is not None:
             return 0
         return portion_rows(cls.portion_bytes, row_bytes, rows) * (2 * row_bytes + 32)
+
+    @classmethod
+    def copy_out_bytes(cls) -> int:
+        """See `Device.copy_out_bytes`: without CuPy rows land in pinned memory of torch's first."""
+        return 0 if importlib.util.find_spec("cupy") is not None else COPY_OUT_BYTES
 
     def watch(self) -> Callable[[], int]:
         """See `Device.watch`; resets torch's peak memory counter."""

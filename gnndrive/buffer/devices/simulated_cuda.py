@@ -93,6 +93,15 @@ class SimulatedDriver(Driver):
 
         return self._begin(SIDE, move)
 
+    def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Event:
+        """See `Driver.copy_out`."""
+        slots, places = (torch.from_numpy(part.astype(np.int64)) for part in moves)
+
+        def move() -> None:  # reads rows in its turn
+            torch.from_numpy(into)[places] = rows[slots]
+
+        return self._begin(SIDE, move)
+
     def gather(self, rows: torch.Tensor, alias: Int32Array) -> tuple[torch.Tensor, Event]:
         """See `Driver.gather`."""
         index = torch.from_numpy(alias.astype(np.int64))

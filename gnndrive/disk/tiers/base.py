@@ -9,9 +9,12 @@ they were (LSM-GNN's victim buffer).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing, Stretch
 from gnndrive.disk.engines.base import Engine
@@ -30,6 +33,38 @@ class Fetch(Protocol):
         ...
 
 
+class VictimMemory(Protocol):
+    """Host memory into which a device copies rows out of its slots; `SlotMemory.victims` makes it.
+
+    Attributes:
+        rows: uint8 [places, row_bytes].
+        rows_max: the most rows whose copies may be under way at once; None: any number.
+    """
+
+    rows: npt.NDArray[np.uint8]
+    rows_max: int | None
+
+    def copy_out(self, slots: Int32Array, places: Int32Array) -> Callable[[], Awaitable[None]]:
+        """Begin to copy the row in slot `slots[i]` to `rows[places[i]]`, before any row that is
+        committed later gets into that slot.
+
+        Args:
+            slots: slots whose rows are valid, int32 [n].
+            places: different places that no other copy uses, int32 [n].
+
+        Returns:
+            A function that waits for the copies' end. The wait may be cancelled and begun again.
+
+        Raises:
+            MemoryError: there is no memory for the copy, and none was begun.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the memory, after all copies; before the slots' memory is closed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TierContext:
     """What `Tier.make` gets; a tier uses the attributes that it needs.
@@ -41,6 +76,7 @@ class TierContext:
         rows: the number of rows of the table.
         row_bytes: bytes of one row.
         kept: the rows that a tier of host memory keeps: from the first to the second number.
+        victims: where a tier may keep rows that leave the slots; the tier closes it. None: nowhere.
     """
 
     layout: Layout
@@ -49,6 +85,7 @@ class TierContext:
     rows: int = 0
     row_bytes: int = 0
     kept: tuple[int, int] = (0, 0)
+    victims: VictimMemory | None = None
 
 
 class Tier(ABC):

@@ -183,7 +183,8 @@ def _move(machine: Any, stream: FakeStream, name: str, values: dict[str, int], u
         sides[side] = _bytes_at(memory, count * row_bytes).reshape(count, row_bytes), places
     (source, source_rows), (into, into_rows) = sides["from"], sides["into"]
     into[into_rows] = source[source_rows]
-    on_host = len(used["from"]) < 1 + bool(values.get("from_row")) + bool(values.get("into_row"))
+    on_device = 1 + bool(values.get("from_row")) + bool(values.get("into_row"))
+    on_host = not used["into"] or len(used["from"]) < on_device
     rate = HOST_BYTES_PER_S if on_host else DEVICE_BYTES_PER_S
     nbytes = rows * row_bytes
     machine.launch(name, stream, used["from"], used["into"], LAUNCH_S + nbytes / rate, nbytes)

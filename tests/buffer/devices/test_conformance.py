@@ -276,6 +276,41 @@ def test_rows_outlive_the_buffer(device: Device) -> None:
     asyncio.run(main())
 
 
+def test_rows_are_kept_in_host_memory_when_their_slots_are_used_again(device: Device) -> None:
+    """If the device has memory of its own; the wait for a copy may be cancelled and begun again."""
+
+    async def main() -> None:
+        memory, rows = await fill(device, 48)
+        victims = memory.victims(40)
+        if device.free_bytes(None) is None:
+            assert victims is None, "slots in host memory are that memory"
+            memory.close()
+            return
+        assert victims is not None
+        slots, places = shuffled(12, SLOTS, seed=1), shuffled(12, 40, seed=2)
+        kept = memory.victims(40)
+        assert kept is not None
+        for copies in (victims, kept):
+            ended = copies.copy_out(slots, places)
+            waiting = asyncio.ensure_future(ended())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            for start in range(0, len(slots), 4):
+                part = slots[start : start + 4]
+                await load(memory, part, some_rows(len(part), 48, seed=9))
+            await ended()
+            if copies is victims:
+                assert np.array_equal(copies.rows[places], rows[slots])
+        fresh = np.concatenate([some_rows(4, 48, seed=9)] * 3)
+        assert np.array_equal(kept.rows[places], fresh)
+        victims.close()
+        kept.close()
+        assert np.array_equal(await gathered(device, memory, slots, 48), fresh)
+        memory.close()
+
+    asyncio.run(main())
+
+
 def test_the_error_of_a_too_large_buffer_names_its_size(device: Device) -> None:
     with pytest.raises(ConfigError, match=r"1,099,511,627,776 rows of 4,096 bytes.*buffer="):
         device.allocate(1 << 40, 4096)

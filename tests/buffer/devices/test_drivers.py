@@ -77,6 +77,48 @@ def test_scatters_keep_their_order(driver: Driver) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("row_bytes", ROW_BYTES)
+def test_rows_are_copied_out_to_their_places_and_nowhere_else(
+    driver: Driver, row_bytes: int
+) -> None:
+    async def main() -> None:
+        rows, every = some_rows(SLOTS, row_bytes), np.arange(SLOTS, dtype=np.int32)
+        slots = driver.allocate(SLOTS * row_bytes).view(SLOTS, row_bytes)
+        await driver.wait(
+            driver.scatter(slots, staged(driver, rows), pinned_moves(driver, every, every))
+        )
+        into = staged(driver, some_rows(PLACES, row_bytes, seed=1))
+        expected = into.copy()
+        for count in (1, 17, SLOTS):
+            moves = np.stack([shuffled(count, SLOTS, seed=1), shuffled(count, PLACES, seed=2)])
+            event = driver.copy_out(slots, into, moves)
+            expected[moves[1]] = rows[moves[0]]
+            moves[:] = 0  # it may be changed
+            await driver.wait(event)
+            await driver.wait(event)
+            assert np.array_equal(into, expected), count
+
+    asyncio.run(main())
+
+
+def test_a_row_is_copied_out_before_another_is_scattered_into_its_slot(driver: Driver) -> None:
+    async def main() -> None:
+        every = np.arange(SLOTS, dtype=np.int32)
+        kept = [staged(driver, some_rows(SLOTS, 256, seed)) for seed in range(5)]
+        into = [staged(driver, np.zeros((SLOTS, 256), np.uint8)) for _ in kept]
+        slots = driver.allocate(SLOTS * 256).view(SLOTS, 256)
+        moves, events = pinned_moves(driver, every, every), []
+        for staging, copied in zip(kept, into, strict=True):
+            driver.scatter(slots, staging, moves)
+            events.append(driver.copy_out(slots, copied, np.stack([every, every[::-1]])))
+        for event in reversed(events):
+            await driver.wait(event)
+        for staging, copied in zip(kept, into, strict=True):
+            assert np.array_equal(copied[::-1], staging)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("nbytes", [1, 4096, 5000, 1 << 20])
 def test_pinned_memory_is_aligned_to_a_page(driver: Driver, nbytes: int) -> None:
     memory = driver.pinned(nbytes)
@@ -156,6 +198,23 @@ def test_staging_has_as_many_portions_as_asked_for(driver: Driver) -> None:
     again = memory.landing(slots)
     assert again is not None
     assert again.address == taken[1].address
+    memory.close()
+
+
+def test_a_victim_buffer_that_cannot_be_pinned_says_which_argument_to_change(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(nbytes: int) -> None:
+        raise MemoryError("none is left")
+
+    memory = StagedMemory(driver, 10, 512, portions=2, portion_rows=4)
+    victims = memory.victims(7)
+    assert victims.rows.shape == (7, 512)
+    assert victims.rows_max is None or victims.rows_max * 512 <= (driver.copy_out_bytes_max or 0)
+    victims.close()
+    monkeypatch.setattr(driver, "pinned", refuse)
+    with pytest.raises(ConfigError, match=r"7 rows of 512 bytes \(none is left\).*victim_buffer="):
+        memory.victims(7)
     memory.close()
 
 

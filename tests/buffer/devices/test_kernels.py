@@ -107,7 +107,7 @@ def test_a_source_may_begin_at_a_later_row(cupy: HostCupy):
     assert torch.equal(into, source[rows.long()])
 
 
-def test_only_launches_that_read_host_memory_are_capped(cupy: HostCupy):
+def test_only_launches_that_touch_rows_of_host_memory_are_capped(cupy: HostCupy):
     source, into = torch.from_numpy(some_rows(100, 16)), torch.zeros(100, 16, dtype=torch.uint8)
     for options, on_host, on_device in (
         (MoveOptions(), 13, 13),
@@ -116,9 +116,15 @@ def test_only_launches_that_read_host_memory_are_capped(cupy: HostCupy):
         (MoveOptions(blocks=3, loads=4), 3, 4),
     ):
         kernel = MoveKernel(cupy, GPU, options)
-        for given, blocks in ((source, on_host), (on_gpu(source), on_device)):
+        cases = (
+            (into, source, on_host),
+            (into, on_gpu(source), on_host),
+            (on_gpu(into), source, on_host),
+            (on_gpu(into), on_gpu(source), on_device),
+        )
+        for there, given, blocks in cases:
             into.zero_()
-            kernel.move(STREAM, into, None, given, None, 100)
+            kernel.move(STREAM, there, None, given, None, 100)
             assert torch.equal(into, source)
             assert cupy.launches[-1].blocks == blocks, options
 
