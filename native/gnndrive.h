@@ -31,6 +31,8 @@ void gd_standby_push(gd_standby *s, int32_t slot, int64_t key);
 void gd_standby_remove(gd_standby *s, int32_t slot);
 /* Removes the first slot and returns it; -1: standby is empty. */
 int32_t gd_standby_pop(gd_standby *s);
+/* The slot that gd_standby_pop would return. */
+int32_t gd_standby_first(const gd_standby *s);
 int64_t gd_standby_count(const gd_standby *s);
 int gd_standby_holds(const gd_standby *s, int32_t slot);
 /* The slot must be on standby. */
@@ -172,6 +174,33 @@ int32_t gd_buffer_references(const gd_buffer *b, int32_t slot);
 void gd_buffer_get_stats(const gd_buffer *b, gd_buffer_stats *out);
 /* 0, or the number (< 0) of an invariant that is broken; the numbers are in verify.c. */
 int gd_buffer_verify(const gd_buffer *b);
+
+/* ---- victim.c: rows that left the feature buffer, in places of host memory ---- */
+typedef struct gd_victims gd_victims;
+/* rows and places: as gd_buffer_new, and 2 bytes a place more. queue_rows 0: one order of keys
+ * decides what stays; else queues of so many rows do. NULL: errno is EINVAL or ENOMEM. */
+gd_victims *gd_victims_new(int64_t rows, int64_t places, int64_t queue_rows);
+void gd_victims_free(gd_victims *v);
+/* The table of the places, until gd_victims_free. For gd_buffer_commit, when the copies to places
+ * have ended; gd_buffer_rekey, _recode and _rekey_codes if there are no queues; and for reading. */
+gd_buffer *gd_victims_table(const gd_victims *v);
+/* Offer rows, the smallest key first, and the batches >= 0 that need them next; at most `most` are
+ * kept. The places of batches before `now` may be given up if there are queues. Writes the slots of
+ * rows that are kept, and their places, which are loading until they are committed; returns how
+ * many, or -EINVAL, and then nothing may be used any more. */
+int64_t gd_victims_offer(gd_victims *v, const gd_evicted *rows, const int64_t *next_use, int64_t n,
+                         int64_t most, int64_t now, int32_t *slots, int32_t *places);
+/* Take back an offer of which no copy was begun and no row taken. -EINVAL: a place does not load.
+ */
+int gd_victims_withdraw(gd_victims *v, const int32_t *places, int64_t n);
+/* The place of each row, loading or valid, or -1. -ERANGE: a row is out of range; -EINVAL: a row
+ * that has a place comes twice. */
+int gd_victims_find(gd_victims *v, const int64_t *rows, int64_t n, int32_t *places);
+/* Hold these places, which were just found; returns how many of them are loading. */
+int64_t gd_victims_take(gd_victims *v, const int32_t *places, int64_t n);
+/* The rows of these places were copied back; whoever else holds a place drops it later. -EINVAL: a
+ * place is not held, or its row is not valid. */
+int gd_victims_drop(gd_victims *v, const int32_t *places, int64_t n);
 
 /* ---- gather.c ---- */
 /* rows[i] = slots[alias[i]] for i < n, in up to `threads` threads; the rows of the feature buffer

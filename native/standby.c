@@ -170,6 +170,10 @@ int32_t gd_standby_pop(gd_standby *s) {
     return slot;
 }
 
+int32_t gd_standby_first(const gd_standby *s) {
+    return s->heap_count ? s->buckets[s->heap[0]].head : NONE;
+}
+
 int64_t gd_standby_count(const gd_standby *s) { return s->count; }
 
 int gd_standby_holds(const gd_standby *s, int32_t slot) {

@@ -100,12 +100,14 @@ class SlotTable(RowTable):
         return int(self._room.available)
 
     def stats(self) -> dict[str, int]:
-        """The C table's counters (`gd_buffer_stats` in native/gnndrive.h), and `repeats`: rows that
-        an admission had more than once, as in two batches of a sweep."""
+        """The C table's counters (`gd_buffer_stats` in native/gnndrive.h); `repeats`: rows that an
+        admission had more than once, as in two batches of a sweep; `served`: rows that the tier
+        had itself (`Tier.rows_served`)."""
         counters = ffi.new("gd_buffer_stats *")
         lib.gd_buffer_get_stats(self.handle, counters)
         names = [name for name, _ in ffi.typeof(counters[0]).fields]
-        return {name: int(getattr(counters, name)) for name in names} | {"repeats": self._repeats}
+        counted = {name: int(getattr(counters, name)) for name in names}
+        return counted | {"repeats": self._repeats, "served": self.tier.rows_served}
 
     def probe(self, rows: Int64Array) -> tuple[int, int]:
         """See `RowTable.probe`."""

@@ -42,7 +42,8 @@ from gnndrive.common.records import (
 )
 from gnndrive.disk.engines.simulated import Simulated
 from gnndrive.disk.layouts.table import TableLayout
-from gnndrive.disk.tiers.disk import Disk
+from gnndrive.disk.tiers import make_chain
+from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.batch import Extracted
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
@@ -167,6 +168,8 @@ class Scenario:
         residents: beside places, how many of the file's first rows never leave the buffer.
         superbatch: how many batches are sampled before the first of them is extracted; 0: none.
         records_max: how many records of superbatches the disk has room for; None: for all.
+        tiers: what lies below the buffer, by name or as classes, the highest first.
+        victims: how many rows that left slots a tier may keep; none on the host.
     """
 
     file: TableFile
@@ -187,6 +190,8 @@ class Scenario:
     residents: int = 0
     superbatch: int = 0
     records_max: int | None = None
+    tiers: tuple[Any, ...] = ("disk",)
+    victims: int = 0
 
     def seeds(self, seed: int) -> Iterator[Seeds]:
         """Yield the seeds of each batch of an epoch, which `seed` determines."""
@@ -237,11 +242,16 @@ class Simulation:
         self.counters = Counters()
 
     def _make_table(self, scenario: Scenario) -> SlotTable | PlaceTable:
-        file, tier = scenario.file, Disk(self.layout, self.engine)
+        file = scenario.file
         slots = scenario.slots or scenario.batch_size + scenario.extra_max
         places, residents = scenario.places, scenario.residents
         held = residents + places * slots if places else slots
         memory = self.device.allocate(held, file.row_bytes)
+        victims = memory.victims(scenario.victims) if scenario.victims else None
+        context = TierContext(
+            self.layout, self.engine, None, file.row_count, file.row_bytes, victims=victims
+        )
+        tier = make_chain(scenario.tiers, context)
         if not places:
             return SlotTable(
                 file.row_count, slots, file.row_bytes, memory, tier, scenario.policy,

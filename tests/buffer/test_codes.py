@@ -23,7 +23,7 @@ from gnndrive.common.records import Codes, Int64Array, Stretch
 INSTANCES = 3000
 NONE = lib.GD_NO_CODE
 NOTHING: Any = None  # no memory for slots is used
-NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=())  # nothing is fetched
+NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=(), rows_served=0)  # nothing is fetched
 Batch = tuple[int, ...]
 
 

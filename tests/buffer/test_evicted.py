@@ -26,7 +26,7 @@ ROWS, SLOTS = 12, 4
 def table_of(policy: Policy, foreseen: bool = False, takes: bool = True) -> SlotTable:
     """A table without memory for slots, whose rows are committed by hand."""
     nothing: Any = None
-    tier: Any = SimpleNamespace(takes_offers=takes, ranked=())
+    tier: Any = SimpleNamespace(takes_offers=takes, ranked=(), rows_served=0)
     return SlotTable(ROWS, SLOTS, 8, nothing, tier, policy, foreseen=foreseen)
 
 

@@ -97,12 +97,14 @@ class Tier(ABC):
             which rows leave it. Only the highest tier of a chain gets offers.
         ranked: slot tables of the C core, whose rows have standby keys by the feature buffer's
             policy: these keys are set again whenever those of the feature buffer are.
+        rows_served: rows that were fetched from what left the feature buffer, so far.
     """
 
     name: str
     path: str
     takes_offers = False
     ranked: tuple[Any, ...] = ()
+    rows_served = 0
 
     @classmethod
     @abstractmethod

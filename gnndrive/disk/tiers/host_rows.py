@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Self
 
 import numpy as np
 
 from gnndrive.common.array_pool import keep_from_children, private_map
 from gnndrive.common.errors import ConfigError
-from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.limits import named_limit
-from gnndrive.common.records import Int32Array, Int64Array, Landing, Stretch
+from gnndrive.common.records import Int32Array, Int64Array, Landing
+from gnndrive.disk.tiers._copied import CopiedFetch, begin_copy, spread_rows, start_thread
 from gnndrive.disk.tiers.base import Fetch, Tier, TierContext
 
 PART_ROWS = 1 << 18  # rows that are read at a time, because planning a read takes memory
@@ -54,9 +51,7 @@ class HostRows(Tier):
         if self._map is None:
             return
         keep_from_children(self._map)
-        self._thread = ThreadPoolExecutor(1, "gnndrive-host-rows")
-        with named_limit():
-            self._thread.submit(int)  # starts the thread, so that none is refused during a fetch
+        self._thread = start_thread("gnndrive-host-rows")
 
     @classmethod
     def make(cls, context: TierContext) -> Self:
@@ -83,25 +78,14 @@ class HostRows(Tier):
         kept, served = rows[here] - self.first, places[here]
         if not len(kept):
             return rest
-        arguments = self._landing(), kept, served, landing
-        try:
-            copied = asyncio.get_running_loop().run_in_executor(
-                self._thread, self._copy, *arguments
-            )
-        except RuntimeError:  # the interpreter is ending, and executors take no more work
-            self._copy(*arguments)
-            copied = asyncio.get_running_loop().create_future()
-            copied.set_result(None)
-        return _Fetch(served, copied, rest)
+        copied = begin_copy(self._thread, self._copy, self._landing(), kept, served, landing)
+        return CopiedFetch(served, copied, rest)
 
     def _copy(
         self, memory: Landing, kept: Int64Array, served: Int32Array, landing: Landing
     ) -> None:
         """Copy the rows `kept` of this tier to the places `served`."""
-        lib.gd_spread(
-            ffi.cast("uint8_t *", memory.address), pointer(kept), len(kept), self.row_bytes,
-            pointer(served), landing.slot_stride, ffi.cast("uint8_t *", landing.address),
-        )  # fmt: skip
+        spread_rows(memory.address, self.row_bytes, kept, served, landing)
 
     async def aclose(self) -> None:
         """See `Tier.aclose`; ends the filling, waits for copies, and frees the rows."""
@@ -146,36 +130,3 @@ class HostRows(Tier):
         finally:
             self._part = None
         return not cancelled
-
-
-class _Fetch:
-    """First the rows that are kept, when they are copied, then those from below as they come."""
-
-    def __init__(self, served: Int32Array, copied: asyncio.Future[None], rest: Fetch) -> None:
-        self._served, self._copied, self._rest = served, copied, rest
-
-    def __aiter__(self) -> AsyncIterator[Stretch]:
-        return self._stretches()
-
-    async def _stretches(self) -> AsyncIterator[Stretch]:
-        await self._wait_for_copy()
-        yield Stretch(self._served)
-        async for stretch in self._rest:
-            yield stretch
-
-    async def _wait_for_copy(self) -> None:
-        """Wait until the rows are copied. A thread cannot be cancelled: when cancelled, this waits,
-        too, because it writes to the landing, and then raises CancelledError."""
-        cancelled: asyncio.CancelledError | None = None
-        while not self._copied.done():
-            try:
-                await asyncio.wait([self._copied])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        self._copied.result()
-
-    def cancel(self) -> None:
-        """See `Fetch.cancel`; the copy goes on to its end."""
-        self._rest.cancel()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gnndrive.buffer.policies.belady import Belady
 from gnndrive.common import plugins
 from gnndrive.common.errors import ClosedError
 from gnndrive.common.ffi import ffi
@@ -286,9 +287,13 @@ def epochs_deliver_every_row(kind: type[Tier], folder: Path) -> None:
     file = write_told_rows(folder / "rows", ROWS, 64)
 
     async def epochs(device: str, seed: int) -> None:
-        simulation = Simulation(Scenario(file, faults=NOISE, device=device, slots=16), seed)
+        scenario = Scenario(file, faults=NOISE, device=device, slots=16, policy=Belady())
+        simulation = Simulation(scenario, seed)
         table, below = simulation.table, simulation.table.tier
-        context = TierContext(simulation.layout, simulation.engine, below, ROWS, 64)
+        victims = table.memory.victims(24)  # for tiers that keep what leaves the buffer
+        context = TierContext(
+            simulation.layout, simulation.engine, below, ROWS, 64, victims=victims
+        )
         table.tier = made(kind, context)
         for number in range(2):
             epoch = simulation.epoch(number)

@@ -1,0 +1,197 @@
+"""The victim buffer (LSM-GNN's PVP): rows that leave a device's slots and are wanted again.
+
+`victim.py` and `victim_queues.py` have the two rules by which rows stay. The feature buffer offers
+rows that an admission took out of their slots (`Tier.offer`). Those that are kept are copied to
+pinned host memory on the device's side stream, which is ordered before the scatter of other rows
+into the same slots. A fetch takes the rows that are here and passes the others on to the tier
+below; the rows that it takes leave the victim buffer, because the feature buffer has them then.
+
+The C core's table (`native/victim.c`) says where which row is. A place is in use from the offer to
+the end of the copy-out, and from the fetch to the end of the copy back; only between the two may
+another row take it (law 3). A fetch may find a row whose copy-out is under way: it waits for it.
+
+When not to use it: with a feature buffer in host memory, which is the memory that rows would be
+copied to; such a tier passes everything on. And with a policy that does not look ahead, because no
+next use of a row that leaves is known then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+import numpy as np
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.ffi import check, ffi, lib, pointer
+from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing
+from gnndrive.disk.tiers._copied import CopiedFetch, begin_copy, spread_rows, start_thread
+from gnndrive.disk.tiers.base import Fetch, Tier, TierContext, VictimMemory
+
+
+class Victims(Tier):
+    """Keeps rows that left the slots of one table.
+
+    Args:
+        below: the tier that has all rows.
+        rows: rows of the table.
+        memory: where rows are kept; the tier closes it. None: nothing is kept.
+        path: see `Tier`.
+
+    Attributes:
+        queue_rows: the most rows that are kept for one batch to come; 0: one order of keys decides
+            which rows stay.
+
+    Raises:
+        MemoryError: there is no memory for the table.
+        ConfigError: the system refuses to start a thread.
+    """
+
+    takes_offers = True
+    queue_rows = 0
+
+    def __init__(self, below: Tier, rows: int, memory: VictimMemory | None) -> None:
+        self.path, self._below, self._memory = below.path, below, memory
+        self.takes_offers = memory is not None
+        self._copies_out: dict[asyncio.Task[None], int] = {}  # and how many rows each has
+        self._copies_back: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None  # of a copy-out: the device is broken
+        if memory is None:
+            return
+        handle = lib.gd_victims_new(rows, len(memory.rows), self.queue_rows)
+        if handle == ffi.NULL:
+            raise MemoryError(f"no memory for the victim buffer's table of {rows:,} rows")
+        self._handle = ffi.gc(handle, lib.gd_victims_free)
+        self.table = lib.gd_victims_table(self._handle)
+        self.ranked = () if self.queue_rows else (self.table,)
+        self._thread = start_thread("gnndrive-victims")
+
+    @classmethod
+    def make(cls, context: TierContext) -> Self:
+        """See `Tier.make`.
+
+        Raises:
+            ConfigError: there is no tier below.
+        """
+        if context.below is None:
+            raise ConfigError(f"the tier {cls.name!r} needs one below it: name it above 'disk'")
+        return cls(context.below, context.rows, context.victims)
+
+    # ---- rows that leave the device
+
+    def offer(self, evicted: Evicted) -> None:
+        """See `Tier.offer`; begins to copy the rows that it keeps."""
+        memory = self._memory
+        if memory is None or self._error is not None:
+            return
+        count = len(evicted.rows)
+        most = count
+        if memory.rows_max is not None:
+            most = min(count, memory.rows_max - sum(self._copies_out.values()))
+        slots, places = np.empty(count, np.int32), np.empty(count, np.int32)
+        kept = lib.gd_victims_offer(
+            self._handle, ffi.cast("gd_evicted *", evicted.rows.ctypes.data),
+            pointer(evicted.next_use), count, most, evicted.now, pointer(slots), pointer(places),
+        )  # fmt: skip
+        if not check(kept, "offer"):
+            return
+        slots, places = slots[:kept], places[:kept]
+        try:
+            ended = memory.copy_out(slots, places)
+        except MemoryError:  # nothing was begun; the rows are read again when they are wanted
+            check(lib.gd_victims_withdraw(self._handle, pointer(places), kept), "withdraw")
+            return
+        task = asyncio.get_running_loop().create_task(self._copy_out(ended, places))
+        self._copies_out[task] = kept
+        task.add_done_callback(self._copied_out)
+
+    async def _copy_out(self, ended: Callable[[], Awaitable[None]], places: Int32Array) -> None:
+        """Rows are valid when their copies have ended; after an error their places are never used
+        again, because copies may still run."""
+        await ended()
+        check(lib.gd_buffer_commit(self.table, pointer(places), len(places)), "commit")
+
+    def _copied_out(self, task: asyncio.Task[None]) -> None:
+        del self._copies_out[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = self._error or error
+
+    # ---- rows that come back
+
+    def fetch(self, rows: Int64Array, places: Int32Array, landing: Landing) -> Fetch:
+        """See `Tier.fetch`."""
+        if self._memory is None:
+            return self._below.fetch(rows, places, landing)
+        found = np.empty(len(rows), np.int32)
+        code = lib.gd_victims_find(self._handle, pointer(rows), len(rows), pointer(found))
+        if code == -errno.EINVAL:
+            raise ValueError("a row is requested twice")
+        here = found >= 0
+        if code or not here.any():  # -ERANGE: the tier below says which row it is
+            return self._below.fetch(rows, places, landing)
+        rest = self._below.fetch(rows[~here], places[~here], landing)
+        kept, served = found[here], places[here]
+        arriving = lib.gd_victims_take(self._handle, pointer(kept), len(kept))
+        before = set(self._copies_out) if arriving else set()
+        begun = None if arriving else self._begin_copy_back(kept, served, landing)
+        copied = asyncio.get_running_loop().create_task(
+            self._copy_back(begun, before, kept, served, landing)
+        )
+        self._copies_back.add(copied)
+        copied.add_done_callback(self._copies_back.discard)
+        self.rows_served += len(kept)
+        return CopiedFetch(served, copied, rest)
+
+    def _begin_copy_back(
+        self, kept: Int32Array, served: Int32Array, landing: Landing
+    ) -> asyncio.Future[None]:
+        """Begin to copy the rows of the places `kept` to the places `served` of the landing."""
+        assert self._memory is not None
+        memory = self._memory.rows
+        return begin_copy(
+            self._thread, spread_rows, memory.ctypes.data, memory.shape[1],
+            kept.astype(np.int64), served, landing,
+        )  # fmt: skip
+
+    async def _copy_back(
+        self, begun: asyncio.Future[None] | None, before: set[asyncio.Task[None]],
+        kept: Int32Array, served: Int32Array, landing: Landing,
+    ) -> None:  # fmt: skip
+        """Copy rows to a landing, and let them leave.
+
+        Args:
+            begun: the copy, if it has begun.
+            before: copies out of slots that must have ended first.
+            kept, served, landing: see `_begin_copy_back`.
+        """
+        if begun is None:
+            if before:
+                await asyncio.wait(before)
+            if self._error is not None:
+                raise self._error
+            begun = self._begin_copy_back(kept, served, landing)
+        await begun
+        check(lib.gd_victims_drop(self._handle, pointer(kept), len(kept)), "drop")
+
+    # ---- the end
+
+    async def aclose(self) -> None:
+        """See `Tier.aclose`; waits for the copies that are under way (rule 13)."""
+        while copies := [*self._copies_out, *self._copies_back]:
+            await asyncio.wait(copies)
+        if self._memory is not None:
+            memory, self._memory = self._memory, None
+            self._thread.shutdown()
+            memory.close()
+        await self._below.aclose()
+
+    def verify(self) -> None:
+        """Check every invariant of the table.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        if self._memory is not None and (code := lib.gd_buffer_verify(self.table)):
+            raise AssertionError(f"the victim buffer's table breaks invariant {code}")

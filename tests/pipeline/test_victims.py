@@ -1,0 +1,340 @@
+"""The victim buffer in the pipeline: with all waits every seed ends well, without any one not.
+
+On the simulated device a copy out of slots is begun long before its bytes are there, and the next
+rows may be scattered into these slots meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnndrive.buffer.devices.simulated_cuda import COMPUTE, SimulatedDriver
+from gnndrive.buffer.policies.base import Keys
+from gnndrive.buffer.policies.belady import Belady
+from gnndrive.common.records import Int32Array, Int64Array, TableFile
+from gnndrive.disk.tiers import _victims
+from gnndrive.disk.tiers._victims import Victims
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
+from tests.pipeline.scenarios import (
+    SLOW,
+    cancelled_leases_come_back,
+    failing_epoch_ends,
+)
+
+Patch = pytest.MonkeyPatch
+RULES = ("victim", "victim-queues")
+SEEDS = 12
+AHEAD = Stages(4, 3, 8, 4)
+
+
+class Soonest(Belady):
+    """Gives up the row that is needed soonest, so that it is fetched back while it is copied."""
+
+    def keys(self, next_use: Int64Array, now: int) -> Keys:
+        return Keys(next_use, np.zeros(len(next_use), np.uint8))
+
+
+@pytest.fixture(autouse=True)
+def device() -> None:
+    """Overrides the folder's fixture: the scenarios name the device."""
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: Patch) -> Counter[str]:
+    """The counters of all simulations of a test, whose victim tables are verified at their end."""
+    close, counts = Simulation.close, Counter[str]()
+
+    async def verified(simulation: Simulation) -> None:
+        tier = simulation.table.tier
+        assert isinstance(tier, Victims)
+        await simulation.buffer.drain()
+        tier.verify()
+        counts.update(simulation.table.stats())
+        await close(simulation)
+
+    monkeypatch.setattr(Simulation, "close", verified)
+    return counts
+
+
+def given(rule: str = "victim", victims: int = 24) -> dict[str, Any]:
+    """Arguments of a scenario with a victim buffer."""
+    return {
+        "tiers": (rule, "disk"), "victims": victims, "policy": Belady(), "device": "simulated-cuda",
+    }  # fmt: skip
+
+
+def small_buffer(rows: TableFile, seed: int, rule: str = "victim") -> None:
+    """Batches with many rows in common through few slots, so that slots are used again soon and
+    rows leave that are wanted."""
+    more = given(rule, (24, 5)[seed // 2 % 2])
+    more["policy"] = (Soonest(), Belady())[seed // 4 % 2]
+    scenario = Scenario(
+        replace(rows, row_count=70), slots=(32, 40)[seed % 2], faults=SLOW, batches=10,
+        stages=AHEAD, consumer_turns_max=8, **more,
+    )  # fmt: skip
+    batches = simulate(scenario, seed)
+    assert [batch.index for batch in batches] == list(range(10))
+
+
+def back_at_once(rows: TableFile, seed: int, rule: str = "victim") -> None:
+    """Rows that leave for one lease and are fetched back for the next, which is granted in the same
+    turn: what leaves is copied out meanwhile."""
+
+    async def main() -> None:
+        more = given(rule, 64) | {"policy": Soonest(), "part_rows": 100}
+        simulation = Simulation(Scenario(rows, slots=32, faults=SLOW, **more), seed)
+        buffer = simulation.buffer
+        parts = np.split(np.arange(48), 3)
+        order = [0, 1, 2, 0, 1, 2, 0]
+        for index in range(len(order)):
+            buffer.announce(index, {"x": parts[order[index]]})
+
+        async def use(index: int) -> None:
+            wanted = {"x": parts[order[index]]}
+            lease = await buffer.granted(buffer.join([(index, wanted)])[0])
+            await lease.ready()
+            got = lease.gather("x", torch.uint8, (rows.row_bytes,))
+            simulation.check(Delivered(index, wanted["x"], got))
+            await lease.gathered()
+            lease.release()
+
+        for first in range(0, len(order), 2):
+            await asyncio.gather(*map(use, range(len(order))[first : first + 2]))
+        await simulation.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rows_may_come_back_while_they_are_copied_out(
+    rows: TableFile, rule: str, counted: Counter[str], monkeypatch: Patch
+) -> None:
+    """Each row that leaves is wanted, and is served without a read."""
+    arriving = list[int]()
+    copy_back = Victims._copy_back
+
+    async def listened(tier: Victims, begun: Any, before: Any, *places: Any) -> None:
+        arriving.append(len(before))
+        await copy_back(tier, begun, before, *places)
+
+    monkeypatch.setattr(Victims, "_copy_back", listened)
+    for seed in range(SEEDS):
+        back_at_once(rows, seed, rule)
+    assert sum(map(bool, arriving)) >= SEEDS
+    assert counted["loads"] - counted["served"] == 48 * SEEDS, "a row was read twice"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_with_all_waits_all_ends_well(rows: TableFile, rule: str, counted: Counter[str]) -> None:
+    for seed in range(SEEDS):
+        small_buffer(rows, seed, rule)
+    assert counted["served"] > 2 * SEEDS
+
+
+def test_a_device_that_copies_little_at_once(
+    rows: TableFile, monkeypatch: Patch, counted: Counter[str]
+) -> None:
+    """As without CuPy: rows for which there is no room on the way are dropped."""
+    monkeypatch.setattr(SimulatedDriver, "copy_out_bytes_max", 3 * rows.row_bytes)
+    for seed in range(SEEDS):
+        small_buffer(rows, seed)
+    assert counted["served"] > SEEDS
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_errors_surface_in_turn(rows: TableFile, rule: str) -> None:
+    """EIO of rows that the disk cannot read; a failed row is never kept."""
+    for seed in range(SEEDS):
+        failing_epoch_ends(rows, seed, **given(rule))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_cancelled_leases_come_back(rows: TableFile, rule: str) -> None:
+    for seed in range(SEEDS):
+        cancelled_leases_come_back(rows, seed, **given(rule))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_epoch_that_is_broken_off_and_the_next(
+    rows: TableFile, rule: str, counted: Counter[str]
+) -> None:
+    """Batches that were announced never come, and the next epoch's indices begin at 0 again."""
+
+    async def main(seed: int) -> None:
+        scenario = Scenario(rows, slots=32, faults=SLOW, stages=AHEAD, **given(rule))
+        simulation = Simulation(scenario, seed)
+        for number, limit in enumerate((seed % 7, 3, None)):
+            epoch = simulation.epoch(number)
+            running = asyncio.ensure_future(run_epoch(epoch))
+            await simulation.consume(epoch, limit)
+            if limit is not None:
+                running.cancel()
+            await asyncio.wait([running])
+            simulation.check_idle()
+        await simulation.close()
+
+    for seed in range(SEEDS):
+        run(main(seed))
+    assert counted["served"] > SEEDS
+
+
+def test_closing_waits_for_copies_out(rows: TableFile) -> None:
+    """Of rows that nothing fetches any more; the memory is freed after them (rule 13)."""
+
+    async def main() -> None:
+        simulation = Simulation(Scenario(rows, slots=16, **given()), 1)
+        buffer, driver = simulation.buffer, simulation.device.driver
+        first, other = np.arange(16), np.arange(16, 32)
+        for wanted in (first, other):
+            lease = await buffer.lease({"x": wanted})
+            await lease.ready()
+            lease.release()
+            buffer.announce(len(wanted), {"x": first}) if wanted is first else None
+        tier = simulation.table.tier
+        assert isinstance(tier, Victims)
+        memory = tier._memory
+        assert memory is not None
+        kept = memory.rows
+        pinned = driver.pinned_bytes
+        buffer.withdraw(16, {"x": first})
+        await buffer.drain()
+        await tier.aclose()
+        assert not tier._copies_out
+        assert driver.pinned_bytes < pinned
+        assert (kept == 0xEE).all(), "its memory was freed"
+        await tier.aclose()
+        await simulation.close()
+
+    run(main())
+
+
+def test_on_the_host_nothing_is_kept(rows: TableFile, counted: Counter[str]) -> None:
+    """Its slots are the memory that rows would be copied to."""
+    for seed in range(4):
+        chosen = given() | {"device": "host"}
+        simulate(Scenario(rows, slots=24, stages=AHEAD, **chosen), seed)
+    assert counted["evictions"] > 0
+    assert counted["served"] == 0
+
+
+# ---- without a wait
+
+
+def drop_copy_out_before_the_scatter(patch: Patch) -> None:
+    """Rows are copied out on another stream than the one that scatters others over them."""
+    begin = SimulatedDriver._begin
+
+    def copy_out(driver: SimulatedDriver, slots: Any, into: Any, moves: Int32Array) -> Any:
+        with patch.context() as meanwhile:
+            elsewhere = lambda self, stream, work: begin(self, COMPUTE, work)  # noqa: E731
+            meanwhile.setattr(SimulatedDriver, "_begin", elsewhere)
+            return COPY_OUT(driver, slots, into, moves)
+
+    patch.setattr(SimulatedDriver, "copy_out", copy_out)
+
+
+COPY_OUT = SimulatedDriver.copy_out
+
+
+def drop_copy_back_behind_the_copy_out(patch: Patch) -> None:
+    """A fetch copies a row back although its copy-out has not ended."""
+    copy_back = Victims._copy_back
+
+    async def at_once(tier: Victims, begun: Any, before: Any, kept: Any, *places: Any) -> None:
+        begun = begun or tier._begin_copy_back(kept, *places)
+        await begun
+        if before:
+            await asyncio.wait(before)  # the table needs it
+        await copy_back(tier, begun, before, kept, *places)
+
+    patch.setattr(Victims, "_copy_back", at_once)
+
+
+def drop_valid_behind_the_copy_out(patch: Patch) -> None:
+    """A place counts as arrived as soon as its copy-out was begun."""
+    copy_out = Victims._copy_out
+
+    async def hasty(tier: Victims, ended: Any, places: Int32Array) -> None:
+        async def already() -> None:
+            return
+
+        await copy_out(tier, already, places)
+
+    patch.setattr(Victims, "_copy_out", hasty)
+
+
+def slow_copies_back(patch: Patch) -> None:
+    """A thread that copies back some turns of the loop later."""
+    begin = _victims.begin_copy
+
+    def later(*given: Any) -> asyncio.Future[None]:
+        async def copied() -> None:
+            for _ in range(12):
+                await asyncio.sleep(0)
+            begin(*given)
+
+        return asyncio.ensure_future(copied())
+
+    patch.setattr(_victims, "begin_copy", later)
+
+
+def drop_places_behind_the_copy_back(patch: Patch) -> None:
+    """A place may be taken as soon as its row was found, while the row is being copied back."""
+    slow_copies_back(patch)
+    begin = Victims._begin_copy_back
+
+    def given_up(tier: Victims, kept: Any, *places: Any) -> Any:
+        begun = begin(tier, kept, *places)
+        lib, pointer = _victims.lib, _victims.pointer
+        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
+        return begun
+
+    async def copied(tier: Victims, begun: Any, before: Any, kept: Any, *places: Any) -> None:
+        if before:
+            await asyncio.wait(before)
+        await (begun or tier._begin_copy_back(kept, *places))
+
+    patch.setattr(Victims, "_begin_copy_back", given_up)
+    patch.setattr(Victims, "_copy_back", copied)
+
+
+def test_slow_copies_back_change_nothing(rows: TableFile, monkeypatch: Patch) -> None:
+    slow_copies_back(monkeypatch)
+    for seed in range(SEEDS):
+        small_buffer(rows, seed)
+
+
+@pytest.mark.parametrize(
+    ("drop", "scenario"),
+    [
+        (drop_copy_out_before_the_scatter, small_buffer),
+        (drop_copy_back_behind_the_copy_out, back_at_once),
+        (drop_valid_behind_the_copy_out, back_at_once),
+        (drop_places_behind_the_copy_back, small_buffer),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_without_the_wait_there_are_wrong_rows(
+    drop: Callable[[Patch], None], scenario: Callable[[TableFile, int], None], rows: TableFile,
+    monkeypatch: Patch,
+) -> None:  # fmt: skip
+    drop(monkeypatch)
+    message = ""
+    for seed in range(100):
+        try:
+            scenario(rows, seed)
+        except AssertionError as error:
+            message = str(error)
+            break
+    assert "wrong rows for nodes" in message, f"it can be dropped: {drop.__doc__}"
