@@ -24,6 +24,7 @@ from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.samplers.base import checked_fanout
 from gnndrive.sampling.schedules.base import InputNodes
 from gnndrive.store.reader import Store
+from gnndrive.strategies import Strategy
 
 PYG_ARGUMENTS = (
     "input_nodes",
@@ -259,6 +260,7 @@ OWN_ARGUMENTS = {
     "buffer": None,
     "device": "cpu",
     "device_memory": None,
+    "victim_buffer": "auto",
     "feature_dtype": None,
     "strategy": "gnndrive",
     "sampling": "neighbor",
@@ -300,6 +302,26 @@ STAGE_COUNTS = ("samplers", "extracting_queue", "training_queue")
 def given_size(own: Mapping[str, Any], name: str) -> int | None:
     """The bytes of a size among gnndrive's own arguments; None: it is not given."""
     return None if own[name] is None else parse_size(own[name], name)
+
+
+def victim_bytes(own: Mapping[str, Any], strategy: Strategy) -> int | None:
+    """The bytes of `victim_buffer=`; None: "auto", what memory leaves. 0 without such a tier: only
+    rows that have slots of their own leave, and only the highest tier is offered them.
+
+    Raises:
+        ConfigError: it is given, and the strategy has no victim buffer; or it is no size.
+    """
+    given, kind = own["victim_buffer"], find("tiers", strategy.tiers[0])
+    if not kind.takes_offers or strategy.replays or strategy.partitioned:
+        if given != "auto":
+            raise ConfigError(
+                f"victim_buffer={given!r} is for a strategy that keeps rows which leave a GPU, and "
+                f"strategy={strategy.name!r} does not: leave it out, or compose one, such as "
+                "dataclasses.replace(strategy, tiers=('victim', 'disk')) of "
+                "strategy=gnndrive.strategies.STRATEGIES['gnndrive']"
+            )
+        return 0
+    return None if given == "auto" else size_or_none(given, "victim_buffer")
 
 
 def refuse_own(data: Any, given: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from gnndrive.common.host_memory import local_ranks
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
-from gnndrive.loader.arguments import STAGE_COUNTS, given_size
+from gnndrive.loader.arguments import STAGE_COUNTS, given_size, victim_bytes
 from gnndrive.loader.drawing import Drawing, batches_text, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.megabatches import Megabatches
@@ -317,6 +317,7 @@ class Assembly:
             memory=given_size(own, "memory"),
             buffer=given_size(own, "buffer"),
             device_memory=given_size(own, "device_memory"),
+            victim_bytes=victim_bytes(own, self.strategy),
             neighbour_cache=own["neighbour_cache"],
             topologies=topologies,
             topology_asked=asked,

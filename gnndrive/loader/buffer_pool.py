@@ -25,7 +25,7 @@ from gnndrive.common.plugins import find
 from gnndrive.disk.engines.base import Engine
 from gnndrive.disk.layouts.base import Layout
 from gnndrive.disk.tiers import make_chain
-from gnndrive.disk.tiers.base import Tier, TierContext
+from gnndrive.disk.tiers.base import Tier, TierContext, VictimMemory
 from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.plan.plan import TablePlan
@@ -181,16 +181,19 @@ class BufferPool:
         return FeatureBuffer(tables, buffers=self.settings.plan.buffers)
 
     def _make_table(self, plan: TablePlan) -> RowTable:
-        """Make a table and the memory of its slots, which is the last to be allocated."""
+        """Make a table, with the memory of its slots and the tiers below it."""
         slots = max(plan.slots, 1)  # a slot table has a slot even if no batch needs it
-        tier, policy = self._make_tiers(plan), None
+        policy = None
         if self.settings.policy is not None and not plan.places:
             kind: type[Policy] = find("policies", self.settings.policy)
             policy = kind.make(
                 PolicyContext(plan.name, plan.rows, slots, self._store, plan.batch_rows_max)
             )
-        memory = self._device.allocate(slots, plan.row_bytes)
+        memory, victims = self._device.allocate(slots, plan.row_bytes), None
         try:
+            if plan.victims:
+                victims = memory.victims(plan.victims)
+            tier = self._make_tiers(plan, victims)
             if plan.places:
                 return PlaceTable(
                     plan.rows, plan.residents, plan.places, plan.place_rows, plan.row_bytes,
@@ -202,11 +205,13 @@ class BufferPool:
                 self.settings.foresees(plan.name),
             )  # fmt: skip
         except BaseException:
+            if victims is not None:
+                victims.close()
             memory.close()
             raise
 
-    def _make_tiers(self, plan: TablePlan) -> Tier:
+    def _make_tiers(self, plan: TablePlan, victims: VictimMemory | None) -> Tier:
         """Make the strategy's chain of tiers from the lowest up, and return the highest."""
         layout, kept = self._layouts[plan.name], (plan.residents, plan.residents + plan.kept)
-        context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept)
+        context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept, victims)
         return make_chain(self.settings.strategy.tiers, context)

@@ -77,6 +77,9 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             small buffer while the loader measures what training uses; the rest goes through a
             large one. With in_order=False, or windows of a partitioned store: half of the free GPU
             memory.
+        victim_buffer: with a strategy that keeps rows which leave a GPU and are needed again, the
+            pinned host memory for them. "auto": what `memory` leaves, or without it a quarter of
+            the available host memory.
         feature_dtype: the floating dtype in which x is delivered, such as "float32"; x is converted
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.
@@ -181,9 +184,10 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         directed: bool = True,
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
-        device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
-        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
+        device_memory: str | int | None = None, victim_buffer: str | int = "auto",
+        feature_dtype: str | torch.dtype | None = None, strategy: str | Strategy = "gnndrive",
+        sampling: str = "neighbor", batch_dependency: int = 1, packed: Any = None,
+        partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
         superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",
@@ -271,9 +275,10 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         directed: bool = True,
         *,
         memory: str | int | None = None, buffer: str | int | None = None, device: Any = "cpu",
-        device_memory: str | int | None = None, feature_dtype: str | torch.dtype | None = None,
-        strategy: str | Strategy = "gnndrive", sampling: str = "neighbor",
-        batch_dependency: int = 1, packed: Any = None, partitioned: Any = None,
+        device_memory: str | int | None = None, victim_buffer: str | int = "auto",
+        feature_dtype: str | torch.dtype | None = None, strategy: str | Strategy = "gnndrive",
+        sampling: str = "neighbor", batch_dependency: int = 1, packed: Any = None,
+        partitioned: Any = None,
         megabatch: int | None = None, static: float | None = None, passes: int | str | None = None,
         order: str | None = None, superbatch: int | str | None = None,
         superbatch_folder: Any = None, phases: str | None = None, topology: Any = "auto",

@@ -27,6 +27,7 @@ from gnndrive.loader.arguments import (
     checked_device,
     checked_feature_dtype,
     checked_own,
+    victim_bytes,
 )
 from gnndrive.loader.assembly import Assembly
 from gnndrive.loader.derived_layouts import DerivedLayouts
@@ -106,6 +107,7 @@ class StoreLoader(Closeable, DerivedLayouts):
         self._strategy = find_strategy(self.strategy)
         checked_sampling(self.__dict__, self._strategy, self.replace, subgraphs is not None)
         self._device = checked_device(self.device, self.device_memory)
+        victim_bytes(own, self._strategy)
         self._user_samples = any(
             kwargs.get(name) is not None for name in ("sampler", "batch_sampler")
         )
@@ -159,11 +161,12 @@ class StoreLoader(Closeable, DerivedLayouts):
 
         Keys: batches, rows, edges (delivered); rows_hit, rows_waited, rows_loaded, evictions
         (distinct rows in the feature buffer); requests, bytes_read, bytes_wanted, retries (of
-        rows); topology, topology_requests, topology_bytes_read (attributes that are not mapped
-        included), neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s
-        (sampling runs ahead of the batches); extract_s, gather_s (summed over batches), wait_s (how
-        long you waited for batches); windows, window_load_s, window_wait_s (of a partitioned store:
-        how many were loaded, how long that took, and how long there was none); elapsed_s; sampling,
+        rows); rows_from_victims (loaded from the victim buffer, without a read); topology,
+        topology_requests, topology_bytes_read (attributes that are not mapped included),
+        neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s (sampling runs
+        ahead of the batches); extract_s, gather_s (summed over batches), wait_s (how long you
+        waited for batches); windows, window_load_s, window_wait_s (of a partitioned store: how many
+        were loaded, how long that took, and how long there was none); elapsed_s; sampling,
         extracting, training (batches in each stage now); buffer_slots, buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()

@@ -6,10 +6,12 @@ upper bound for batches of the planned size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.requirements import CODE_BYTES, Requirements
+from gnndrive.plan.requirements import CODE_BYTES, SLOT_TABLE_BYTES, Requirements
+from gnndrive.plan.slot_split import split_slots
 
 MAPPING_BYTES = 4  # a row's entry in the mapping table
 # For each row of a batch in extraction: joined 8, alias 4, pending 4, load_rows 8 and load_slots 4,
@@ -19,6 +21,10 @@ LEASE_BYTES, LEASE_BYTES_STAGED = 49, 57
 # An announced row: its id in the rank's arena; and from its batch's turn on, in the service too.
 ANNOUNCED_BYTES, JOINED_BYTES = 4, 8
 WINDOW_BYTES = 1  # a row's entry in native/window.c
+# A place of a victim buffer: a slot table's entries, its code, and its slot and place on their way,
+# which torch rounds up. And an evicted row of a part, with its next use, until it is offered.
+VICTIM_PLACE_BYTES = SLOT_TABLE_BYTES + 2 + 16
+EVICTED_BYTES, EVICTED_ROWS_MAX = 48, 1 << 18
 PER_EPOCH = (  # the items that each live iterator has for itself
     "mapping table",
     "window graphs",
@@ -34,6 +40,7 @@ PER_EPOCH = (  # the items that each live iterator has for itself
     "pinned copies",
     "attributes",
 )
+VICTIMS = ("victim buffer", "victim table")
 SHARE = (  # the items that are in the host service if it has the feature buffer
     "feature buffer",
     "slot tables",
@@ -58,6 +65,12 @@ WHILE_SAMPLING = (  # the items that are in memory while a superbatch is sampled
 )
 RANKED = "a byte a row: which leave first of those that no queued sample needs"
 LIVE = "one in use, one ready"
+NO_VICTIMS = {
+    "slots": "none: the feature buffer's slots are in host memory themselves",
+    "policy": "none: the policy does not look ahead, so that no row is known to be needed again",
+    "whole": "none: no row ever leaves the device",
+    "room": "none: the other items leave no memory for it",
+}
 LIVE_WITHOUT_FEATURES = "without features: made on the host, then copied to the device"
 
 
@@ -115,7 +128,8 @@ def extraction_items(
 def other_items(
     requirements: Requirements, topology: TopologyChoice | None
 ) -> tuple[PlanItem, ...]:
-    """All items of host memory except the feature buffer and its slot tables.
+    """All items of host memory except the feature buffer and its slot tables, and a victim buffer
+    whose size depends on what these leave.
 
     If ranks share a feature buffer, its tables, index pointers and labels are there once on this
     host, and leases are those of all ranks. So is the adjacency, unless each rank reads what it
@@ -153,7 +167,55 @@ def other_items(
             "look-ahead", _window_bytes(requirements), "which queued samples need a row", once
         ),
         *item_if_any("row classes", requirements.ranked_rows, RANKED, once),
+        *([] if requirements.victim_bytes is None
+          else victim_items(requirements, victim_places(requirements))),
     )  # fmt: skip
+
+
+def victims_planned(requirements: Requirements) -> str | None:
+    """Why there is no victim buffer although the strategy has one, a key of `NO_VICTIMS`; None:
+    there may be one."""
+    if requirements.device_memory is None:
+        return "slots"
+    return None if requirements.looks_ahead else "policy"
+
+
+def victim_places(requirements: Requirements, left: int = 0) -> list[int]:
+    """How many rows of each table the victim buffer of one rank has room for.
+
+    Args:
+        requirements: their `victim_bytes` are for rows.
+        left: if these are None, bytes of one rank for all items of `victim_items`.
+    """
+    tables, given = requirements.tables, requirements.victim_bytes
+    if victims_planned(requirements) is not None or given == 0:
+        return [0] * len(tables)
+    row_bytes = [max(table.row_bytes, 1) for table in tables]
+    if given is not None:
+        return split_slots(given // requirements.ranks, tables, row_bytes)
+    left -= sum(item.nbytes for item in victim_items(requirements, [0] * len(tables)))
+    return split_slots(left, tables, [each + VICTIM_PLACE_BYTES for each in row_bytes])
+
+
+def victim_items(
+    requirements: Requirements, places: Sequence[int], none: str | None = None
+) -> list[PlanItem]:
+    """The items of a victim buffer with so many places for the rows of each table; `none`: a key of
+    `NO_VICTIMS`, why there is none."""
+    if requirements.victim_bytes == 0:
+        return []
+    none = none or victims_planned(requirements)
+    if none is not None:
+        return [PlanItem("victim buffer", 0, NO_VICTIMS[none])]
+    ranks, tables = requirements.ranks, requirements.tables
+    nbytes = sum(n * table.row_bytes for n, table in zip(places, tables, strict=True))
+    table_bytes = MAPPING_BYTES * requirements.table_rows + VICTIM_PLACE_BYTES * sum(places)
+    table_bytes += EVICTED_BYTES * min(requirements.entries_max, EVICTED_ROWS_MAX)
+    rows = f"{sum(places):,} rows that leave the device and are needed again, pinned"
+    return [
+        PlanItem("victim buffer", nbytes + requirements.copy_out_bytes, rows, ranks),
+        PlanItem("victim table", table_bytes, "where which of these rows is", ranks),
+    ]
 
 
 def _topology_item(requirements: Requirements, topology: TopologyChoice) -> PlanItem:

@@ -22,6 +22,7 @@ from gnndrive.plan.items import (
     LIVE,
     PER_EPOCH,
     SHARE,
+    VICTIMS,
     PlanItem,
     extraction_items,
     item_if_any,
@@ -29,6 +30,7 @@ from gnndrive.plan.items import (
 )
 from gnndrive.plan.requirements import Requirements, Served, TableRequirements
 from gnndrive.plan.slot_split import split_slots
+from gnndrive.plan.victims import victims_left
 
 DEFAULT_SHARE = 0.25  # share of the available memory that is used if the user gives no budget
 SERVED = "service: this loader's share of the service; once: there for all loaders, not counted"
@@ -61,6 +63,7 @@ class TablePlan:
         places: how many batches may be in the buffer at once; 0: rows have slots of their own.
         place_rows: the most rows of a batch that are not resident.
         kept: how many rows behind the residents are kept in host memory beside a device.
+        victims: how many rows that have left a device are kept in host memory.
     """
 
     name: str
@@ -72,6 +75,7 @@ class TablePlan:
     places: int = 0
     place_rows: int = 0
     kept: int = 0
+    victims: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ class Plan:
         closed; the user may still have two live batches, and torch keeps its pinned memory. What
         ranks share is not counted, because other ranks may use it."""
         kept = {"live batches", "pinned copies"}
-        freed = {"feature buffer", "slot tables", *PER_EPOCH} - kept
+        freed = {"feature buffer", "slot tables", *VICTIMS, *PER_EPOCH} - kept
         if self.shared:
             freed -= set(SHARE)
         own = [line for line in self.lines if line.copies == self.ranks]
@@ -270,6 +274,12 @@ def make_plan(
         "slot tables", plan.slots * requirements.slot_table_bytes,
         "reverse map, ref counts, standby list", copies,
     )  # fmt: skip
+    left = default_bytes(requirements.ranks)
+    if memory is not None:
+        left = memory - sum(item.host_bytes for item in (slot_tables, *others))
+    places, victims = victims_left(requirements, left, plan.holds_everything)
+    tables = tuple(replace(each, victims=n) for each, n in zip(tables, places, strict=True))
+    others = (*others, *victims)
     plan = Plan(
         (slot_tables, *others) if on_device else (slot_memory, slot_tables, *others),
         tables, memory, topology,

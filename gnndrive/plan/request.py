@@ -77,6 +77,7 @@ class PlanRequest:
         candidate_bytes: bytes of a sampling thread's scratch for the longest list of neighbours, if
             times or weights are used, or to choose neighbours with shared numbers.
         memory, buffer, device_memory: the user's budgets in bytes, or None.
+        victim_bytes: see `Requirements`, for all ranks of this host.
         neighbour_cache: the user's argument: bytes, a text or None.
         topologies: topology plug-ins in the order of preference, or the one that the user named.
         topology_asked: whether the user named the topology.
@@ -136,6 +137,7 @@ class PlanRequest:
     shared: bool = False
     shared_graph: bool = False
     served: Served | None = None
+    victim_bytes: int | None = 0
 
 
 def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirements, bool]:
@@ -183,6 +185,8 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         ranks=request.ranks,
         shared_graph=request.shared_graph,
         served=request.served,
+        victim_bytes=request.victim_bytes,
+        copy_out_bytes=device.copy_out_bytes(),
     )
     device_memory, warm_up = _device_memory(request, requirements)
     given = request.device_memory is not None

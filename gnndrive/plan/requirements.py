@@ -127,6 +127,9 @@ class Requirements:
         served: what a service that a user has started has left; None: the ranks share what one of
             them starts, or nothing. Such a service has the graph once for several loaders, so that
             it is no part of a loader's memory.
+        victim_bytes: bytes of the victim buffers of all ranks; None: what memory leaves; 0: there
+            are none.
+        copy_out_bytes: bytes of pinned memory that rows take on their way to a victim buffer.
     """
 
     tables: tuple[TableRequirements, ...]
@@ -167,6 +170,8 @@ class Requirements:
     shared: bool = False
     shared_graph: bool = False
     served: Served | None = None
+    victim_bytes: int | None = 0
+    copy_out_bytes: int = 0
 
     @property
     def graphs(self) -> int:

@@ -7,6 +7,7 @@ import errno
 import gc
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.buffer.devices.cuda import Cuda
 from gnndrive.store.format import DATA_OFFSET
+from gnndrive.strategies import strategy
 from gnndrive.testing.faults import NOISE, Faults
 from tests.loader.batches import assert_same, check, simulate
 from tests.loader.conftest import NODES, Make
@@ -95,6 +97,22 @@ def test_a_tight_buffer_changes_nothing(make: Make) -> None:
     for left, right in zip(epochs(make), tight, strict=True):
         for one, other in zip(left, right, strict=True):
             assert_same(one, other)
+
+
+@pytest.mark.parametrize("rule", ["victim", "victim-queues"])
+def test_rows_that_leave_come_back_from_host_memory(make: Make, rule: str) -> None:
+    """Without a read, and the same; in the middle of an epoch too."""
+    keeping = replace(strategy("gnndrive"), tiers=(rule, "disk"))
+    given = {"device": DEVICE, "strategy": keeping, "buffer": "30KB", "sweep": 1}
+    for left, right in zip(epochs(make), epochs(make, **given), strict=True):
+        for one, other in zip(left, right, strict=True):
+            assert_same(one, other)
+    loader = make(shuffle=True, seed=3, **given)
+    for number, _ in enumerate(loader):
+        if number == NODES // 32:
+            break
+    assert float(loader.stats()["rows_from_victims"]) > 0
+    loader.close()
 
 
 def test_an_epoch_may_end_early(make: Make, data: Data) -> None:
