@@ -3,7 +3,7 @@
 A copy is begun long before its bytes are there. The pipeline waits in four places; with all of them
 every seed ends well (the other tests run on the simulated device too); without any one of them at
 least one seed ends with a wrong row. tests/loader/test_device.py tests that the compute stream
-waits for the side stream.
+waits for the side stream, and test_victims.py has the waits for copies out of slots.
 """
 
 from __future__ import annotations
