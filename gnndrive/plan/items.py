@@ -208,12 +208,13 @@ def victim_items(
     if none is not None:
         return [PlanItem("victim buffer", 0, NO_VICTIMS[none])]
     ranks, tables = requirements.ranks, requirements.tables
-    nbytes = sum(n * table.row_bytes for n, table in zip(places, tables, strict=True))
+    nbytes = sum(n * max(each.row_bytes, 1) for n, each in zip(places, tables, strict=True))
     table_bytes = MAPPING_BYTES * requirements.table_rows + VICTIM_PLACE_BYTES * sum(places)
     table_bytes += EVICTED_BYTES * min(requirements.entries_max, EVICTED_ROWS_MAX)
+    on_the_way = requirements.copy_out_bytes * len(tables)
     rows = f"{sum(places):,} rows that leave the device and are needed again, pinned"
     return [
-        PlanItem("victim buffer", nbytes + requirements.copy_out_bytes, rows, ranks),
+        PlanItem("victim buffer", nbytes + on_the_way, rows, ranks),
         PlanItem("victim table", table_bytes, "where which of these rows is", ranks),
     ]
 

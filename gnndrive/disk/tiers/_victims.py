@@ -24,7 +24,7 @@ from typing import Self
 
 import numpy as np
 
-from gnndrive.common.errors import ConfigError
+from gnndrive.common.errors import ClosedError, ConfigError
 from gnndrive.common.ffi import check, ffi, lib, pointer
 from gnndrive.common.records import Evicted, Int32Array, Int64Array, Landing
 from gnndrive.disk.tiers._copied import CopiedFetch, begin_copy, spread_rows, start_thread
@@ -38,7 +38,6 @@ class Victims(Tier):
         below: the tier that has all rows.
         rows: rows of the table.
         memory: where rows are kept; the tier closes it. None: nothing is kept.
-        path: see `Tier`.
 
     Attributes:
         queue_rows: the most rows that are kept for one batch to come; 0: one order of keys decides
@@ -103,20 +102,23 @@ class Victims(Tier):
         except MemoryError:  # nothing was begun; the rows are read again when they are wanted
             check(lib.gd_victims_withdraw(self._handle, pointer(places), kept), "withdraw")
             return
+        except BaseException as error:  # copies may run, so their places are never used again
+            self._error = error
+            raise
         task = asyncio.get_running_loop().create_task(self._copy_out(ended, places))
         self._copies_out[task] = kept
         task.add_done_callback(self._copied_out)
 
     async def _copy_out(self, ended: Callable[[], Awaitable[None]], places: Int32Array) -> None:
         """Rows are valid when their copies have ended; after an error their places are never used
-        again, because copies may still run."""
+        again."""
         await ended()
         check(lib.gd_buffer_commit(self.table, pointer(places), len(places)), "commit")
 
     def _copied_out(self, task: asyncio.Task[None]) -> None:
         del self._copies_out[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._error = self._error or error
+        error = task.exception() if not task.cancelled() else ClosedError("a copy was cancelled")
+        self._error = self._error or error
 
     # ---- rows that come back
 
@@ -134,6 +136,7 @@ class Victims(Tier):
         rest = self._below.fetch(rows[~here], places[~here], landing)
         kept, served = found[here], places[here]
         arriving = lib.gd_victims_take(self._handle, pointer(kept), len(kept))
+        # Copies out end in the order of the device's stream; those of these rows are among them.
         before = set(self._copies_out) if arriving else set()
         begun = None if arriving else self._begin_copy_back(kept, served, landing)
         copied = asyncio.get_running_loop().create_task(
