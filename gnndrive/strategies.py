@@ -72,6 +72,10 @@ STRATEGIES = {
             ("direct", "resident", "mmap"), "table", "static", ("disk",),
         ),
         Strategy(
+            "lsm-gnn", "LSM-GNN (2024), GIDS (VLDB 2024)", "shuffled", "uniform",
+            ("resident", "direct", "mmap"), "table", "hybrid", ("victim", "disk"), superbatch=128,
+        ),
+        Strategy(
             "diskgnn", "DiskGNN (SIGMOD 2025)", "recorded", "recorded",
             ("mmap",), "packed", "lru", ("host-rows", "disk"), replays=True,
         ),
