@@ -316,9 +316,7 @@ def victim_bytes(own: Mapping[str, Any], strategy: Strategy) -> int | None:
         if given != "auto":
             raise ConfigError(
                 f"victim_buffer={given!r} is for a strategy that keeps rows which leave a GPU, and "
-                f"strategy={strategy.name!r} does not: leave it out, or compose one, such as "
-                "dataclasses.replace(strategy, tiers=('victim', 'disk')) of "
-                "strategy=gnndrive.strategies.STRATEGIES['gnndrive']"
+                f"strategy={strategy.name!r} does not: leave it out, or give strategy='lsm-gnn'"
             )
         return 0
     return None if given == "auto" else size_or_none(given, "victim_buffer")
