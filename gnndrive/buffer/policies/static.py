@@ -5,9 +5,10 @@ have separate memory for a batch's other rows. Here these are in the same slots:
 needs finds place, because hubs leave too if nothing else can, so a batch never fails to fit.
 
 This costs hits in a small buffer, because the other rows of the batches in flight take slots that a
-pinned cache of the same size has beside it. On P10M, one batch a sweep, 36.8, 55.3 and 65.1 % of a
-batch's rows are hits with 820 MB, 1.5 GB and 2 GB; of a pinned cache that large 40.3, 56.9 and
-66.3 %, and 26.2, 47.1 and 58.4 % if the other rows of one batch come out of the same memory.
+pinned cache of the same size has beside it. On P10M, simulated with one batch in the slots at a
+time, 36.8, 55.3 and 65.1 % of a batch's rows are hits with 820 MB, 1.5 GB and 2 GB; of a pinned
+cache that large 40.3, 56.9 and 66.3 %, and 26.2, 47.1 and 58.4 % if the other rows of one batch
+come out of the same memory.
 
 When not to use it: "belady" ranks rows that nothing is known of the same way and uses what the
 queued samples tell. This policy needs no queue for its hits, and a byte for each row less.
