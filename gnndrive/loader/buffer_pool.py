@@ -186,9 +186,8 @@ class BufferPool:
         policy = None
         if self.settings.policy is not None and not plan.places:
             kind: type[Policy] = find("policies", self.settings.policy)
-            policy = kind.make(
-                PolicyContext(plan.name, plan.rows, slots, self._store, plan.batch_rows_max)
-            )
+            sizes = plan.rows, slots, self._store, plan.batch_rows_max, self.settings.window
+            policy = kind.make(PolicyContext(plan.name, *sizes))
         memory, victims = self._device.allocate(slots, plan.row_bytes), None
         try:
             if plan.victims:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.policies.base import WINDOW, Policy
 from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.superbatches import ALIVE_MAX
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.request import PlanRequest
@@ -71,6 +72,12 @@ class RuntimeSettings:
     limits: Bounds | None = None
     after_warm_up: Callable[[int], RuntimeSettings] | None = None
     classes: Mapping[str, Classes] = field(default_factory=dict)
+
+    @property
+    def window(self) -> int:
+        """How many batches the policy may know ahead."""
+        ahead = self.request.superbatches
+        return WINDOW if ahead is None else ALIVE_MAX * ahead.most(self.request.planned)
 
     def foresees(self, name: str) -> bool:
         """Whether superbatches say when the rows of a table are needed next: those of nodes."""
