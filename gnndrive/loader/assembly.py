@@ -204,6 +204,7 @@ class Assembly:
             request=request,
             recording=self.recording,
             partitioned=None if self.megabatches is None else self.megabatches.partitioned,
+            superbatches=request.superbatches,
         )
         first = planned(settings, planner, plan)
         if not planner.warm_up:

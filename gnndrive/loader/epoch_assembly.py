@@ -68,7 +68,7 @@ class EpochAssembly:
         settings, ahead = self._runtime.settings, None
         self._limits = settings.limits
         windows = self._windows(first)
-        if settings.request.superbatches is not None:
+        if settings.superbatches is not None:
             graph = self._runtime.load_graph, self._runtime.free_graph
             ahead = LoaderSuperbatches(
                 settings.request, settings.plan.slots, self._pool.empty, graph

@@ -285,11 +285,9 @@ def make_plan(
         tables, memory, topology,
         (slot_memory, live, *scratch) if on_device else (),
         requirements.device_memory if requirements.device_given else None,
-        ranks=requirements.ranks, shared=requirements.shared,
-        served=requirements.served is not None,
+        levels=apart_text(requirements, topology, memory), ranks=requirements.ranks,
+        shared=requirements.shared, served=requirements.served is not None,
     )  # fmt: skip
-    apart = apart_text(requirements, topology, memory)
-    plan = replace(plan, levels=apart)
     device_memory = requirements.device_memory
     if device_memory is not None and plan.device_bytes > device_memory:
         raise ConfigError(

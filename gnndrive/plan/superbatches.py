@@ -21,7 +21,7 @@ from gnndrive.sampling.trace import record_bytes
 SUPERBATCH_MAX = 32_000  # codes of 16 bits tell the batches of two superbatches apart
 AUTO_MAX, AUTO_MIN = 1500, 64  # Ginex §4 has 1,500
 HELD = 16  # an "auto" superbatch is this many times as long as the buffer holds batches' misses
-RAMP = (8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
+RAMP = (2, 8, 32, 128, 512)  # the first ones are short, because the first batch waits for the first
 KEPT_SEED_BYTES = 24  # a seed of a batch that is sampled ahead: its id, input_id and position
 
 

@@ -86,10 +86,16 @@ def least(make: Make, **arguments: Any) -> int:
     return parse_size(str(caught.value).split('memory="')[1].split('"')[0], "memory")
 
 
-def test_larger_batches_come_as_they_are_and_within_the_budget(make: Make, store: Store) -> None:
+AHEAD: list[dict[str, Any]] = [{}, {"strategy": "ginex", "superbatch": 9, "phases": None}]
+
+
+@pytest.mark.parametrize("given", [*AHEAD, AHEAD[1] | {"phases": "apart"}], ids=str)
+def test_larger_batches_come_as_they_are_and_within_the_budget(
+    make: Make, given: dict[str, Any]
+) -> None:
     expected = list(make(buffer="10MB"))
-    memory = least(make) + ROOM
-    loader = make(memory=memory)
+    memory = least(make, **given) + ROOM
+    loader = make(memory=memory, **given)
     first = loader.plan()
     assert first.batch_rows_max < 100, "hubs were not drawn"
     assert max(batch.num_nodes for batch in expected) > 2_000

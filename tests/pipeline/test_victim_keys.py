@@ -11,7 +11,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.policies.belady import Belady
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.ffi import lib
-from gnndrive.common.records import Int64Array, TableFile
+from gnndrive.common.records import Int64Array, NextUses, TableFile
 from gnndrive.disk.tiers._victims import Victims
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
@@ -118,6 +118,13 @@ def test_a_batch_that_is_announced_late_raises_the_keys_of_its_rows(rows: TableF
     run(main())
 
 
+def uses(code: int) -> NextUses:
+    """All rows of a part are needed next by the batch with this code."""
+    near = np.zeros(lib.GD_NEAR, np.int64)
+    near[0] = PART
+    return NextUses(np.full(PART, code, np.uint16), near)
+
+
 @pytest.mark.parametrize("rule", ["victim", "victim-queues"])
 def test_codes_tell_next_uses_far_beyond_the_window(rows: TableFile, rule: str) -> None:
     """Twenty parts in turn through slots for one: each is read once, because the victim buffer has
@@ -134,8 +141,7 @@ def test_codes_tell_next_uses_far_beyond_the_window(rows: TableFile, rule: str) 
             for index in range(count):
                 code = index + 20 if index + 20 < count else lib.GD_NO_CODE
                 wanted = {"x": part(index % 20)}
-                codes = {"x": np.full(PART, code, np.uint16)}
-                buffer.announce(index, wanted, codes)
+                buffer.announce(index, wanted, {"x": uses(code)})
                 reads += await bench.visit(wanted["x"], index)
             assert reads == 20 * PART, epoch
             assert bench.kept == []
@@ -152,7 +158,7 @@ def test_rows_whose_next_use_is_forgotten_are_given_up_first(rows: TableFile) ->
 
         async def visit(index: int, number: int, code: int) -> int:
             wanted = {"x": part(number)}
-            buffer.announce(index, wanted, {"x": np.full(PART, code, np.uint16)})
+            buffer.announce(index, wanted, {"x": uses(code)})
             return await bench.visit(wanted["x"], index)
 
         buffer.foresee(0, 0, None)

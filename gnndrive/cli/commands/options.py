@@ -22,7 +22,10 @@ BatchSize = Annotated[int, typer.Option(min=1, help="Seeds in a batch.")]
 Buffer = Annotated[str | None, typer.Option(help="Size of the feature buffer, such as 256MB.")]
 Memory = Annotated[str | None, typer.Option(help="Memory for all of loading, such as 8GB.")]
 StrategyName = Annotated[
-    str, typer.Option(help="gnndrive draws batches; diskgnn replays those of gnndrive pack.")
+    str,
+    typer.Option(
+        help="gnndrive draws batches; ginex samples ahead; diskgnn replays those of gnndrive pack."
+    ),
 ]
 Sampling = Annotated[
     Literal["neighbor", "labor"],
