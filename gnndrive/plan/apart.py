@@ -2,7 +2,7 @@
 
 With `phases="apart"` the adjacency and the samplers' scratch take the feature buffer's place while
 a superbatch is sampled. The plan lists what is in memory while batches are extracted, and
-`apart_text` says what sampling takes, or refuses what does not fit.
+`sampling_apart` says what sampling takes, or refuses what does not fit.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from gnndrive.plan.items import SAMPLING, WHILE_SAMPLING, other_items
 from gnndrive.plan.requirements import Requirements
 
 
-def apart_text(
+def sampling_apart(
     requirements: Requirements, topology: TopologyChoice | None, memory: int | None
-) -> tuple[str, ...]:
-    """What the plan prints of the sampling phase; empty: there is none.
+) -> tuple[int, tuple[str, ...]]:
+    """The bytes of this host's memory that the sampling phase takes, and what the plan prints of
+    it; 0 and nothing: there is no such phase.
 
     Raises:
         ConfigError: it needs more than `memory`.
     """
     if not requirements.apart:
-        return ()
+        return 0, ()
     items = [i for i in other_items(requirements, topology) if i.what in WHILE_SAMPLING]
     needed = sum(item.host_bytes for item in items)
     own = ", ".join(
@@ -35,7 +36,8 @@ def apart_text(
             f"memory={format_size(memory)} is less than sampling apart can need, "
             f"{format_size(needed)}: give that much, fewer samplers=, or topology='direct'\n{own}"
         )
-    return (
+    said = (
         f"while a superbatch is sampled: {format_size(needed)} in all, without the feature buffer: "
         f"{own}",
     )
+    return needed, said

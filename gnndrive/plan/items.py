@@ -6,9 +6,10 @@ upper bound for batches of the planned size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gnndrive.common.memory import format_size
 from gnndrive.common.records import TopologyChoice
 from gnndrive.plan.requirements import CODE_BYTES, SLOT_TABLE_BYTES, Requirements
 from gnndrive.plan.slot_split import split_slots
@@ -35,7 +36,6 @@ PER_EPOCH = (  # the items that each live iterator has for itself
     "leases",
     "live batches",
     "look-ahead",
-    "row classes",
     "pinned staging",
     "pinned copies",
     "attributes",
@@ -58,6 +58,8 @@ WHILE_SAMPLING = (  # the items that are in memory while a superbatch is sampled
     "mapped files",
     "input nodes",
     "labels",
+    "staging",
+    "row classes",
     "next uses",
     "records",
     "live batches",
@@ -100,6 +102,33 @@ class PlanItem:
 def item_if_any(what: str, nbytes: int, why: str, copies: int = 1) -> list[PlanItem]:
     """One item, or none of no bytes."""
     return [PlanItem(what, nbytes, why, copies)] if nbytes else []
+
+
+def format_items(
+    items: tuple[PlanItem, ...], budget: int | None, name: str, ranks: int = 1,
+    mark: Callable[[PlanItem], str] = lambda item: "",
+) -> str:  # fmt: skip
+    """One line for each item and one for their total.
+
+    Args:
+        items: what to list.
+        budget, name: what limits them, and the argument that set it.
+        ranks: ranks on this host.
+        mark: says whose memory an item is.
+    """
+    width = max(len(item.what) for item in items)
+    marks = [mark(item) for item in items]
+    wide = max(map(len, marks)) + 2 if any(marks) else 0
+    rows = [
+        f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {whose:<{wide}}{item.why}"
+        for item, whose in zip(items, marks, strict=True)
+    ]
+    text = f"{format_size(sum(item.host_bytes for item in items)):>8}"
+    if ranks > 1 and all(item.copies > 1 for item in items):
+        of_one = format_size(sum(item.nbytes for item in items))
+        text = f"{of_one:>8}  × {ranks} = {text.strip()}"
+    of_budget = "" if budget is None else f"  of {name}={format_size(budget)}"
+    return "\n".join([*rows, f"{'total':<{width}}  {text}{of_budget}"])
 
 
 def slot_bytes(requirements: Requirements) -> list[int]:
@@ -276,15 +305,15 @@ def _superbatch_items(requirements: Requirements) -> list[PlanItem]:
     """What samples take that wait on disk, and what is known of them."""
     rows, record = requirements.foreseen_rows, requirements.record_bytes
     codes = CODE_BYTES * requirements.batch_nodes_max * (requirements.batches_queued + 1)
-    samplers = requirements.samplers
+    samplers, sample = requirements.samplers, requirements.sample_bytes
     return [
         *item_if_any(
             "next uses", CODE_BYTES * rows + codes * (rows > 0), "of each row, in a superbatch"
         ),
         *item_if_any(
             "records",
-            record and record * samplers + requirements.kept_seed_bytes,
-            f"of {samplers} samples on their way to the disk; seeds of batches sampled ahead",
+            record and (record + sample) * samplers + requirements.kept_seed_bytes,
+            f"{samplers} samples and their records, and seeds of batches sampled ahead",
         ),
     ]
 

@@ -10,14 +10,14 @@ and the feature buffer gets what remains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.host_memory import left_memory
 from gnndrive.common.memory import format_size
 from gnndrive.common.records import TopologyChoice
-from gnndrive.plan.apart import apart_text
+from gnndrive.plan.apart import sampling_apart
 from gnndrive.plan.items import (
     LIVE,
     PER_EPOCH,
@@ -25,9 +25,11 @@ from gnndrive.plan.items import (
     VICTIMS,
     PlanItem,
     extraction_items,
+    format_items,
     item_if_any,
     slot_bytes,
 )
+from gnndrive.plan.requirements import SLOT_TABLE_BYTES as SLOT_BYTES
 from gnndrive.plan.requirements import Requirements, Served, TableRequirements
 from gnndrive.plan.slot_split import split_slots
 from gnndrive.plan.victims import victims_left
@@ -94,6 +96,9 @@ class Plan:
         levels: texts that say where a batch's rows come from, if the loader replays a pack, or what
             it takes of a disk.
         disk_bytes: the most bytes of disk that a live iterator takes.
+        sampling_bytes: bytes of this host's memory while a superbatch is sampled apart from
+            extraction, which `lines` describe; 0: it is not.
+        slot_table_bytes: bytes of a slot's entries in the slot tables.
         ranks: ranks on this host. `memory`, `host_bytes` and the messages are of all of them; a
             line's `nbytes` and the device's lines are of one.
         shared: whether the ranks share the feature buffer; `tables` are those of the shared one.
@@ -110,6 +115,8 @@ class Plan:
     fetched: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     disk_bytes: int = 0
+    sampling_bytes: int = 0
+    slot_table_bytes: int = SLOT_BYTES
     ranks: int = 1
     shared: bool = False
     served: bool = False
@@ -137,7 +144,7 @@ class Plan:
     @property
     def host_bytes(self) -> int:
         """Bytes of host memory that all ranks of this host use together."""
-        return sum(line.host_bytes for line in self.lines)
+        return max(sum(line.host_bytes for line in self.lines), self.sampling_bytes)
 
     @property
     def total_bytes(self) -> int:
@@ -183,12 +190,12 @@ class Plan:
         return sum(table.slots * table.row_bytes for table in self.tables)
 
     def __str__(self) -> str:
-        host = _format_items(self.lines, self.memory, "memory", self.ranks, self._mark)
+        host = format_items(self.lines, self.memory, "memory", self.ranks, self._mark)
         if self.served:
             host += f"\n{SERVED}"
         if not self.device_lines:
             return "\n".join([host, *self.levels])
-        device = _format_items(self.device_lines, self.device_memory, "device_memory")
+        device = format_items(self.device_lines, self.device_memory, "device_memory")
         where = "on the device" if self.ranks == 1 else "on the device of each rank"
         return "\n".join([host, where, device, *self.levels])
 
@@ -203,33 +210,6 @@ class Plan:
         if self.ranks == 1:
             return ""
         return "shared" if item.copies == 1 else f"each{of_ranks}"
-
-
-def _format_items(
-    items: tuple[PlanItem, ...], budget: int | None, name: str, ranks: int = 1,
-    mark: Callable[[PlanItem], str] = lambda item: "",
-) -> str:  # fmt: skip
-    """One line for each item and one for their total.
-
-    Args:
-        items: what to list.
-        budget, name: what limits them, and the argument that set it.
-        ranks: ranks on this host.
-        mark: says whose memory an item is.
-    """
-    width = max(len(item.what) for item in items)
-    marks = [mark(item) for item in items]
-    wide = max(map(len, marks)) + 2 if any(marks) else 0
-    rows = [
-        f"{item.what:<{width}}  {format_size(item.nbytes):>8}  {whose:<{wide}}{item.why}"
-        for item, whose in zip(items, marks, strict=True)
-    ]
-    text = f"{format_size(sum(item.host_bytes for item in items)):>8}"
-    if ranks > 1 and all(item.copies > 1 for item in items):
-        of_one = format_size(sum(item.nbytes for item in items))
-        text = f"{of_one:>8}  × {ranks} = {text.strip()}"
-    of_budget = "" if budget is None else f"  of {name}={format_size(budget)}"
-    return "\n".join([*rows, f"{'total':<{width}}  {text}{of_budget}"])
 
 
 def make_plan(
@@ -264,31 +244,29 @@ def make_plan(
     plan = Plan((), tables, memory)
     if plan.holds_everything:
         why = "because the whole table fits" if len(tables) == 1 else "because all tables fit"
-    parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
-    count = f"{plan.slots:,} rows" if len(tables) == 1 else ", ".join(parts) or "no rows"
-    copies, on_device = requirements.buffers, requirements.device_memory is not None
-    slot_memory = PlanItem(
-        "feature buffer", plan.buffer_bytes, f"{count}, {why}", 1 if on_device else copies
-    )
+    copies, device_memory = requirements.buffers, requirements.device_memory
+    on_device = device_memory is not None
+    where = 1 if on_device else copies
+    slot_memory = PlanItem("feature buffer", plan.buffer_bytes, f"{_counted(tables)}, {why}", where)
     slot_tables = PlanItem(
         "slot tables", plan.slots * requirements.slot_table_bytes,
         "reverse map, ref counts, standby list", copies,
     )  # fmt: skip
-    left = default_bytes(requirements.ranks)
-    if memory is not None:
-        left = memory - sum(item.host_bytes for item in (slot_tables, *others))
+    used = sum(item.host_bytes for item in (slot_tables, *others))
+    left = default_bytes(requirements.ranks) if memory is None else memory - used
     places, victims = victims_left(requirements, left, plan.holds_everything)
     tables = tuple(replace(each, victims=n) for each, n in zip(tables, places, strict=True))
     others = (*others, *victims)
+    sampling, said = sampling_apart(requirements, topology, memory)
     plan = Plan(
         (slot_tables, *others) if on_device else (slot_memory, slot_tables, *others),
         tables, memory, topology,
         (slot_memory, live, *scratch) if on_device else (),
         requirements.device_memory if requirements.device_given else None,
-        levels=apart_text(requirements, topology, memory), ranks=requirements.ranks,
-        shared=requirements.shared, served=requirements.served is not None,
+        levels=said, sampling_bytes=sampling, slot_table_bytes=requirements.slot_table_bytes,
+        ranks=requirements.ranks, shared=requirements.shared,
+        served=requirements.served is not None,
     )  # fmt: skip
-    device_memory = requirements.device_memory
     if device_memory is not None and plan.device_bytes > device_memory:
         raise ConfigError(
             f"device_memory={format_size(device_memory)} is less than this loader can need, "
@@ -300,6 +278,14 @@ def make_plan(
             f"{format_size(plan.host_bytes)}; give that much or a smaller buffer=\n{plan}"
         )
     return plan
+
+
+def _counted(tables: Sequence[TablePlan]) -> str:
+    """How many rows the slots of tables hold, as `plan()` prints it."""
+    if len(tables) == 1:
+        return f"{tables[0].slots:,} rows"
+    parts = [f"{each.slots:,} of {each.rows:,} {each.name}" for each in tables]
+    return ", ".join(parts) or "no rows"
 
 
 def _choose_slots(

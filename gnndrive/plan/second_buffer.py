@@ -11,7 +11,6 @@ from dataclasses import replace
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
 from gnndrive.plan.plan import Plan, TablePlan
-from gnndrive.plan.requirements import SLOT_TABLE_BYTES
 
 
 def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> list[TablePlan]:
@@ -28,7 +27,7 @@ def second_buffer(plan: Plan, others: int, free: Callable[[], int | None]) -> li
     """
     tables = [_for_one_batch(each) for each in plan.tables]
     rows_bytes = sum(each.slots * each.row_bytes for each in tables)
-    slot_table_bytes = SLOT_TABLE_BYTES * sum(each.slots for each in tables if not each.places)
+    slot_table_bytes = plan.slot_table_bytes * sum(each.slots for each in tables if not each.places)
     own = slot_table_bytes + (0 if plan.device_lines else rows_bytes)
     host = plan.epoch_bytes + plan.buffers * own
     if plan.memory is not None:
