@@ -36,6 +36,7 @@ from gnndrive.common.ffi import check, lib, pointer
 from gnndrive.common.records import Codes, Int64Array, NextUses, Sample, Seeds
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_CODES = np.empty(0, np.uint16)
 WORD_BYTES = 8  # each array of a record starts on a multiple
 CODE_BYTES = 2
 
@@ -57,7 +58,7 @@ class _Record:
         lengths: the numbers of elements of its arrays, nodes first.
         near: see `NextUses`.
         edge_dtype: that of positions of edges; None: the record is not in the file.
-        codes: those of a record that is not in the file.
+        codes: those that are not in the file; None: they are, or are not known.
     """
 
     sample: Sample
@@ -213,7 +214,9 @@ class Trace:
         try:
             self._put(codes.view(np.uint8), record.offset + record.code_offset)
         except OSError as error:
-            raise self._failure(error) from error
+            if error.errno not in FULL:
+                raise self._failure(error) from error
+            record.codes = codes[:count]  # a file system that writes no block in place is full
 
     def take(self, index: int) -> tuple[Seeds, Sample, NextUses]:
         """Read the sample of batch `index` and give its blocks back; once for each batch.
@@ -223,8 +226,8 @@ class Trace:
         """
         record = self._records.pop(index)
         if record.edge_dtype is None:
-            assert record.codes is not None
-            return record.seeds, record.sample, NextUses(record.codes, record.near)
+            codes = _NO_CODES if record.codes is None else record.codes
+            return record.seeds, record.sample, NextUses(codes, record.near)
         memory = _pages(self._empty, record.nbytes)
         self._get(memory, record.offset)
         lib.gd_punch_hole(self._fd, record.offset, record.nbytes)  # else closing gives them back
@@ -243,6 +246,8 @@ class Trace:
             type=record.seeds.type, dealt=record.seeds.dealt,
         )  # fmt: skip
         codes = memory[record.code_offset :].view(np.uint16)[: record.lengths[0]]
+        if record.codes is not None:
+            codes = record.codes
         return seeds, sample, NextUses(codes, record.near)
 
     def close(self) -> None:
@@ -253,10 +258,11 @@ class Trace:
     def _put(self, memory: Bytes, offset: int) -> None:
         done = 0
         while done < len(memory):
+            direct = self._direct  # another thread may reopen the file meanwhile
             try:
                 done += os.pwrite(self._fd, memory[done:].data, offset + done)
             except OSError as error:
-                if error.errno != errno.EINVAL or not self._direct:
+                if error.errno != errno.EINVAL or not direct:
                     raise
                 self._reopen()
         self._drop(offset, len(memory))
@@ -264,15 +270,18 @@ class Trace:
     def _get(self, memory: Bytes, offset: int) -> None:
         done = 0
         while done < len(memory):
+            direct = self._direct
             try:
                 got = os.preadv(self._fd, [memory[done:].data], offset + done)
             except OSError as error:
-                if error.errno == errno.EINVAL and self._direct:
+                if error.errno == errno.EINVAL and direct:
                     self._reopen()
                     continue
                 raise ReadError(self._folder, offset + done, error.errno or 0) from error
             if not got:
-                raise StoreError(f"a file of sampled batches in {self._folder} was cut short")
+                raise StoreError(
+                    f"a file of sampled batches in {self._folder} was cut short: check the disk"
+                )
             done += got
         self._drop(offset, len(memory))
 

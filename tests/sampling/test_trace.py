@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,48 @@ def test_requests_that_are_refused_go_through_the_page_cache(
     with_uses(trace, 0, 1)
     same(trace.take(0)[:2], drawn(0))
     assert refused
+    trace.close()
+
+
+def test_writers_that_are_refused_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that accepts O_DIRECT and refuses requests, and four samplers."""
+    trace, write, together = Trace(tmp_path, ROWS), os.pwrite, threading.Barrier(4)
+
+    def refuse_direct(fd: int, memory: Any, offset: int) -> int:
+        if trace._direct:
+            together.wait()
+            raise OSError(errno.EINVAL, "alignment")
+        return write(fd, memory, offset)
+
+    monkeypatch.setattr(os, "pwrite", refuse_direct)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda i: trace.write(*drawn(i)), range(4))) == [True] * 4
+    with_uses(trace, 0, 4)
+    same(trace.take(2)[:2], drawn(2))
+    trace.close()
+
+
+def test_codes_stay_in_memory_if_the_disk_is_full_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that writes no block in place."""
+
+    def full(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    batches = [drawn(index) for index in range(3)]
+    trace = Trace(tmp_path, ROWS)
+    for batch in batches:
+        trace.write(*batch)
+    monkeypatch.setattr(os, "pwrite", full)
+    with_uses(trace, 0, 3)
+    nodes = [sample.node for _, sample in batches]
+    for index, batch in enumerate(batches):
+        *found, uses = trace.take(index)
+        same((found[0], found[1]), batch)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(uses.codes, codes_by_search(nodes, index, 0))
     trace.close()
 
 
