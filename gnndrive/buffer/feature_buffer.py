@@ -94,6 +94,8 @@ class FeatureBuffer(TableGroup):
             self._foreseen.clear()
         else:
             self._foreseen.learn(later)
+            if self._partial is not None:
+                self._partial[1].learn(later)
             for ticket in self._queue.head():
                 ticket.sweep.rows = None  # joined anew, with more codes
         super().foresee(first, last, later)
@@ -369,3 +371,5 @@ class FeatureBuffer(TableGroup):
             raise RuntimeError("drain the feature buffer before closing it")
         await self.close_tiers()  # which copy rows into the slots
         self.free_slots()
+        self._fetches.close()
+        self._residents.close()

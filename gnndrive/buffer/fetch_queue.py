@@ -49,6 +49,10 @@ class FetchQueue:
     def __bool__(self) -> bool:
         return bool(self._fetches or self._waiting)
 
+    def close(self) -> None:
+        """Refer to the feature buffer no more, so that it is freed at once; only after `drain`."""
+        self._on_settled, self._on_broken = lambda: None, lambda error: None
+
     def begin(self, hold: RowHold) -> None:
         """Offer to the tier what left the slots of a hold, and then fetch the rows that it has to
         load, now or as soon as there is staging for them.

@@ -72,6 +72,11 @@ class PartialAdmission:
         """After the last part: table name → the hold of all of its rows."""
         return {name: admission.hold() for name, admission in self._admissions.items()}
 
+    def learn(self, later: Mapping[str, Codes]) -> None:
+        """Another superbatch is known; see `Foreseen.learn`."""
+        for name in self._admissions.keys() & later.keys():
+            self._admissions[name].learn(later[name])
+
     def release_all(self) -> None:
         """Release all that is held so far; no part is admitted after this."""
         for admission in self._admissions.values():
@@ -110,6 +115,12 @@ class _TableAdmission:
     @property
     def unfinished(self) -> bool:
         return bool(self._parts)
+
+    def learn(self, later: Codes) -> None:
+        """See `PartialAdmission.learn`."""
+        if self._codes is not None:
+            count = len(self._rows)
+            lib.gd_trace_patch(pointer(self._codes), pointer(self._rows), count, pointer(later))
 
     def admit_next(self) -> SlotHold | None:
         """See `PartialAdmission.admit_next`."""

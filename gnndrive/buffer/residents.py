@@ -27,6 +27,10 @@ class Residents:
     ) -> None:  # fmt: skip
         self._tables, self._fetch, self._broken = tuple(tables), fetch, broken
 
+    def close(self) -> None:
+        """Refer to the tables and the feature buffer no more."""
+        self._tables, self._fetch, self._broken = (), lambda hold: None, lambda error: None
+
     def begin(self) -> None:
         """Fetch the residents that are not valid yet."""
         for table in self._tables:
