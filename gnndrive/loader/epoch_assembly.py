@@ -40,18 +40,20 @@ class EpochAssembly:
         seed: the user's, or the one drawn for this epoch, as `Ranks.drawing_seed` returns it. A
             batch's random draws depend on `seed`, `number` and the batch's own number.
         windows: see `Assembly.windows`.
+        end: how many batches the iterator yields in all; None: it is not known.
     """
 
     def __init__(
         self, assembly: Assembly, runtime: Runtime, number: int, seed: int,
         windows: Callable[[int], WindowSource | None] = lambda yielded: None,
+        end: int | None = None,
     ) -> None:  # fmt: skip
         self._assembly, self._collate = assembly, assembly.collate
         self._pool, self._attributes = runtime.array_pool, runtime.attributes
         self._device = runtime.device
         self._number, self._seed = number, seed
         self._files = {table.name: table.file for table in self._collate.tables}
-        self._runtime, self._windows = runtime, windows
+        self._runtime, self._windows, self._end = runtime, windows, end
 
     def inputs(self, batches: Iterator[tuple[Window, Seeds]], first: int) -> EpochInputs:
         """Make what the pipeline needs to run the epoch from batch `first` on.
@@ -70,9 +72,7 @@ class EpochAssembly:
         windows = self._windows(first)
         if settings.superbatches is not None:
             graph = self._runtime.load_graph, self._runtime.free_graph
-            ahead = LoaderSuperbatches(
-                settings.request, settings.plan.slots, self._pool.empty, graph
-            )
+            ahead = LoaderSuperbatches(settings, self._pool.empty, graph, self._end)
         inputs = EpochInputs(
             self._number, self._seed, batches, self._sampler(), self, first, windows, ahead
         )
@@ -124,11 +124,15 @@ class EpochAssembly:
         """
         if sample.replayed is not None:
             return sample.replayed.rows
-        if self._limits is not None:
-            check_size(sample, self._limits)
+        self.check_sample(sample)
         rows = self._collate.rows_of(sample, self._attributes, self._pool.empty)
         given = sample.rows or {}
         return {name: given.get(name, numbers) for name, numbers in rows.items()}
+
+    def check_sample(self, sample: Sample | Subgraph) -> None:
+        """See `BatchAssembly.check_sample`."""
+        if self._limits is not None:
+            check_size(sample, self._limits)
 
     def plan_again(self, seeds: Seeds, size: Bounds | None) -> None:
         """Have the runtime plan for a batch that is larger than its plan counts; blocks.
@@ -163,8 +167,10 @@ class EpochAssembly:
     def _measure(self, seeds: Seeds, key: int, before: RuntimeSettings) -> Bounds | None:
         """Sample a batch in the memory that the feature buffer has left, and return its size; None:
         it is too large for that, by its scratch alone."""
-        limits = doubled(before.request.planned)
-        while scratch_bytes(limits) <= before.plan.between_epochs_bytes:
+        limits, room = doubled(before.request.planned), before.plan.between_epochs_bytes
+        if before.plan.sampling_bytes and before.plan.topology is not None:
+            room -= before.plan.topology.nbytes  # it is read into the feature buffer's place
+        while scratch_bytes(limits) <= room:
             try:
                 sampler = self._assembly.sampler(limits=limits)
                 sample = sampler.sample(seeds, key, self._runtime.topologies)

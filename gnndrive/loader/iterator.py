@@ -213,6 +213,7 @@ class BatchIterator(Iterator[Any]):
                 return
             self._finalizer.detach()
             self._runtime.end(self._run)
+            self._discard_recorded()
             self._runtime.grow()
             self._start(replayable.replay(self._yielded))
 
@@ -230,6 +231,7 @@ class BatchIterator(Iterator[Any]):
             assert self._replayable is not None
             self._finalizer.detach()
             self._runtime.end(self._run)
+            self._discard_recorded()
             batches = self._replayable.replay(self._yielded)
             first = next(batches)
             self._assembly.plan_again(first[1], error.size)
@@ -292,6 +294,12 @@ class BatchIterator(Iterator[Any]):
             self._state.finished = True
         self.close()
 
+    def _discard_recorded(self) -> None:
+        """Free a superbatch that was sampled apart, when its part has ended or will not begin."""
+        ahead = self._run.epoch.inputs.superbatches
+        if ahead is not None:
+            ahead.discard()
+
     def give_way(self) -> None:
         """End the epoch because another one needs the buffer that ranks share."""
         with self._epoch_lock:
@@ -308,4 +316,5 @@ class BatchIterator(Iterator[Any]):
         with self._epoch_lock:
             self._closed = True
             self._runtime.end(self._run)
+            self._discard_recorded()
             self._finalizer.detach()  # Ctrl-C that arrives while a finalizer runs may be lost

@@ -112,6 +112,7 @@ class Runtime:
         indices = {} if graph is None else graph.indices
         self._adjacency = Adjacency(edges, settings.plan.topology, settings.gap_bytes_max, indices)
         undo.callback(self._adjacency.close)
+        self._fetches = any(topology.fetches for topology in self._adjacency.topologies)
         self.attributes = Attributes(
             store,
             {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
@@ -137,7 +138,7 @@ class Runtime:
         """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It
         is about half of the extracting queue, so that the other half is extracted meanwhile."""
         stages = self.settings.stages
-        if not any(topology.fetches for topology in self._adjacency.topologies):
+        if not self._fetches:
             return 1
         return min(stages.samplers, stages.extracting_queue // 2 + 1)
 
@@ -237,8 +238,9 @@ class Runtime:
         self._tasks.pop(run, None)
         run.epoch.output.finish(None)
         try:
-            if not isinstance(run.epoch.buffer, NoBuffer):
-                self._buffers.give(run.epoch.buffer)
+            buffer, run.epoch.buffer = run.epoch.buffer, NoBuffer()
+            if not isinstance(buffer, NoBuffer):
+                self._buffers.give(buffer)
             if not task.cancelled():
                 task.result()  # if ending the epoch failed, the loop's exception handler reports it
         finally:

@@ -10,6 +10,7 @@ When not to use it: the features fit in memory. Then PyG's own loader has less t
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable
@@ -251,14 +252,18 @@ class StoreLoader(Closeable, DerivedLayouts):
         # Which recording is replayed depends on the epoch's number even without a seed.
         numbered = self.seed is not None or self._strategy.replays
         number = state.epoch if numbered else 0
-        remaining = assembly.batches(ranks, seed, number, state.batches)
+        done = state.batches
+        remaining = assembly.batches(ranks, seed, number, done)
         if assembly.batch_sampler is not None:
             # torch's samplers draw from the global generator at their first batch. Here, in the
             # user's thread, that happens before the user's next draw; in the loop thread, it could
             # happen before or after it.
             remaining = chain(list(islice(remaining, 1)), remaining)
-        windows = assembly.windows(ranks, seed, number, state.batches)
-        epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed), windows)
+        windows = assembly.windows(ranks, seed, number, done)
+        end = None
+        with contextlib.suppress(TypeError):  # a batch sampler without a length
+            end = assembly.steps(done, seed, number)
+        epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed), windows, end)
         iterator = BatchIterator(
             self, runtime, epoch, remaining, state, ranks.per_step, self.timeout
         )

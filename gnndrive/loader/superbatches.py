@@ -16,10 +16,11 @@ import numpy as np
 from gnndrive.common.array_pool import Allocate
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import format_size
+from gnndrive.common.plugins import find
 from gnndrive.common.records import Codes
 from gnndrive.loader.arguments import positive
+from gnndrive.loader.settings import RuntimeSettings
 from gnndrive.pipeline.superbatch import Superbatch
-from gnndrive.plan.request import PlanRequest
 from gnndrive.plan.superbatches import SUPERBATCH_MAX, PlannedSuperbatches
 from gnndrive.sampling.samplers.base import position_dtype
 from gnndrive.sampling.trace import Trace
@@ -28,8 +29,8 @@ from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
 
 ARGUMENTS = ("superbatch", "superbatch_folder", "phases")
-PHASES = (None, "overlapped", "apart")
 """Arguments that only a loader of superbatches has."""
+PHASES = (None, "overlapped", "apart")
 
 
 def check_superbatch_arguments(
@@ -63,7 +64,7 @@ def check_superbatch_arguments(
         )
     asked = own["superbatch"]
     if asked not in (None, "auto"):
-        if isinstance(asked, str):
+        if isinstance(asked, str | bool):
             raise ConfigError(f"superbatch={asked!r}: give a number of batches, or 'auto'")
         if positive(superbatch=asked) > SUPERBATCH_MAX:
             raise ConfigError(f"superbatch={asked!r}: give at most {SUPERBATCH_MAX:,} batches")
@@ -86,7 +87,7 @@ def _check_folder(given: Any, store: Path, strategy: str) -> None:
 
 def superbatch_folder(given: Any, store: Path) -> Path:
     """The folder of the traces: the user's, or the store's."""
-    if given is not None and not isinstance(given, str | os.PathLike):
+    if given is not None and not (isinstance(given, str | os.PathLike) and os.fspath(given)):
         raise ConfigError(f"superbatch_folder={given!r}: give the path of a folder")
     return store if given is None else Path(given)
 
@@ -121,30 +122,37 @@ class LoaderSuperbatches:
     """Makes the superbatches of one epoch; see `pipeline.epoch.SuperbatchSource`.
 
     Args:
-        request: what the loader's plan was made from.
-        slots: rows that the feature buffer holds.
+        settings: the loader's.
         empty: allocates the memory of records.
         graph: loads the adjacency into memory, and frees it again.
+        end: see `SuperbatchSource`.
 
     Attributes:
         apart: see `PlannedSuperbatches`.
-        recorded: see `SuperbatchSource`.
+        end, recorded: see `SuperbatchSource`.
     """
 
     def __init__(
-        self, request: PlanRequest, slots: int, empty: Allocate,
-        graph: tuple[Callable[[], None], Callable[[], None]],
+        self, settings: RuntimeSettings, empty: Allocate,
+        graph: tuple[Callable[[], None], Callable[[], None]], end: int | None,
     ) -> None:  # fmt: skip
-        assert request.superbatches is not None
-        self._planned, self._size = request.superbatches, request.planned
-        self._slots, self._empty = slots, empty
+        assert settings.superbatches is not None
+        request, policy = settings.request, settings.policy
+        self._planned, self._size = settings.superbatches, request.planned
+        self._slots, self._empty, self.end = settings.plan.slots, empty, end
         self._rows = request.store.num_nodes
-        self._names = [table.name for table in request.tables if not table.of_edges]
+        knows = policy is not None and find("policies", policy).looks_ahead
+        self._names = [each.name for each in request.tables if knows and not each.of_edges]
         self._most = self._planned.most(self._size)
         self._uses: dict[str, Codes] = {}
         self.apart = self._planned.apart
         self.load_graph, self.free_graph = graph
         self.recorded: Superbatch | None = None
+
+    def discard(self) -> None:
+        """Free the superbatch that is kept, because the epoch ends; idempotent."""
+        if self.recorded is not None and self.recorded.trace is not None:
+            self.recorded.trace.close()
 
     def keep(self, superbatch: Superbatch) -> None:
         """See `SuperbatchSource.keep`."""

@@ -61,6 +61,14 @@ class BatchAssembly(Protocol):
         raise. The epoch does not end before this returns."""
         ...
 
+    def check_sample(self, sample: Sample | Subgraph) -> None:
+        """Check the size of a sample that is kept before its rows are asked for.
+
+        Raises:
+            BatchTooLarge: it is larger than the plan counts.
+        """
+        ...
+
     def rows_of(self, sample: Sample | Subgraph) -> Mapping[str, Int64Array]:
         """Table name → ids of the rows that a sample needs, int64 [n]."""
         ...
@@ -124,8 +132,9 @@ class Epoch:
         workers: threads for sampling and gathering.
         stages: how many tasks, and how far ahead.
         counters: what happened so far.
-        together: samples that share a combined fetch, at most the extracting queue's bound; 1: each
+        combined: samples that share a combined fetch, at most the extracting queue's bound; 1: each
             sampler works by itself.
+        together: samples that arrive together in the extracting queue.
         output: finished batches.
         seeds_drawn: the index of the next batch whose seeds are drawn.
         extracting, training, releasing: the queues between the stages.
@@ -139,11 +148,13 @@ class Epoch:
     workers: Workers
     stages: Stages
     counters: Counters
-    together: int = 1
+    combined: int = 1
     output: OutputQueue = field(default_factory=OutputQueue)
 
     def __post_init__(self) -> None:
         stages, self.seeds_drawn = self.stages, self.inputs.first
+        # Samples of a superbatch arrive one by one, however they were drawn.
+        self.together = 1 if self.inputs.superbatches is not None else self.combined
         order = stages.in_order, self.inputs.first
         self.extracting: Channel[Sampled | Failed] = Channel(stages.extracting_queue, *order)
         self.training: Channel[Extracted | Failed] = Channel(stages.training_queue, *order)

@@ -18,7 +18,7 @@ from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.extract import extract_stage
 from gnndrive.pipeline.release import release_stage
 from gnndrive.pipeline.sample import sample_stage
-from gnndrive.pipeline.superbatches import Superbatches, superbatch_stages
+from gnndrive.pipeline.superbatches import Superbatches, loads_of, superbatch_stages
 from gnndrive.pipeline.train import EpochFailed, train_stage
 
 
@@ -40,14 +40,14 @@ async def run_epoch(epoch: Epoch) -> None:
     `epoch.output` gets its end or its error."""
     error: BaseException | None = None
     source = epoch.inputs.superbatches
-    superbatches = None if source is None else Superbatches(source)
+    superbatches = None if source is None else Superbatches(source, *loads_of(epoch))
     try:
         stages = [epoch.workers.run(epoch.inputs.assembly.prepare)]
         if superbatches is not None:
             stages += superbatch_stages(epoch, superbatches)
         else:
-            for _ in range(epoch.stages.samplers // epoch.together):
-                stages.append(sample_stage(epoch, epoch.together))
+            for _ in range(epoch.stages.samplers // epoch.combined):
+                stages.append(sample_stage(epoch, epoch.combined))
         if epoch.inputs.phase != "inspect":
             stages += [extract_stage(epoch) for _ in range(epoch.stages.extractors)]
             stages += [train_stage(epoch), release_stage(epoch)]

@@ -44,9 +44,11 @@ class SuperbatchSource(Protocol):
     """How superbatches are made; `loader/superbatches.py` has it.
 
     Attributes:
+        end: the index behind the epoch's last batch; None: only the schedule knows it.
         recorded: the superbatch that was sampled apart and is replayed next; None: there is none.
     """
 
+    end: int | None
     recorded: Superbatch | None
 
     def size(self, number: int, misses: float | None) -> int:
@@ -69,6 +71,10 @@ class SuperbatchSource(Protocol):
 
     def no_room(self) -> ConfigError:
         """The error for a disk that has room for no record."""
+        ...
+
+    def discard(self) -> None:
+        """Free the superbatch that is kept, because it will not be replayed; idempotent."""
         ...
 
     def keep(self, superbatch: Superbatch) -> None:

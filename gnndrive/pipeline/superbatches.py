@@ -43,6 +43,7 @@ class Superbatches:
 
     Attributes:
         source: makes superbatches.
+        batches, loads: see `loads_of`, at the start of the epoch.
         ready: superbatches that were sampled and are yet to be replayed.
         alive: taken by each superbatch whose trace is open.
         later: table name → the first uses by the superbatch behind the one that is replayed; None:
@@ -51,10 +52,18 @@ class Superbatches:
     """
 
     source: SuperbatchSource
+    batches: int = 0
+    loads: int = 0
     ready: asyncio.Queue[Superbatch] = field(default_factory=lambda: asyncio.Queue(ALIVE_MAX))
     alive: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(ALIVE_MAX))
     later: Mapping[str, Codes] | None = None
     traces: set[Trace] = field(default_factory=set)
+
+    def misses(self, epoch: Epoch) -> float | None:
+        """Rows that a batch of this epoch loaded so far; None: none was delivered yet."""
+        batches, loads = loads_of(epoch)
+        delivered = batches - self.batches
+        return (loads - self.loads) / delivered if delivered > 0 else None
 
     def close_trace(self, superbatch: Superbatch) -> None:
         """Free a superbatch's file, so that another may be sampled."""
@@ -107,31 +116,32 @@ async def inspect_stage(epoch: Epoch, shared: Superbatches) -> None:
 async def _inspect(epoch: Epoch, shared: Superbatches, number: int) -> Superbatch:
     """Sample and record a superbatch, and find its next uses."""
     source, first, alone = shared.source, epoch.seeds_drawn, not shared.traces
-    superbatch = Superbatch(None, first, source.size(number, _misses(epoch)), first)
+    superbatch = Superbatch(None, first, source.size(number, shared.misses(epoch)), first)
     try:
         superbatch.trace = await epoch.workers.run(source.open_trace)
     except Exception as error:
         superbatch.fail(first, error)
         return superbatch
     shared.traces.add(superbatch.trace)
-    await _sample_superbatch(epoch, superbatch)
+    await _sample_superbatch(epoch, superbatch, source.end)
     if alone and superbatch.end > first and not superbatch.written:
         superbatch.fail(first, source.no_room())
     await _find_next_uses(epoch, source, superbatch)
     return superbatch
 
 
-async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch) -> None:
-    """Sample and record its batches, as many at once as there are samplers."""
+async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch, end: int | None) -> None:
+    """Sample and record its batches, as many at once as there are samplers; see
+    `SuperbatchSource.end`."""
 
     async def sample_some() -> None:
         while superbatch.left > 0:
-            count = min(superbatch.left, epoch.together)
+            count = min(superbatch.left, epoch.combined)
             superbatch.left -= count
             drawn = draw_seeds(epoch, count)
             if not superbatch.last:
                 superbatch.end = epoch.seeds_drawn
-            if drawn.ended:
+            if drawn.ended or epoch.seeds_drawn == end:
                 superbatch.left, superbatch.last = 0, True
             if drawn.error is not None:
                 superbatch.fail(epoch.seeds_drawn, drawn.error)
@@ -150,7 +160,7 @@ async def _sample_superbatch(epoch: Epoch, superbatch: Superbatch) -> None:
             superbatch.left = 0
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(max(epoch.stages.samplers // epoch.together, 1)):
+        for _ in range(max(epoch.stages.samplers // epoch.combined, 1)):
             group.create_task(sample_some())
 
 
@@ -160,6 +170,7 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
     sample = sample_seeds(sampling)
     assert isinstance(sample, Sample), "samples in PyG's own form are refused before"
     assert superbatch.trace is not None
+    sampling.epoch.inputs.assembly.check_sample(sample)
     written = superbatch.trace.write(sampling.seeds, sample)
     return written, perf_counter() - started
 
@@ -170,7 +181,7 @@ async def _find_next_uses(epoch: Epoch, source: SuperbatchSource, superbatch: Su
     last = next(iter((await epoch.workers.run(source.next_uses)).values()), None)
     if last is None:
         return
-    last.fill(lib.GD_NO_CODE)
+    await epoch.workers.run(last.fill, lib.GD_NO_CODE)
     for index in range(superbatch.end - 1, superbatch.first - 1, -1):
         try:
             await epoch.workers.run(superbatch.trace.add_next_uses, index, last)
@@ -185,12 +196,11 @@ def _foresee(epoch: Epoch, shared: Superbatches, superbatch: Superbatch) -> None
     epoch.buffer.foresee(superbatch.first, superbatch.end, shared.later)
 
 
-def _misses(epoch: Epoch) -> float | None:
-    """Rows that a batch loaded so far; None: none was delivered yet."""
-    batches, buffer = epoch.counters.batches, epoch.buffer
-    if not batches or not isinstance(buffer, ForeseeingBuffer):
-        return None
-    return buffer.stats()["loads"] / batches
+def loads_of(epoch: Epoch) -> tuple[int, int]:
+    """How many batches of the loader were delivered, and rows loaded into the epoch's buffer."""
+    buffer = epoch.buffer
+    loads = buffer.stats()["loads"] if isinstance(buffer, ForeseeingBuffer) else 0
+    return epoch.counters.batches, loads
 
 
 async def replay_stage(epoch: Epoch, shared: Superbatches) -> None:

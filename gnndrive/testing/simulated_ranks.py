@@ -196,7 +196,7 @@ class Rank:
         self._epoch = epoch = Epoch(
             EpochInputs(number, self._shared.seed, self._batches(), sampler, self._shared),
             topologies=[], buffer=self.buffer, workers=self._workers, stages=scenario.stages,
-            counters=Counters(), together=1,
+            counters=Counters(), combined=1,
         )  # fmt: skip
         running = loop.create_task(run_epoch(epoch))
         user = loop.create_task(self._use(epoch, barrier, limit))

@@ -30,11 +30,12 @@ class SimulatedSuperbatches:
 
     Attributes:
         records: how many records are on the simulated disk.
-        recorded: see `SuperbatchSource`.
+        end, recorded: see `SuperbatchSource`.
     """
 
     def __init__(self, rows: int, batches: int, records_max: int | None) -> None:
         self._batches, self.records_max, self.records = batches, records_max, 0
+        self.end: int | None = None
         self.recorded: Superbatch | None = None
         self._last = np.empty(rows, np.uint16)
 
@@ -49,6 +50,9 @@ class SimulatedSuperbatches:
     def next_uses(self) -> Mapping[str, Codes]:
         """See `SuperbatchSource.next_uses`."""
         return {"x": self._last}
+
+    def discard(self) -> None:
+        """See `SuperbatchSource.discard`; no part is kept here."""
 
     def keep(self, superbatch: Superbatch) -> None:
         """See `SuperbatchSource.keep`."""

@@ -276,13 +276,17 @@ class Simulation:
             workers=InlineWorkers(self.seed + number),
             stages=scenario.stages,
             counters=self.counters,
-            together=scenario.together,
+            combined=scenario.together,
         )
 
     # ---- pipeline.epoch.BatchAssembly ----
 
     def prepare(self) -> None:
         """Does nothing, because no batch has labels."""
+
+    @staticmethod
+    def check_sample(sample: Sample | Subgraph) -> None:
+        """Any sample will do."""
 
     @staticmethod
     def rows_of(sample: Sample | Subgraph) -> dict[str, Int64Array]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 import gnndrive
 from gnndrive import ConfigError, LinkNeighborLoader, NeighborLoader, ReadError, Store
+from gnndrive.buffer.feature_buffer import FeatureBuffer
+from gnndrive.loader.buffer_pool import BufferPool
+from gnndrive.loader.runtime import Runtime
 from gnndrive.sampling.trace import Trace
 from tests.loader.batches import assert_same, check
 
@@ -204,7 +208,8 @@ def test_kill_leaves_no_file(store: Store, tmp_path: Path) -> None:
         loader = gnndrive.NeighborLoader(
             store, [4, 3], batch_size=16, buffer="40KB", strategy="ginex", superbatch=10,
             superbatch_folder={str(tmp_path)!r})
-        next(iter(loader))
+        batches = iter(loader)
+        next(batches)
         links = ["/proc/self/fd/" + fd for fd in os.listdir("/proc/self/fd")]
         files = [os.readlink(link) for link in links if os.path.lexists(link)]
         assert any({str(tmp_path)!r} in name for name in files), files
@@ -271,6 +276,53 @@ def traces_open() -> int:
     links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     names = [os.readlink(link) for link in links if os.path.lexists(link)]
     return sum("(deleted)" in name and "/#" in name for name in names)
+
+
+def test_between_parts_nothing_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A superbatch that was sampled apart is freed if its replay cannot begin, or is not wanted."""
+    before = traces_open()
+    loader = make(strategy="ginex", phases="apart", superbatch=5, **COMMON)
+
+    def refuse(*arguments: Any) -> Any:
+        raise ConfigError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BufferPool, "take", refuse)
+        batches = iter(loader)
+        with pytest.raises(ConfigError, match="no room"):
+            next(batches)
+        assert traces_open() == before
+    assert len(list(loader)) == len(loader)
+
+
+@pytest.mark.parametrize(("superbatch", "parts"), [(None, 1), (5, 5), (9, 3)])
+def test_the_graph_is_read_once_a_superbatch(
+    make: Make, monkeypatch: pytest.MonkeyPatch, superbatch: int | None, parts: int
+) -> None:
+    """An epoch that ends with a superbatch has no empty one behind it, and no buffer is left."""
+    loads, load = [0], Runtime.load_graph
+    alive: list[weakref.ref[FeatureBuffer]] = []
+    make_buffer, write = BufferPool._make, Trace.write
+
+    def counted(runtime: Runtime) -> None:
+        loads[0] += 1
+        load(runtime)
+
+    def watched(trace: Trace, *batch: Any) -> bool:
+        assert not any(ref() for ref in alive), "a feature buffer of an earlier part is there"
+        return write(trace, *batch)
+
+    def made(pool: BufferPool, plans: Any) -> FeatureBuffer:
+        buffer = make_buffer(pool, plans)
+        alive.append(weakref.ref(buffer))
+        return buffer
+
+    monkeypatch.setattr(Trace, "write", watched)
+    monkeypatch.setattr(Runtime, "load_graph", counted)
+    monkeypatch.setattr(BufferPool, "_make", made)
+    loader = make(strategy="ginex", phases="apart", superbatch=superbatch, **COMMON)
+    assert len(list(loader)) == 25
+    assert loads == [parts]
 
 
 @pytest.mark.parametrize("phases", ["overlapped", "apart"])
