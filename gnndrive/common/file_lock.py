@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def locked(path: Path, on_wait: Callable[[], object]) -> Iterator[bool]:
         Whether another process or thread held the lock.
 
     Raises:
-        StoreError: the file cannot be made, or its file system has no locks.
+        StoreError: the file cannot be made, is no plain file, or its file system has no locks.
         ConfigError: too many files are open.
     """
     try:
@@ -73,14 +74,15 @@ def try_lock(path: Path, mode: int = 0o666) -> int:
     Raises:
         BlockingIOError: another process or thread holds it.
         FileNotFoundError: the folder is gone, or the last holder has just removed the file.
-        OSError: the file cannot be made, or its file system has no locks (`has_no_locks`).
+        OSError: the file cannot be made, is no plain file, or its file system has no locks
+            (`has_no_locks`).
     """
     return _lock_now(path, os.O_RDWR | os.O_CREAT, mode)
 
 
 def _lock_now(path: Path, flags: int, mode: int = 0) -> int:
     """Open a file with `flags` and lock it; for the rest see `try_lock`."""
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    fd = _open(path, flags, mode)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_at(fd, path):
@@ -88,6 +90,15 @@ def _lock_now(path: Path, flags: int, mode: int = 0) -> int:
     except BaseException:
         os.close(fd)
         raise
+    return fd
+
+
+def _open(path: Path, flags: int, mode: int) -> int:
+    """Open the file of a lock. A pipe in its place is refused; opening it could wait for ever."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, f"{path.name} is no plain file", str(path))
     return fd
 
 
@@ -118,8 +129,7 @@ def _acquire(path: Path, on_wait: Callable[[], object]) -> tuple[int, bool]:
     """
     waited = False
     while True:
-        flags = os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(path, flags, 0o666)
+        fd = _open(path, os.O_RDONLY | os.O_CREAT, 0o666)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gnndrive.common.errors import ConfigError, StoreError
-from gnndrive.common.file_lock import locked
+from gnndrive.common.file_lock import is_free, locked, remove_if_free
 
 FORK = multiprocessing.get_context("fork")
 
@@ -107,6 +107,28 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         locked(tmp_path / "gone/l", never),
     ):
         pass
+
+
+def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+
+    def use() -> None:
+        with (
+            pytest.raises(StoreError, match="lock is no plain file"),
+            locked(tmp_path / "lock", never),
+        ):
+            pass
+        assert not is_free(tmp_path / "lock")
+        remove_if_free(tmp_path / "lock")
+        os._exit(0)
+
+    process = FORK.Process(target=use, daemon=True)
+    process.start()
+    process.join(5)
+    process.kill()
+    process.join()
+    assert process.exitcode == 0
+    assert (tmp_path / "lock").is_fifo()
 
 
 def test_a_limit_on_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
