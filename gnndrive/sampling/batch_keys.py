@@ -25,6 +25,10 @@ class BatchKey(int):
         self.epoch, self.batch = epoch, batch
         return self
 
+    def __getnewargs__(self) -> tuple[int, int]:  # type: ignore[override]
+        """What copies and pickles are made from."""
+        return self.epoch, self.batch
+
 
 def batch_key(seed: int, epoch: int, batch: int) -> BatchKey:
     """Return the key of a batch, for `Sampler.sample`.

@@ -6,7 +6,9 @@ The chi-square tests have fixed keys, so each gives the same number every time; 
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -190,3 +192,10 @@ def test_batch_keys_differ() -> None:
     assert batch_key(1, 2, 3) not in {batch_key(3, 2, 1), batch_key(2, 1, 3), batch_key(1, 3, 2)}
     bits = np.array([[key >> bit & 1 for bit in range(64)] for key in keys])
     assert np.abs(bits.mean(0) - 0.5).max() < 0.05
+
+
+def test_a_batch_key_can_be_copied_and_pickled() -> None:
+    key = batch_key(1, 2, 3)
+    for same in (copy.copy(key), copy.deepcopy(key), pickle.loads(pickle.dumps(key))):
+        assert type(same) is type(key)
+        assert (same, same.epoch, same.batch) == (key, key.epoch, 3)
