@@ -65,7 +65,7 @@ WHILE_SAMPLING = (  # the items that are in memory while a superbatch is sampled
     "live batches",
     "pinned copies",
 )
-RANKED = "a byte a row: which leave first of those that no queued sample needs"
+RANKED = "a byte a row: its class, by which rows leave"
 LIVE = "one in use, one ready"
 NO_VICTIMS = {
     "slots": "none: the feature buffer's slots are in host memory themselves",
