@@ -183,7 +183,9 @@ def replay(run: Run, trace: Trace, layout: Layout, store: Store, classes: Classe
     Raises:
         ConfigError: a batch has more rows than the table has slots.
     """
-    policy = find("policies", run.policy).make(PolicyContext(TABLE, trace.rows, run.slots, store))
+    largest = max((trace.size(each, each + 1) for each in range(len(trace))), default=0)
+    context = PolicyContext(TABLE, trace.rows, run.slots, store, largest, run.window)
+    policy = find("policies", run.policy).make(context)
     foreseen = run.window > lib.GD_WINDOW_BATCHES and policy.looks_ahead
     table = SlotTable(
         trace.rows, run.slots, 1, NOTHING, NO_TIER, policy, classes=classes, foreseen=foreseen

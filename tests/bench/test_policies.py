@@ -20,6 +20,8 @@ import numpy as np
 import policies
 import pytest
 
+from gnndrive.buffer.policies.base import PolicyContext
+from gnndrive.buffer.policies.hybrid import Hybrid
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, DiskIdentity
 from tests.buffer.test_codes import codes_of, drawn_sweeps, fewest_loads
@@ -109,6 +111,22 @@ def test_sweeps_save_requests_and_warm_up_is_left_out(store: Path):
     assert swept["requests"] < alone["requests"]
     assert (alone["batches"], swept["batches"], warm["batches"]) == (14, 14, 10)
     assert warm["hit_rate"] > alone["hit_rate"]
+
+
+def test_a_policy_knows_the_largest_batch_and_the_window(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+):
+    contexts: list[PolicyContext] = []
+
+    def recorded(context: PolicyContext) -> Hybrid:
+        contexts.append(context)
+        return Hybrid()
+
+    monkeypatch.setattr(Hybrid, "make", recorded)
+    given = options(store, "--buffers", "300KB", "--window", "3,9", "--policies", "hybrid")
+    found = policies.measure(given)
+    assert [context.window for context in contexts] == [3, 9]
+    assert {context.batch_rows > found["batch_rows"] for context in contexts} == {True}
 
 
 def test_the_disks_constants_may_be_given(store: Path):
