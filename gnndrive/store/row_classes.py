@@ -10,15 +10,17 @@ The first use of a score reads the graph; the classes are then kept in the store
 `classes/SCORE.npy`, or `classes/TYPE/SCORE.npy` in a heterogeneous store. The folder is no part of
 the store: opening and verifying ignore it, and the store's identity stays. Behind the array a file
 has a checksum of it and of the store's identity. A file that is damaged or of another store is made
-again. If the folder cannot be written to, the classes stay in this process. When not to use it:
-where a byte for each node is too much.
+again. If the folder cannot be written to, a warning says so, and the classes that were made last
+stay in this process. When not to use it: where a byte for each node is too much.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
+import warnings
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -44,10 +46,11 @@ _VERSION = 1
 _BLOCK = 1 << 18
 _BIN_BITS = 16  # a bin: the leading bits of a score as float32, its exponent and 7 of its fraction
 _DIGEST_BYTES = 32
-_UNSAVED_MAX = 4
 _making = ForkLock()
 _in_use: WeakValueDictionary[str, Classes] = WeakValueDictionary()  # of this process, by key
-_unsaved: dict[str, dict[NodeKey, Classes]] = {}  # for stores whose folder cannot be written to
+# Of the last score of a store whose folder cannot be written to; empty, or one entry.
+_unsaved: dict[str, dict[NodeKey, Classes]] = {}
+_warned: set[tuple[Path, str]] = set()  # stores whose folder cannot be written to
 
 
 def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
@@ -75,10 +78,11 @@ def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
         found = _find(store, node_type, score)
         if found is None:
             with contextlib.ExitStack() as until_made:
-                if _lock(store, score, until_made):  # another process may have made it meanwhile
+                alone = _lock(store, score, until_made)
+                if alone:  # another process may have made it meanwhile
                     found = _find(store, node_type, score)
                 if found is None:
-                    found = _make(store, score)[node_type]
+                    found = _make(store, score, alone)[node_type]
         _in_use[_key(store, node_type, score)] = found
     return found
 
@@ -112,19 +116,35 @@ def _bins(scores: npt.NDArray[np.uint32] | npt.NDArray[np.float32]) -> npt.NDArr
     return bits >> np.uint32(32 - _BIN_BITS)
 
 
-def _make(store: Store, score: str) -> dict[NodeKey, Classes]:
-    """Read the graph, and keep the classes of all types."""
+def _make(store: Store, score: str, alone: bool) -> dict[NodeKey, Classes]:
+    """Read the graph, and keep the classes of all types; `alone`: the lock is held."""
     with store.unchanged():
         scores = SCORES[score](store)
     made: dict[NodeKey, Classes] = {}
     for type in list(scores):
         made[type] = classes_of(scores.pop(type))
         made[type].flags.writeable = False
-    if not all(_save(store, type, score, classes) for type, classes in made.items()):
+    try:
+        for type, classes in made.items():
+            _save(store, type, score, classes, alone)
+    except OSError as error:
+        _unsaved.clear()
         _unsaved[_key(store, None, score)] = made
-        while len(_unsaved) > _UNSAVED_MAX:
-            del _unsaved[next(iter(_unsaved))]
+        _warn_unsaved(store, error)
     return made
+
+
+def _warn_unsaved(store: Store, error: OSError) -> None:
+    """Say once for each store that its classes cannot be kept."""
+    if (known := (store.path, store.identity)) in _warned:
+        return
+    _warned.add(known)
+    warnings.warn(
+        f"the classes of rows cannot be kept in {store.path / FOLDER} ({error.strerror or error}): "
+        "each process reads the whole graph at its start. Make the folder writable for one start, "
+        "or give policy='lru'",
+        stacklevel=4,
+    )
 
 
 def _find(store: Store, type: NodeKey, score: str) -> Classes | None:
@@ -176,8 +196,15 @@ def _load(store: Store, type: NodeKey, score: str) -> Classes | None:
     return classes
 
 
-def _save(store: Store, type: NodeKey, score: str, classes: Classes) -> bool:
-    """Whether the classes could be written into the store's folder."""
+def _save(store: Store, type: NodeKey, score: str, classes: Classes, alone: bool) -> None:
+    """Write the classes into the store's folder.
+
+    Args:
+        alone: the lock is held, so that unfinished files are those of killed processes.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
 
     def write(file: BinaryIO) -> None:
         os.fchmod(file.fileno(), 0o644)
@@ -186,13 +213,12 @@ def _save(store: Store, type: NodeKey, score: str, classes: Classes) -> bool:
         file.write(_digest(store, type, score, classes))
 
     path = store.path / _file(type, score)
-    try:
-        for folder in dict.fromkeys((store.path / FOLDER, path.parent)):
-            _make_folder(folder)
-        replace_file(path, write)
-    except OSError:
-        return False
-    return True
+    for folder in dict.fromkeys((store.path / FOLDER, path.parent)):
+        _make_folder(folder)
+    for left in path.parent.glob(f".{path.name}.*") if alone else ():
+        with contextlib.suppress(OSError):
+            left.unlink()
+    replace_file(path, write)
 
 
 def _make_folder(folder: Path) -> None:
@@ -200,15 +226,21 @@ def _make_folder(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
     if not stat.S_ISDIR(os.lstat(folder).st_mode):
-        raise NotADirectoryError(folder)
+        raise NotADirectoryError(errno.ENOTDIR, "it is not a folder", str(folder))
 
 
 def _lock(store: Store, score: str, until_made: contextlib.ExitStack) -> bool:
     """Have other processes wait until the classes are made; False: there can be no lock."""
+
+    def say() -> None:
+        warnings.warn(
+            f"another process reads the graph of {store.path}; waiting for it", stacklevel=8
+        )
+
     folder = store.path / FOLDER
     try:
         _make_folder(folder)
-        until_made.enter_context(locked(folder / f".{score}.lock", lambda: None))
+        until_made.enter_context(locked(folder / f".{score}.lock", say))
     except (OSError, StoreError):
         return False
     return True

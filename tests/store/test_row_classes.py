@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch_geometric.data import HeteroData
 
 import gnndrive
 from gnndrive.common.errors import ConfigError, StoreError
+from gnndrive.common.file_lock import locked
 from gnndrive.common.records import ends_of
 from gnndrive.store import node_scores, row_classes
 from gnndrive.store.format import DATA_OFFSET
@@ -33,6 +35,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def forget() -> None:
         row_classes._in_use.clear()
         row_classes._unsaved.clear()
+        row_classes._warned.clear()
 
     forget()
     return forget
@@ -241,10 +244,17 @@ def test_a_folder_that_cannot_be_written_to_is_left_alone(
         raise PermissionError("read-only")
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    first = row_classes.row_classes(store, None, "degree").copy()
-    row_classes._in_use.clear()
-    np.testing.assert_array_equal(row_classes.row_classes(store, None, "degree"), first)
-    assert passes == ["degree"]
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        first = row_classes.row_classes(store, None, "degree").copy()
+        row_classes._in_use.clear()
+        np.testing.assert_array_equal(row_classes.row_classes(store, None, "degree"), first)
+        assert passes == ["degree"]
+        row_classes.row_classes(open_store(store.path), None, "pagerank")
+    (message,) = [str(each.message) for each in warned]
+    assert f"cannot be kept in {store.path / 'classes'} (read-only)" in message
+    assert "Make the folder writable for one start, or give policy='lru'" in message
+    assert len(row_classes._unsaved) == 1
     assert not (store.path / "classes").exists()
 
 
@@ -273,7 +283,9 @@ def test_a_kill_leaves_a_whole_file_or_none(store: Store, forgotten: Callable[[]
             assert row_classes._load(store, None, "degree") is not None
             file.unlink()
         at += 1
+        assert len(list(file.parent.glob(".degree.npy.*"))) <= 1  # by this kill, none by others
     assert at > 3
+    assert not list(file.parent.glob(".*"))
     np.testing.assert_array_equal(row_classes.row_classes(store, None, "degree"), expected)
 
 
@@ -297,6 +309,39 @@ def test_two_processes_read_the_graph_once(store: Store, tmp_path: Path) -> None
     os.close(write)
     assert os.read(read, 9) == b"1"
     os.close(read)
+
+
+def test_who_waits_for_another_process_is_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (store.path / "classes").mkdir()
+    holding, told = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        with locked(store.path / "classes" / ".degree.lock", lambda: None):
+            os.write(holding[1], b"1")
+            os.read(told[0], 1)
+        os._exit(0)
+    os.read(holding[0], 1)
+    found = []
+
+    def warn(message: str, **_: Any) -> None:
+        found.append(message)
+        os.write(told[1], b"1")
+
+    monkeypatch.setattr(row_classes.warnings, "warn", warn)
+    row_classes.row_classes(store, None, "degree")
+    assert os.waitpid(child, 0)[1] == 0
+    assert found == [f"another process reads the graph of {store.path}; waiting for it"]
+    for end in (*holding, *told):
+        os.close(end)
+
+
+def test_a_pipe_in_place_of_the_lock_is_no_obstacle(store: Store, passes: list[str]) -> None:
+    (store.path / "classes").mkdir()
+    os.mkfifo(store.path / "classes" / ".degree.lock")
+    row_classes.row_classes(store, None, "degree")
+    assert (store.path / "classes" / "degree.npy").is_file()
 
 
 # ---- what is refused
