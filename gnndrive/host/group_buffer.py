@@ -14,7 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gnndrive.buffer.devices.base import Device, DeviceContext
 from gnndrive.buffer.feature_buffer import FeatureBuffer
-from gnndrive.buffer.policies.base import Policy, PolicyContext
+from gnndrive.buffer.policies.base import PolicyContext
+from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.buffer.row_table import RowTable
 from gnndrive.buffer.slot_table import SlotTable
 from gnndrive.common.array_pool import ArrayPool
@@ -33,7 +34,7 @@ from gnndrive.host.hello import Hello
 from gnndrive.host.messages import ProtocolError
 from gnndrive.store.feature_tables import FeatureTable, feature_tables
 from gnndrive.store.reader import Store
-from gnndrive.store.row_classes import Classes, row_classes
+from gnndrive.store.row_classes import Classes
 
 
 def check_share(store: Store, hello: Hello) -> None:
@@ -74,19 +75,14 @@ def table_classes(store: Store, settings: BufferSettings) -> dict[str, Classes]:
 
     Raises:
         ConfigError: there is no such policy.
-        StoreError, ReadError: see `row_classes`.
+        StoreError: see `policy_classes`.
     """
-    policy: type[Policy] | None = None
-    if settings.policy is not None:
-        policy = find("policies", settings.policy)
-    if policy is None or policy.score is None:
-        return {}
     slots = dict(zip(settings.tables, settings.slots, strict=True))
-    return {
-        table.name: row_classes(store, table.type, policy.score)  # type: ignore[arg-type]
-        for table in feature_tables(store)
-        if not table.of_edges and slots.get(table.name, table.file.row_count) < table.file.row_count
-    }
+    leaving = [
+        table for table in feature_tables(store)
+        if slots.get(table.name, table.file.row_count) < table.file.row_count
+    ]  # fmt: skip
+    return policy_classes(settings.policy, store, leaving)
 
 
 class GroupBuffer:

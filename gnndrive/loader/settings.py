@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from gnndrive.buffer.policies.base import WINDOW, Policy
-from gnndrive.common.plugins import find
+from gnndrive.buffer.policies.base import WINDOW
+from gnndrive.buffer.policy_classes import policy_classes
 from gnndrive.common.records import EngineSettings
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.superbatches import ALIVE_MAX
@@ -24,7 +24,7 @@ from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.store.feature_tables import FeatureTable
 from gnndrive.store.packed.recording import Recording
 from gnndrive.store.partitioned.partitioned import Partitioned
-from gnndrive.store.row_classes import Classes, row_classes
+from gnndrive.store.row_classes import Classes
 from gnndrive.strategies import Strategy
 
 
@@ -117,19 +117,12 @@ def with_classes(settings: RuntimeSettings, elsewhere: bool) -> RuntimeSettings:
         elsewhere: whether another process has the feature buffer, and ranks its rows.
 
     Raises:
-        StoreError, ReadError: see `row_classes`.
+        StoreError: see `policy_classes`.
     """
-    policy: type[Policy] | None = None
-    if settings.policy is not None:
-        policy = find("policies", settings.policy)
     derived = settings.recording is not None or settings.partitioned is not None
-    if elsewhere or policy is None or policy.score is None or derived:
+    if elsewhere or derived:
         return replace(settings, classes={})
-    store = settings.request.store
     short = {table.name for table in settings.plan.tables if table.slots < table.rows}
-    classes = {
-        table.name: row_classes(store, table.type, policy.score)  # type: ignore[arg-type]
-        for table in settings.tables
-        if table.name in short and not table.of_edges
-    }
+    leaving = [table for table in settings.tables if table.name in short]
+    classes = policy_classes(settings.policy, settings.request.store, leaving)
     return replace(settings, classes=classes)

@@ -4,6 +4,7 @@ loop."""
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import torch
 import gnndrive
 from gnndrive import Store
 from gnndrive.buffer.slot_table import SlotTable
+from gnndrive.common.errors import StoreError
 from gnndrive.host import group_buffer
 from gnndrive.host.buffer_settings import BufferSettings
 from gnndrive.store import node_scores, row_classes
+from gnndrive.store.format import DATA_OFFSET
 from tests.loader.conftest import Make
 from tests.loader.hetero.graph import make_data
 
@@ -142,3 +145,37 @@ def test_a_host_service_ranks_the_rows_of_its_buffers(fresh: Store) -> None:
     found = group_buffer.table_classes(fresh, settings)
     assert found.keys() == {"nodes/x"}
     assert found["nodes/x"] is row_classes.row_classes(fresh, None, "degree")
+
+
+@pytest.fixture
+def damaged(fresh: Store) -> Store:
+    """A store of which one list has an id of no node."""
+    with fresh.indices_path.open("r+b") as file:
+        file.seek(DATA_OFFSET)
+        file.write((2**31 - 1).to_bytes(4, "little"))
+    return fresh
+
+
+@pytest.mark.parametrize("policy", ["belady", "hybrid"])
+def test_without_classes_only_the_batch_that_needs_the_damage_fails(
+    make: Make, damaged: Store, given: list[Any], policy: str
+) -> None:
+    target = int(np.flatnonzero(np.diff(damaged.indptr))[0])  # whose list is damaged
+    alone = {"num_neighbors": [2], "input_nodes": torch.arange(target + 1, target + 30)}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        loader = make(data=damaged, policy=policy, **alone)
+        for _ in range(2):
+            assert len(list(loader)) == len(loader)
+        list(make(data=damaged, policy=policy, **alone))
+    (message,) = {str(each.message) for each in warned if "classes" in str(each.message)}
+    assert "leave in the order of their release" in message
+    assert "has an id of no node: run gnndrive verify" in message
+    assert sum("classes" in str(each.message) for each in warned) == 1
+    assert given
+    assert all(each is None for each in given)
+
+
+def test_a_policy_that_has_only_classes_names_another(make: Make, damaged: Store) -> None:
+    with pytest.raises(StoreError, match=r"id of no node.*; or give policy='lru'"):
+        iter(make(data=damaged, policy="static"))
