@@ -80,12 +80,13 @@ int64_t gd_victims_offer(gd_victims *v, const gd_evicted *rows, const int64_t *n
                          int64_t most, int64_t now, int32_t *slots, int32_t *places) {
     gd_buffer *b = v->table;
     int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++) /* before the first change */
+        if ((uint64_t)rows[i].row >= (uint64_t)b->rows || next_use[i] < 0) return -EINVAL;
     for (int64_t i = 0; i < n && kept < most; i++) {
         /* In one order the largest key comes first, so that it drives out the smallest. */
         const int64_t k = v->queued ? i : n - 1 - i;
         const gd_evicted *e = &rows[k];
         const int64_t queue = next_use[k] % GD_NO_CODE;
-        if ((uint64_t)e->row >= (uint64_t)b->rows || next_use[k] < 0) return -EINVAL;
         if (b->slot_of[e->row] || (v->queued && v->queued[queue] >= v->queue_rows)) continue;
         const int32_t place = place_for(v, v->queued ? now : e->key);
         if (place < 0) {

@@ -118,11 +118,21 @@ def test_rows_that_cannot_be_asked_for_are_refused() -> None:
     for rows, places, queue_rows in ((-1, 4, 0), (4, 0, 0), (4, 4, -1)):
         assert lib.gd_victims_new(rows, places, queue_rows) == ffi.NULL
         assert ffi.errno == errno.EINVAL
-    bad = np.zeros(1, EVICTED)
-    bad["row"] = 10
-    one = np.zeros(1, np.int64), np.zeros(1, np.int32)
-    given = ffi.cast("gd_evicted *", bad.ctypes.data), pointer(one[0]), 1, 1, 0
-    assert lib.gd_victims_offer(table.c, *given, pointer(one[1]), pointer(one[1])) == -errno.EINVAL
+
+
+@pytest.mark.parametrize("queue_rows", [0, 2])
+def test_an_offer_with_a_row_that_cannot_be_kept_changes_nothing(queue_rows: int) -> None:
+    """Rows before it would wait for copies that nobody begins."""
+    table = VictimTable(10, 5, queue_rows)
+    uses, out = np.zeros(3, np.int64), np.zeros(3, np.int32)
+    for rows, uses[1] in (([1, 10, 2], 0), ([1, -1, 2], 0), ([1, 3, 2], -1)):
+        offered = np.zeros(3, EVICTED)
+        offered["row"] = rows
+        given = ffi.cast("gd_evicted *", offered.ctypes.data), pointer(uses), 3, 3, 0
+        code = lib.gd_victims_offer(table.c, *given, pointer(out), pointer(out.copy()))
+        assert code == -errno.EINVAL
+        assert table.here == set()
+        table.verify()
 
 
 @pytest.mark.parametrize("queue_rows", [0, 1, 3])
