@@ -69,10 +69,17 @@ class CopiedFetch:
         return self._stretches()
 
     async def _stretches(self) -> AsyncIterator[Stretch]:
-        await self._wait_for_copy()
-        yield Stretch(self._served)
+        problem: Exception | None = None
+        try:
+            await self._wait_for_copy()
+        except Exception as error:  # raised at the end: the disk still writes (rule 13)
+            problem = error
+        else:
+            yield Stretch(self._served)
         async for stretch in self._rest:
             yield stretch
+        if problem is not None:
+            raise problem
 
     async def _wait_for_copy(self) -> None:
         """Wait until the rows are copied. A thread cannot be cancelled: when cancelled, this waits,

@@ -133,49 +133,50 @@ class Victims(Tier):
         here = found >= 0
         if code or not here.any():  # -ERANGE: the tier below says which row it is
             return self._below.fetch(rows, places, landing)
-        rest = self._below.fetch(rows[~here], places[~here], landing)
-        kept, served = found[here], places[here]
+        kept, served, others, elsewhere = found[here], places[here], rows[~here], places[~here]
         arriving = lib.gd_victims_take(self._handle, pointer(kept), len(kept))
-        # Copies out end in the order of the device's stream; those of these rows are among them.
-        before = set(self._copies_out) if arriving else set()
-        begun = None if arriving else self._begin_copy_back(kept, served, landing)
-        copied = asyncio.get_running_loop().create_task(
-            self._copy_back(begun, before, kept, served, landing)
-        )
-        self._copies_back.add(copied)
-        copied.add_done_callback(self._copies_back.discard)
+        copied: asyncio.Task[None] | None = None
+        try:
+            # Copies out end in the order of the device's stream; those of these rows are among
+            # them.
+            before = set(self._copies_out) if arriving else None
+            copied = asyncio.get_running_loop().create_task(
+                self._copy_back(before, kept, served, landing)
+            )
+            self._copies_back.add(copied)
+            copied.add_done_callback(self._copies_back.discard)
+            # Last, because the disk writes to the landing from then on (law 3).
+            rest = self._below.fetch(others, elsewhere, landing)
+        except BaseException:
+            if copied is not None:
+                copied.cancel()  # it begins in a later step of the loop, so it has done nothing
+            check(lib.gd_buffer_release(self.table, pointer(kept), len(kept)), "release")
+            raise
         self.rows_served += len(kept)
         return CopiedFetch(served, copied, rest)
 
-    def _begin_copy_back(
-        self, kept: Int32Array, served: Int32Array, landing: Landing
-    ) -> asyncio.Future[None]:
-        """Begin to copy the rows of the places `kept` to the places `served` of the landing."""
-        assert self._memory is not None
-        memory = self._memory.rows
-        return begin_copy(
-            self._thread, spread_rows, memory.ctypes.data, memory.shape[1],
-            kept.astype(np.int64), served, landing,
-        )  # fmt: skip
-
     async def _copy_back(
-        self, begun: asyncio.Future[None] | None, before: set[asyncio.Task[None]],
-        kept: Int32Array, served: Int32Array, landing: Landing,
+        self, before: set[asyncio.Task[None]] | None, kept: Int32Array, served: Int32Array,
+        landing: Landing,
     ) -> None:  # fmt: skip
         """Copy rows to a landing, and let them leave.
 
         Args:
-            begun: the copy, if it has begun.
-            before: copies out of slots that must have ended first.
-            kept, served, landing: see `_begin_copy_back`.
+            before: copies out of slots that must have ended first; None: the rows are there.
+            kept, served: the rows' places here, and in the landing.
+            landing: where they go.
         """
-        if begun is None:
+        if before is not None:
             if before:
                 await asyncio.wait(before)
             if self._error is not None:
                 raise self._error
-            begun = self._begin_copy_back(kept, served, landing)
-        await begun
+        assert self._memory is not None
+        memory = self._memory.rows
+        await begin_copy(
+            self._thread, spread_rows, memory.ctypes.data, memory.shape[1],
+            kept.astype(np.int64), served, landing,
+        )  # fmt: skip
         check(lib.gd_victims_drop(self._handle, pointer(kept), len(kept)), "drop")
 
     # ---- the end

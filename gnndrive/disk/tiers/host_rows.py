@@ -74,11 +74,11 @@ class HostRows(Tier):
             return self._below.fetch(rows, places, landing)
         here = (rows >= self.first) & (rows < self.end)
         here[here] = self._valid[rows[here] - self.first]
+        kept, served, memory = rows[here] - self.first, places[here], self._landing()
         rest = self._below.fetch(rows[~here], places[~here], landing)
-        kept, served = rows[here] - self.first, places[here]
         if not len(kept):
             return rest
-        copied = begin_copy(self._thread, self._copy, self._landing(), kept, served, landing)
+        copied = begin_copy(self._thread, self._copy, memory, kept, served, landing)
         return CopiedFetch(served, copied, rest)
 
     def _copy(
