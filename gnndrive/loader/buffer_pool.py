@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from gnndrive.buffer.devices.base import Device
+from gnndrive.buffer.devices.base import Device, SlotMemory
 from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.buffer.place_table import PlaceTable
 from gnndrive.buffer.policies.base import Policy, PolicyContext
@@ -163,7 +164,11 @@ class BufferPool:
     def _close_buffer(self, buffer: FeatureBuffer) -> asyncio.Task[None]:
         """Start to free a buffer."""
         self._closed_stats.update(buffer.stats())
-        task = asyncio.get_running_loop().create_task(buffer.aclose())
+        return self._start_closing(buffer.aclose())
+
+    def _start_closing(self, closing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin what frees memory; `closed` waits for its end."""
+        task = asyncio.get_running_loop().create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         return task
@@ -176,7 +181,7 @@ class BufferPool:
                 tables[plan.name] = self._make_table(plan)
         except BaseException:
             for table in tables.values():
-                table.memory.close()
+                self._start_closing(_close_table(table.tier, table.memory))
             raise
         return FeatureBuffer(tables, buffers=self.settings.plan.buffers)
 
@@ -188,7 +193,9 @@ class BufferPool:
             kind: type[Policy] = find("policies", self.settings.policy)
             sizes = plan.rows, slots, self._store, plan.batch_rows_max, self.settings.window
             policy = kind.make(PolicyContext(plan.name, *sizes))
-        memory, victims = self._device.allocate(slots, plan.row_bytes), None
+        memory = self._device.allocate(slots, plan.row_bytes)
+        victims: VictimMemory | None = None
+        tier: Tier | None = None
         try:
             if plan.victims:
                 victims = memory.victims(plan.victims)
@@ -204,6 +211,9 @@ class BufferPool:
                 self.settings.foresees(plan.name),
             )  # fmt: skip
         except BaseException:
+            if tier is not None:  # it has a thread, perhaps, and the victims
+                self._start_closing(_close_table(tier, memory))
+                raise
             if victims is not None:
                 victims.close()
             memory.close()
@@ -214,3 +224,9 @@ class BufferPool:
         layout, kept = self._layouts[plan.name], (plan.residents, plan.residents + plan.kept)
         context = TierContext(layout, self._engine, None, plan.rows, plan.row_bytes, kept, victims)
         return make_chain(self.settings.strategy.tiers, context)
+
+
+async def _close_table(tier: Tier, memory: SlotMemory) -> None:
+    """Free what a table has that was not used."""
+    await tier.aclose()
+    memory.close()

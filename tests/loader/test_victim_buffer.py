@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from torch_geometric.data import Data
 
 from gnndrive import ConfigError, Store
+from gnndrive.loader import buffer_pool
 from gnndrive.strategies import strategy
 from gnndrive.testing.faults import NOISE
 from tests.loader.batches import assert_same, check, simulate
@@ -65,6 +67,41 @@ def test_the_plan_lists_it(make: Make) -> None:
     assert sum(1 for _ in loader) == NODES // 16
     tier = loader._runtime._buffers._kept.tables["nodes/x"].tier
     assert tier._memory.rows.shape == (table.victims, ROW_BYTES)
+
+
+@pytest.mark.parametrize("refused", ["its table", "the next table's memory"])
+def test_what_was_made_is_freed_if_a_later_part_is_refused(
+    make: Make, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """The rows' pinned memory and the tier's thread as well."""
+
+    def refuse(*given: Any) -> None:
+        raise ConfigError("no memory is left")
+
+    loader = make(device="simulated-cuda", strategy=keeping(), **SMALL)
+    assert sum(1 for _ in loader) == NODES // 16
+    runtime = loader._runtime
+    pool, driver = runtime._buffers, runtime.device.driver
+    before, threads = driver.pinned_bytes, threading.active_count()
+    (plan,) = pool.settings.plan.tables
+    assert plan.victims
+
+    async def main() -> None:
+        if refused == "its table":
+            monkeypatch.setattr(buffer_pool, "SlotTable", refuse)
+        else:
+            plans = [plan, replace(plan, name="none")]
+            make_table = pool._make_table
+            monkeypatch.setattr(
+                pool, "_make_table", lambda one: refuse() if one is plans[1] else make_table(one)
+            )
+        with pytest.raises(ConfigError, match="no memory is left"):
+            pool._make([plan] if refused == "its table" else plans)
+        await pool.closed()
+        assert driver.pinned_bytes == before
+        assert threading.active_count() == threads
+
+    runtime.loop_thread.call(main())
 
 
 def test_on_the_host_there_is_none(make: Make, data: Data) -> None:
