@@ -154,6 +154,7 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
     device: type[Device] = find("devices", request.device[0])
     policy: type[Policy] = find("policies", request.policy)
     nodes, edges = sum(size.entries.values()), sum(size.edges.values())
+    may_keep = request.victim_bytes != 0 and policy.looks_ahead
     requirements = Requirements(
         tables=tables,
         batch_nodes_max=nodes,
@@ -174,7 +175,9 @@ def requirements_of(request: PlanRequest, stages: StageCounts) -> tuple[Requirem
         pinned_bytes=sum(device.pinned_bytes(each.row_bytes, each.rows) for each in tables),
         pinned_per_byte=device.pinned_per_byte,
         device_scratch_bytes=sum(
-            device.scratch_bytes(each.row_bytes, each.rows) for each in tables
+            device.scratch_bytes(each.row_bytes, each.rows)
+            + device.copy_out_scratch_bytes() * may_keep
+            for each in tables
         ),
         subgraphs=request.subgraphs,
         graph_bytes=request.graph_bytes,

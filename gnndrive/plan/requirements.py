@@ -101,7 +101,7 @@ class Requirements:
         device_why: the reason for the feature buffer's size on the device, as `plan()` prints it.
         pinned_bytes: bytes of pinned staging, through which rows reach the device.
         pinned_per_byte: bytes of pinned copies for each byte that is copied to the device.
-        device_scratch_bytes: bytes of the device that moving rows into their slots takes.
+        device_scratch_bytes: bytes of the device that moving rows into and out of slots takes.
         attribute_bytes: bytes of the largest batch's attributes that no table holds.
         edge_number_bytes: bytes of an edge's number in a queued sample; 0 unless edges have a
             table.

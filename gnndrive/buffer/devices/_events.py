@@ -67,6 +67,7 @@ class Waiter:
 
         Raises:
             RuntimeError: CUDA's error.
+            BaseException: what the work of a `LandedEvent` raised.
         """
         with self._capture.relaxed(), torch.cuda.device(self._device):
             if event.query():
@@ -87,7 +88,7 @@ class Waiter:
                 event, report = item
                 try:
                     event.synchronize()
-                except RuntimeError as error:
+                except BaseException as error:  # of CUDA, or of the work on the host
                     report(error)
                 else:
                     report(None)

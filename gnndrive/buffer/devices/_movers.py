@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._staged import Driver
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import ffi, lib, pointer
-from gnndrive.common.records import Int32Array
+from gnndrive.common.records import Int32Array, Int64Array
 
 _OUT_OF_MEMORY = 2  # of both cudaError_t and CUresult
 _TRIAL_ROW_BYTES = 16
@@ -66,6 +66,9 @@ class Mover(ABC):
 
         Returns:
             What the host must do after the stream's work; None: nothing.
+
+        Raises:
+            MemoryError: there is no memory for the copy, and none was begun.
         """
 
     @abstractmethod
@@ -107,8 +110,14 @@ class TorchMover(Mover):
     ) -> Callable[[], object]:  # fmt: skip
         """See `Mover.copy_out`: one copy into other pinned memory, from where the host moves the
         rows to their places, because torch has no kernel that writes pinned memory."""
-        landed = _wide(rows).index_select(0, moves[0]).to("cpu", non_blocking=True)
-        return partial(_spread, landed, into, places)
+        wide = _wide(rows)
+        shape, every = (len(places), wide.shape[1]), np.arange(len(places))
+        with allocating():
+            landed = torch.empty(shape, dtype=wide.dtype, pin_memory=True)
+            picked = torch.empty(shape, dtype=wide.dtype, device=self._device)
+        torch.index_select(wide, 0, moves[0], out=picked)
+        landed.copy_(picked, non_blocking=True)
+        return partial(_spread, landed, every, into, places)
 
     def gather(
         self, stream: torch.cuda.Stream, rows: torch.Tensor, index: torch.Tensor
@@ -301,9 +310,21 @@ def _there(memory: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
     return torch.from_numpy(memory).to(device, non_blocking=True)
 
 
-def _spread(landed: torch.Tensor, into: npt.NDArray[np.uint8], places: Int32Array) -> None:
-    """Copy row i of `landed` to row `places[i]` of `into`; holds no GIL."""
-    every, row_bytes = np.arange(len(places)), into.shape[1]
+@contextlib.contextmanager
+def allocating() -> Iterator[None]:
+    """Turn the error of a refused allocation into a MemoryError: that of pinned memory is not
+    `torch.cuda.OutOfMemoryError`, but another RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise MemoryError(f"no memory to copy rows out of slots ({error})") from error
+
+
+def _spread(
+    landed: torch.Tensor, every: Int64Array, into: npt.NDArray[np.uint8], places: Int32Array
+) -> None:
+    """Copy row i of `landed` to row `places[i]` of `into`; `every` has each i. Holds no GIL."""
+    row_bytes = into.shape[1]
     lib.gd_spread(
         ffi.cast("uint8_t *", landed.data_ptr()), pointer(every), len(every), row_bytes,
         pointer(places), row_bytes, pointer(into.reshape(-1)),

@@ -184,6 +184,11 @@ class Device(ABC):
         """Bytes of pinned host memory that copies of rows out of slots take on their way."""
         return 0
 
+    @classmethod
+    def copy_out_scratch_bytes(cls) -> int:
+        """Bytes of the device's own memory that such copies take."""
+        return 0
+
     def deliver(
         self,
         batch: Any,

@@ -20,10 +20,10 @@ import torch
 
 from gnndrive.buffer.devices._capture import CaptureMode
 from gnndrive.buffer.devices._events import LandedEvent, Waiter
-from gnndrive.buffer.devices._movers import TorchMover, choose_mover
+from gnndrive.buffer.devices._movers import TorchMover, allocating, choose_mover
 from gnndrive.buffer.devices._options import MoveOptions
 from gnndrive.buffer.devices._pinned import PinnedMemory
-from gnndrive.buffer.devices._staged import Driver, Staged, portion_rows
+from gnndrive.buffer.devices._staged import PINNED_ROUNDING, Driver, Staged, portion_rows
 from gnndrive.buffer.devices.base import DeviceContext
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import Int32Array
@@ -131,11 +131,11 @@ class TorchDriver(Driver):
     def copy_out(self, rows: torch.Tensor, into: npt.NDArray[np.uint8], moves: Int32Array) -> Event:
         """See `Driver.copy_out`."""
         with self._on(self._side):
-            try:
-                there = torch.from_numpy(moves).pin_memory().to(self.device, non_blocking=True)
-                finish = self._mover.copy_out(self._side, rows, into, there, moves[1].copy())
-            except torch.cuda.OutOfMemoryError as error:
-                raise MemoryError(f"no memory to copy rows out of slots ({error})") from error
+            with allocating():
+                places, pinned = moves[1].copy(), torch.from_numpy(moves).pin_memory()
+                there = torch.empty(moves.shape, dtype=pinned.dtype, device=self.device)
+            there.copy_(pinned, non_blocking=True)
+            finish = self._mover.copy_out(self._side, rows, into, there, places)
             stream, event = self._record(self._side)
             return stream, event if finish is None else LandedEvent(event, finish)
 
@@ -219,6 +219,10 @@ class TorchDriver(Driver):
         return stream, event
 
 
+def _has_cupy() -> bool:
+    return importlib.util.find_spec("cupy") is not None
+
+
 def _new_stream() -> torch.cuda.Stream:
     """A stream of the current GPU that is neither the current one nor the one on which
     `torch.cuda.graph` captures: torch deals out 32 streams, over and over."""
@@ -288,14 +292,19 @@ class Cuda(Staged):
     def scratch_bytes(cls, row_bytes: int, rows: int) -> int:
         """See `Device.scratch_bytes`: without CuPy a stretch of staging is copied to the device,
         and its rows are put in order there."""
-        if importlib.util.find_spec("cupy") is not None:
+        if _has_cupy():
             return 0
         return portion_rows(cls.portion_bytes, row_bytes, rows) * (2 * row_bytes + 32)
 
     @classmethod
     def copy_out_bytes(cls) -> int:
         """See `Device.copy_out_bytes`: without CuPy rows land in pinned memory of torch's first."""
-        return 0 if importlib.util.find_spec("cupy") is not None else COPY_OUT_BYTES
+        return 0 if _has_cupy() else PINNED_ROUNDING * COPY_OUT_BYTES
+
+    @classmethod
+    def copy_out_scratch_bytes(cls) -> int:
+        """See `Device.copy_out_scratch_bytes`: without CuPy they are gathered first."""
+        return 0 if _has_cupy() else COPY_OUT_BYTES
 
     def watch(self) -> Callable[[], int]:
         """See `Device.watch`; resets torch's peak memory counter."""

@@ -304,6 +304,8 @@ def creating(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     def create(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         where = None if device is None else torch.device(device)
         if where is None or where.type != "cuda":
+            if kwargs.pop("pin_memory", False):
+                return pin_memory(create(*args, device=device, **kwargs))
             return original(*args, **kwargs, **({} if device is None else {"device": device}))
         index = _machine.index_of(where)
         grad = kwargs.pop("requires_grad", False)

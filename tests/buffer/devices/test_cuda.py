@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from gnndrive.buffer.devices import choose
+from gnndrive.buffer.devices import _movers, choose
 from gnndrive.buffer.devices._options import MoveOptions
-from gnndrive.buffer.devices.cuda import MARGIN, Cuda, TorchDriver
+from gnndrive.buffer.devices.cuda import COPY_OUT_BYTES, MARGIN, Cuda, TorchDriver
 from gnndrive.common.errors import ConfigError
 from gnndrive.testing.fake_cuda import FakeCuda, fake_cuda
 from tests.buffer.devices.moving import some_rows
@@ -271,6 +271,74 @@ def test_the_plan_counts_the_pinned_memory_that_is_registered(
     memory.close()
     assert not gpus.host.registered
     device.close()
+
+
+def test_scratch_is_what_a_copy_out_takes() -> None:
+    with fake_cuda() as gpus:
+        driver = TorchDriver(torch.device("cuda", 1))
+        count = COPY_OUT_BYTES // ROW_BYTES
+        slots = driver.allocate(count * ROW_BYTES).view(count, ROW_BYTES)
+        into, every = driver.pinned(slots.numel()).reshape(slots.shape), np.arange(count)
+        moves = np.stack([every, every]).astype(np.int32)
+        torch.cuda.reset_peak_memory_stats(1)
+        before, pinned = torch.cuda.memory_allocated(1), gpus.host.pinned_bytes
+        asyncio.run(driver.wait(driver.copy_out(slots, into, moves)))
+        taken = torch.cuda.max_memory_allocated(1) - before
+        assert 0 <= taken - Cuda.copy_out_scratch_bytes() <= moves.nbytes
+        pinned = gpus.host.pinned_bytes - pinned - moves.nbytes
+        assert COPY_OUT_BYTES <= pinned <= Cuda.copy_out_bytes()
+        del slots
+        driver.close()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_refused_pinned_memory_of_a_copy_out_is_a_memory_error(
+    monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Torch raises a plain RuntimeError, and no row's copy has begun."""
+    with fake_cuda() as gpus:
+        driver = TorchDriver(torch.device("cuda", 1))
+        slots, _ = fill(driver)
+        into, pin, calls = staged(driver, some_rows(SLOTS, ROW_BYTES)), gpus.pin, iter(range(9))
+
+        def refuse(tensor: torch.Tensor) -> torch.Tensor:
+            if next(calls) == which:
+                raise RuntimeError("CUDA error: out of memory")
+            return pin(tensor)
+
+        monkeypatch.setattr(gpus, "pin", refuse)
+        gpus.log.clear()
+        with pytest.raises(MemoryError, match="no memory to copy rows out of slots"):
+            driver.copy_out(slots, into, np.stack([EVERY, EVERY]))
+        assert not [each for each in gpus.log if each.kind == "launch" or each.what == "DtoH"]
+        del slots
+        driver.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError("none is left"), KeyError("x")])
+def test_an_error_of_the_hosts_work_reaches_who_waits(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """And the thread goes on."""
+
+    def refuse(*given: object) -> None:
+        raise error
+
+    async def main() -> None:
+        slots, rows = await asyncio.to_thread(fill, driver)
+        into, moves = staged(driver, np.zeros_like(rows)), np.stack([EVERY, EVERY])
+        with monkeypatch.context() as patch:
+            patch.setattr(_movers, "_spread", refuse)
+            broken = driver.copy_out(slots, into, moves)
+        with pytest.raises(type(error)):
+            await asyncio.wait_for(driver.wait(broken), 5)
+        await asyncio.wait_for(driver.wait(driver.copy_out(slots, into, moves)), 5)
+        assert np.array_equal(into, rows)
+
+    with fake_cuda():
+        driver = TorchDriver(torch.device("cuda", 1))
+        asyncio.run(main())
+        driver.close()
 
 
 def test_scratch_is_what_a_scatter_takes(gpus: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
