@@ -47,9 +47,9 @@ def test_rows_may_come_back_while_they_are_copied_out(
     arriving = list[int]()
     copy_back = Victims._copy_back
 
-    async def listened(tier: Victims, begun: Any, before: Any, *places: Any) -> None:
-        arriving.append(len(before))
-        await copy_back(tier, begun, before, *places)
+    async def listened(tier: Victims, before: Any, *places: Any) -> None:
+        arriving.append(len(before or ()))
+        await copy_back(tier, before, *places)
 
     monkeypatch.setattr(Victims, "_copy_back", listened)
     for seed in range(SEEDS):
@@ -172,14 +172,13 @@ COPY_OUT = SimulatedDriver.copy_out
 
 def drop_copy_back_behind_the_copy_out(patch: Patch) -> None:
     """A fetch copies a row back although its copy-out has not ended."""
-    copy_back = Victims._copy_back
+    lib, pointer = _victims.lib, _victims.pointer
 
-    async def at_once(tier: Victims, begun: Any, before: Any, kept: Any, *places: Any) -> None:
-        begun = begun or tier._begin_copy_back(kept, *places)
-        await begun
+    async def at_once(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
+        await tier._begin_copy_back(kept, *places)
         if before:
             await asyncio.wait(before)  # the table needs it
-        await copy_back(tier, begun, before, kept, *places)
+        assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
 
     patch.setattr(Victims, "_copy_back", at_once)
 
@@ -223,10 +222,10 @@ def drop_places_behind_the_copy_back(patch: Patch) -> None:
         assert lib.gd_victims_drop(tier._handle, pointer(kept), len(kept)) == 0
         return begun
 
-    async def copied(tier: Victims, begun: Any, before: Any, kept: Any, *places: Any) -> None:
+    async def copied(tier: Victims, before: Any, kept: Any, *places: Any) -> None:
         if before:
             await asyncio.wait(before)
-        await (begun or tier._begin_copy_back(kept, *places))
+        await tier._begin_copy_back(kept, *places)
 
     patch.setattr(Victims, "_begin_copy_back", given_up)
     patch.setattr(Victims, "_copy_back", copied)

@@ -155,6 +155,17 @@ class Victims(Tier):
         self.rows_served += len(kept)
         return CopiedFetch(served, copied, rest)
 
+    def _begin_copy_back(
+        self, kept: Int32Array, served: Int32Array, landing: Landing
+    ) -> asyncio.Future[None]:
+        """Begin to copy the rows of the places `kept` to the places `served` of the landing."""
+        assert self._memory is not None
+        memory = self._memory.rows
+        return begin_copy(
+            self._thread, spread_rows, memory.ctypes.data, memory.shape[1],
+            kept.astype(np.int64), served, landing,
+        )  # fmt: skip
+
     async def _copy_back(
         self, before: set[asyncio.Task[None]] | None, kept: Int32Array, served: Int32Array,
         landing: Landing,
@@ -163,20 +174,14 @@ class Victims(Tier):
 
         Args:
             before: copies out of slots that must have ended first; None: the rows are there.
-            kept, served: the rows' places here, and in the landing.
-            landing: where they go.
+            kept, served, landing: see `_begin_copy_back`.
         """
         if before is not None:
             if before:
                 await asyncio.wait(before)
             if self._error is not None:
                 raise self._error
-        assert self._memory is not None
-        memory = self._memory.rows
-        await begin_copy(
-            self._thread, spread_rows, memory.ctypes.data, memory.shape[1],
-            kept.astype(np.int64), served, landing,
-        )  # fmt: skip
+        await self._begin_copy_back(kept, served, landing)
         check(lib.gd_victims_drop(self._handle, pointer(kept), len(kept)), "drop")
 
     # ---- the end
