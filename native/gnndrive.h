@@ -198,8 +198,8 @@ int gd_victims_withdraw(gd_victims *v, const int32_t *places, int64_t n);
 int gd_victims_find(gd_victims *v, const int64_t *rows, int64_t n, int32_t *places);
 /* Hold these places, which were just found; returns how many of them are loading. */
 int64_t gd_victims_take(gd_victims *v, const int32_t *places, int64_t n);
-/* The rows of these places were copied back; whoever else holds a place drops it later. -EINVAL: a
- * place is not held, or its row is not valid. */
+/* The rows of these places were copied back; other references to a place are dropped later.
+ * -EINVAL: a place is not held, or its row is not valid. */
 int gd_victims_drop(gd_victims *v, const int32_t *places, int64_t n);
 
 /* ---- gather.c ---- */

@@ -49,7 +49,7 @@ class TraceFull(Exception):
 
 @dataclass(slots=True)
 class _Record:
-    """Where a sample is, and what is not in the file.
+    """Where a sample is, and what of it is in memory.
 
     Attributes:
         sample: the sample itself, if the disk had no room for it, else one without arrays.

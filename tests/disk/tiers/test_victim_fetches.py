@@ -128,7 +128,7 @@ def test_a_fetch_that_the_tier_below_refuses_copies_nothing_and_keeps_the_rows()
 def test_a_copy_back_that_fails_is_reported_after_the_reads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever drains would go on while the disk still writes (rule 13)."""
+    """Else a drain would return while the disk still writes (rule 13)."""
 
     def refuse(*given: Any) -> None:
         raise MemoryError("none is left")

@@ -122,7 +122,7 @@ def test_rows_that_cannot_be_asked_for_are_refused() -> None:
 
 @pytest.mark.parametrize("queue_rows", [0, 2])
 def test_an_offer_with_a_row_that_cannot_be_kept_changes_nothing(queue_rows: int) -> None:
-    """Rows before it would wait for copies that nobody begins."""
+    """Else rows before it would wait for copies that never begin."""
     table = VictimTable(10, 5, queue_rows)
     uses, out = np.zeros(3, np.int64), np.zeros(3, np.int32)
     for rows, uses[1] in (([1, 10, 2], 0), ([1, -1, 2], 0), ([1, 3, 2], -1)):
