@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import deque
 from functools import partial
+from time import monotonic
 from typing import Any, TypeAlias
 
 from gnndrive.common.errors import LateError
@@ -23,6 +24,7 @@ from gnndrive.pipeline.finalizer_event import on_finalized
 
 References: TypeAlias = tuple[weakref.ref[Any], ...]
 
+SIGNAL_S = 1.0  # a signal that arrives just before the thread begins to wait is heard after it
 LATE = "DataLoader timed out after {} seconds: give timeout= more, or ask for the batch again"
 
 
@@ -120,9 +122,13 @@ class OutputQueue:
             OutputEnded: there are no more batches.
             LateError: no batch was ready within `timeout` seconds; a later call gets it.
         """
+        end = None if timeout is None else monotonic() + timeout
         with self._lock:
-            if not self._changed.wait_for(self._has_next, timeout):
-                raise LateError(LATE.format(timeout))
+            while not self._has_next():
+                left = SIGNAL_S if end is None else min(end - monotonic(), SIGNAL_S)
+                if left <= 0:
+                    raise LateError(LATE.format(timeout))
+                self._changed.wait(left)
             return self._take_next()
 
     async def aget(self) -> Any:

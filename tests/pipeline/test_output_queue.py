@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gnndrive.common.errors import LateError
-from gnndrive.pipeline.output_queue import OutputEnded, OutputQueue
+from gnndrive.pipeline.output_queue import SIGNAL_S, OutputEnded, OutputQueue
 from gnndrive.testing.loop import run
 
 
@@ -209,6 +209,21 @@ def test_batches_without_weak_references_are_not_waited_for() -> None:
             assert output.get() == (number,)
 
     run(main())
+
+
+def test_no_wait_is_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that comes just before a wait does not end it; what runs behind it hears of it."""
+    output, waits = OutputQueue(), []
+
+    def interrupted(seconds: float | None = None) -> bool:
+        waits.append(seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output._changed, "wait", interrupted)
+    for timeout in (None, 300):
+        with pytest.raises(KeyboardInterrupt):
+            output.get(timeout)
+    assert waits == [SIGNAL_S, SIGNAL_S]
 
 
 def test_after_a_timeout_a_user_may_ask_again() -> None:
