@@ -29,15 +29,11 @@ def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], tur
     raise AssertionError(f"still running after {turns_max} turns")
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize(
-    "given", [{}, SWEEPS, COMBINED], ids=["paper", "sweeps", "combined fetches"]
-)
-def test_an_epoch_cancelled_after_any_turn(
-    rows: TableFile, seed: int, given: dict[str, Any]
-) -> None:
+def turns_of_epoch(scenario: Scenario, seed: int) -> int:
+    """How many turns an epoch takes; it is cancelled after each of them, and leaves nothing."""
+
     async def main(turns: int) -> bool:
-        simulation = Simulation(Scenario(rows, batches=6, faults=NOISE, **given), seed)
+        simulation = Simulation(scenario, seed)
         epoch = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(epoch))
         consumer = asyncio.ensure_future(simulation.consume(epoch))
@@ -51,7 +47,19 @@ def test_an_epoch_cancelled_after_any_turn(
         await simulation.close()  # checks that each slot is free or on standby
         return ended
 
-    assert cancel_after_each_turn(main, 2000) > 30
+    return cancel_after_each_turn(main, 2000)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "given", [{}, SWEEPS, COMBINED], ids=["paper", "sweeps", "combined fetches"]
+)
+def test_an_epoch_cancelled_after_any_turn(
+    rows: TableFile, seed: int, given: dict[str, Any]
+) -> None:
+    scenario = Scenario(rows, batches=6, faults=NOISE, **given)
+
+    assert turns_of_epoch(scenario, seed) > 30
 
 
 @pytest.mark.parametrize("seed", range(8))

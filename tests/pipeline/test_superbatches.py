@@ -22,7 +22,7 @@ from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.trace import Trace
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, RandomSampler, Scenario, Simulation, simulate
-from tests.pipeline.test_cancellation import cancel_after_each_turn
+from tests.pipeline.test_cancellation import turns_of_epoch
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 AHEAD: dict[str, Any] = {"policy": Belady(), "superbatch": 7, "slots": 48, "faults": NOISE}
@@ -81,23 +81,9 @@ def test_a_superbatch_loads_fewer_rows_than_the_queued_samples(rows: TableFile) 
     ("shape", "seed"), [("paper", 0), ("one by one", 1), ("combined fetches", 2), ("sweeps", 3)]
 )
 def test_an_epoch_cancelled_after_any_turn(rows: TableFile, seed: int, shape: str) -> None:
-    async def main(turns: int) -> bool:
-        simulation = Simulation(Scenario(rows, batches=3, **{**AHEAD, **SHAPES[shape]}), seed)
-        epoch = simulation.epoch()
-        running = asyncio.ensure_future(run_epoch(epoch))
-        consumer = asyncio.ensure_future(simulation.consume(epoch))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        ended = consumer.done()
-        epoch.output.abandon()
-        running.cancel()
-        await asyncio.wait([running])
-        await asyncio.wait([consumer])
-        await simulation.close()  # checks that each slot is free or on standby
-        return ended
-
+    scenario = Scenario(rows, batches=3, **{**AHEAD, **SHAPES[shape]})
     before = open_files()
-    assert cancel_after_each_turn(main, 2000) > 20
+    assert turns_of_epoch(scenario, seed) > 20
     assert open_files() == before
 
 
