@@ -21,7 +21,9 @@ import torch
 
 from gnndrive import Store
 from gnndrive import open as open_store
-from gnndrive.cli.commands.train import LoaderOptions, SplitBatches, run_training
+from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.split_batches import SplitBatches
+from gnndrive.cli.commands.train import run_training
 from gnndrive.cli.main import main
 from gnndrive.cli.training import History, ModelSettings, TrainSettings, train
 

@@ -25,6 +25,7 @@ from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import infer as infer_command
 from gnndrive.cli.commands import serve as serve_command
 from gnndrive.cli.commands import train as train_command
+from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
@@ -261,7 +262,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a model on a store; evaluate it on the val and test splits after each epoch."""
-    options = train_command.LoaderOptions(
+    options = LoaderOptions(
         parse_fanout(fanout), batch_size, seed, buffer, memory, engine, samplers, extractors,
         topology, neighbour_cache, device, device_memory, strategy, packed,
         partitioned, megabatch, passes, static, sampling, batch_dependency,

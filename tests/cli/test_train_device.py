@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gnndrive.cli.commands import train as train_command
-from gnndrive.cli.commands.train import LoaderOptions
+from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.training import train
 from gnndrive.common.errors import ConfigError
 from tests.cli.conftest import Command

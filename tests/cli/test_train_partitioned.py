@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnndrive.cli.commands import train as train_command
+from gnndrive.cli.commands import loader_options
 from tests.cli.conftest import NODES, Command
 from tests.cli.test_partitions import RANDOM, refusal
 
@@ -27,19 +27,19 @@ def partitioned(gnndrive: Command, store: Path) -> Path:
 def test_training_samples_inside_windows_and_evaluation_does_not(
     gnndrive: Command, partitioned: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ):
-    made, make = list[dict[str, Any]](), train_command.NeighborLoader
+    made, make = list[dict[str, Any]](), loader_options.NeighborLoader
 
     def noted(*args: Any, **given: Any) -> Any:
         made.append(given)
         return make(*args, **given)
 
-    monkeypatch.setattr(train_command, "NeighborLoader", noted)
+    monkeypatch.setattr(loader_options, "NeighborLoader", noted)
     words = ("--strategy", strategy, "--partitioned", PARTS[strategy])
     report = gnndrive("train", partitioned, *SMALL, *words, *QUICK).json
     assert report["batches"] == 0.4 * NODES // 100  # all partitions fit into one window
     used = [(each["strategy"], each["partitioned"], each["samplers"]) for each in made]
     assert used.count((strategy, PARTS[strategy], "auto")) == 1
-    assert used.count(("gnndrive", None, train_command.SAMPLERS)) == len(used) - 1 >= 1
+    assert used.count(("gnndrive", None, loader_options.SAMPLERS)) == len(used) - 1 >= 1
 
 
 def test_a_plan_says_what_windows_hold(gnndrive: Command, partitioned: Path):

@@ -29,10 +29,10 @@ from typing import Any
 
 import torch
 
+from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.malloc import return_large_blocks
 from gnndrive.cli.commands.options import parse_fanout
 from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.commands.train import LoaderOptions
 from gnndrive.cli.measure.memory_limit import Cgroup, Run
 from gnndrive.cli.measure.page_cache import drop_file
 from gnndrive.cli.report import peak_memory_bytes

@@ -17,8 +17,10 @@ import torch
 from rich.console import Console
 
 from gnndrive.cli.commands.compare import LOADERS, Timing, compare, drop_cached
+from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.commands.train import LoaderOptions, SplitBatches, run_training
+from gnndrive.cli.commands.split_batches import SplitBatches
+from gnndrive.cli.commands.train import run_training
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.cli.report import final_report, say
 from gnndrive.cli.report.text import si

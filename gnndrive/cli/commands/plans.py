@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from gnndrive.cli.commands.loader_options import SAMPLERS, LoaderOptions
 from gnndrive.cli.commands.numbers import parse_count, parse_rate
 from gnndrive.cli.commands.options import (
     BATCH_SIZE,
@@ -37,7 +38,6 @@ from gnndrive.cli.commands.options import (
     parse_fanout,
 )
 from gnndrive.cli.commands.plan_text import Run, host_lines, plan_lines, step_lines
-from gnndrive.cli.commands.train import SAMPLERS, LoaderOptions
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.planning import plan_for_ranks

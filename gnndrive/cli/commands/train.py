@@ -1,204 +1,28 @@
-"""`gnndrive train`: train a model on a store, with a live line and one open loader at a time.
-
-Training and evaluation alternate, so the loader of one split is closed before that of the next one
-starts: `memory` and `buffer` then limit the whole run, and not each split. The price is a feature
-buffer that starts cold in each epoch.
-"""
+"""`gnndrive train`: train a model on a store; `SplitBatches` (`split_batches.py`) loads it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from rich.console import Console
 
 from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_cheaper
-from gnndrive.cli.report import LiveLine, final_report, say
+from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.split_batches import SplitBatches, seeds_of
 from gnndrive.cli.report import as_json as report_json
+from gnndrive.cli.report import final_report, say
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
-from gnndrive.common.plugins import find
-from gnndrive.loader.arguments import checked_device
-from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store, open_homogeneous
-from gnndrive.strategies import strategy as find_strategy
 
-_SUMMED = (
-    "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
-    "bytes_read", "bytes_wanted", "retries", "samples", "sample_s", "extract_s", "gather_s",
-    "wait_s", "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
-    "neighbours_cached", "windows", "window_load_s", "window_wait_s",
-)  # fmt: skip
 EVALUATED = ("val", "valid", "test")
-SAMPLERS = 4  # of batches that are drawn
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderOptions:
-    """How batches are loaded; `NeighborLoader` explains the arguments.
-
-    `samplers` is None where the strategy decides: 4 to draw from the whole graph, else "auto".
-    """
-
-    fanout: tuple[int, ...] = (10, 10)
-    batch_size: int = 1024
-    seed: int = 0
-    buffer: str | int | None = None
-    memory: str | int | None = None
-    engine: str = "auto"
-    samplers: int | None = None
-    extractors: int = 4
-    topology: str = "auto"
-    neighbour_cache: str | int | None = None
-    device: str = "cpu"
-    device_memory: str | int | None = None
-    strategy: str = "gnndrive"
-    packed: str | None = None
-    partitioned: str | None = None
-    megabatch: int | None = None
-    passes: int | None = None
-    static: float | None = None
-    sampling: Literal["neighbor", "labor"] = "neighbor"
-    batch_dependency: int = 1
-
-    def drawn(self) -> LoaderOptions:
-        """The same for batches of an evaluation, which are drawn from the whole graph."""
-        strategy = find_strategy(self.strategy)
-        if not (strategy.replays or strategy.partitioned):
-            return self
-        return replace(
-            self, strategy="gnndrive", packed=None, partitioned=None, megabatch=None, passes=None,
-            static=None,
-        )  # fmt: skip
-
-    def where(self) -> torch.device:
-        """Where the batches are.
-
-        Raises:
-            ConfigError, NotImplementedError: there is no such device.
-        """
-        device: torch.device | None = checked_device(self.device, self.device_memory)[1]
-        return torch.device("cpu") if device is None else device
-
-    def device_bytes(self) -> int | None:
-        """Bytes of the device's own memory that loading may use; None: it uses the host's."""
-        plugin, where = checked_device(self.device, self.device_memory)
-        if self.device_memory is not None:
-            return parse_size(self.device_memory, "device_memory")
-        free: int | None = find("devices", plugin).free_bytes(where)
-        return free
-
-    def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
-        """Make a loader over `seeds`."""
-        strategy = find_strategy(self.strategy)
-        decides = strategy.replays or strategy.partitioned
-        given = asdict(self)
-        given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)
-        fanout = list(given.pop("fanout"))
-        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **given)
-
-
-@dataclass(eq=False)
-class SplitBatches:
-    """The batches of a store's splits, for `gnndrive.cli.training.train`; a context manager.
-
-    Attributes:
-        store: the store to load from.
-        options: how batches are loaded.
-        epochs: number of epochs that the live line shows.
-        console: where the live line is drawn; None: standard error.
-        seeds: node ids by split, in place of the store's own splits.
-        last_loss: the loss that the live line shows; `set_loss` changes it.
-        stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
-    """
-
-    store: Store
-    options: LoaderOptions
-    epochs: int
-    console: Console | None = None
-    seeds: dict[str, Any] = field(default_factory=dict)
-    last_loss: float | None = None
-    stats: dict[str, Any] = field(default_factory=dict)
-    _loader: NeighborLoader | None = None
-    _split: str = ""
-    _shown: Generator[Any, None, None] | None = None
-
-    def __enter__(self) -> SplitBatches:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __call__(self, split: str, epoch: int) -> Iterator[Any]:
-        """Yield the batches of an epoch, numbered from 0, while a live line shows the progress."""
-        loader = self._open(split)
-        loader.epoch = epoch  # so that a resumed run draws the same batches as an unbroken one
-        self._shown = self._show(loader, split, epoch)
-        return self._shown
-
-    def check_drawn(self, splits: Sequence[str]) -> None:
-        """Plan the batches of evaluations that are drawn where those of training are replayed, so
-        that they are not refused after an epoch.
-
-        Raises:
-            ConfigError: they need more memory than there is.
-        """
-        options = self.options.drawn()
-        for split in splits if options is not self.options else ():
-            try:
-                with options.loader(self.store, _seeds(self, split), False) as loader:
-                    loader.plan()
-            except ConfigError as error:
-                raise ConfigError(f"batches of the {split} split are drawn, and {error}") from None
-
-    def set_loss(self, loss: float) -> None:
-        """Set the loss that the live line shows."""
-        self.last_loss = loss
-
-    def close(self) -> None:
-        """End the live line and close the loader; idempotent."""
-        shown, self._shown = self._shown, None
-        if shown is not None:
-            shown.close()
-        loader, self._loader = self._loader, None
-        if loader is None:
-            return
-        if self._split == "train":
-            self.stats = _sum(self.stats, loader.stats())
-        loader.close()
-
-    def _open(self, split: str) -> NeighborLoader:
-        if self._loader is None or self._split != split:
-            self.close()
-            training, seeds = split == "train", _seeds(self, split)
-            options = self.options if training else self.options.drawn()
-            self._loader = options.loader(self.store, seeds, training)
-            self._split = split
-        return self._loader
-
-    def _show(self, loader: NeighborLoader, split: str, epoch: int) -> Generator[Any, None, None]:
-        training = split == "train"
-        if not training:
-            self.last_loss = None
-        earlier = self.stats if training else {}
-        label = f"epoch {epoch + 1}/{self.epochs}{'' if training else ' ' + split}"
-        since = _sum(earlier, loader.stats())
-        with LiveLine(len(loader), label=label, since=since, console=self.console) as line:
-            for number, batch in enumerate(loader, 1):
-                yield batch
-                line.update(number, _sum(earlier, loader.stats()), loss=self.last_loss)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +149,7 @@ def _evaluation(
     store, options = batches.store, batches.options
     if options.buffer is not None:  # the user sets the parts by hand
         return None
-    count = sum(len(_seeds(batches, split)) for split in settings.evaluate)
+    count = sum(len(seeds_of(batches, split)) for split in settings.evaluate)
     memory = None if options.memory is None else parse_size(options.memory, "memory")
     on_device = options.device_bytes()
     if not is_cheaper(store, count, options.fanout, options.batch_size, memory, on_device):
@@ -339,15 +163,10 @@ def _evaluation(
 
     def measured(model: torch.nn.Module) -> dict[str, float]:
         batches.close()  # so that the loader's memory is free
-        seeds = {split: _seeds(batches, split) for split in settings.evaluate}
+        seeds = {split: seeds_of(batches, split) for split in settings.evaluate}
         return accuracies(model, store, seeds, options.memory)
 
     return measured
-
-
-def _seeds(batches: SplitBatches, split: str) -> Any:
-    """The node ids of a split."""
-    return batches.seeds[split] if split in batches.seeds else batches.store.split(split)
 
 
 def evaluated_splits(store: Store) -> tuple[str, ...]:
@@ -373,10 +192,3 @@ def history_dict(history: History) -> list[dict[str, Any]]:
         }
         for result in history.epochs
     ]
-
-
-def _sum(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Merge stats of several loaders: counts are added, other entries are the latest loader's."""
-    if not now:
-        return dict(earlier)
-    return {**now, **{name: earlier.get(name, 0) + now[name] for name in _SUMMED if name in now}}

@@ -1,0 +1,136 @@
+"""`SplitBatches`: the batches of a store's splits, with a live line and one open loader at a time.
+
+Training and evaluation alternate, so the loader of one split is closed before that of the next one
+starts: `memory` and `buffer` then limit the whole run, and not each split. The price is a feature
+buffer that starts cold in each epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+
+from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.report import LiveLine
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.store.reader import Store
+
+_SUMMED = (
+    "batches", "rows", "edges", "rows_hit", "rows_waited", "rows_loaded", "evictions", "requests",
+    "bytes_read", "bytes_wanted", "retries", "samples", "sample_s", "extract_s", "gather_s",
+    "wait_s", "elapsed_s", "topology_requests", "topology_bytes_read", "neighbours_wanted",
+    "neighbours_cached", "windows", "window_load_s", "window_wait_s",
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class SplitBatches:
+    """The batches of a store's splits, for `gnndrive.cli.training.train`; a context manager.
+
+    Attributes:
+        store: the store to load from.
+        options: how batches are loaded.
+        epochs: number of epochs that the live line shows.
+        console: where the live line is drawn; None: standard error.
+        seeds: node ids by split, in place of the store's own splits.
+        last_loss: the loss that the live line shows; `set_loss` changes it.
+        stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
+    """
+
+    store: Store
+    options: LoaderOptions
+    epochs: int
+    console: Console | None = None
+    seeds: dict[str, Any] = field(default_factory=dict)
+    last_loss: float | None = None
+    stats: dict[str, Any] = field(default_factory=dict)
+    _loader: NeighborLoader | None = None
+    _split: str = ""
+    _shown: Generator[Any, None, None] | None = None
+
+    def __enter__(self) -> SplitBatches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __call__(self, split: str, epoch: int) -> Iterator[Any]:
+        """Yield the batches of an epoch, numbered from 0, while a live line shows the progress."""
+        loader = self._open(split)
+        loader.epoch = epoch  # so that a resumed run draws the same batches as an unbroken one
+        self._shown = self._show(loader, split, epoch)
+        return self._shown
+
+    def check_drawn(self, splits: Sequence[str]) -> None:
+        """Plan the batches of evaluations that are drawn where those of training are replayed, so
+        that they are not refused after an epoch.
+
+        Raises:
+            ConfigError: they need more memory than there is.
+        """
+        options = self.options.drawn()
+        for split in splits if options is not self.options else ():
+            try:
+                with options.loader(self.store, seeds_of(self, split), False) as loader:
+                    loader.plan()
+            except ConfigError as error:
+                raise ConfigError(f"batches of the {split} split are drawn, and {error}") from None
+
+    def set_loss(self, loss: float) -> None:
+        """Set the loss that the live line shows."""
+        self.last_loss = loss
+
+    def close(self) -> None:
+        """End the live line and close the loader; idempotent."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.close()
+        loader, self._loader = self._loader, None
+        if loader is None:
+            return
+        if self._split == "train":
+            self.stats = _sum(self.stats, loader.stats())
+        loader.close()
+
+    def _open(self, split: str) -> NeighborLoader:
+        if self._loader is None or self._split != split:
+            self.close()
+            training, seeds = split == "train", seeds_of(self, split)
+            options = self.options if training else self.options.drawn()
+            self._loader = options.loader(self.store, seeds, training)
+            self._split = split
+        return self._loader
+
+    def _show(self, loader: NeighborLoader, split: str, epoch: int) -> Generator[Any, None, None]:
+        training = split == "train"
+        if not training:
+            self.last_loss = None
+        earlier = self.stats if training else {}
+        label = f"epoch {epoch + 1}/{self.epochs}{'' if training else ' ' + split}"
+        since = _sum(earlier, loader.stats())
+        with LiveLine(len(loader), label=label, since=since, console=self.console) as line:
+            for number, batch in enumerate(loader, 1):
+                yield batch
+                line.update(number, _sum(earlier, loader.stats()), loss=self.last_loss)
+
+
+def seeds_of(batches: SplitBatches, split: str) -> Any:
+    """The node ids of a split."""
+    return batches.seeds[split] if split in batches.seeds else batches.store.split(split)
+
+
+def _sum(earlier: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Merge stats of several loaders: counts are added, other entries are the latest loader's."""
+    if not now:
+        return dict(earlier)
+    return {**now, **{name: earlier.get(name, 0) + now[name] for name in _SUMMED if name in now}}
