@@ -1,4 +1,4 @@
-"""The rows of sampled batches, for bench/policies.py, and what a superbatch of them says.
+"""The rows of sampled batches, for bench/policies.py, and how planned reads are counted.
 
 A `Trace` keeps the row ids of all batches, four bytes each below 2³¹ rows, in a file that has no
 name: the kernel frees it with the process, and its pages leave memory when that is short.
@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gnndrive.buffer.ranking import Codes
-from gnndrive.common.ffi import lib
-from gnndrive.common.records import Int64Array
+from gnndrive.common.records import Int64Array, Landing
+from gnndrive.disk.layouts.base import Layout
+from gnndrive.plan.replay import Counts, Reader
 from gnndrive.store.format import index_dtype
 from gnndrive.store.reader import Store
 
 INDICES_AT_ONCE = 1 << 24
+NOWHERE = np.zeros(1, np.uint8)  # where planned reads would land
 
 Array = npt.NDArray[Any]
 
@@ -61,22 +62,6 @@ class Trace:
         return int(self._ends[last] - self._ends[first])
 
 
-def next_uses(trace: Trace, first: int, last: int) -> tuple[list[Codes], Codes]:
-    """What the superbatch of the batches [first, last) says, by one pass from its end.
-
-    Returns:
-        Of each batch the codes of its rows, uint16 [n]; and for each row of the table the code of
-        the first of these batches that needs it, uint16 [rows].
-    """
-    later = np.full(trace.rows, lib.GD_NO_CODE, np.uint16)
-    codes: list[Codes] = []
-    for index in range(last - 1, first - 1, -1):
-        ids = trace.compact(index)
-        codes.append(later[ids])
-        later[ids] = index % lib.GD_NO_CODE
-    return codes[::-1], later
-
-
 def out_degrees(store: Store) -> Int64Array:
     """How often each node is an in-neighbour, int64 [nodes]."""
     degrees, indices = np.zeros(store.num_nodes, np.int64), store.indices
@@ -84,3 +69,24 @@ def out_degrees(store: Store) -> Int64Array:
         part = indices[start : start + INDICES_AT_ONCE]
         degrees += np.bincount(part, minlength=store.num_nodes)
     return degrees
+
+
+def reads_by(layout: Layout) -> Reader:
+    """What the reads of rows take, as a layout plans them."""
+
+    def read(rows: Int64Array) -> tuple[int, int]:
+        places = np.arange(len(rows), dtype=np.int32)
+        landing = Landing(NOWHERE.ctypes.data, 1 << 30, direct=False, owner=NOWHERE)
+        job = layout.locate(rows, places, landing)
+        return job.requests, job.nbytes
+
+    return read
+
+
+def counts_of(trace: Trace, layout: Layout, missing: Iterable[Int64Array]) -> Counts:
+    """The counts of a run that reads the rows `missing` of each batch, one batch a sweep."""
+    counts = Counts(reads_by(layout))
+    for index, rows in enumerate(missing):
+        counts.begin(1, trace.size(index, index + 1))
+        counts.read(rows)
+    return counts

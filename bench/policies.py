@@ -43,7 +43,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -51,8 +51,7 @@ import _loaders
 import _policies_epochs as epochs
 import _policies_optimum as optimum
 import _script
-from _policies_replay import Counts, Run, counts_of, replay
-from _policies_trace import Trace, out_degrees
+from _policies_trace import Trace, counts_of, out_degrees, reads_by
 
 import gnndrive
 from gnndrive.cli.report.text import peak_memory_bytes
@@ -63,6 +62,7 @@ from gnndrive.disk.layouts.base import SWEEP_BLOCK_BYTES
 from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.pipeline.extract import SWEEP_MAX
 from gnndrive.plan.prediction import BYTE_S, REQUEST_S
+from gnndrive.plan.replay import Counts, Run, replay
 from gnndrive.store.calibration import gap_bytes, load_calibration
 from gnndrive.store.row_classes import row_classes
 
@@ -89,7 +89,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             results.append(sums | {
                 "policy": policy, "window": window, "buffer": text, "buffer_bytes": nbytes,
                 "slots": slots, "io_s": io_s, "hit_rate": 1 - sums["loads"] / sums["wanted"],
-                "sweeps": asdict(counts),
+                "sweeps": counts.sweeps(),
             })  # fmt: skip
     layout.close()
     return {
@@ -137,7 +137,7 @@ def runs(
         for window in dict.fromkeys(windows) if policy.looks_ahead else [1]:
             started = time.perf_counter()
             run = Run(name, window, slots, options.sweep or SWEEP_MAX, options.in_flight)
-            yield name, window, replay(run, trace, layout, store, classes)
+            yield name, window, replay(run, trace, store, classes, reads_by(layout))
             note(f"{name}, window {window}, {slots:,} slots", started)
     started = time.perf_counter()
     loads = optimum.belady(trace, slots, options.in_flight)

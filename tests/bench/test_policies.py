@@ -24,6 +24,7 @@ from gnndrive.buffer.policies.base import PolicyContext
 from gnndrive.buffer.policies.hybrid import Hybrid
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import DiskCost, DiskIdentity
+from gnndrive.plan.replay import next_uses
 from tests.buffer.test_codes import codes_of, drawn_sweeps, fewest_loads
 
 NODES = 3000
@@ -68,7 +69,7 @@ def test_one_backward_pass_codes_a_superbatch():
     batches = [tuple(draw.choices(range(9), k=4)) for _ in range(7)]
     trace = _policies_trace.Trace(9, [np.array(batch) for batch in batches])
     assert [trace[index].tolist() for index in range(7)] == [list(batch) for batch in batches]
-    codes, later = _policies_trace.next_uses(trace, 2, 6)
+    codes, later = next_uses(trace, 2, 6)
     expected, firsts = codes_of(batches[2:6], 9, 2)
     assert np.array_equal(np.stack(codes), np.stack(expected))
     assert np.array_equal(later, firsts)

@@ -1,36 +1,84 @@
-"""Batches of a trace go through a real slot table, for bench/policies.py.
+"""`replay`: admits the batches of a trace to a real slot table, and counts what would be loaded.
 
-The slot table, its ranking, admission in parts and the read planner are the loader's. There is no
-memory for slots and no read: a row is valid as soon as it is admitted.
+The slot table, its ranking and admission in parts are the loader's. There is no memory for slots
+and no read: a row is valid as soon as it is admitted. `plan/simulation.py` predicts with it how
+many rows a policy loads, `bench/policies.py` compares policies with it.
+
+When not to use it: for more batches than are sampled in seconds; each row of each batch is looked
+up.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from _policies_trace import Trace, next_uses
 
 from gnndrive.buffer.feature_buffer import PART_ROWS
 from gnndrive.buffer.partial_admission import PartialAdmission
 from gnndrive.buffer.policies.base import PolicyContext
-from gnndrive.buffer.ranking import Classes, Codes
+from gnndrive.buffer.ranking import Classes
 from gnndrive.buffer.slot_table import SlotHold, SlotTable
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.ffi import lib
 from gnndrive.common.plugins import find
-from gnndrive.common.records import Int64Array, Landing, Stretch
-from gnndrive.disk.layouts.base import Layout
+from gnndrive.common.records import Codes, Int64Array, Stretch
 from gnndrive.store.reader import Store
 
 NOTHING: Any = None  # no memory for slots is used
 NO_TIER: Any = SimpleNamespace(takes_offers=False, ranked=())  # nothing is fetched
-TABLE = "nodes/x"
-NOWHERE = np.zeros(1, np.uint8)  # where planned reads would land
+SUMMED = ("batches", "wanted", "loads", "requests", "nbytes")
+ONE = ""  # the name of the only table of an admission
+
+
+Reader: TypeAlias = Callable[[Int64Array], tuple[int, int]]
+"""Takes the rows that a sweep reads in one pass; returns requests and bytes."""
+
+
+def not_planned(rows: Int64Array) -> tuple[int, int]:
+    """The reader of a run whose reads are not planned."""
+    return 0, 0
+
+
+class Trace(Protocol):
+    """The row ids of batches, in order."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        ...
+
+    def __getitem__(self, index: int) -> Int64Array:
+        """The row ids of a batch, int64 [n]."""
+        ...
+
+    def size(self, first: int, last: int) -> int:
+        """Row ids of the batches [first, last) together."""
+        ...
+
+
+def next_uses(trace: Trace, first: int, last: int) -> tuple[list[Codes], Codes]:
+    """What the superbatch of the batches [first, last) says, by one pass from its end.
+
+    Returns:
+        Of each batch the codes of its rows, uint16 [n]; and for each row of the table the code of
+        the first of these batches that needs it, uint16 [rows].
+    """
+    later = np.full(trace.rows, lib.GD_NO_CODE, np.uint16)
+    codes: list[Codes] = []
+    for index in range(last - 1, first - 1, -1):
+        ids = trace[index]
+        codes.append(later[ids])
+        later[ids] = index % lib.GD_NO_CODE
+    return codes[::-1], later
 
 
 @dataclass
@@ -38,12 +86,14 @@ class Counts:
     """What the sweeps of a run took, one entry for each sweep.
 
     Attributes:
+        reader: plans reads.
         batches: how many batches it has.
         wanted: rows of its batches, of each batch separately.
         loads: rows that were missing.
         requests, nbytes: what reading them takes.
     """
 
+    reader: Reader = not_planned
     batches: list[int] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
@@ -57,31 +107,27 @@ class Counts:
         for each in (self.loads, self.requests, self.nbytes):
             each.append(0)
 
-    def read(self, layout: Layout, rows: Int64Array) -> None:
+    def read(self, rows: Int64Array) -> None:
         """The sweep that began last reads `rows` in one pass; each row comes once."""
         if not len(rows):
             return
-        places = np.arange(len(rows), dtype=np.int32)
-        landing = Landing(NOWHERE.ctypes.data, 1 << 30, direct=False, owner=NOWHERE)
-        job = layout.locate(rows, places, landing)
+        requests, nbytes = self.reader(rows)
         self.loads[-1] += len(rows)
-        self.requests[-1] += job.requests
-        self.nbytes[-1] += job.nbytes
+        self.requests[-1] += requests
+        self.nbytes[-1] += nbytes
 
     def after(self, skip: int) -> dict[str, int]:
         """The sums over the sweeps whose first batch has at least the index `skip`."""
-        first = int(np.searchsorted(np.cumsum([0, *self.batches]), skip))
-        names = ("batches", "wanted", "loads", "requests", "nbytes")
-        return {name: sum(getattr(self, name)[first:]) for name in names}
+        return self.between(skip, sum(self.batches))
 
+    def sweeps(self) -> dict[str, list[int]]:
+        """What each sweep took, by the names of the attributes."""
+        return {name: getattr(self, name) for name in SUMMED}
 
-def counts_of(trace: Trace, layout: Layout, missing: Iterable[Int64Array]) -> Counts:
-    """The counts of a run that reads the rows `missing` of each batch, one batch a sweep."""
-    counts = Counts()
-    for index, rows in enumerate(missing):
-        counts.begin(1, trace.size(index, index + 1))
-        counts.read(layout, rows)
-    return counts
+    def between(self, skip: int, end: int) -> dict[str, int]:
+        """The same without the sweeps whose first batch has at least the index `end`."""
+        first, last = np.searchsorted(np.cumsum([0, *self.batches[:-1]]), [skip, end]).tolist()
+        return {name: sum(getattr(self, name)[first:last]) for name in SUMMED}
 
 
 class Nothing:
@@ -161,6 +207,7 @@ class Run:
         slots: slots of the table.
         sweep: the most batches of a sweep; fewer, if more do not fit together.
         in_flight: sweeps that hold slots when one is admitted, with itself.
+        table: the table's name, for the policy.
     """
 
     policy: str
@@ -168,23 +215,26 @@ class Run:
     slots: int
     sweep: int = 1
     in_flight: int = 2
+    table: str = "nodes/x"
 
 
-def replay(run: Run, trace: Trace, layout: Layout, store: Store, classes: Classes | None) -> Counts:
+def replay(
+    run: Run, trace: Trace, store: Store, classes: Classes | None, reader: Reader = not_planned
+) -> Counts:
     """Admit all batches of a trace, in order, and count what is loaded.
 
     Args:
         run: how.
         trace: the batches.
-        layout: plans the reads.
         store: the graph's store, for the policy.
         classes: see `SlotTable`.
+        reader: plans the reads.
 
     Raises:
         ConfigError: a batch has more rows than the table has slots.
     """
     largest = max((trace.size(each, each + 1) for each in range(len(trace))), default=0)
-    context = PolicyContext(TABLE, trace.rows, run.slots, store, largest, run.window)
+    context = PolicyContext(run.table, trace.rows, run.slots, store, largest, run.window)
     policy = find("policies", run.policy).make(context)
     foreseen = run.window > lib.GD_WINDOW_BATCHES and policy.looks_ahead
     table = SlotTable(
@@ -195,13 +245,13 @@ def replay(run: Run, trace: Trace, layout: Layout, store: Store, classes: Classe
         known = Foreseen(trace, table, run.window)
     elif policy.looks_ahead and run.window > 1:
         known = Announced(trace, table, run.window)
-    counts, held, index = Counts(), deque[SlotHold](), 0
+    counts, held, index = Counts(reader), deque[SlotHold](), 0
     while index < len(trace):
         last = _sweep_end(table, trace, index, min(known.reach(index), index + run.sweep))
         counts.begin(last - index, trace.size(index, last))
         codes = known.take(index, last)
         rows = table.joined([trace[each] for each in range(index, last)])
-        held.append(_admit(table, rows, codes, held, counts, layout))
+        held.append(_admit(table, rows, codes, held, counts))
         while len(held) >= run.in_flight:
             _release(held)
         index = last
@@ -221,38 +271,38 @@ def _sweep_end(table: SlotTable, trace: Trace, first: int, most: int) -> int:
 
 def _admit(
     table: SlotTable, rows: Int64Array, codes: Codes | None, held: deque[SlotHold],
-    counts: Counts, layout: Layout,
+    counts: Counts,
 ) -> SlotHold:  # fmt: skip
     """Admit a sweep as `FeatureBuffer` does: in parts if it is large. If there are too few slots,
     sweeps of `held` are released early."""
 
     def refuse(name: str, code: int, deficit: int) -> None:
         raise ConfigError(
-            f"a batch has {deficit:,} more rows than the {table.slots:,} slots: give --buffers more"
+            f"a batch has {deficit:,} more rows than the {table.slots:,} slots: give more"
         )
 
     def load(hold: SlotHold) -> None:
         assert hold.loads is not None
-        counts.read(layout, hold.loads[0])
+        counts.read(hold.loads[0])
         table.commit(Stretch(hold.loads[1]))
 
     if len(rows) > PART_ROWS:
-        of_rows = {} if codes is None else {TABLE: codes}
-        admission = PartialAdmission({TABLE: table}, {TABLE: rows}, of_rows, PART_ROWS, refuse)
+        of_rows = {} if codes is None else {ONE: codes}
+        admission = PartialAdmission({ONE: table}, {ONE: rows}, of_rows, PART_ROWS, refuse)
         while admission.unfinished:
             part = admission.admit_next()
             if part is None:
                 _release(held)
             else:
                 load(part)
-        return admission.holds()[TABLE]
+        return admission.holds()[ONE]
     while True:
         code, deficit, hold = table.admit(rows, codes)
         if hold is not None:
             load(hold)
             return hold
         if not held:
-            refuse(TABLE, code, deficit)
+            refuse(ONE, code, deficit)
         _release(held)
 
 
