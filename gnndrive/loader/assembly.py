@@ -20,7 +20,7 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import EngineSettings, Seeds
 from gnndrive.disk.layouts.base import block_bytes
 from gnndrive.loader.arguments import STAGE_COUNTS, given_size, victim_bytes
-from gnndrive.loader.drawing import Drawing, batches_text, some_seeds
+from gnndrive.loader.drawing import Drawing, batches_text, many_seeds, some_seeds
 from gnndrive.loader.epoch_state import fanout_to_json
 from gnndrive.loader.megabatches import Megabatches
 from gnndrive.loader.ranks import Ranks, resolve_ranks
@@ -366,6 +366,7 @@ class Assembly:
         return Drawing(
             self.store, self.drawn_settings(size),
             partial(some_seeds, self.inputs, size, schedule, spread),
+            partial(many_seeds, self.inputs, size, schedule),
             lambda limits: self.sampler(limits=limits),
             lambda sample: collate.rows_of(sample, collate.attributes),
         )  # fmt: skip

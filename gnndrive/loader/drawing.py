@@ -7,8 +7,8 @@ it when it makes a plan within a budget.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import count, islice
 
 import numpy as np
 
@@ -18,9 +18,12 @@ from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.plan.choice import holds_everything, with_drawn
 from gnndrive.plan.drawn import DRAWN_BATCHES, DrawnBatches, draw_batches
 from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.sampled_trace import SampledTrace, draw_traces
 from gnndrive.sampling.graph import mapped
 from gnndrive.sampling.samplers.base import Bounds, Sampler
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes, Schedule
+from gnndrive.sampling.topologies.base import Topology
+from gnndrive.store.access_traces import load_trace, save_trace
 from gnndrive.store.batch_sizes import entry_key, load_entry, save_entry
 from gnndrive.store.reader import Store
 from gnndrive.strategies import Strategy
@@ -37,6 +40,7 @@ class Drawing:
         store: the graph.
         settings: a text that identifies the batches, beside the store.
         seeds: yields the seeds of up to `DRAWN_BATCHES` batches.
+        many: yields the seeds of any number of batches, epoch after epoch.
         sampler: makes a sampler with limits.
         rows_of: takes a sample, and returns the rows that it needs of each table.
     """
@@ -44,6 +48,7 @@ class Drawing:
     store: Store
     settings: str
     seeds: Callable[[], Iterator[Seeds]]
+    many: Callable[[], Iterator[Seeds]]
     sampler: Callable[[Bounds], Sampler]
     rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]]
 
@@ -79,6 +84,34 @@ class Drawing:
                 save_entry(self.store, key, drawn.to_json(self.settings))
         return drawn
 
+    def traces(self, request: PlanRequest) -> dict[str, SampledTrace]:
+        """The traces of the tables, which are drawn unless they are kept beside the store; empty:
+        there is no batch, or not even its sample fits into memory. Takes up to ten seconds.
+
+        Raises:
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        tables = {table.name: table.file.row_count for table in request.tables}
+        keys = {name: entry_key(self.store, f"{self.settings}\n{name}") for name in tables}
+        found: dict[str, SampledTrace] = {}
+        for name, rows in tables.items():
+            kept = load_trace(self.store, keys[name])
+            trace = None if kept is None else SampledTrace.from_array(kept, rows)
+            if trace is not None:
+                found[name] = trace
+        if len(found) == len(tables):
+            return found
+        sampler, topologies = self._to_draw(request, request.memory or 0)
+        try:
+            found = draw_traces(
+                self.many(), sampler, topologies, self.rows_of, tables, request.bounds
+            )
+        except BatchTooLarge:
+            return {}
+        for name, trace in found.items():
+            save_trace(self.store, keys[name], trace.to_array())
+        return found
+
     def keep_larger(self, request: PlanRequest, size: Bounds) -> PlanRequest:
         """The request with the size of a batch that was larger than planned, which is kept."""
         assert request.drawn is not None
@@ -88,6 +121,12 @@ class Drawing:
         return with_drawn(request, drawn)
 
     def _draw(self, request: PlanRequest, memory: int) -> DrawnBatches | None:
+        sampler, topologies = self._to_draw(request, memory)
+        rows = {table.name: table.file.row_count for table in request.tables}
+        return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, request.bounds)
+
+    def _to_draw(self, request: PlanRequest, memory: int) -> tuple[Sampler, list[Topology]]:
+        """A sampler that gives up samples for which there is no memory, and the adjacency."""
         # Nothing else of the loader is in memory yet, so drawing may take what half of `memory=`
         # holds. It may also take a part of what is free: a `memory=` that is too small for a batch
         # must not hinder drawing, because the error then names the least that works.
@@ -97,10 +136,8 @@ class Drawing:
         edges = {type: max(min(count, most), 1) for type, count in bounds.edges.items()}
         entries = {type: max(min(count, most), 1) for type, count in bounds.entries.items()}
         limits = Bounds(bounds.nodes, edges, entries)
-        topologies = [mapped(each) for each in self.store.all_edges()]
-        rows = {table.name: table.file.row_count for table in request.tables}
-        sampler = self.sampler(limits)
-        return draw_batches(self.seeds(), sampler, topologies, self.rows_of, rows, bounds)
+        topologies: list[Topology] = [mapped(each) for each in self.store.all_edges()]
+        return self.sampler(limits), topologies
 
 
 def batches_text(strategy: Strategy, size: int, inputs: InputNodes | InputEdges) -> str:
@@ -133,3 +170,31 @@ def some_seeds(
     for index in range(DRAWN_BATCHES if count else 0):
         chosen = random.choice(count, min(size, count), replace=False, shuffle=False)
         yield inputs.seeds(index, chosen.astype(np.int64))
+
+
+def many_seeds(
+    inputs: InputNodes | InputEdges, size: int, schedule: Schedule | None
+) -> Iterator[Seeds]:
+    """Yield the seeds of batches without end, each with an index of its own; none if there are no
+    inputs.
+
+    Args:
+        inputs, size, schedule: see `some_seeds`.
+    """
+    if not len(inputs):
+        return
+    random, indices = np.random.default_rng(0), count()
+    for epoch in count():
+        if schedule is None:
+            chosen = random.choice(
+                len(inputs), min(size, len(inputs)), replace=False, shuffle=False
+            )
+            yield inputs.seeds(next(indices), chosen.astype(np.int64))
+            continue
+        drawn = 0
+        for window in schedule.windows(epoch):
+            for seeds in window.batches:
+                drawn += 1
+                yield replace(seeds, index=next(indices))
+        if not drawn:
+            return

@@ -1,0 +1,223 @@
+"""`SampledTrace`: which rows drawn batches need, for a sample of all rows (SHARDS, FAST 2015).
+
+How many rows a batch loads depends on what the batches before it have left in the feature buffer,
+so sizes of batches do not tell it. A trace of some dozens of batches does, and a sample of it does
+as well: whether a row is kept depends on its number alone, so a row that is kept is kept in each
+batch, and a buffer that is scaled down by the share of the kept rows has the hits of the whole one.
+
+`loader/drawing.py` draws traces and keeps them beside the store; `plan/simulation.py` replays them.
+When not to use it: for what one batch takes (`plan/drawn.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.plan.drawn import size_of
+from gnndrive.sampling.samplers.base import Bounds, Sampler, batch_key
+from gnndrive.sampling.topologies.base import Topology
+
+IDS_MAX = 1 << 20  # about as many row ids are kept of a table
+BATCHES_MIN, BATCHES_MAX = 32, 1024
+PASSES = 4  # batches are drawn until they have asked for each row of a table so often, on average
+EDGES_MAX = 1 << 26  # and of so many edges; sampling them takes some ten seconds of one core
+_KEY = 0x7472616365  # with which batches are drawn; no epoch's
+_VERSION = 1
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+
+Keep = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class SampledTrace:
+    """The rows of one table that batches need.
+
+    Attributes:
+        table_rows: rows of the table.
+        bits: the share of the rows that is kept is 1 / 2 to this power.
+        kept: the rows that are kept and that a batch needs, int64 [kept], ascending.
+        ids: what each batch needs of them, as places in `kept`, int64 [n], batch after batch.
+        ends: where each batch begins in `ids`, and the end, int64 [batches + 1].
+        wanted: rows that each batch needs, kept or not, int64 [batches].
+    """
+
+    table_rows: int
+    bits: int
+    kept: Int64Array
+    ids: Int64Array
+    ends: Int64Array
+    wanted: Int64Array
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that the trace is about."""
+        return len(self.kept)
+
+    @property
+    def share(self) -> float:
+        """The share of the rows that is kept."""
+        return float(0.5**self.bits)
+
+    def __len__(self) -> int:
+        return len(self.wanted)
+
+    def __getitem__(self, index: int) -> Int64Array:
+        """The places in `kept` of a batch's rows, int64 [n]."""
+        return self.ids[self.ends[index] : self.ends[index + 1]]
+
+    def size(self, first: int, last: int) -> int:
+        """Kept rows of the batches [first, last) together."""
+        return int(self.ends[last] - self.ends[first])
+
+    def filled(self, slots: float) -> int | None:
+        """The number of the first batch before which the batches need as many distinct rows as
+        `slots` slots of the trace hold; None: they do not."""
+        first = np.full(self.rows, len(self), np.int64)
+        numbers = np.repeat(np.arange(len(self)), np.diff(self.ends))
+        np.minimum.at(first, self.ids, numbers)
+        together = np.cumsum(np.bincount(first, minlength=len(self))[: len(self)])
+        at = int(np.searchsorted(together, slots))
+        return None if at >= len(self) else at + 1
+
+    # ---- kept beside the store ----
+
+    def to_array(self) -> Int64Array:
+        """All of it as one array, int64 [n]."""
+        head = [_VERSION, self.table_rows, self.bits, self.rows, len(self)]
+        parts = [np.array(head, np.int64), self.wanted, self.ends, self.kept, self.ids]
+        return np.concatenate(parts)
+
+    @classmethod
+    def from_array(cls, numbers: Int64Array, table_rows: int) -> Self | None:
+        """What `to_array` made of a trace of a table of `table_rows` rows; None: it is damaged."""
+        if len(numbers) < 5:
+            return None
+        version, rows, bits, kept, batches = numbers[:5].tolist()
+        ids = len(numbers) - 5 - batches - (batches + 1) - kept
+        if (version, rows) != (_VERSION, table_rows) or not 0 <= bits < 63 or ids < 0:
+            return None
+        if kept < 0 or batches < 1:
+            return None
+        at = np.cumsum([5, batches, batches + 1, kept])
+        wanted, ends, names, rest = (
+            numbers[first:last] for first, last in zip(at, [*at[1:], len(numbers)], strict=True)
+        )
+        right = (
+            ends[0] == 0 and ends[-1] == ids and np.all(np.diff(ends) >= 0)
+            and np.all(np.diff(ends) <= wanted) and np.all(wanted <= table_rows)
+            and np.all(np.diff(names) > 0)
+            and (not kept or (names[0] >= 0 and names[-1] < table_rows))
+            and (not ids or (rest.min() >= 0 and rest.max() < kept))
+        )  # fmt: skip
+        return cls(rows, bits, names, rest, ends, wanted) if right else None
+
+
+def kept_rows(rows: Int64Array, bits: int) -> Keep:
+    """Whether rows are kept, bool [n]: by a hash of each row's number."""
+    mixed = (rows.astype(np.uint64) + np.uint64(1)) * _HASH
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= _HASH
+    kept: Keep = (mixed >> np.uint64(64 - bits)) == 0 if bits else np.ones(len(rows), np.bool_)
+    return kept
+
+
+def draw_traces(
+    batches: Iterator[Seeds],
+    sampler: Sampler,
+    topologies: Sequence[Topology],
+    rows_of: Callable[[Sample | Subgraph], Mapping[str, Int64Array]],
+    tables: Mapping[str, int],
+    bounds: Bounds,
+) -> dict[str, SampledTrace]:
+    """Sample batches, as many as `EDGES_MAX` and the other limits say, and keep their rows.
+
+    Args:
+        batches: the seeds of the batches, without end if there is one; each has a number of its
+            own.
+        sampler: the loader's sampler; threads share it.
+        topologies: one for each edge type.
+        rows_of: takes a sample, and returns the rows that it needs of each table.
+        tables: table name → rows of the table.
+        bounds: the most that a sample can hold.
+
+    Returns:
+        Table name → its trace; empty: there is no batch.
+
+    Raises:
+        BatchTooLarge: a sample is larger than the sampler's limits.
+        StoreError, ReadError: the graph is damaged or cannot be read.
+    """
+
+    def sample(seeds: Seeds) -> tuple[dict[str, Int64Array], int]:
+        drawn = sampler.sample(seeds, batch_key(_KEY, 0, seeds.index), topologies)
+        found = {name: np.unique(ids) for name, ids in rows_of(drawn).items() if name in tables}
+        return found, sum(size_of(drawn, bounds).edges.values())
+
+    seeds = next(batches, None)
+    if seeds is None:
+        return {}
+    first, edges = sample(seeds)
+    count, bits = _how_many({name: len(ids) for name, ids in first.items()}, tables, edges)
+    taken = {name: [_taken(ids, bits[name])] for name, ids in first.items()}
+    wanted = {name: [len(ids)] for name, ids in first.items()}
+    with ThreadPoolExecutor(os.cpu_count() or 1, "gnndrive draw") as pool:
+        rest = (each for each, _ in zip(batches, range(count - 1), strict=False))
+        for found in _in_turn(pool, sample, rest):
+            for name, ids in found.items():
+                taken[name].append(_taken(ids, bits[name]))
+                wanted[name].append(len(ids))
+    return {
+        name: _trace(tables[name], bits[name], taken[name], np.array(wanted[name]))
+        for name in taken
+    }
+
+
+def _in_turn(
+    pool: ThreadPoolExecutor,
+    sample: Callable[[Seeds], tuple[dict[str, Int64Array], int]],
+    batches: Iterator[Seeds],
+) -> Iterator[dict[str, Int64Array]]:
+    """Sample batches in threads, two for each at a time, so that few are in memory."""
+    waiting = []
+    for seeds in batches:
+        waiting.append(pool.submit(sample, seeds))
+        if len(waiting) >= 2 * (os.cpu_count() or 1):
+            yield waiting.pop(0).result()[0]
+    for each in waiting:
+        yield each.result()[0]
+
+
+def _how_many(
+    rows: Mapping[str, int], tables: Mapping[str, int], edges: int
+) -> tuple[int, dict[str, int]]:
+    """How many batches to draw, and how many bits each table is sampled by, for batches with so
+    many rows and edges."""
+    passes = [PASSES * tables[name] / max(count, 1) for name, count in rows.items()]
+    count = min(max([ceil(each) for each in passes], default=0), BATCHES_MAX)
+    count = max(min(max(count, BATCHES_MIN), EDGES_MAX // max(edges, 1)), 1)
+    bits = {
+        name: max(ceil(np.log2(max(count * number, 1) / IDS_MAX)), 0)
+        for name, number in rows.items()
+    }
+    return count, bits
+
+
+def _taken(ids: Int64Array, bits: int) -> Int64Array:
+    return ids[kept_rows(ids, bits)]
+
+
+def _trace(
+    table_rows: int, bits: int, taken: Sequence[Int64Array], wanted: Int64Array
+) -> SampledTrace:
+    ends = np.cumsum([0, *map(len, taken)]).astype(np.int64)
+    kept, ids = np.unique(np.concatenate(taken), return_inverse=True)
+    return SampledTrace(table_rows, bits, kept, ids.astype(np.int64), ends, wanted)
