@@ -8,7 +8,7 @@ strategy is added to `STRATEGIES` when all its parts are built. For a strategy o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnndrive.common.errors import ConfigError
@@ -90,6 +90,10 @@ STRATEGIES = {
     )
 }  # fmt: skip
 
+AUTO = replace(STRATEGIES["gnndrive"], name="auto", paper="the cheapest with the same batches")
+"""Stands for the strategy of a loader until one is chosen (`loader/strategy_choice.py`). It has the
+parts of "gnndrive", whose batches all choices have."""
+
 
 def strategy(name: str | Strategy) -> Strategy:
     """Find a strategy by name, or check one that was composed.
@@ -101,10 +105,11 @@ def strategy(name: str | Strategy) -> Strategy:
     if isinstance(name, Strategy):
         _check_parts(name)
         return name
+    if name == AUTO.name:
+        return AUTO
     if not isinstance(name, str) or name not in STRATEGIES:
-        raise ConfigError(
-            f"no strategy is called {name!r}; there are: {', '.join(sorted(STRATEGIES))}"
-        )
+        names = ", ".join([AUTO.name, *sorted(STRATEGIES)])
+        raise ConfigError(f"no strategy is called {name!r}; there are: {names}")
     return STRATEGIES[name]
 
 

@@ -31,7 +31,7 @@ from gnndrive.loader.arguments import (
     victim_bytes,
 )
 from gnndrive.loader.assembly import Assembly
-from gnndrive.loader.derived_layouts import DerivedLayouts
+from gnndrive.loader.compared import Compared
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.host_service import join_host_service
@@ -54,7 +54,7 @@ from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
 
 
-class StoreLoader(Closeable, DerivedLayouts):
+class StoreLoader(Closeable, Compared):
     """Base class of the public loaders. For data in memory, each method calls PyG's method."""
 
     memory: str | int | None
@@ -142,8 +142,10 @@ class StoreLoader(Closeable, DerivedLayouts):
     def plan(self) -> Plan:
         """What will use how much memory, and why; print it to read it.
 
-        With `memory=`, the first plan of a store and settings samples a few batches, whose sizes
-        are kept beside the store; no other plan reads anything from disk.
+        With `memory=`, the first plan of a store and settings samples batches, whose sizes and rows
+        are kept beside the store; no other plan reads anything from disk. If memory does not hold
+        all rows, the plan also prints what a batch is predicted to cost with each strategy, and
+        with more memory (see `compare`).
 
         Raises:
             ConfigError: `memory`, `buffer` or `device_memory` is too small, and the message gives a
@@ -155,7 +157,8 @@ class StoreLoader(Closeable, DerivedLayouts):
             )
         if self._runtime is not None:
             return self._runtime.settings.plan  # after a warm-up it differs from the first
-        return self._assembly().plan()
+        self._choose_strategy()
+        return self._with_comparison(self._assembly().plan())
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the first `iter`; before it, an empty dict. Times are in seconds.
@@ -290,6 +293,7 @@ class StoreLoader(Closeable, DerivedLayouts):
         def make_settings() -> RuntimeSettings:
             if self._closed:  # meanwhile, by another thread; the other ranks have to hear of it
                 raise ClosedError(CLOSED)
+            self._choose_strategy()
             return self._assembly().settings()
 
         if self._runtime is not None:

@@ -191,6 +191,21 @@ class PackedPlanner(Planner):
             chunk += float(counts[0]) * file.row_bytes / batches
         return total, shared, chunk, total - shared - chunk
 
+    def batch_seconds(self, plan: Plan) -> tuple[dict[str, float], float]:
+        """What a batch keeps busy for how long with a plan, by part, and the share of its bytes
+        that is not read."""
+        every = self._bytes({})[0]
+        read, shared, _, _ = self._bytes(
+            {each.name: each.residents + each.kept for each in plan.tables}
+        )
+        record = self.sizes.record_bytes
+        requests = (read + record) / READ_BYTES + shared / (READ_BYTES / 4) + 2
+        seconds = {
+            "disk": requests * self.disk.request_s + (read + record) * self.disk.byte_s,
+            "gather": COPY_BYTE_S * every,
+        }
+        return seconds, 1 - read / max(every, 1)
+
     def _levels(self, tables: Sequence[TablePlan], on_device: bool) -> tuple[str, ...]:
         """Where a batch's rows come from, and what a batch costs, as `plan()` prints it."""
         every = self._bytes({})[0]

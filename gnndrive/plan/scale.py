@@ -35,6 +35,7 @@ from gnndrive.plan.planner import Planner
 from gnndrive.plan.prediction import (
     Loading,
     adjacency_seconds,
+    expected_seconds,
     features_seconds,
     loaded_rows,
     step_seconds,
@@ -61,12 +62,6 @@ class Cluster:
     net_bytes_s: float | None = None
     compute_s: float | None = None
     sampled: bool = True
-
-
-NOT_OVERLAPPED = 1 / 3
-"""Share of the parts beside the longest one that does not overlap with it. On two processors, 10 M
-nodes, 5 GB: one process, two ranks that share a buffer and two that do not are within 8 %
-(bench/ranks.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +106,8 @@ class Layout:
 
     @property
     def expected_s(self) -> float:
-        """Seconds that a step is expected to take: those of its longest part, and a third of the
-        seconds of the other parts, because measured steps overlap with these only in part."""
-        return self.step_s + NOT_OVERLAPPED * (self.serial_s - self.step_s)
+        """See `expected_seconds`."""
+        return expected_seconds(self.known.values())
 
 
 def layouts(planner: Planner, loading: Loading, cluster: Cluster, store_bytes: int) -> list[Layout]:

@@ -87,6 +87,12 @@ def row_classes(store: Store, node_type: NodeKey, score: str) -> Classes:
     return found
 
 
+def kept_classes(store: Store, node_type: NodeKey, score: str) -> Classes | None:
+    """The classes of the nodes of a type, if they were made before; None: `row_classes` would read
+    the graph."""
+    return _find(store, node_type, score)
+
+
 def classes_of(scores: npt.NDArray[np.uint32] | npt.NDArray[np.float32]) -> Classes:
     """Divide scores into classes.
 

@@ -1,0 +1,84 @@
+"""`Compared`: the part of a loader that compares strategies, and chooses one for `"auto"`.
+
+`StoreLoader` inherits it; `strategy_choice.py` makes the comparison. It is made at most once for
+the loader's arguments, when the user asks for the plan or, with `strategy="auto"`, before the first
+epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.derived_layouts import DerivedLayouts
+from gnndrive.loader.strategy_choice import choose, compare
+from gnndrive.plan.comparison import Comparison
+from gnndrive.plan.plan import Plan
+from gnndrive.strategies import AUTO, Strategy
+
+
+class Compared(DerivedLayouts):
+    """Base class of `StoreLoader`, which sets its attributes."""
+
+    strategy: str | Strategy
+    memory: str | int | None
+    num_neighbors: Any
+    batch_size: int | None
+    _from_store: bool
+    _strategy: Strategy
+    _why = ""  # the loader has this strategy, if "auto" chose it
+    _compared: tuple[str, Comparison | None] | None = None  # and what they were compared for
+
+    def compare(self) -> Comparison | None:
+        """Predict what a batch costs with each strategy; print the result to read it.
+
+        The first time for a store and settings this draws batches, which takes some ten seconds for
+        a large graph; what they need is kept beside the store. Batches are predicted as they are
+        once the feature buffer is full, without training.
+
+        Returns:
+            The strategies beside each other, with those that change nothing about the batches
+            first; None: batches cannot be drawn, such as those of a sampler of yours, or several
+            ranks load together.
+
+        Raises:
+            ConfigError: the plan of the loader's own strategy does not fit; or the data is in
+                memory.
+            StoreError, ReadError: the graph is damaged or cannot be read.
+        """
+        if not self._from_store:
+            raise ConfigError(
+                "there is nothing to compare, because the data is in memory: give a store"
+            )
+        self._choose_strategy()
+        assembly = self._assembly()
+        depends = repr([assembly.own, self._strategy.name, self.num_neighbors, self.batch_size])
+        if self._compared is None or self._compared[0] != depends:
+            self._compared = depends, compare(assembly)
+        found = self._compared[1]
+        return None if found is None else replace(found, why=self._why)
+
+    def _choose_strategy(self) -> None:
+        """With `strategy="auto"`, choose a strategy, unless one was chosen before.
+
+        Raises:
+            ConfigError, StoreError, ReadError: see `choose`.
+        """
+        if self._strategy is AUTO:
+            self._strategy, self._why = choose(self._assembly())
+
+    def _with_comparison(self, plan: Plan) -> Plan:
+        """The plan, which also prints the comparison if memory is short."""
+        if self.memory is None or plan.holds_everything:
+            why = (f"strategy: {self._strategy.name}, {self._why}",) if self._why else ()
+            return replace(plan, levels=(*plan.levels, *why))
+        found = self.compare()
+        if found is None:
+            return plan
+        return replace(plan, levels=(*plan.levels, *str(found).splitlines()))
+
+    def _assembly(self) -> Assembly:
+        """The assembly of the arguments as they are now."""
+        raise NotImplementedError

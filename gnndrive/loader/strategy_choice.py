@@ -1,0 +1,242 @@
+"""Compares the strategies for one loader, and chooses one for `strategy="auto"`.
+
+`compare` makes the plan of each strategy with the loader's own arguments and predicts what a batch
+costs (`plan/strategy_costs.py`). `choose` takes the cheapest that changes nothing about the
+batches. Recorded batches and batches inside windows are listed with their gain and the command that
+prepares them; a loader takes them only if the user names the strategy.
+
+When not to use it: for data in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from gnndrive.buffer.ranking import Classes
+from gnndrive.common.errors import ConfigError, GNNDriveError, StoreError
+from gnndrive.common.records import NodeKey
+from gnndrive.loader.arguments import victim_bytes
+from gnndrive.loader.assembly import Assembly
+from gnndrive.loader.find_pack import find_recording
+from gnndrive.loader.find_partitioned import check_window_arguments, find_partitioned
+from gnndrive.loader.superbatches import check_superbatch_arguments
+from gnndrive.loader.window_size import choose_megabatches
+from gnndrive.plan.choice import loading_of, make_planner
+from gnndrive.plan.comparison import Comparison, MissRatio, cheapest
+from gnndrive.plan.layout_costs import packed_cost, partitioned_cost, unpacked_cost
+from gnndrive.plan.packed import PackedPlanner
+from gnndrive.plan.partitioned import PartitionedPlanner
+from gnndrive.plan.prediction import Loading
+from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.sampled_trace import SampledTrace
+from gnndrive.plan.simulation import curve_slots
+from gnndrive.plan.strategy_costs import StrategyCost, predict, predict_curve
+from gnndrive.store.calibration import load_calibration
+from gnndrive.store.row_classes import kept_classes, row_classes
+from gnndrive.strategies import STRATEGIES, Strategy, batches_of
+
+DEFAULT = "gnndrive"
+UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
+MORE_BYTES = 1 << 30  # of memory, for the line of what more gives; half of a smaller `memory=`
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What all predictions for a loader share.
+
+    Attributes:
+        assembly: the loader's.
+        traces: by the tables' names.
+        types: table name → its node type, without tables of edges.
+        batches: of an epoch; None: not known.
+    """
+
+    assembly: Assembly
+    traces: Mapping[str, SampledTrace]
+    types: Mapping[str, NodeKey]
+    batches: int | None
+
+    def classes_of(self, score: str, table: str) -> Classes | None:
+        """The classes of a table's rows. A score that takes several passes over the graph is not
+        computed for a prediction: the degree stands in for it."""
+        if table not in self.types:
+            return None
+        store, type = self.assembly.store, self.types[table]
+        kept = kept_classes(store, type, score)
+        return row_classes(store, type, "degree") if kept is None else kept
+
+
+def compare(assembly: Assembly, curve: bool = True) -> Comparison | None:
+    """Predict what a batch of a loader costs with each strategy; None: its batches cannot be drawn,
+    such as those of a user's sampler. Takes some ten seconds the first time for a store and
+    settings, then less than one.
+
+    Args:
+        assembly: the loader's.
+        curve: whether to add the miss-ratio curve, and what more memory gives.
+
+    Raises:
+        ConfigError: the plan of the loader's own strategy does not fit.
+        StoreError, ReadError: the graph is damaged or cannot be read.
+    """
+    own = assembly.strategy
+    whole = assembly
+    if own.replays or own.partitioned:
+        whole = replace(_with(assembly, STRATEGIES[DEFAULT]), recording=None, megabatches=None)
+    drawing = whole.drawing(for_plan=False)
+    if drawing is None or assembly.ranks.on_host > 1:
+        return None
+    request = whole.request()
+    drawn = drawing.drawn(request)
+    traces = {} if drawn is None else drawing.traces(request)
+    if drawn is None:
+        return None
+    types: dict[str, NodeKey] = {
+        table.name: table.type  # type: ignore[misc]
+        for table in assembly.collate.tables
+        if not table.of_edges
+    }
+    try:
+        batches = assembly.steps()
+    except TypeError:
+        batches = None
+    known = _Known(whole, traces, types, batches)
+    costs = _costs(known, request, drawn_loading=partial(_loading, drawn=drawn))
+    notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
+    found = Comparison(own.name, tuple(costs), notes=notes)
+    if not curve or own.replays or own.partitioned:
+        return found
+    return _with_curve(found, known, own, drawn)
+
+
+def choose(assembly: Assembly) -> tuple[Strategy, str]:
+    """Choose the strategy of a loader with `strategy="auto"`, and say why.
+
+    Raises:
+        ConfigError: no strategy can run with these arguments.
+        StoreError, ReadError: the graph is damaged or cannot be read.
+    """
+    default = STRATEGIES[DEFAULT]
+    if assembly.ranks.world > 1:
+        return default, "because ranks must have the same strategy"
+    planner = make_planner(_with(assembly, default).request())
+    if planner.plan().holds_everything:
+        return default, "because all rows fit into memory"
+    found = compare(assembly, curve=False)
+    if found is None:
+        return default, "because batches cannot be drawn to compare others"
+    best = cheapest(found.costs)
+    if best is None:
+        return default, "because nothing is known of the others"
+    others = ", ".join(
+        f"{each.batch_s:.2g} with {each.strategy}"
+        for each in found.costs
+        if each.same_batches and not each.refused and each.strategy != best.strategy
+    )
+    why = f"because a batch costs about {best.batch_s:.2g} s, bound by {best.bound_by}"
+    return STRATEGIES[best.strategy], f"{why}; {others}" if others else why
+
+
+def _with(assembly: Assembly, strategy: Strategy) -> Assembly:
+    return replace(assembly, strategy=strategy)
+
+
+def _loading(request: PlanRequest, planner: Any, drawn: Any) -> Loading:
+    return loading_of(request, planner, drawn)
+
+
+def _costs(known: _Known, request: PlanRequest, drawn_loading: Any) -> list[StrategyCost]:
+    """The costs of all strategies: those with the same batches first."""
+    found: list[StrategyCost] = []
+    others: list[StrategyCost] = []
+    for strategy in STRATEGIES.values():
+        same = batches_of(strategy) == DEFAULT
+        try:
+            if same:
+                cost = _drawn_cost(known, strategy, drawn_loading)
+            elif strategy.replays:
+                cost = _packed_cost(known, strategy, request, drawn_loading)
+            else:
+                cost = _partitioned_cost(known, strategy)
+        except GNNDriveError as error:
+            said = str(error).splitlines()[0]
+            cost = StrategyCost(strategy.name, same_batches=same, refused=said)
+        (found if same else others).append(cost)
+    return found + others
+
+
+def _drawn_cost(known: _Known, strategy: Strategy, loading: Any) -> StrategyCost:
+    """The cost of a strategy that samples from the whole graph."""
+    assembly = _with(known.assembly, strategy)
+    plain = assembly.subgraphs is None
+    check_superbatch_arguments(assembly.own, strategy, assembly.store.path, plain)
+    victim_bytes(assembly.own, strategy)
+    request = assembly.request()
+    planner = make_planner(request)
+    return predict(
+        strategy.name, request, planner, loading(request, planner), known.traces, known.classes_of,
+        known.batches,
+    )  # fmt: skip
+
+
+def _packed_cost(
+    known: _Known, strategy: Strategy, request: PlanRequest, loading: Any
+) -> StrategyCost:
+    """The cost of replaying a pack, or what it would be if there were one."""
+    assembly = _with(known.assembly, strategy)
+    try:
+        recording = find_recording(assembly, assembly.own["packed"])
+    except (ConfigError, StoreError):
+        if assembly.own["packed"] is not None:
+            raise
+        planner = make_planner(request)
+        return unpacked_cost(
+            strategy.name, request, planner, loading(request, planner), known.traces, known.batches
+        )
+    planner = make_planner(replace(assembly, recording=recording).request())
+    assert isinstance(planner, PackedPlanner)
+    return packed_cost(strategy.name, planner, known.batches)
+
+
+def _partitioned_cost(known: _Known, strategy: Strategy) -> StrategyCost:
+    """The cost of sampling inside the windows of a partitioned folder."""
+    assembly, own = _with(known.assembly, strategy), known.assembly.own
+    check_window_arguments(own, strategy.name)
+    partitioned = find_partitioned(assembly.store, own["partitioned"], strategy.name)
+    megabatches = choose_megabatches(assembly, partitioned)
+    inside = replace(assembly, megabatches=megabatches)
+    request = inside.request()
+    planner = make_planner(request)
+    assert isinstance(planner, PartitionedPlanner)
+    windows = (each.partitions for each in inside.schedule(0).windows(0))
+    return partitioned_cost(strategy.name, request, planner, windows, inside.steps())
+
+
+def _with_curve(found: Comparison, known: _Known, own: Strategy, drawn: Any) -> Comparison:
+    """The comparison with the miss-ratio curve, and what more memory gives."""
+    assembly = _with(known.assembly, own)
+    request = assembly.request()
+    planner = make_planner(request)
+    plan = planner.plan()
+    tables = [each for each in plan.tables if each.slots < each.rows and each.name in known.traces]
+    if not tables:
+        return found
+    table = max(tables, key=lambda each: each.rows * each.row_bytes)
+    loading = loading_of(request, planner, drawn)
+    curve = predict_curve(
+        table, curve_slots(table.slots, table.rows), request, planner, loading, known.traces,
+        known.classes_of,
+    )  # fmt: skip
+    points, seconds = tuple(point for point, _ in curve), tuple(each for _, each in curve)
+    found = replace(
+        found, curve=MissRatio(table.name, table.slots * table.row_bytes, points, seconds)
+    )
+    if request.memory is None or found.own is None or found.own.refused:
+        return found
+    step = MORE_BYTES if request.memory >= 2 * MORE_BYTES else request.memory // 2
+    larger = replace(assembly, own=assembly.own | {"memory": request.memory + step})
+    cost = _drawn_cost(replace(known, assembly=larger), own, partial(_loading, drawn=drawn))
+    return replace(found, more=(step, cost.batch_s))

@@ -1,0 +1,130 @@
+"""What a batch costs if it is replayed from a pack, or sampled inside windows: loads are known.
+
+`packed_cost` and `partitioned_cost` ask the folders, `unpacked_cost` says what a pack would give
+that is not there yet, and from how many epochs on it pays to make one. When not to use it: for
+batches that are sampled from the whole graph (`plan/strategy_costs.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.records import Int32Array
+from gnndrive.plan.packed import PackedPlanner
+from gnndrive.plan.partitioned import PartitionedPlanner
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import COPY_BYTE_S, LOOP_ROW_S, Loading
+from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.sampled_trace import SampledTrace
+from gnndrive.plan.strategy_costs import LAND_BYTE_S, PROCESSORS, StrategyCost
+
+REPLAY_BYTE_S = 1e-9  # seconds of one core to decode a byte of a recorded sample
+CODE_S = 4e-9  # seconds of one core to filter an in-edge of a window
+READ_BYTES = 256 << 10  # of one request of a long read
+RECORDED = "recorded: the same epochs again and again"
+INSIDE = "batches are smaller: neighbours outside their window are left out"
+
+
+def packed_cost(name: str, planner: PackedPlanner, batches: int | None) -> StrategyCost:
+    """What a batch of a pack costs.
+
+    Raises:
+        ConfigError: the plan does not fit.
+    """
+    plan = planner.plan()
+    seconds, hit_share = planner.batch_seconds(plan)
+    return StrategyCost(name, seconds, batches, hit_share, same_batches=False, note=RECORDED)
+
+
+def unpacked_cost(
+    name: str, request: PlanRequest, planner: Planner, loading: Loading,
+    traces: Mapping[str, SampledTrace], batches: int | None,
+) -> StrategyCost:  # fmt: skip
+    """What a batch of a pack would cost, and when it would pay to make one.
+
+    Args:
+        name: the strategy's.
+        request, planner, loading: of a loader that draws the batches.
+        traces: by the tables' names.
+        batches: of an epoch.
+
+    Raises:
+        ConfigError: the plan does not fit, or no trace says how often rows are used.
+    """
+    plan, read = planner.plan(), 0.0
+    hits = wanted = nbytes = 0.0
+    for table in plan.tables:
+        trace = traces.get(table.name)
+        if trace is None:
+            raise ConfigError("there is no pack, and too little is known to say what one gives")
+        # The hottest rows stay; how often rows are used is counted in the trace itself.
+        counts = np.bincount(trace.ids, minlength=trace.rows)
+        slots = int(table.slots * trace.share)
+        share = float(np.sort(counts)[::-1][:slots].sum() / max(counts.sum(), 1))
+        count = float(trace.wanted.mean())
+        hits, wanted = hits + share * count, wanted + count
+        read += (1 - share) * count * table.row_bytes
+        nbytes += count * table.row_bytes
+    disk_s = _long_reads(read, request)
+    gather_s = COPY_BYTE_S * nbytes
+    seconds = {
+        "disk": disk_s, "gather": gather_s,
+        PROCESSORS: (gather_s + LAND_BYTE_S * read) / (os.cpu_count() or 1),
+    }  # fmt: skip
+    note = f"if packed, with gnndrive pack {request.store.path}; {RECORDED}"
+    return StrategyCost(
+        name, seconds, batches, hits / max(wanted, 1), same_batches=False, note=note
+    )
+
+
+def partitioned_cost(
+    name: str, request: PlanRequest, planner: PartitionedPlanner,
+    windows: Iterable[Int32Array | None], batches: int,
+) -> StrategyCost:  # fmt: skip
+    """What a batch inside a window costs.
+
+    Args:
+        name: the strategy's.
+        request, planner: the loader's.
+        windows: the partitions of each window of an epoch.
+        batches: of an epoch.
+
+    Raises:
+        ConfigError: the plan does not fit.
+    """
+    plan, sizes = planner.plan(), planner.windows
+    partitioned, drawn = sizes.partitioned, sizes.drawn
+    nodes, codes = np.diff(partitioned.bounds), np.diff(partitioned.edge_bounds)
+    (table,) = plan.tables
+    rows, edges, before = float(sizes.static), 0.0, set[int]()
+    for window in windows:
+        there = set() if window is None else set(window.tolist())
+        rows += float(nodes[list(there - before)].sum())
+        edges += float(codes[list(there)].sum())
+        before = there
+    batches = max(batches, 1)
+    rows, edges = rows / batches, edges / batches
+    read = rows * table.row_bytes + edges * partitioned.indices.row_bytes
+    count = drawn.together.get(table.name, (0,))[0] if drawn is not None else 0
+    sample_s = 0.0 if drawn is None else drawn.sample_s
+    cores, gather_s = os.cpu_count() or 1, COPY_BYTE_S * count * table.row_bytes
+    admit_s, load_s = LOOP_ROW_S * (count + rows), CODE_S * edges
+    computing = sample_s + gather_s + admit_s + load_s + LAND_BYTE_S * rows * table.row_bytes
+    seconds = {
+        "disk": _long_reads(read, request),
+        "sampling": sample_s / min(planner.stages.samplers, cores) + load_s,
+        "admission": admit_s,
+        "gather": gather_s,
+        PROCESSORS: computing / cores,
+    }
+    note = f"{INSIDE} ({sizes.kept:.0%} of the edges to a window's nodes are inside)"
+    return StrategyCost(name, seconds, batches, None, same_batches=False, note=note)
+
+
+def _long_reads(nbytes: float, request: PlanRequest) -> float:
+    """Seconds of reading so many bytes in long reads."""
+    return nbytes / READ_BYTES * request.disk.request_s + nbytes * request.disk.byte_s

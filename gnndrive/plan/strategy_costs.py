@@ -1,0 +1,219 @@
+"""What a batch costs with each strategy that loads the same batches: `StrategyCost`.
+
+`loader/strategy_choice.py` makes the plan of each strategy and asks here. Reading is predicted by
+the simulated loads of the strategy's policy (`plan/simulation.py`) and the disk's two constants,
+sampling by the batches that were drawn, and the rest by what a row takes. Beside packs and windows,
+whose loads are known, `predict` serves all strategies.
+
+When not to use it: for what a batch takes in fact. `gnndrive bench strategies` measures that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gnndrive.buffer.policies.base import Policy
+from gnndrive.buffer.ranking import Classes
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.plugins import find
+from gnndrive.pipeline.extract import SWEEP_MAX
+from gnndrive.plan.plan import Plan, TablePlan
+from gnndrive.plan.planner import Planner
+from gnndrive.plan.prediction import (
+    COPY_BYTE_S,
+    LOOP_ROW_S,
+    Loading,
+    adjacency_seconds,
+    expected_seconds,
+    loaded_rows,
+)
+from gnndrive.plan.request import PlanRequest
+from gnndrive.plan.sampled_trace import SampledTrace
+from gnndrive.plan.simulation import (
+    ALL_AHEAD,
+    BufferUse,
+    CurvePoint,
+    Simulated,
+    miss_ratio,
+    simulate,
+)
+
+PROCESSORS = "processors"
+FEW_DRAWN = "too few batches were drawn to fill the buffer: loads are estimated"
+LAND_BYTE_S = 1.5e-10  # seconds of one core that a byte takes from staging to its slot
+
+ClassesOf = Callable[[str, str], Classes | None]
+"""Takes a score and a table's name; returns the classes of the table's rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyCost:
+    """What a batch costs with a strategy.
+
+    Attributes:
+        strategy: its name.
+        seconds: what a batch keeps busy for how long, by part: "sampling", "disk", "admission",
+            "gather", "processors" (all that computes, shared by the cores).
+        batches: batches of an epoch; None: not known.
+        hit_share: the share of a batch's rows that need not be loaded; None: not known.
+        same_batches: whether the batches are those of strategy "gnndrive".
+        note: what to know of it; empty: nothing.
+        refused: why it cannot run, with the remedy; empty: it can.
+    """
+
+    strategy: str
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    batches: int | None = None
+    hit_share: float | None = None
+    same_batches: bool = True
+    note: str = ""
+    refused: str = ""
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds that a batch is expected to take."""
+        return batch_seconds(self.seconds)
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Seconds of an epoch; None: its batches are not known."""
+        return None if self.batches is None else self.batches * self.batch_s
+
+    @property
+    def bound_by(self) -> str:
+        """The part that takes longest."""
+        return max(self.seconds, key=lambda name: self.seconds[name], default="")
+
+
+def predict(
+    name: str, request: PlanRequest, planner: Planner, loading: Loading,
+    traces: Mapping[str, SampledTrace], classes_of: ClassesOf, batches: int | None,
+) -> StrategyCost:  # fmt: skip
+    """Say what a batch costs with a strategy that samples from the whole graph.
+
+    Args:
+        name: the strategy's.
+        request, planner: of a loader with this strategy.
+        loading: what a step of it costs by.
+        traces: by the tables' names; those that are missing are not simulated.
+        classes_of: the classes of rows.
+        batches: of an epoch.
+
+    Raises:
+        ConfigError: the plan does not fit.
+    """
+    plan = planner.plan()
+    loads = {
+        table.name: buffer_loads(table, request, plan, loading, traces, classes_of)
+        for table in plan.tables
+    }
+    seconds = part_seconds(request, plan, loading, loads)
+    rows = {table.name: loading.counts(table)[0] for table in plan.tables}
+    hits = sum(loads[each].hit_share * count for each, count in rows.items())
+    note = "" if all(each.known for each in loads.values()) else FEW_DRAWN
+    return StrategyCost(name, seconds, batches, hits / max(sum(rows.values()), 1), note=note)
+
+
+def predict_curve(
+    table: TablePlan, slots: Sequence[int], request: PlanRequest, planner: Planner,
+    loading: Loading, traces: Mapping[str, SampledTrace], classes_of: ClassesOf,
+) -> list[tuple[CurvePoint, float]]:  # fmt: skip
+    """The miss-ratio curve of a table at some numbers of slots, with the seconds of a batch.
+
+    Args:
+        table: its trace must be there.
+        slots: numbers of slots; those at which the trace is too short are left out.
+        request, planner, loading, traces, classes_of: see `predict`.
+    """
+    plan, trace = planner.plan(), traces[table.name]
+    use = buffer_use(table, request, loading)
+    policy: type[Policy] = find("policies", use.policy)
+    classes = None if policy.score is None else classes_of(policy.score, table.name)
+    others = {
+        each.name: buffer_loads(each, request, plan, loading, traces, classes_of)
+        for each in plan.tables
+        if each.name != table.name
+    }
+    points = miss_ratio(
+        trace, use, table.row_bytes, request.store, table.name, classes, slots
+    )  # fmt: skip
+    found = []
+    for point in points:
+        here = Simulated(point.hit_share, point.loads, point.sweep)
+        parts = part_seconds(request, plan, loading, {**others, table.name: here})
+        found.append((point, batch_seconds(parts)))
+    return found
+
+
+def part_seconds(
+    request: PlanRequest, plan: Plan, loading: Loading, loads: Mapping[str, Simulated]
+) -> dict[str, float]:
+    """What a batch keeps busy for how long, by part, if it loads so much of each table."""
+    drawn = loading.drawn
+    disk_s = adjacency_seconds(plan, loading) + _record_seconds(request)
+    rows = loaded = nbytes = 0.0
+    for table in plan.tables:
+        found = loads[table.name]
+        sweep = max(found.sweep, 1.0)
+        disk_s += loading.disk.seconds(found.loads * sweep, table.rows, table.row_bytes) / sweep
+        count = loading.counts(table)[0]
+        rows, loaded = rows + count, loaded + found.loads * table.row_bytes
+        nbytes += count * table.row_bytes
+    cores = os.cpu_count() or 1
+    admit_s, gather_s = LOOP_ROW_S * rows, COPY_BYTE_S * nbytes
+    computing = drawn.sample_s + admit_s + gather_s + LAND_BYTE_S * loaded
+    return {
+        "disk": disk_s,
+        "sampling": drawn.sample_s / min(loading.threads, cores),
+        "admission": admit_s,
+        "gather": gather_s,
+        PROCESSORS: computing / cores,
+    }
+
+
+def batch_seconds(parts: Mapping[str, float]) -> float:
+    """Seconds that a batch is expected to take: by its stages, which overlap in part, or by the
+    processors, if these have more to do."""
+    stages = [seconds for name, seconds in parts.items() if name != PROCESSORS]
+    return max(expected_seconds(stages), parts.get(PROCESSORS, 0.0))
+
+
+def buffer_use(table: TablePlan, request: PlanRequest, loading: Loading) -> BufferUse:
+    """How a loader uses the feature buffer of a table."""
+    policy: type[Policy] = find("policies", request.policy)
+    window = loading.queues[0] if policy.looks_ahead else 1
+    ahead = request.superbatches
+    if ahead is not None and policy.looks_ahead:
+        most = ahead.most(request.planned)
+        window = most if ahead.asked is not None else ALL_AHEAD
+    sweep = min(min(loading.queues), loading.sweep or SWEEP_MAX)
+    return BufferUse(request.policy, window, sweep, table.slots)
+
+
+def buffer_loads(
+    table: TablePlan, request: PlanRequest, plan: Plan, loading: Loading,
+    traces: Mapping[str, SampledTrace], classes_of: ClassesOf,
+) -> Simulated:  # fmt: skip
+    """What a batch loads of a table: simulated, or estimated if there is no trace that is long
+    enough."""
+    use, trace = buffer_use(table, request, loading), traces.get(table.name)
+    if trace is not None:
+        policy: type[Policy] = find("policies", use.policy)
+        classes = None if policy.score is None else classes_of(policy.score, table.name)
+        try:
+            found = simulate(trace, use, request.store, table.name, classes)
+        except ConfigError:
+            found = Simulated(0.0, 0.0, 1.0, known=False)
+        if found.known:
+            return found
+    loads = loaded_rows(plan, loading)[table.name]
+    count = max(loading.counts(table)[0], 1)
+    return Simulated(max(1 - loads / count, 0.0), loads, use.sweep, known=table.slots >= table.rows)
+
+
+def _record_seconds(request: PlanRequest) -> float:
+    """Seconds to write a batch's sample and to read it again, if batches are sampled ahead."""
+    ahead = request.superbatches
+    return 0.0 if ahead is None else 2 * ahead.record_bytes(request.planned) * request.disk.byte_s
