@@ -108,5 +108,5 @@ def test_its_parts() -> None:
     found = strategy("ali+pg")
     assert found.topologies[0] == "direct"
     assert found.policy == Static.name
-    with pytest.raises(ConfigError, match=r"there are: ali\+pg, "):
+    with pytest.raises(ConfigError, match=r"there are: auto, ali\+pg, "):
         strategy("ali")
