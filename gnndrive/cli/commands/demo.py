@@ -16,8 +16,9 @@ from time import perf_counter
 import torch
 from rich.console import Console
 
-from gnndrive.cli.commands.compare import LOADERS, Timing, compare, drop_cached
+from gnndrive.cli.commands.compare import LOADERS, Timing, compare
 from gnndrive.cli.commands.loader_options import LoaderOptions
+from gnndrive.cli.commands.loading_process import drop_cached
 from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.split_batches import SplitBatches
 from gnndrive.cli.commands.train import run_training
@@ -93,7 +94,7 @@ def _graph(path: Path, nodes: int, console: Console) -> Store:
 
 
 def _train(store: Store, console: Console) -> str:
-    drop_cached(store)
+    drop_cached([store.path])
     torch.manual_seed(0)
     batches = SplitBatches(store, OPTIONS, epochs=1, console=console)
     settings = TrainSettings(epochs=1, lr=LR, evaluate=("test",))

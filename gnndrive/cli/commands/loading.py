@@ -1,0 +1,264 @@
+"""`load`: load some batches in one way, and time them; what each process of a comparison does.
+
+Run as a program, `python -m gnndrive.cli.commands.loading JSON`, this module is such a process.
+JSON has the attributes of a `Loading`. It prints one JSON object a line: the number of batches
+after each batch, and at the end the attributes of `Loaded`, or "failed" with the reason.
+`loading_process.py` starts it.
+
+Some batches warm up: the feature buffer or the page cache fills, and the first batch waits for
+everything. Then others are timed, from the last batch of the warm-up to the last batch, while the
+loader works on batches behind it, as in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from gnndrive.cli.commands.malloc import return_large_blocks
+from gnndrive.cli.measure.mapped_loader import PYG_PLUS, mapped_batches
+from gnndrive.cli.report import peak_memory_bytes
+from gnndrive.common.errors import ConfigError, GNNDriveError
+from gnndrive.common.records import Int64Array
+from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.store.reader import Store
+from gnndrive.store.reader import open as open_store
+
+NOTHING = "nothing"
+"""In place of a strategy: opens the store and loads nothing, to see what memory that takes."""
+
+_IO = Path("/proc/self/io")
+_SUMS = {
+    "rows_loaded": ("rows_loaded",), "rows_found": ("rows_hit", "rows_waited"),
+    "requests": ("requests", "topology_requests"),
+    "bytes_read": ("bytes_read", "topology_bytes_read"),
+    "samples": ("samples",), "evictions": ("evictions",),
+    "windows": ("windows",), "window_load_s": ("window_load_s",),
+}  # fmt: skip
+"""Counters of a `Loaded`, and those of `NeighborLoader.stats` that each is the sum of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What one process loads.
+
+    Attributes:
+        store: the store's path.
+        loader: the name of a strategy, `PYG_PLUS` or `NOTHING`.
+        fanout, batch_size, seed: as for `NeighborLoader`; batches are shuffled.
+        split: the split whose nodes are the seeds; None: all nodes.
+        batches: how many batches are timed.
+        warm_up: how many batches come before these.
+        seconds: the warm-up ends with the batch in which it has taken so long, and so does the
+            timed part; None: neither ends early.
+        arguments: further arguments of `NeighborLoader`; `PYG_PLUS` has none.
+    """
+
+    store: str
+    loader: str
+    fanout: tuple[int, ...]
+    batch_size: int
+    batches: int
+    warm_up: int = 0
+    seconds: float | None = None
+    split: str | None = None
+    seed: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one process has measured; counts are of the timed batches.
+
+    Attributes:
+        seconds: wall time of the timed batches.
+        batches: how many were timed.
+        warm_up: how many came before.
+        first_s: seconds from making the loader to its first batch.
+        nodes, edges: of all timed batches.
+        checksums: CRC-32 of the node ids of all batches so far, after each batch, the warm-up
+            included.
+        peak_bytes: the peak memory of the process, mapped pages included.
+        counters: by the names of `_SUMS`; what the loader does not count is not there.
+        evictions_before: rows that had left the feature buffer when the timing began; None: there
+            is no buffer.
+        slots: rows that the feature buffer holds at once; None: there is no buffer.
+        levels: what the loader's plan says of its pack, windows or superbatches.
+        facts: texts that tell how it loads: "engine", "topology".
+    """
+
+    seconds: float = 0.0
+    batches: int = 0
+    warm_up: int = 0
+    first_s: float = 0.0
+    nodes: int = 0
+    edges: int = 0
+    checksums: tuple[int, ...] = ()
+    peak_bytes: int = 0
+    counters: Mapping[str, float] = field(default_factory=dict)
+    evictions_before: int | None = None
+    slots: int | None = None
+    levels: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """A way to load batches."""
+
+    def batches(self) -> Iterator[tuple[Int64Array, int]]:
+        """Yield the node ids, int64 [nodes], and the number of edges of each batch, epoch after
+        epoch without end."""
+
+    def counters(self) -> dict[str, float]:
+        """Counters since the start, by the names of `Loaded.counters`."""
+
+    def described(self) -> dict[str, Any]:
+        """Attributes of `Loaded` that say how it loads; called at the end."""
+
+    def close(self) -> None:
+        """Free everything; idempotent."""
+
+
+class MappedSource:
+    """PyG+: see `mapped_loader.py`. Its requests are page faults that had to read."""
+
+    def __init__(self, given: Loading, store: Store, seeds: torch.Tensor | None) -> None:
+        if given.arguments:
+            raise ConfigError(
+                f"{PYG_PLUS} takes none of a loader's arguments, and {_said(given)} is given"
+            )
+        self._given, self._store, self._seeds = given, store, seeds
+
+    def batches(self) -> Iterator[tuple[Int64Array, int]]:
+        """See `Source.batches`."""
+        given = self._given
+        for sample in mapped_batches(
+            self._store, given.fanout, self._seeds, given.batch_size, given.seed
+        ):
+            yield sample.node, sample.num_edges
+
+    def counters(self) -> dict[str, float]:
+        """See `Source.counters`. A system without /proc/self/io does not say what was read."""
+        found: dict[str, float] = {"requests": resource.getrusage(resource.RUSAGE_SELF).ru_majflt}
+        try:
+            fields = dict(line.split(":") for line in _IO.read_text(encoding="ascii").splitlines())
+        except OSError:
+            return found
+        return found | {"bytes_read": int(fields["read_bytes"])}
+
+    def described(self) -> dict[str, Any]:
+        """See `Source.described`."""
+        return {"facts": {"engine": "page faults", "topology": "mmap"}}
+
+    def close(self) -> None:
+        """See `Source.close`; the maps end with the process."""
+
+
+class StrategySource:
+    """A strategy's `NeighborLoader`."""
+
+    def __init__(self, given: Loading, store: Store, seeds: torch.Tensor | None) -> None:
+        self._loader = NeighborLoader(
+            store, list(given.fanout), seeds, batch_size=given.batch_size, shuffle=True,
+            seed=given.seed, strategy=given.loader, **given.arguments,
+        )  # fmt: skip
+
+    def batches(self) -> Iterator[tuple[Int64Array, int]]:
+        """See `Source.batches`."""
+        while True:
+            for batch in self._loader:
+                yield batch.n_id.numpy(), batch.edge_index.shape[1]
+
+    def counters(self) -> dict[str, float]:
+        """See `Source.counters`."""
+        stats: dict[str, Any] = self._loader.stats()
+        return {
+            name: sum(stats[one] for one in names if one in stats) for name, names in _SUMS.items()
+        }
+
+    def described(self) -> dict[str, Any]:
+        """See `Source.described`."""
+        stats, plan = self._loader.stats(), self._loader.plan()
+        facts = {name: str(stats[name]) for name in ("engine", "topology")}
+        return {"levels": plan.levels, "slots": plan.slots, "facts": facts}
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._loader.close()
+
+
+def load(given: Loading) -> Loaded:
+    """Load and time batches; print a line of JSON after each.
+
+    Raises:
+        ConfigError, NotImplementedError, StoreError, ReadError: as the loader.
+    """
+    store = open_store(given.store)
+    if given.loader == NOTHING:
+        return Loaded(peak_bytes=peak_memory_bytes())
+    seeds = None if given.split is None else store.split(given.split)
+    if (store.num_nodes if seeds is None else len(seeds)) == 0:
+        raise ConfigError(f"{store.path} has no nodes to begin with: give another --split")
+    started = perf_counter()
+    kind = MappedSource if given.loader == PYG_PLUS else StrategySource
+    with closing(kind(given, store, seeds)) as source:
+        return _timed(given, source, started)
+
+
+def _timed(given: Loading, source: Source, started: float) -> Loaded:
+    limit = float("inf") if given.seconds is None else given.seconds
+    begun = None if given.warm_up else started
+    before: dict[str, float] = {}
+    first = now = started
+    nodes = edges = warm_up = batches = checksum = 0
+    checksums: list[int] = []
+    for node, count in source.batches():
+        now = perf_counter()
+        checksum = zlib.crc32(node.tobytes(), checksum)
+        checksums.append(checksum)
+        print(json.dumps({"done": len(checksums)}), flush=True)
+        if len(checksums) == 1:
+            first = now
+        if begun is not None:
+            nodes, edges, batches = nodes + len(node), edges + count, batches + 1
+            if batches == given.batches or now - begun >= limit:
+                break
+        elif len(checksums) == given.warm_up or now - started >= limit:
+            warm_up, before = len(checksums), source.counters()
+            begun = perf_counter()
+    assert begun is not None, "sources have no end"
+    counted = {name: value - before.get(name, 0) for name, value in source.counters().items()}
+    evictions = int(before.get("evictions", 0)) if "evictions" in counted else None
+    return Loaded(
+        now - begun, batches, warm_up, first - started, nodes, edges, tuple(checksums),
+        peak_memory_bytes(), counted, evictions, **source.described(),
+    )  # fmt: skip
+
+
+def _said(given: Loading) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in given.arguments.items())
+
+
+def main(text: str) -> None:
+    """Load what a `Loading` in JSON says, and print how it ended."""
+    return_large_blocks()
+    fields = json.loads(text)
+    given = Loading(**fields | {"fanout": tuple(fields["fanout"])})
+    try:
+        print(json.dumps(asdict(load(given))), flush=True)
+    except (GNNDriveError, NotImplementedError) as error:
+        print(json.dumps({"failed": str(error)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
