@@ -1,4 +1,7 @@
-"""`gnndrive bench io | disk`: measure the disk, beside fio, and calibrate a store."""
+"""`gnndrive bench io | disk | strategies`: measure the disk, beside fio, and calibrate a store.
+
+The last command is in `bench_strategies.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from gnndrive.cli.commands.bench_strategies import strategies
 from gnndrive.cli.commands.options import parse_fanout
 from gnndrive.cli.measure import calibrate, fio, raw, rows, text
 from gnndrive.common.errors import ConfigError
@@ -18,7 +22,8 @@ from gnndrive.store.calibration import DISK_JSON, gap_bytes
 from gnndrive.store.reader import open as open_store
 from gnndrive.store.reader import open_homogeneous
 
-app = typer.Typer(no_args_is_help=True, help="Measure the disk, and calibrate a store.")
+app = typer.Typer(no_args_is_help=True, help="Measure the disk and strategies; calibrate a store.")
+app.command("strategies")(strategies)
 
 Pattern = Literal["read", "randread"]
 Engine = Annotated[

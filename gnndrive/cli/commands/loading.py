@@ -92,7 +92,7 @@ class Loaded:
         counters: by the names of `_SUMS`; what the loader does not count is not there.
         evictions_before: rows that had left the feature buffer when the timing began; None: there
             is no buffer.
-        slots: rows that the feature buffer holds at once; None: there is no buffer.
+        holds_all: whether the feature buffer has room for all rows.
         levels: what the loader's plan says of its pack, windows or superbatches.
         facts: texts that tell how it loads: "engine", "topology".
     """
@@ -107,7 +107,7 @@ class Loaded:
     peak_bytes: int = 0
     counters: Mapping[str, float] = field(default_factory=dict)
     evictions_before: int | None = None
-    slots: int | None = None
+    holds_all: bool = False
     levels: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -190,7 +190,7 @@ class StrategySource:
         """See `Source.described`."""
         stats, plan = self._loader.stats(), self._loader.plan()
         facts = {name: str(stats[name]) for name in ("engine", "topology")}
-        return {"levels": plan.levels, "slots": plan.slots, "facts": facts}
+        return {"levels": plan.levels, "holds_all": plan.holds_everything, "facts": facts}
 
     def close(self) -> None:
         """See `Source.close`."""

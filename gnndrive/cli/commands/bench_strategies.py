@@ -1,0 +1,182 @@
+"""`gnndrive bench strategies`: all strategies side by side, in one run and one memory limit.
+
+`strategy_runs.py` measures, `strategy_figures.py` makes the JSON and the table, and
+`strategy_picture.py` the picture.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from gnndrive.cli.commands import strategy_figures, strategy_picture, strategy_runs
+from gnndrive.cli.commands.options import (
+    BATCH_SIZE,
+    FANOUT,
+    INPUT,
+    BatchSize,
+    Fanout,
+    Json,
+    StorePath,
+    parse_fanout,
+)
+from gnndrive.cli.commands.progress import Bars
+from gnndrive.cli.commands.strategy_figures import Prediction
+from gnndrive.cli.commands.strategy_runs import Choice, Comparison
+from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import parse_size
+from gnndrive.store.reader import Store, open_homogeneous
+
+COMMAND = "gnndrive bench strategies"
+
+
+def strategies(
+    store: StorePath,
+    names: Annotated[
+        str | None,
+        typer.Option(
+            "--strategies",
+            help="Separated by commas; behind a name its loader's arguments, as "
+            "ginex:phases=apart. Default: pyg+ and all that can run on STORE.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory of each process, Python and page cache included, such as 8GB."),
+    ] = None,
+    batches: Annotated[int, typer.Option(min=1, help="Batches that are timed in a run.")] = 24,
+    warm_up: Annotated[
+        int | None, typer.Option(min=0, help="Batches before these; default: 10 or some more.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each strategy, in turn.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="A run's warm-up, or timed part, ends after so long.")
+    ] = strategy_runs.SECONDS,
+    fanout: Fanout = FANOUT,
+    batch_size: BatchSize = BATCH_SIZE,
+    split: Annotated[
+        str | None, typer.Option(help="Split whose nodes are the seeds; default: train, or all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same batches.")] = 0,
+    samplers: Annotated[
+        int | None, typer.Option(min=1, help="Batches sampled at once; default: by the memory.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="uring or threads; default: what there is.")
+    ] = None,
+    limit: Annotated[
+        bool, typer.Option(help="Whether the memory of each process is limited, if possible.")
+    ] = True,
+    as_json: Json = False,
+    png: Annotated[Path | None, typer.Option(help="Draw the result to this file.")] = None,
+) -> None:
+    """Time strategies side by side: the same batches, in one memory limit, cold, in turn."""
+    opened = open_homogeneous(store, COMMAND)
+    asked = Comparison(
+        store, strategy_runs.parse_choices(names),
+        None if memory is None else parse_size(memory, "--memory"), parse_fanout(fanout),
+        batch_size, _split(opened, split), seed, samplers, engine, batches,
+        strategy_runs.aligned_warm_up(batches) if warm_up is None else warm_up, seconds, rounds,
+        limit,
+    )  # fmt: skip
+    if png is not None:
+        strategy_picture.check_picture(png)
+    lacking, partitions = _needs(opened, asked)
+    del opened  # pages that a process maps cannot be dropped from the page cache
+    run(asked, lacking, partitions, as_json=as_json, png=png)
+
+
+def run(
+    asked: Comparison, lacking: Mapping[str, str], partitions: Mapping[str, str], *,
+    as_json: bool = False, png: Path | None = None,
+    predictions: Mapping[str, Prediction] | None = None,
+) -> None:  # fmt: skip
+    """Measure, and print the result as text or JSON.
+
+    Args:
+        asked: what is compared, and how.
+        lacking, partitions: see `strategy_runs.measure`.
+        as_json: whether to print one JSON object.
+        png: the file to draw to; None: nothing is drawn.
+        predictions: what is predicted of each strategy, by the texts of the choices.
+
+    Raises:
+        ConfigError: nothing of the memory is left for loading, or the file cannot be written.
+        typer.Exit: no strategy has ended.
+    """
+    with _limit(asked) as (group, words), Bars() as bars:
+        measured = strategy_runs.measure(asked, lacking, partitions, group, words, bars)
+    found = strategy_figures.section(asked, measured, predictions or {})
+    content = {**_envelope(), "store": str(asked.store), "strategies": found}
+    if as_json:
+        print(json.dumps(content, indent=2, allow_nan=False))
+    else:
+        print(strategy_figures.report(asked, found, measured))
+    if all(each.failed is not None for each in measured.runs):
+        raise typer.Exit(2)
+    if png is not None:
+        strategy_picture.draw(content, png)
+
+
+def _split(store: Store, named: str | None) -> str | None:
+    """The split whose nodes are the seeds; None: all nodes."""
+    if named is None:
+        return INPUT if INPUT in store.split_names else None
+    if named not in store.split_names:
+        there = ", ".join(store.split_names) or "none: leave --split out to take all nodes"
+        raise ConfigError(f"--split {named} is none of the splits of {store.path}: {there}")
+    return named
+
+
+def _needs(store: Store, asked: Comparison) -> tuple[dict[str, str], dict[str, str]]:
+    """Why strategies cannot run yet, and the partitions that others use, by `Choice.text`."""
+    lacking, partitions = dict[str, str](), dict[str, str]()
+    for choice in asked.choices:
+        if (why := strategy_runs.missing(choice, store, asked)) is not None:
+            lacking[choice.text] = why
+        elif (name := _partitions(choice, store)) is not None:
+            partitions[choice.text] = name
+    return lacking, partitions
+
+
+def _partitions(choice: Choice, store: Store) -> str | None:
+    strategy = choice.strategy
+    if strategy is None or not strategy.partitioned or "partitioned" in choice.arguments:
+        return None
+    return strategy_runs.folder_for(strategy, store)
+
+
+def _limit(asked: Comparison) -> AbstractContextManager[tuple[Cgroup | None, str]]:
+    """A memory limit for the processes and what it is in words, as far as there is to be one."""
+    if asked.memory is None:
+        return nullcontext((None, "no memory limit: --memory is not given"))
+    if not asked.limited:
+        return nullcontext((None, "no memory limit: --no-limit"))
+    return memory_limit(asked.memory)
+
+
+def _envelope() -> dict[str, Any]:
+    """What the JSON of every run begins with."""
+    return {
+        "gnndrive": version("gnndrive"), "kind": "strategies",
+        "command": shlex.join(["gnndrive", *sys.argv[1:]]),
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": {
+            "processors": os.cpu_count() or 1,
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "python": platform.python_version(), "torch": str(torch.__version__),
+        },
+    }  # fmt: skip

@@ -1,0 +1,350 @@
+"""`measure`: strategies side by side on one store; `Comparison`: what is compared, and how.
+
+Each strategy loads in a process of its own (`loading_process.py`), with cold files, and all take
+turns, round after round, so that a disk that changes its speed changes it for all. `bench
+strategies` (`bench_strategies.py`) is the command; `strategy_figures.py` makes figures of the runs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading
+from gnndrive.cli.commands.loading_process import LoadingFailed, drop_cached, run_loading
+from gnndrive.cli.commands.options import BATCH_SIZE, FANOUT
+from gnndrive.cli.measure.mapped_loader import PYG_PLUS
+from gnndrive.cli.measure.memory_limit import Cgroup
+from gnndrive.common.errors import ConfigError
+from gnndrive.common.memory import format_size
+from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.plan.superbatches import RAMP
+from gnndrive.store.packed.format import packs_of
+from gnndrive.store.partitioned.partitioned import partitions_of
+from gnndrive.store.reader import Store
+from gnndrive.strategies import STRATEGIES, Strategy
+
+WARM_UP, SECONDS, RANDOM = 10, 120.0, "random"
+PYG_PAPER = "PyG with memory-mapped arrays, as in Ginex (VLDB 2022)"
+_OF_THE_COMPARISON = {
+    "self", "data", "num_neighbors", "input_nodes", "strategy", "seed", "kwargs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A strategy with further arguments of its loader.
+
+    Attributes:
+        text: as the user wrote it: "ginex", or "ginex:phases=apart:superbatch=64".
+        name: the strategy, or `PYG_PLUS`.
+        arguments: the loader's arguments behind the name.
+    """
+
+    text: str
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """The strategy; None: PyG+."""
+        return STRATEGIES.get(self.name)
+
+    @property
+    def paper(self) -> str:
+        """Where it was published."""
+        return PYG_PAPER if self.strategy is None else self.strategy.paper
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is compared, and how.
+
+    Attributes:
+        store: the store's path.
+        choices: the strategies, in the order in which they take turns.
+        memory: bytes for a whole process; None: it was not said.
+        fanout, batch_size, split, seed: see `Loading`.
+        samplers, engine: as for `NeighborLoader`; None: its default.
+        batches, warm_up: see `Loading`.
+        seconds: see `Loading`.
+        rounds: how often each strategy runs.
+        limited: whether processes get a memory limit, where the machine allows it.
+    """
+
+    store: Path
+    choices: tuple[Choice, ...]
+    memory: int | None
+    fanout: tuple[int, ...]
+    batch_size: int
+    split: str | None
+    seed: int = 0
+    samplers: int | None = None
+    engine: str | None = None
+    batches: int = 24
+    warm_up: int = WARM_UP
+    seconds: float = SECONDS
+    rounds: int = 3
+    limited: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRuns:
+    """The runs of one strategy.
+
+    Attributes:
+        choice: the strategy.
+        rounds: what each round has measured.
+        failed: why it cannot run, or has not ended; None: all went well.
+        superbatch: the superbatch that was given in place of its own; None: none was.
+    """
+
+    choice: Choice
+    rounds: tuple[Loaded, ...] = ()
+    failed: str | None = None
+    superbatch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A comparison's result.
+
+    Attributes:
+        runs: of each strategy, in the order of the choices.
+        process_bytes: what Python, torch and the opened store take of a process's memory.
+        loading_bytes: what loaders got as memory=; None: nothing was said.
+        limit: the memory limit, or why there is none, in words.
+        enforced: whether there is a limit.
+    """
+
+    runs: tuple[StrategyRuns, ...]
+    process_bytes: int
+    loading_bytes: int | None
+    limit: str
+    enforced: bool
+
+
+# ---- what is asked for
+
+
+def parse_choices(text: str | None) -> tuple[Choice, ...]:
+    """Parse the value of --strategies; None: PyG+ and all strategies.
+
+    Raises:
+        ConfigError: there is no such strategy or argument, or one is named twice.
+    """
+    known = [PYG_PLUS, *STRATEGIES]
+    choices = tuple(map(_choice, known if text is None else text.split(",")))
+    for choice in choices:
+        if [each.text for each in choices].count(choice.text) > 1:
+            raise ConfigError(f"--strategies names {choice.text} twice: name it once")
+    return choices
+
+
+def _choice(text: str) -> Choice:
+    name, *parts = text.strip().split(":")
+    known = [PYG_PLUS, *STRATEGIES]
+    if name not in known:
+        raise ConfigError(f"--strategies: {name!r} is none of {', '.join(known)}")
+    allowed = inspect.signature(NeighborLoader).parameters.keys() - _OF_THE_COMPARISON
+    arguments: dict[str, Any] = {}
+    for part in parts:
+        argument, equals, value = part.partition("=")
+        if not equals or argument not in allowed:
+            raise ConfigError(
+                f"--strategies {text}: {part!r} is no argument of NeighborLoader that may differ "
+                "between strategies: write NAME or NAME:ARGUMENT=VALUE, as ginex:phases=apart"
+            )
+        arguments[argument] = _value(value)
+    return Choice(text.strip(), name, arguments)
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def aligned_warm_up(batches: int) -> int:
+    """The least warm-up of at least `WARM_UP` batches behind which a superbatch of `batches`
+    begins, so that a strategy that samples ahead samples as many batches as are timed."""
+    at = sum(size for size in RAMP if size < batches)
+    while at < WARM_UP:
+        at += batches
+    return at
+
+
+def missing(choice: Choice, store: Store, asked: Comparison) -> str | None:
+    """Why a strategy cannot run on a store yet, with the command that changes that; None: it can,
+    as far as is known before it runs."""
+    strategy = choice.strategy
+    if strategy is None:
+        return None
+    path = shlex.quote(str(store.path))
+    unnamed = strategy.partitioned and "partitioned" not in choice.arguments
+    if unnamed and folder_for(strategy, store) is None:
+        how = " --method random --name random" if strategy.name == "marius" else ""
+        return f"needs partitions: gnndrive partition {path}{how}"
+    if strategy.replays and "packed" not in choice.arguments and not _has_pack(store, asked):
+        return f"needs a pack of these batches: {_pack_command(path, asked)}"
+    return None
+
+
+def folder_for(strategy: Strategy, store: Store) -> str | None:
+    """The name of the partitions that suit a strategy best: random ones for marius, others else;
+    None: there are no whole ones."""
+    infos = {each.path.name: each.info for each in partitions_of(store) if each.info is not None}
+    wants_random = strategy.name == "marius"
+
+    def unsuited(name: str) -> bool:
+        return (infos[name].settings.method == RANDOM) != wants_random
+
+    return min(sorted(infos), key=unsuited, default=None)
+
+
+def _has_pack(store: Store, asked: Comparison) -> bool:
+    """Whether a pack has the fanout and batch size; the loader compares the seeds, too."""
+    settings = [each.info.settings for each in packs_of(store) if each.info is not None]
+    wanted = (list(asked.fanout), asked.batch_size, True)
+    return any((each.num_neighbors, each.batch_size, each.shuffle) == wanted for each in settings)
+
+
+def _pack_command(path: str, asked: Comparison) -> str:
+    memory = "" if asked.memory is None else format_size(asked.memory).replace(" ", "")
+    if asked.split is None:
+        given = f", memory={memory!r}" if memory else ""
+        return (
+            f"gnndrive.pack({path!r}, {list(asked.fanout)}, batch_size={asked.batch_size}, "
+            f"shuffle=True, seed={asked.seed}{given}) in Python"
+        )
+    words = [] if asked.split == "train" else ["--input", asked.split]
+    words += _batch_words(asked)
+    words += ["--memory", memory] if memory else []
+    return " ".join([f"gnndrive pack {path}", *words])
+
+
+def _batch_words(asked: Comparison) -> list[str]:
+    fanout, size = ",".join(map(str, asked.fanout)), asked.batch_size
+    words = ["--fanout", fanout] if fanout != FANOUT else []
+    words += ["--batch-size", str(size)] if size != BATCH_SIZE else []
+    return words + (["--seed", str(asked.seed)] if asked.seed else [])
+
+
+def command_of(asked: Comparison, choices: Sequence[Choice]) -> str:
+    """The command that compares these strategies in the same way."""
+    words = ["gnndrive", "bench", "strategies", str(asked.store), "--strategies"]
+    words.append(",".join(choice.text for choice in choices))
+    words += ["--memory", str(asked.memory)] if asked.memory is not None else []
+    words += _batch_words(asked) + (["--split", asked.split] if asked.split else [])
+    words += ["--samplers", str(asked.samplers)] if asked.samplers else []
+    words += ["--engine", asked.engine] if asked.engine else []
+    words += ["--batches", str(asked.batches), "--warm-up", str(asked.warm_up)]
+    words += ["--rounds", str(asked.rounds), "--seconds", f"{asked.seconds:g}"]
+    return shlex.join(words + ([] if asked.limited else ["--no-limit"]))
+
+
+# ---- running
+
+
+def process_bytes(asked: Comparison) -> int:
+    """What a process takes that has imported everything, opened the store, and loads nothing.
+
+    Raises:
+        ConfigError: the whole memory is no more than that.
+    """
+    given = Loading(str(asked.store), NOTHING, asked.fanout, asked.batch_size, asked.batches)
+    own = run_loading(given).peak_bytes
+    if asked.memory is not None and asked.memory <= own:
+        raise ConfigError(
+            f"--memory {format_size(asked.memory)}: Python, torch and the store take "
+            f"{format_size(own)} of it, so nothing is left for loading: give more"
+        )
+    return own
+
+
+def measure(
+    asked: Comparison, lacking: Mapping[str, str], partitions: Mapping[str, str],
+    limit: Cgroup | None, words: str, progress: Callable[[str, int, int], None],
+) -> Measured:  # fmt: skip
+    """Run the strategies in turn; one that fails is left out of later rounds.
+
+    Args:
+        asked: what is compared, and how.
+        lacking: why a strategy cannot run, by `Choice.text`.
+        partitions: which partitions it uses, by `Choice.text`.
+        limit, words: the limit of each process, and what it is, or why there is none.
+        progress: called as progress(what, done, total).
+
+    Raises:
+        ConfigError: nothing of the memory is left for loading.
+    """
+    own = process_bytes(asked)
+    left = None if asked.memory is None else asked.memory - own
+    runs = {
+        choice.text: StrategyRuns(choice, failed=lacking.get(choice.text))
+        for choice in asked.choices
+    }
+    for number in range(1, asked.rounds + 1):
+        for place, (text, each) in enumerate(runs.items()):
+            if each.failed is not None:
+                continue
+            given, superbatch = loading_of(asked, each.choice, left, partitions.get(text))
+            drop_cached(_folders(asked, given))
+            shown = partial(_show, progress, f"round {number} of {asked.rounds}", place, len(runs))
+            try:
+                loaded = run_loading(given, limit, shown)
+            except LoadingFailed as error:
+                again = "" if number == 1 else f"in round {number}: "
+                runs[text] = replace(each, failed=f"{again}{error}")
+                continue
+            runs[text] = replace(each, rounds=(*each.rounds, loaded), superbatch=superbatch)
+    return Measured(tuple(runs.values()), own, left, words, limit is not None)
+
+
+def _show(
+    progress: Callable[[str, int, int], None], what: str, place: int, places: int, done: int,
+    total: int,
+) -> None:  # fmt: skip
+    """Show the progress of a round, whose strategies count alike."""
+    progress(what, place * total + done, places * total)
+
+
+def loading_of(
+    asked: Comparison, choice: Choice, memory: int | None, partitions: str | None
+) -> tuple[Loading, int | None]:
+    """What a strategy's process loads, and the superbatch that stands for the strategy's own.
+
+    A longer superbatch than there are timed batches would be sampled during these, and its samples
+    would be used later.
+    """
+    given = Loading(
+        str(asked.store), choice.name, asked.fanout, asked.batch_size, asked.batches,
+        asked.warm_up, asked.seconds, asked.split, asked.seed, choice.arguments,
+    )  # fmt: skip
+    strategy = choice.strategy
+    if strategy is None:
+        return given, None
+    more: dict[str, Any] = {
+        "memory": memory, "samplers": asked.samplers, "engine": asked.engine,
+        "partitioned": partitions,
+    }  # fmt: skip
+    own, superbatch = strategy.superbatch, None
+    if own is not None and (isinstance(own, str) or own > asked.batches):
+        superbatch = None if "superbatch" in choice.arguments else asked.batches
+    more["superbatch"] = superbatch
+    arguments = {name: each for name, each in more.items() if each is not None}
+    return replace(given, arguments=arguments | dict(choice.arguments)), superbatch
+
+
+def _folders(asked: Comparison, given: Loading) -> list[Path]:
+    """The store, and a pack or partitions that lie elsewhere."""
+    named = [given.arguments.get(name) for name in ("packed", "partitioned")]
+    return [asked.store, *(Path(each) for each in named if isinstance(each, str))]
