@@ -1,0 +1,350 @@
+"""`gnndrive bench strategies` compares all strategies; one that cannot run does not end the rest.
+
+One test runs them all; the others have a runner that only looks like one.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnndrive.cli.commands import bench_strategies, strategy_picture, strategy_runs
+from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading
+from gnndrive.cli.commands.loading_process import LoadingFailed
+from gnndrive.cli.commands.strategy_figures import Prediction
+from gnndrive.cli.measure.mapped_loader import PYG_PLUS
+from gnndrive.common.errors import ConfigError
+from gnndrive.store.generate import planted_communities
+from gnndrive.strategies import STRATEGIES
+from tests.cli.conftest import Command
+from tests.cli.test_packs import refusal
+
+COMMAND = ("bench", "strategies")
+SMALL = ("--fanout", "3,2", "--batch-size", "100")
+OWN = 300_000_000  # what a process takes in the runner that only looks like one
+PNG = b"\x89PNG\r\n\x1a\n"
+PLAIN = {PYG_PLUS, "gnndrive", "ginex", "ali+pg", "lsm-gnn"}
+KEYS = {
+    "strategy", "paper", "command", "seconds_per_batch", "rounds", "first_batch_s",
+    "nodes_per_batch", "edges_per_batch", "rows_loaded_per_batch", "requests_per_batch",
+    "bytes_read_per_batch", "hit_share", "peak_bytes", "same_batches", "note", "predicted_s",
+    "bound_by", "failed",
+}  # fmt: skip
+
+
+def named(found: Any) -> dict[str, Any]:
+    """The runs of a JSON by the strategy's name."""
+    return {each["strategy"]: each for each in found["strategies"]["runs"]}
+
+
+# ---- all of them
+
+
+def test_all_strategies_run_side_by_side(gnndrive: Command, tmp_path: Path):
+    store, png = tmp_path / "own.gnn", tmp_path / "all.png"
+    planted_communities(store, 2_000, 16, 4, degree=8, fractions={"train": 0.5})
+    gnndrive("pack", store, *SMALL, "--segment", "2")
+    gnndrive("partition", store, "--parts", "8", "--method", "ldg")
+    gnndrive("partition", store, "--parts", "8", "--method", "random", "--name", "random")
+    words = ("--batches", "2", "--warm-up", "1", "--rounds", "1", "--memory", "1GB", "--no-limit")
+    ended = gnndrive(*COMMAND, store, *SMALL, *words, "--json", "--png", png)
+    assert ended.code == 0, ended.err
+    assert "round 1 of 1: 100 %" in ended.err
+    found, runs = ended.json, named(ended.json)
+    assert (found["kind"], found["store"]) == ("strategies", str(store))
+    assert {"gnndrive", "command", "date", "machine"} < found.keys()
+    assert runs.keys() == {PYG_PLUS, *STRATEGIES}
+    for name, each in runs.items():
+        assert each.keys() >= KEYS
+        assert each["failed"] is None, each
+        assert each["same_batches"] == (name in PLAIN)
+        assert each["seconds_per_batch"] > 0
+        assert each["rounds"] == [each["seconds_per_batch"]]
+        assert each["nodes_per_batch"] > 100
+        assert each["edges_per_batch"] > 0
+        assert 0 < each["peak_bytes"] < 10**9
+    assert len({runs[name]["nodes_per_batch"] for name in PLAIN}) == 1
+    assert "recorded" in runs["diskgnn"]["note"]
+    assert "inside windows" in runs["hierbatching"]["note"]
+    assert "superbatch=2" in runs["ginex"]["note"]
+    section = found["strategies"]
+    assert section["loading_bytes"] == 10**9 - section["process_bytes"] > 0
+    assert png.read_bytes().startswith(PNG)
+
+
+# ---- a runner that only looks like one
+
+
+@dataclass
+class Fake:
+    """In place of `run_loading`; notes what it is asked, and answers what it is told."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    asked: list[Loading] = field(default_factory=list)
+    limits: list[object] = field(default_factory=list)
+
+    def __call__(self, given: Loading, limit: object = None, *_: object) -> Loaded:
+        if given.loader == NOTHING:
+            return Loaded(peak_bytes=OWN)
+        self.asked.append(given)
+        self.limits.append(limit)
+        answer = self.answers.get(given.loader, {})
+        turn = [each.loader for each in self.asked].count(given.loader) - 1
+        answer = answer[turn] if isinstance(answer, list) else answer
+        if isinstance(answer, str):
+            raise LoadingFailed(answer)
+        counters = {"rows_loaded": 40.0, "rows_found": 60.0, "requests": 20.0, "samples": 4.0}
+        plain = Loaded(
+            8.0, 4, given.warm_up, 0.5, 100, 300, (1, 2, 3), 10**8,
+            counters | {"bytes_read": 8e6}, 5, facts={"engine": "uring", "topology": "direct"},
+        )  # fmt: skip
+        return replace(plain, **answer)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(strategy_runs, "run_loading", made)
+    return made
+
+
+def bench(gnndrive: Command, store: Path, *words: object) -> Any:
+    given = ("--no-limit", "--memory", "1GB", "--batches", "4", "--json")
+    ended = gnndrive(*COMMAND, store, *SMALL, *given, *words)
+    assert ended.code == 0, ended.err
+    return ended.json
+
+
+def test_rounds_are_taken_in_turn_with_medians(gnndrive: Command, planted: Path, fake: Fake):
+    fake.answers["gnndrive"] = [{"seconds": each} for each in (4.0, 16.0, 8.0)]
+    found = bench(gnndrive, planted, "--strategies", "pyg+,gnndrive", "--seed", "5")
+    assert [each.loader for each in fake.asked] == 3 * ["pyg+", "gnndrive"]
+    assert {(each.split, each.seed, each.batches) for each in fake.asked} == {("train", 5, 4)}
+    run = named(found)["gnndrive"]
+    assert (run["seconds_per_batch"], run["rounds"]) == (2.0, [1.0, 4.0, 2.0])
+    assert (run["nodes_per_batch"], run["edges_per_batch"], run["hit_share"]) == (25, 75, 0.6)
+    assert (run["rows_loaded_per_batch"], run["requests_per_batch"]) == (10, 5)
+    assert run["bytes_read_per_batch"] == 2e6
+    memory = {each.loader: each.arguments.get("memory") for each in fake.asked}
+    assert memory == {"pyg+": None, "gnndrive": 10**9 - OWN}
+    fake.answers.clear()
+    again = shlex.split(run["command"])
+    assert again[:3] == ["gnndrive", "bench", "strategies"]
+    assert gnndrive(*again[1:], "--json").json["strategies"]["runs"][0]["strategy"] == "gnndrive"
+
+
+def test_the_table_says_what_was_measured(gnndrive: Command, planted: Path, fake: Fake):
+    fake.answers = {"gnndrive": {"seconds": 2.0}, "ginex": "killed", "pyg+": {"counters": {}}}
+    words = ("--strategies", "pyg+,gnndrive,ginex", "--memory", "1GB", "--rounds", "1")
+    ended = gnndrive(*COMMAND, planted, *SMALL, *words, "--no-limit", "--batches", "4")
+    assert ended.code == 0
+    lines = {line.split()[0]: line.split() for line in ended.out.splitlines() if line}
+    assert lines["pyg+"][:4] == ["pyg+", "2", "(2–2)", "1.00"]
+    assert lines["gnndrive"][:4] == ["gnndrive", "0.5", "(0.5–0.5)", "4.00"]
+    assert (lines["gnndrive"][-1], lines["pyg+"][-5:-3]) == ("yes", ["–", "–"])
+    assert " ".join(lines["ginex:"]) == "ginex: killed"
+    assert "memory=700 MB" in ended.out
+    assert "no memory limit: --no-limit" in ended.out
+    assert "behind 10 that warm up" in ended.out
+
+
+def test_a_strategy_that_fails_does_not_end_the_rest(gnndrive: Command, planted: Path, fake: Fake):
+    fake.answers = {"gnndrive": "memory=1 B is too little\nand a plan", "ginex": [{}, "killed"]}
+    runs = named(bench(gnndrive, planted, "--strategies", "gnndrive,ginex,lsm-gnn"))
+    assert runs["gnndrive"]["failed"] == "memory=1 B is too little\nand a plan"
+    assert runs["ginex"]["failed"] == "in round 2: killed"
+    assert runs["ginex"]["seconds_per_batch"] is None
+    assert (runs["lsm-gnn"]["failed"], len(runs["lsm-gnn"]["rounds"])) == (None, 3)
+    assert [each.loader for each in fake.asked].count("gnndrive") == 1
+    assert [each.loader for each in fake.asked].count("ginex") == 2
+
+
+def test_none_that_ends_is_an_error(gnndrive: Command, planted: Path, fake: Fake, tmp_path: Path):
+    fake.answers["gnndrive"] = "killed"
+    words = ("--strategies", "gnndrive", "--png", tmp_path / "none.png")
+    ended = gnndrive(*COMMAND, planted, *SMALL, *words)
+    assert ended.code == 2
+    assert "gnndrive: killed" in ended.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_missing_is_listed_with_the_command_that_makes_it(
+    gnndrive: Command, store: Path, fake: Fake
+):
+    runs = named(bench(gnndrive, store, "--rounds", "1"))
+    lacking = {name: each["failed"] for name, each in runs.items() if each["failed"]}
+    assert lacking.keys() == {"diskgnn", "hierbatching", "marius"}
+    assert {each.loader for each in fake.asked} == PLAIN
+    for name in ("hierbatching", "marius", "diskgnn"):
+        _, command = lacking[name].split(": ", 1)
+        assert gnndrive(*shlex.split(command)[1:]).code == 0
+    fake.asked.clear()
+    runs = named(bench(gnndrive, store, "--rounds", "1"))
+    assert not any(each["failed"] for each in runs.values())
+    used = {each.loader: each.arguments.get("partitioned") for each in fake.asked}
+    assert (used["hierbatching"], used["marius"], used["gnndrive"]) == ("default", "random", None)
+
+
+def test_a_store_without_splits_is_packed_in_python(gnndrive: Command, tmp_path: Path, fake: Fake):
+    store = tmp_path / "plain.gnn"
+    planted_communities(store, 2_000, 16, 4, degree=8, fractions={})
+    runs = named(bench(gnndrive, store, "--strategies", "gnndrive,diskgnn"))
+    assert "gnndrive.pack(" in runs["diskgnn"]["failed"]
+    assert {each.split for each in fake.asked} == {None}
+
+
+def test_batches_are_compared_as_far_as_both_go(gnndrive: Command, planted: Path, fake: Fake):
+    fake.answers = {"pyg+": {"checksums": (1, 2)}, "ginex": {"checksums": (1, 2, 4)}}
+    runs = named(bench(gnndrive, planted, "--strategies", "pyg+,ginex,gnndrive"))
+    same = {name: each["same_batches"] for name, each in runs.items()}
+    assert same == {"pyg+": True, "ginex": False, "gnndrive": True}
+    assert "please report this" in runs["ginex"]["note"]
+
+
+def test_batches_of_others_alone_are_compared_with_nothing(
+    gnndrive: Command, store: Path, fake: Fake
+):
+    gnndrive("partition", store, "--parts", "4", "--method", "ldg")
+    runs = named(bench(gnndrive, store, "--strategies", "hierbatching"))
+    assert runs["hierbatching"]["same_batches"] is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"warm_up": 3}, "3 batches warmed up in 120 s"),
+        ({"batches": 2}, "2 batches were timed in 120 s"),
+        ({"evictions_before": 0}, "not full when the timing began: give more --warm-up"),
+        ({"holds_all": True, "evictions_before": 0}, "holds all rows"),
+        ({"counters": {"samples": 50}}, "50 batches were sampled while 4 were timed"),
+    ],
+)
+def test_what_is_no_steady_state_is_said(
+    gnndrive: Command, planted: Path, fake: Fake, answer: dict[str, Any], said: str
+):
+    plain = named(bench(gnndrive, planted, "--strategies", "gnndrive"))["gnndrive"]
+    assert plain["note"] == ""
+    fake.answers["gnndrive"] = answer
+    run = named(bench(gnndrive, planted, "--strategies", "gnndrive"))["gnndrive"]
+    assert said in run["note"]
+
+
+def test_windows_that_were_loaded_meanwhile_are_said(gnndrive: Command, store: Path, fake: Fake):
+    gnndrive("partition", store, "--parts", "4", "--method", "ldg")
+    levels = ("a window keeps 61% of the edges to its nodes; a batch has about 40 nodes",)
+    for counters, said in (
+        ({"windows": 2, "window_load_s": 3.0}, "2.0 windows"),
+        ({}, "no window"),
+    ):
+        fake.answers["hierbatching"] = {"counters": counters, "levels": levels}
+        note = named(bench(gnndrive, store, "--strategies", "hierbatching"))["hierbatching"]["note"]
+        assert "a window keeps 61% of the edges" in note
+        assert "compare accuracy before seconds" in note
+        assert said in note
+
+
+def test_predictions_stand_beside_what_was_measured(
+    planted: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+):
+    choices = strategy_runs.parse_choices("pyg+,gnndrive")
+    asked = strategy_runs.Comparison(
+        planted, choices, None, (3, 2), 100, None, limited=False, batches=4
+    )
+    predicted = {"gnndrive": Prediction(1.5, "disk")}
+    bench_strategies.run(asked, {}, {}, as_json=True, predictions=predicted)
+    runs = named(json.loads(capsys.readouterr().out))
+    assert (runs["gnndrive"]["predicted_s"], runs["gnndrive"]["bound_by"]) == (1.5, "disk")
+    assert (runs["pyg+"]["predicted_s"], runs["pyg+"]["bound_by"]) == (None, None)
+    bench_strategies.run(asked, {}, {}, predictions=predicted)
+    assert "1.5 by disk" in capsys.readouterr().out
+
+
+# ---- what is asked for
+
+
+def test_arguments_of_one_strategy_follow_its_name(gnndrive: Command, planted: Path, fake: Fake):
+    words = ("--strategies", "ginex,ginex:phases=apart:superbatch=3,ali+pg:samplers=2")
+    runs = named(bench(gnndrive, planted, *words, "--rounds", "1", "--samplers", "1"))
+    assert list(runs) == ["ginex", "ginex:phases=apart:superbatch=3", "ali+pg:samplers=2"]
+    memory = {"memory": 10**9 - OWN}
+    assert [each.arguments for each in fake.asked] == [
+        memory | {"samplers": 1, "superbatch": 4},
+        memory | {"samplers": 1, "superbatch": 3, "phases": "apart"},
+        memory | {"samplers": 2},
+    ]
+
+
+@pytest.mark.parametrize(("batches", "warm_up"), [(1, 10), (2, 10), (4, 10), (8, 10), (24, 10),
+                                                  (32, 10), (33, 42), (200, 170)])  # fmt: skip
+def test_the_timed_batches_are_a_superbatch(batches: int, warm_up: int):
+    assert strategy_runs.aligned_warm_up(batches) == warm_up
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--strategies", "gnndrive,none"), "'none' is none of pyg+, gnndrive, ginex"),
+        (("--strategies", "ginex,gnndrive,ginex"), "names ginex twice"),
+        (("--strategies", "ginex:phase=apart"), "'phase=apart' is no argument"),
+        (("--strategies", "ginex:seed=2"), "'seed=2' is no argument"),
+        (("--strategies", "ginex:phases"), "'phases' is no argument"),
+        (("--split", "none"), "--split none is none of the splits"),
+        (("--memory", "300MB"), "nothing is left for loading: give more"),
+        (("--memory", "lots"), "is no size"),
+        (("--fanout", "a"), "give a whole number for each hop"),
+        (("--png", "none/at/all.png"), "give a file in a folder that is there"),
+    ],
+)
+def test_mistakes_are_refused_before_anything_runs(
+    gnndrive: Command, planted: Path, fake: Fake, words: tuple[str, ...], said: str
+):
+    assert said in refusal(gnndrive(*COMMAND, planted, *words))
+    assert not fake.asked
+
+
+def test_a_limit_that_cannot_be_set_is_said(
+    gnndrive: Command, planted: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+):
+    group = object()
+
+    @contextmanager
+    def limited(limit_bytes: int) -> Iterator[tuple[object, str]]:
+        assert limit_bytes == 10**9
+        yield answer
+
+    monkeypatch.setattr(bench_strategies, "memory_limit", limited)
+    for answer in ((None, "no memory limit: there are no groups"), (group, "1 GB of memory")):
+        words = ("--strategies", "pyg+", "--memory", "1GB", "--rounds", "1", "--limit")
+        out = gnndrive(*COMMAND, planted, *words).out
+        assert answer[1] in out
+        assert ("may hold the whole store" in out) == (answer[0] is None)
+    assert fake.limits == [None, group]
+    assert "--memory is not given" in gnndrive(*COMMAND, planted, "--strategies", "pyg+").out
+
+
+# ---- the picture
+
+
+def test_a_picture_needs_matplotlib(
+    gnndrive: Command, planted: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ended = gnndrive(*COMMAND, planted, "--png", tmp_path / "all.png")
+    assert "pip install 'gnndrive[plot]'" in refusal(ended)
+    assert not fake.asked
+
+
+def test_a_disk_that_is_full_is_said(gnndrive: Command, planted: Path, fake: Fake):
+    words = ("--strategies", "pyg+,gnndrive", "--batches", "4", "--no-limit")
+    fake.answers["pyg+"] = {"seconds": 4000.0, "counters": {}}
+    found = gnndrive(*COMMAND, planted, *words, "--json").json
+    with pytest.raises(ConfigError, match="No space left on device"):
+        strategy_picture.draw(found, Path("/dev/full"))

@@ -1,0 +1,151 @@
+"""`load` times batches in one way, behind a warm-up; its process ends however it can."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnndrive.cli.commands import loading
+from gnndrive.cli.commands.loading import NOTHING, Loaded, Loading, load, main
+from gnndrive.cli.commands.loading_process import LoadingFailed, run_loading
+from gnndrive.cli.measure.mapped_loader import PYG_PLUS
+from gnndrive.common.errors import ConfigError
+from tests.cli.conftest import FRACTIONS, NODES
+
+BATCH = 300
+AN_EPOCH = -(-int(NODES * FRACTIONS["train"]) // BATCH)
+
+
+def of(store: Path, loader: str, batches: int = 2, **given: Any) -> Loading:
+    arguments = {} if loader == PYG_PLUS else {"buffer": "100KB"}
+    given = {"split": "train", "seed": 3, "arguments": arguments} | given
+    return Loading(str(store), loader, (3, 2), BATCH, batches, **given)
+
+
+def test_the_map_gives_the_batches_of_gnndrive_over_several_epochs(planted: Path):
+    batches = 2 * AN_EPOCH + 1
+    ours, theirs = (load(of(planted, name, batches)) for name in ("gnndrive", PYG_PLUS))
+    assert ours.checksums == theirs.checksums
+    assert (ours.nodes, ours.edges) == (theirs.nodes, theirs.edges)
+    assert len(set(ours.checksums)) == batches
+    assert load(of(planted, PYG_PLUS, batches, seed=4)).checksums != theirs.checksums
+
+
+@pytest.mark.parametrize("loader", ["gnndrive", PYG_PLUS])
+def test_a_warm_up_is_not_counted(planted: Path, loader: str, capsys: pytest.CaptureFixture[str]):
+    whole, behind = (load(of(planted, loader, n, warm_up=w)) for n, w in ((3, 0), (1, 2)))
+    assert (behind.warm_up, behind.batches) == (2, 1)
+    assert behind.checksums == whole.checksums
+    assert 0 < behind.nodes < whole.nodes
+    assert behind.first_s > 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said == 2 * [{"done": 1}, {"done": 2}, {"done": 3}]
+
+
+def test_counters_are_those_of_the_timed_batches(planted: Path):
+    cold, warm = (load(of(planted, "gnndrive", 2, warm_up=w)) for w in (0, 3))
+    assert cold.evictions_before == 0
+    assert warm.evictions_before is not None
+    assert warm.evictions_before > 0
+    for loaded in (cold, warm):
+        assert 0 < loaded.counters["rows_loaded"] < NODES
+        assert loaded.counters["bytes_read"] >= loaded.counters["rows_loaded"] * 4
+    assert load(of(planted, "gnndrive", arguments={"buffer": "10MB"})).holds_all
+    assert not cold.holds_all
+
+
+def test_time_ends_both_parts(planted: Path):
+    short = load(of(planted, PYG_PLUS, 5, warm_up=5, seconds=0))
+    assert (short.warm_up, short.batches) == (1, 1)
+
+
+def test_the_mapped_loader_counts_what_the_system_counts(
+    planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    assert load(of(planted, PYG_PLUS)).counters.keys() == {"requests", "bytes_read"}
+    monkeypatch.setattr(loading, "_IO", tmp_path / "none")
+    assert load(of(planted, PYG_PLUS)).counters.keys() == {"requests"}
+
+
+def test_nothing_is_loaded_to_see_what_a_process_takes(planted: Path):
+    assert load(of(planted, NOTHING)) == Loaded(peak_bytes=load(of(planted, NOTHING)).peak_bytes)
+    assert load(of(planted, NOTHING)).peak_bytes > 10**6
+
+
+def test_mistakes_are_said_in_json(planted: Path, capsys: pytest.CaptureFixture[str]):
+    def failure(**given: Any) -> str:
+        fields = {"store": str(planted), "loader": "gnndrive", "fanout": [3], "batch_size": 9}
+        main(json.dumps(fields | {"batches": 1} | given))
+        (line,) = capsys.readouterr().out.splitlines()
+        return str(json.loads(line)["failed"])
+
+    assert "no size" in failure(arguments={"buffer": "nonsense"})
+    assert "pyg+ takes none" in failure(loader=PYG_PLUS, arguments={"gap": 1})
+    assert "is not there" in failure(store=str(planted / "none"))
+
+
+def test_a_split_without_nodes_has_no_batches(planted: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(loading.Store, "split", lambda store, name: [])
+    with pytest.raises(ConfigError, match="no nodes to begin with"):
+        load(of(planted, PYG_PLUS))
+
+
+# ---- the process
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """program("exit 3") makes this script what runs in place of Python."""
+
+    def make(script: str) -> None:
+        path = tmp_path / "program"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("kill -9 $$", r"killed \(signal 9\)"),
+        ("echo first >&2; echo 'MemoryError: 5' >&2; exit 3", "ended with 3: MemoryError: 5"),
+        ("exit 0", "its process ended with 0"),
+        ("""echo '{"done": 1}'; echo '{"failed": "too little"}'""", "^too little$"),
+    ],
+)
+def test_a_process_that_fails_says_why(
+    planted: Path, program: Callable[[str], None], script: str, said: str
+):
+    program(script)
+    with pytest.raises(LoadingFailed, match=said):
+        run_loading(of(planted, "gnndrive"))
+
+
+def test_what_a_process_says_beside_its_result_is_passed_on(
+    planted: Path, program: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+):
+    program("""echo 'a warning' >&2; echo '{"seconds": 2.0, "batches": 4}'""")
+    loaded = run_loading(of(planted, "gnndrive"))
+    assert (loaded.seconds, loaded.batches) == (2.0, 4)
+    assert capsys.readouterr().err == "a warning\n"
+
+
+def test_ctrl_c_ends_the_process(planted: Path, program: Callable[[str], None], tmp_path: Path):
+    os.mkfifo(tmp_path / "never")
+    program(f"""echo $$ >{tmp_path}/pid; echo '{{"done": 1}}'; exec cat {tmp_path}/never""")
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_loading(of(planted, "gnndrive"), None, interrupt)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
