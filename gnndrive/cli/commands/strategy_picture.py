@@ -50,13 +50,14 @@ def draw(content: Mapping[str, Any], path: Path) -> None:
     left.set_xlabel("seconds a batch: median, and the range of the rounds")
     left.set_yticks(range(len(runs)), [each["strategy"] for each in runs])
     left.invert_yaxis()
-    read = [each["bytes_read_per_batch"] or 0 for each in runs]
-    _bars(right, [value / 1e6 for value in read], [format_size(value) for value in read])
+    read = [each["bytes_read_per_batch"] for each in runs]
+    said = ["not known" if value is None else format_size(value) for value in read]
+    _bars(right, [(value or 0) / 1e6 for value in read], said)
     right.set_xlabel("MB read a batch")
     memory = "no --memory" if found["memory"] is None else format_size(found["memory"])
     title = (
         f"{content['store']}, {memory}, {found['batches']} batches of {found['batch_size']:,} "
-        f"in each of {found['rounds']} rounds, {content['date'][:10]}"
+        f"in each run, rounds: {found['rounds']}, {content['date'][:10]}"
     )
     command = textwrap.fill(content["command"], _COMMAND_COLUMNS)
     figure.suptitle(f"{title}\n{command}", fontsize=8)
