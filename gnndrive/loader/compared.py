@@ -31,12 +31,16 @@ class Compared(DerivedLayouts):
     _why = ""  # the loader has this strategy, if "auto" chose it
     _compared: tuple[str, Comparison | None] | None = None  # and what they were compared for
 
-    def compare(self) -> Comparison | None:
+    def compare(self, *, all: bool = True) -> Comparison | None:
         """Predict what a batch costs with each strategy; print the result to read it.
 
         The first time for a store and settings this draws batches, which takes some ten seconds for
         a large graph; what they need is kept beside the store. Batches are predicted as they are
         once the feature buffer is full, without training.
+
+        Args:
+            all: whether to compare all strategies; if not, only the loader's own is predicted, and
+                there is no miss-ratio curve.
 
         Returns:
             The strategies beside each other, with those that change nothing about the batches
@@ -54,9 +58,11 @@ class Compared(DerivedLayouts):
             )
         self._choose_strategy()
         assembly = self._assembly()
-        depends = repr([assembly.own, self._strategy.name, self.num_neighbors, self.batch_size])
+        depends = repr(
+            [all, assembly.own, self._strategy.name, self.num_neighbors, self.batch_size]
+        )
         if self._compared is None or self._compared[0] != depends:
-            self._compared = depends, compare(assembly)
+            self._compared = depends, compare(assembly, all)
         found = self._compared[1]
         return None if found is None else replace(found, why=self._why)
 

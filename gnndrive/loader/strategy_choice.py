@@ -10,7 +10,7 @@ When not to use it: for data in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -69,13 +69,14 @@ class _Known:
         return row_classes(store, type, "degree") if kept is None else kept
 
 
-def compare(assembly: Assembly, curve: bool = True) -> Comparison | None:
+def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Comparison | None:
     """Predict what a batch of a loader costs with each strategy; None: its batches cannot be drawn,
     such as those of a user's sampler. Takes some ten seconds the first time for a store and
     settings, then less than one.
 
     Args:
         assembly: the loader's.
+        all: whether to predict all strategies, and not the loader's own alone.
         curve: whether to add the miss-ratio curve, and what more memory gives.
 
     Raises:
@@ -104,10 +105,11 @@ def compare(assembly: Assembly, curve: bool = True) -> Comparison | None:
     except TypeError:
         batches = None
     known = _Known(whole, traces, types, batches)
-    costs = _costs(known, request, drawn_loading=partial(_loading, drawn=drawn))
+    names = [each.name for each in STRATEGIES.values()] if all else [own.name]
+    costs = _costs(known, request, partial(_loading, drawn=drawn), names)
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
     found = Comparison(own.name, tuple(costs), notes=notes)
-    if not curve or own.replays or own.partitioned:
+    if not (all and curve) or own.replays or own.partitioned:
         return found
     return _with_curve(found, known, own, drawn)
 
@@ -148,11 +150,13 @@ def _loading(request: PlanRequest, planner: Any, drawn: Any) -> Loading:
     return loading_of(request, planner, drawn)
 
 
-def _costs(known: _Known, request: PlanRequest, drawn_loading: Any) -> list[StrategyCost]:
-    """The costs of all strategies: those with the same batches first."""
+def _costs(
+    known: _Known, request: PlanRequest, drawn_loading: Any, names: Collection[str]
+) -> list[StrategyCost]:
+    """The costs of the strategies of these names: those with the same batches first."""
     found: list[StrategyCost] = []
     others: list[StrategyCost] = []
-    for strategy in STRATEGIES.values():
+    for strategy in (each for each in STRATEGIES.values() if each.name in names):
         same = batches_of(strategy) == DEFAULT
         try:
             if same:

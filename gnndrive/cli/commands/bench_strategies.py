@@ -33,7 +33,7 @@ from gnndrive.cli.commands.options import (
     parse_fanout,
 )
 from gnndrive.cli.commands.progress import Bars
-from gnndrive.cli.commands.strategy_figures import Prediction
+from gnndrive.cli.commands.strategy_predictions import predictions_of
 from gnndrive.cli.commands.strategy_runs import Choice, Comparison
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
 from gnndrive.common.errors import ConfigError
@@ -102,7 +102,6 @@ def strategies(
 def run(
     asked: Comparison, lacking: Mapping[str, str], partitions: Mapping[str, str], *,
     as_json: bool = False, png: Path | None = None,
-    predictions: Mapping[str, Prediction] | None = None,
 ) -> None:  # fmt: skip
     """Measure, and print the result as text or JSON.
 
@@ -111,7 +110,6 @@ def run(
         lacking, partitions: see `strategy_runs.measure`.
         as_json: whether to print one JSON object.
         png: the file to draw to; None: nothing is drawn.
-        predictions: what is predicted of each strategy, by the texts of the choices.
 
     Raises:
         ConfigError: nothing of the memory is left for loading, or the file cannot be written.
@@ -119,7 +117,8 @@ def run(
     """
     with _limit(asked) as (group, words), Bars() as bars:
         measured = strategy_runs.measure(asked, lacking, partitions, group, words, bars)
-    found = strategy_figures.section(asked, measured, predictions or {})
+    predictions = predictions_of(asked, measured, partitions)
+    found = strategy_figures.section(asked, measured, predictions)
     content = {**_envelope(), "store": str(asked.store), "strategies": found}
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))

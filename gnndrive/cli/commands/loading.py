@@ -31,6 +31,7 @@ from gnndrive.cli.report import peak_memory_bytes
 from gnndrive.common.errors import ConfigError, GNNDriveError
 from gnndrive.common.records import Int64Array
 from gnndrive.loader.neighbor_loader import NeighborLoader
+from gnndrive.plan.strategy_costs import StrategyCost
 from gnndrive.store.reader import Store
 from gnndrive.store.reader import open as open_store
 
@@ -172,6 +173,11 @@ class StrategySource:
             store, list(given.fanout), seeds, batch_size=given.batch_size, shuffle=True,
             seed=given.seed, strategy=given.loader, **given.arguments,
         )  # fmt: skip
+
+    def predicted(self) -> StrategyCost | None:
+        """What a batch is predicted to cost; see `NeighborLoader.compare`."""
+        found = self._loader.compare(all=False)
+        return None if found is None else found.own
 
     def batches(self) -> Iterator[tuple[Int64Array, int]]:
         """See `Source.batches`."""
