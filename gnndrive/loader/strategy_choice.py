@@ -166,7 +166,7 @@ def _costs(
             else:
                 cost = _partitioned_cost(known, strategy)
         except GNNDriveError as error:
-            said = str(error).splitlines()[0]
+            said = str(error).splitlines()[0].removesuffix(". With the least it uses")
             cost = StrategyCost(strategy.name, same_batches=same, refused=said)
         (found if same else others).append(cost)
     return found + others

@@ -1,0 +1,243 @@
+"""`compare`, `plan` and strategy="auto": what a batch is predicted to cost with each strategy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch_geometric.data import Data
+
+import gnndrive
+from gnndrive import ConfigError, NeighborLoader, Store
+from gnndrive.loader import strategy_choice
+from gnndrive.plan.strategy_costs import StrategyCost
+from gnndrive.strategies import STRATEGIES
+from tests.loader.batches import assert_same
+from tests.loader.conftest import Make
+
+SAME = {"gnndrive", "ginex", "ali+pg", "lsm-gnn"}
+SHORT: dict[str, Any] = {"buffer": None, "shuffle": True, "seed": 5, "io_depth": 1}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A graph whose rows are most of its bytes, so that memory may be short of them alone."""
+    draw = torch.Generator().manual_seed(1)
+    source = (3_000 * torch.rand(12_000, generator=draw) ** 3).long()
+    edges = torch.stack([source, torch.randint(3_000, (12_000,), generator=draw)])
+    x = torch.randn(3_000, 256, generator=draw)
+    folder = tmp_path_factory.mktemp("choice") / "wide.gnn"
+    return gnndrive.from_data(Data(x=x, edge_index=edges), folder)
+
+
+@pytest.fixture
+def short(make: Make, wide: Store) -> dict[str, Any]:
+    """Arguments of a loader with a little more memory than it needs."""
+    given = {"data": wide, **SHORT}
+    with pytest.raises(ConfigError, match="give at least memory=") as caught:
+        make(memory=1, **given).plan()
+    least = str(caught.value).split('memory="')[1].split('"')[0]
+    return given | {"memory": int(1.15 * gnndrive.common.memory.parse_size(least, "memory"))}
+
+
+def costing(seconds: Mapping[str, float]) -> Any:
+    """Stands for `predict`: a batch costs so much with each strategy; others are refused."""
+
+    def predict(name: str, *args: Any, **more: Any) -> StrategyCost:
+        if name not in seconds:
+            raise ConfigError(f"{name} cannot run here\nand more")
+        return StrategyCost(name, {"disk": seconds[name]}, 10, 0.5)
+
+    return predict
+
+
+# ---- the comparison
+
+
+def test_each_strategy_has_a_cost_or_the_reason_why_not(make: Make, short: dict[str, Any]):
+    loader = make(**short)
+    found = loader.compare()
+    assert found is not None
+    assert [each.strategy for each in found.costs][:4] == ["gnndrive", "ginex", "ali+pg", "lsm-gnn"]
+    assert {each.strategy for each in found.costs} == set(STRATEGIES)
+    for each in found.costs:
+        if each.strategy in SAME:
+            assert each.same_batches
+            assert not each.refused
+            assert 0 < each.seconds[each.bound_by] <= each.batch_s
+            assert each.batches == len(loader)
+            assert each.epoch_s == pytest.approx(each.batch_s * len(loader))
+            assert each.hit_share is not None
+            assert 0 < each.hit_share < 1
+        elif each.strategy == "diskgnn":
+            assert "if packed, with gnndrive pack" in each.note
+        else:
+            assert "gnndrive partition" in each.refused
+            assert "\n" not in each.refused
+            assert "With the least" not in each.refused
+    assert found.own is found.costs[0]
+    assert found.more is not None
+    assert found.more[1] < found.own.batch_s
+    assert found.curve is not None
+    assert found.curve.points[-1].hit_share == 1.0
+    assert found.curve.buffer_bytes == loader.plan().buffer_bytes
+    assert found.notes == (strategy_choice.UNCALIBRATED,)
+
+
+def test_its_json_has_the_choice_and_the_curve(make: Make, short: dict[str, Any]):
+    found = make(**short).compare()
+    assert found is not None
+    content = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert content["choice"][0]["strategy"] == "gnndrive"
+    assert content["choice"][0]["seconds_per_batch"] == found.costs[0].batch_s
+    assert {each["strategy"] for each in content["choice"]} == set(STRATEGIES)
+    assert content["miss_ratio"]["table"] == "nodes/x"
+    assert {"bytes", "hit_share", "seconds_per_batch"} == set(content["miss_ratio"]["points"][0])
+
+
+def test_packs_and_partitions_that_are_there_are_asked(
+    make: Make, wide: Store, short: dict[str, Any], tmp_path: Path
+):
+    shutil.copytree(wide.path, tmp_path / "own.gnn")
+    store = gnndrive.open(tmp_path / "own.gnn")
+    given = {"batch_size": 16, "shuffle": True, "seed": 5}
+    gnndrive.pack(store, [4, 3], memory="100MB", **given)
+    gnndrive.partition(store, parts=30, method="random")
+    short |= {"data": store, "memory": "8MB"}  # room for a window
+    found = make(**short).compare()
+    assert found is not None
+    costs = {each.strategy: each for each in found.costs}
+    assert not costs["diskgnn"].refused
+    assert "recorded" in costs["diskgnn"].note
+    assert "if packed" not in costs["diskgnn"].note
+    assert "% of the edges to a window's nodes are inside" in costs["hierbatching"].note
+    for name in ("diskgnn", "hierbatching", "marius"):
+        assert costs[name].batch_s > 0
+        assert not costs[name].same_batches
+        loader = make(**short | {"strategy": name})
+        own = loader.compare(all=False)
+        assert own is not None
+        assert own.own is not None
+        assert own.own.seconds.keys() == costs[name].seconds.keys()
+        assert name in str(loader.plan())
+
+
+def test_the_rows_of_drawn_batches_are_kept_beside_the_store(
+    make: Make, wide: Store, short: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(wide.path, tmp_path / "own.gnn")
+    shutil.rmtree(tmp_path / "own.gnn" / "traces", ignore_errors=True)
+    store = gnndrive.open(tmp_path / "own.gnn")
+    first = make(**short | {"data": store}).compare()
+    (kept,) = (tmp_path / "own.gnn" / "traces").glob("*.npy")
+    drawn = list[int]()
+    draw = gnndrive.loader.drawing.draw_traces  # type: ignore[attr-defined]
+
+    def noted(*args: Any) -> Any:
+        drawn.append(1)
+        return draw(*args)
+
+    monkeypatch.setattr("gnndrive.loader.drawing.draw_traces", noted)
+    again = make(**short | {"data": store}).compare()
+    assert not drawn
+    assert first is not None
+    assert again is not None
+    hits = [each.hit_share for each in first.costs]
+    assert [each.hit_share for each in again.costs] == hits
+    kept.write_bytes(kept.read_bytes()[:-8])
+    damaged = make(**short | {"data": store}).compare()
+    assert drawn == [1]
+    assert damaged is not None
+    assert [each.hit_share for each in damaged.costs] == hits
+    gnndrive.open(store.path)  # which ignores the folder
+
+
+def test_data_in_memory_has_nothing_to_compare(data: Data):
+    with pytest.raises(ConfigError, match="the data is in memory: give a store"):
+        NeighborLoader(data, [3]).compare()
+
+
+# ---- the plan
+
+
+def test_the_plan_prints_the_comparison_only_where_memory_is_short(
+    make: Make, short: dict[str, Any]
+):
+    lines = str(make(**short).plan())
+    assert "predicted" in lines
+    assert "ali+pg" in lines
+    assert "more:" in lines
+    assert "predicted" not in str(make(**short | {"memory": "1GB"}).plan())
+    assert "predicted" not in str(make(**short | {"memory": None, "buffer": "400KB"}).plan())
+
+
+# ---- auto
+
+
+@pytest.mark.parametrize(
+    ("costs", "chosen"),
+    [
+        ({"gnndrive": 1.0, "ginex": 0.94, "ali+pg": 1.1, "lsm-gnn": 1.0}, "ginex"),
+        ({"gnndrive": 1.0, "ginex": 0.96, "ali+pg": 0.97, "lsm-gnn": 0.96}, "gnndrive"),
+        ({"gnndrive": 1.0, "lsm-gnn": 0.5, "ali+pg": 0.49}, "ali+pg"),
+        ({"ginex": 2.0}, "ginex"),
+        ({}, "gnndrive"),
+    ],
+)
+def test_auto_takes_the_cheapest_that_changes_no_batch(
+    make: Make, short: dict[str, Any], costs: dict[str, float], chosen: str,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(strategy_choice, "predict", costing(costs))
+    cheap = StrategyCost("diskgnn", {"disk": 1e-9}, 10, 0.9, same_batches=False)
+    monkeypatch.setattr(strategy_choice, "unpacked_cost", lambda *args: cheap)
+    loader = make(**short, strategy="auto")
+    loader._choose_strategy()
+    assert loader._strategy is STRATEGIES[chosen]
+    if costs:
+        assert f"because a batch costs about {costs[chosen]:.2g} s, bound by disk" in loader._why
+    refused = SAME - set(costs)
+    assert not any(name in loader._why for name in refused)
+
+
+def test_auto_has_the_batches_of_gnndrive(
+    make: Make, short: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(strategy_choice, "predict", costing({"gnndrive": 1.0, "ginex": 0.1}))
+    loader = make(**short, strategy="auto")
+    expected = list(make(**short))
+    for one, other in zip(loader, expected, strict=True):
+        assert_same(one, other)
+    assert loader._strategy is STRATEGIES["ginex"]
+    state = loader.state_dict()
+    for name in ("gnndrive", "auto"):
+        other = make(**short, strategy=name)
+        other.load_state_dict(state)
+    assert "strategy: ginex, because" in str(make(**short, strategy="auto").plan())
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"memory": "1GB"}, "because all rows fit into memory"),
+        ({"sampler": [0, 1, 2] * 10, "shuffle": False}, "because"),
+        ({"disjoint": True}, "because a batch costs"),
+    ],
+)
+def test_auto_says_why(make: Make, short: dict[str, Any], more: dict[str, Any], why: str):
+    loader = make(**short | more, strategy="auto")
+    assert why in str(loader.plan())
+    assert loader._strategy.name in SAME
+    assert sum(1 for _ in loader) == len(loader)
+
+
+def test_auto_takes_no_argument_of_another_strategy(make: Make):
+    with pytest.raises(ConfigError, match="give strategy='ginex'"):
+        make(strategy="auto", superbatch=8)
+    with pytest.raises(ConfigError, match="give strategy='diskgnn'"):
+        make(strategy="auto", packed="there")
