@@ -54,6 +54,7 @@ from gnndrive.cli.commands.options import (
     Topology,
     parse_fanout,
 )
+from gnndrive.cli.report.run_file import typed
 from gnndrive.cli.training import TrainSettings
 from gnndrive.common.errors import GNNDriveError, StoreError
 
@@ -363,7 +364,8 @@ def _run(arguments: list[str] | None) -> int:
 
 def _call(arguments: list[str] | None) -> int:
     try:
-        app(args=arguments, prog_name="gnndrive")
+        with typed(arguments):
+            app(args=arguments, prog_name="gnndrive")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

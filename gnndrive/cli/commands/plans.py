@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -24,6 +24,7 @@ from gnndrive.cli.commands.options import (
     DeviceMemory,
     Extractors,
     Fanout,
+    Json,
     Megabatch,
     Memory,
     NeighbourCache,
@@ -38,9 +39,12 @@ from gnndrive.cli.commands.options import (
     parse_fanout,
 )
 from gnndrive.cli.commands.plan_text import Run, host_lines, plan_lines, step_lines
+from gnndrive.cli.report import plan_section, run_envelope
+from gnndrive.cli.report.text import json_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.scale import Cluster, layouts
 from gnndrive.plan.sketch import Sketch
@@ -98,6 +102,7 @@ def plan(
     seeds: Annotated[
         str | None, typer.Option(help="Without STORE: seeds of an epoch, such as 1.2M.")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Print what loading takes of memory and time, and why; may draw a few batches."""
     if net is not None and hosts == 1:
@@ -117,16 +122,34 @@ def plan(
     given = {name: parse_count(text, name) for name, text in numbers.items() if text is not None}
     shared = host_service and ranks > 1
     if store is not None:
-        lines = _of_store(store, options, ranks, shared, cluster, given)
+        planned = _of_store(store, options, ranks, shared, cluster, given)
     else:
-        lines = _of_numbers(options, ranks, shared, cluster, given)
-    print("\n".join(lines))
+        planned = _of_numbers(options, ranks, shared, cluster, given)
+    print(_as_json(planned, store) if json else planned.text)
+
+
+class _Planned(NamedTuple):
+    """A plan, and all that is printed of it."""
+
+    plan: Plan
+    lines: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def _as_json(planned: _Planned, store: Path | None) -> str:
+    """What is printed as a RUN.json."""
+    plan = plan_section(planned.plan) | {"text": planned.text}
+    where = {} if store is None else {"store": str(store)}
+    return json_text({**run_envelope("plan"), **where, "plan": plan})
 
 
 def _of_store(
     path: Path, options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster,
     given: dict[str, int],
-) -> list[str]:  # fmt: skip
+) -> _Planned:  # fmt: skip
     """The plan of a loader over a store's train split, or over all nodes without one."""
     if given:
         raise ConfigError(f"{next(iter(given))} is for a store that is not there: leave out STORE")
@@ -141,19 +164,20 @@ def _of_store(
                 "--hosts and --compute-s are for batches that are drawn from the whole graph, and "
                 f"those of strategy {options.strategy} are not: leave them out"
             )
-        return plan_lines(planner.plan())
+        plan = planner.plan()
+        return _Planned(plan, plan_lines(plan))
     notes: tuple[str, ...] = ()
     if load_calibration(store) is None:
         notes = (f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it",)
     drawn = len(loading.drawn.sizes)
     source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
     run = Run(loading, cluster, batches, source, notes)
-    return _lines(planner, run, store.info.nbytes)
+    return _planned(planner, run, store.info.nbytes)
 
 
 def _of_numbers(
     options: LoaderOptions, ranks: int, shared: bool, cluster: Cluster, given: dict[str, int]
-) -> list[str]:
+) -> _Planned:
     """The plan of a loader over a graph that is not there."""
     for name in ("--nodes", "--edges", "--row-bytes"):
         if name not in given:
@@ -191,13 +215,15 @@ def _of_numbers(
         source += ", the most that the fanout allows; give fewer with --batch-nodes"
     known = replace(cluster, sampled=False)
     run = Run(loading, known, sketch.batches, source, (f"{AT_RANDOM}; {DEFAULT_DISK}",))
-    return _lines(planner, run, sketch.store_bytes)
+    return _planned(planner, run, sketch.store_bytes)
 
 
-def _lines(planner: Planner, run: Run, store_bytes: int) -> list[str]:
+def _planned(planner: Planner, run: Run, store_bytes: int) -> _Planned:
     plan, found = planner.plan(), layouts(planner, run.loading, run.cluster, store_bytes)
     lines = plan_lines(plan, run.cluster.hosts) + step_lines(plan, found[0], run)
-    return lines + (host_lines(plan, found, run) if run.cluster.hosts > 1 else [])
+    if run.cluster.hosts > 1:
+        lines += host_lines(plan, found, run)
+    return _Planned(plan, lines)
 
 
 def _bytes(size: str | int | None, name: str) -> int | None:

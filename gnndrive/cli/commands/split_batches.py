@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.report import LiveLine
+from gnndrive.cli.report import LiveLine, plan_section
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
@@ -40,6 +40,7 @@ class SplitBatches:
         seeds: node ids by split, in place of the store's own splits.
         last_loss: the loss that the live line shows; `set_loss` changes it.
         stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
+        plan: what the last training loader planned, as a section of a RUN.json.
     """
 
     store: Store
@@ -49,6 +50,7 @@ class SplitBatches:
     seeds: dict[str, Any] = field(default_factory=dict)
     last_loss: float | None = None
     stats: dict[str, Any] = field(default_factory=dict)
+    plan: dict[str, Any] | None = None
     _loader: NeighborLoader | None = None
     _split: str = ""
     _shown: Generator[Any, None, None] | None = None
@@ -98,8 +100,10 @@ class SplitBatches:
         loader, self._loader = self._loader, None
         if loader is None:
             return
-        if self._split == "train":
-            self.stats = _sum(self.stats, loader.stats())
+        stats = loader.stats()
+        if self._split == "train" and stats:  # a loader without stats has not planned, either
+            self.stats = _sum(self.stats, stats)
+            self.plan = plan_section(loader.plan())
         loader.close()
 
     def _open(self, split: str) -> NeighborLoader:

@@ -16,7 +16,7 @@ from gnndrive.cli.commands.evaluate import accuracies, can_write_beside, is_chea
 from gnndrive.cli.commands.loader_options import LoaderOptions
 from gnndrive.cli.commands.split_batches import SplitBatches, seeds_of
 from gnndrive.cli.report import as_json as report_json
-from gnndrive.cli.report import final_report, say
+from gnndrive.cli.report import final_report, run_envelope, say
 from gnndrive.cli.training import EpochResult, History, ModelSettings, TrainSettings, train
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
@@ -53,6 +53,7 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
     Raises:
         ConfigError, StoreError, ReadError: as the loader; the message names the remedy.
     """
+    envelope = run_envelope("train")
     if threads is not None:
         torch.set_num_threads(threads)
     store = open_homogeneous(request.store, "gnndrive train")
@@ -70,9 +71,11 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
     last = history.epochs[-1]
     if as_json:
         details: dict[str, Any] = {
+            **envelope,
             "store": str(store.path),
             "model": request.model,
             "seed": settings.seed,
+            "plan": batches.plan,
         }
         return report_json(batches.stats, **details, epochs=history_dict(history))
     results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}

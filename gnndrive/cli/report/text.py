@@ -143,5 +143,13 @@ def as_json(stats: Stats, *, peak_memory: int | None = None, **more: Any) -> str
         ValueError: a number is nan or infinite.
     """
     peak = peak_memory_bytes() if peak_memory is None else peak_memory
-    everything = {**stats, **derived(stats), "peak_memory_bytes": peak, **more}
-    return json.dumps(everything, indent=2, sort_keys=True, allow_nan=False)
+    return json_text({**stats, **derived(stats), "peak_memory_bytes": peak, **more})
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """One JSON object, as the commands print it.
+
+    Raises:
+        ValueError: a number is nan or infinite.
+    """
+    return json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
