@@ -23,6 +23,7 @@ from gnndrive.cli.commands import bench, imports, packs, partitions, plans, stor
 from gnndrive.cli.commands import clean as clean_command
 from gnndrive.cli.commands import demo as demo_command
 from gnndrive.cli.commands import infer as infer_command
+from gnndrive.cli.commands import page as page_command
 from gnndrive.cli.commands import serve as serve_command
 from gnndrive.cli.commands import train as train_command
 from gnndrive.cli.commands.loader_options import LoaderOptions
@@ -223,6 +224,7 @@ app.command()(packs.pack)
 app.command()(packs.unpack)
 app.command()(partitions.partition)
 app.command()(serve_command.serve)
+app.command()(page_command.report)
 
 
 @app.command()

@@ -1,0 +1,171 @@
+"""Look at the page of `gnndrive report` in Chromium: what is shown, and whether anything overlaps.
+
+usage: report_in_browser.py [--screenshots FOLDER] [RUN.json…]
+
+Without files it shows the samples of tests/cli/report/html. The tests compute the boxes of the
+figures' texts by themselves, from a table of widths. This script asks a browser, for all texts, at
+four widths and in both schemes; .ci/run calls it where there is a Chromium (Debian's package
+chromium, 0.4 GB, so that it is not installed for it).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from html import unescape
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from gnndrive.cli.report.html import page, read_run  # noqa: E402
+from tests.cli.report.html.samples import RUNS  # noqa: E402
+
+WIDTHS = (320, 360, 768, 1200)
+# Every text's boxes, line by line; two that overlap, or one that reaches out of the page or cannot
+# be seen. What a box of its own scrolls is measured up to that box.
+LOOK = """
+<script>
+const found = [], boxes = [], clip = e => { const s = e.closest('.scroll,pre');
+  return s ? s.getBoundingClientRect() : {left: 0, right: innerWidth} };
+for (const d of document.querySelectorAll('details')) d.open = OPEN;
+if (document.documentElement.scrollWidth > innerWidth)
+  found.push('the page is ' + document.documentElement.scrollWidth + ' px wide');
+const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walk.nextNode()) {
+  const node = walk.currentNode, parent = node.parentElement, text = node.textContent.trim();
+  if (!text || parent.closest('script,title,desc') || !parent.checkVisibility()) continue;
+  const range = document.createRange(), room = clip(parent);
+  range.selectNodeContents(node);
+  for (const r of range.getClientRects()) {
+    const left = Math.max(r.left, room.left), right = Math.min(r.right, room.right);
+    if (right - left < 1 || r.height < 1) continue;
+    if (left < -0.5 || right > innerWidth + 0.5) found.push('out of the page: ' + text);
+    // Between lines of a paragraph, boxes of code may touch: what is written is less high.
+    const air = 0.18 * r.height;
+    boxes.push({left, right, top: r.top + air, bottom: r.bottom - air, text});
+  }
+}
+boxes.forEach((a, i) => boxes.slice(i + 1).forEach(b => {
+  if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1)
+    found.push('overlap: ' + a.text + ' | ' + b.text);
+}));
+for (const e of document.querySelectorAll('svg')) {
+  if (!e.checkVisibility()) continue;
+  const s = e.getBoundingClientRect();
+  for (const t of e.querySelectorAll('text')) {
+    const r = t.getBoundingClientRect();
+    if (r.left < s.left - 1 || r.right > s.right + 1 || r.bottom > s.bottom + 1)
+      found.push('out of its figure: ' + t.textContent);
+  }
+}
+const shown = boxes.map(b => b.text);
+parent.postMessage({name: 'NAME', found, shown}, '*');
+</script>
+"""
+FRAMES = """<!DOCTYPE html><body style="margin:0"><pre id="said"></pre>
+<script>const said = [];
+onmessage = e => { said.push(e.data);
+  document.getElementById('said').textContent = JSON.stringify(said) }
+</script>"""
+FRAME = '<iframe src="{}" style="border:0;display:block;width:{}px;height:{}px"></iframe>'
+
+
+def chromium(*words: str) -> str:
+    """What a headless Chromium prints.
+
+    Raises:
+        SystemExit: there is none, or it failed.
+    """
+    name = shutil.which("chromium") or shutil.which("google-chrome")
+    if name is None:
+        sys.exit("there is no chromium: apt-get install chromium")
+    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files")
+    return subprocess.run(
+        [name, *flags, *words], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+
+
+def inside(content: str, scheme: str, script: str = "") -> str:
+    """A page in one scheme, with a script that its policy would not run."""
+    content = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", content)
+    dark = "all" if scheme == "dark" else "not all"
+    content = content.replace("@media(prefers-color-scheme:dark)", f"@media {dark}")
+    content = content.replace("color-scheme:light dark", f"color-scheme:{scheme}")
+    return content.replace("</body>", f"{script}</body>")
+
+
+def look(contents: dict[str, str], folder: Path) -> dict[str, dict[str, list[str]]]:
+    """What a browser shows of each page at each width, folded and not; and what is wrong."""
+    frames = FRAMES
+    names = []
+    for number, (what, content) in enumerate(contents.items()):
+        for width in WIDTHS:
+            for state in ("closed", "open"):
+                names.append(f"{what}, {width} px, {state}")
+                script = LOOK.replace("OPEN", "true" if state == "open" else "false")
+                file = folder / f"{number}-{width}-{state}.html"
+                file.write_text(inside(content, "light", script.replace("NAME", names[-1])))
+                frames += FRAME.format(file.name, width, 3000)
+    (folder / "frames.html").write_text(frames)
+    told = chromium("--virtual-time-budget=30000", "--dump-dom", f"file://{folder}/frames.html")
+    said = re.search(r'<pre id="said">(.*?)</pre>', told, re.S)
+    seen = {each["name"]: each for each in json.loads(unescape(said[1]) or "[]")} if said else {}
+    missing = [name for name in names if name not in seen]
+    if missing:
+        sys.exit(f"the script did not run in: {'; '.join(missing)}")
+    return seen
+
+
+def shoot(content: str, name: str, target: Path, folder: Path) -> None:
+    """Screenshots of a page at two widths, in both schemes."""
+    for scheme in ("light", "dark"):
+        (folder / "inside.html").write_text(inside(content, scheme))
+        for width, height in ((360, 6000), (1200, 4000)):
+            frame = FRAME.format("inside.html", width, height)
+            (folder / "frames.html").write_text(f"<body style='margin:0'>{frame}")
+            file = target / f"{name}-{width}-{scheme}.png"
+            chromium(
+                f"--screenshot={file}", f"--window-size={max(width, 500)},{height}",
+                "--hide-scrollbars", f"file://{folder}/frames.html",
+            )  # fmt: skip
+
+
+def pages(files: list[Path], folder: Path) -> dict[str, str]:
+    """The pages to look at, by name: one for each kind, and one of all; or that of the files."""
+    if files:
+        return {"files": page(files, [read_run(path) for path in files])}
+    written = {}
+    for kind, run in RUNS.items():
+        written[kind] = folder / f"{kind}.json"
+        written[kind].write_text(json.dumps(run()))
+    parts = {kind: read_run(path) for kind, path in written.items()}
+    found = {kind: page([written[kind]], [part]) for kind, part in parts.items()}
+    return found | {"all": page(list(written.values()), list(parts.values()))}
+
+
+def main(words: list[str]) -> None:
+    """Look at the pages; exit with what is wrong, if anything is."""
+    target = None
+    if words[:1] == ["--screenshots"]:
+        target, words = Path(words[1]).resolve(), words[2:]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        contents = pages([Path(word) for word in words], folder)
+        seen = look(contents, folder)
+        for what, content in contents.items() if target is not None else ():
+            target.mkdir(parents=True, exist_ok=True)
+            shoot(content, what, target, folder)
+    for state, each in seen.items():
+        print(f"{state}: {len(each['shown'])} lines of text")
+    wrong = [f"{state}: {one}" for state, each in seen.items() for one in each["found"]]
+    if wrong:
+        sys.exit("\n".join(dict.fromkeys(wrong)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

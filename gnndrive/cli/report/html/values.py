@@ -1,0 +1,104 @@
+"""How the page writes numbers, texts, tables and figures; all text that goes in comes out escaped.
+
+A number that is not known is written so: a page never has an empty cell that could mean 0.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+
+from gnndrive.common.memory import format_size
+
+UNKNOWN = "not known"
+# Controls, halves of characters, and marks that turn the direction of what follows.
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str) -> str:
+    """The text so that it can stand in an element or an attribute."""
+    return html.escape(_UNSEEN.sub("\ufffd", text), quote=True)
+
+
+def seconds(value: float | None) -> str:
+    """Seconds in the unit that leaves a number from 1 on: "13.2 ms"."""
+    if value is None:
+        return UNKNOWN
+    if value == 0:
+        return "0 s"
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (600, 1, "s")):
+        if value < limit:
+            return f"{three_digits(value * factor)} {unit}"
+    minutes = f"{value / 60:.0f} min"
+    return minutes if value < 7200 else f"{three_digits(value / 3600)} h"
+
+
+def size(value: float | None, per: str = "") -> str:
+    """Bytes in decimal units, as `memory=` takes them: "1.28 GB"; `per`: such as "/s"."""
+    return UNKNOWN if value is None else f"{format_size(value)}{per}"
+
+
+def count(value: float | None, per: str = "") -> str:
+    """A count with three digits or more: "950", "12.3 k", "1.1 M"; `per`: such as "/s"."""
+    if value is None:
+        return UNKNOWN
+    for prefix in ("", " k", " M", " G"):
+        if value < 999.5 or prefix == " G":
+            break
+        value /= 1000
+    return f"{three_digits(value)}{prefix}{per}"
+
+
+def three_digits(value: float) -> str:
+    """A number with three digits, or with all of those before the point."""
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def share(value: float | None) -> str:
+    """A share in per cent: "45.2 %"."""
+    return UNKNOWN if value is None else f"{100 * value:.1f} %"
+
+
+def times(value: float | None) -> str:
+    """A ratio: "1.4 times"."""
+    return UNKNOWN if value is None else f"{value:.2f} times"
+
+
+def over(part: float | None, whole: float | None) -> float | None:
+    """`part / whole`; None: one of them is not known, or the whole is 0."""
+    return part / whole if part is not None and whole else None
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, strong: int | None = None) -> str:
+    """A table that scrolls sideways where it is too wide.
+
+    Args:
+        heads: the columns' names.
+        rows: the cells; the first of a row is its head.
+        strong: the row to set off.
+    """
+    head = "".join(f'<th scope="col">{escaped(name)}</th>' for name in heads)
+    lines = []
+    for number, (first, *rest) in enumerate(rows):
+        kind = ' class="strong"' if number == strong else ""
+        cells = "".join(f"<td>{escaped(cell)}</td>" for cell in rest)
+        lines.append(f'<tr{kind}><th scope="row">{escaped(first)}</th>{cells}</tr>')
+    body = "".join(lines)
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="table of numbers">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def folded(summary: str, inside: str) -> str:
+    """Something that is shown on demand; `inside` is HTML."""
+    return f"<details><summary>{escaped(summary)}</summary>{inside}</details>"
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    """A paragraph of plain text."""
+    of_kind = f' class="{kind}"' if kind else ""
+    return f"<p{of_kind}>{escaped(text)}</p>"
