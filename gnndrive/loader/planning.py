@@ -39,6 +39,7 @@ def plan_for_ranks(loader: NeighborLoader, ranks: int, shared: bool) -> RanksPla
         ConfigError: an argument cannot work, or the memory is too little.
         StoreError, ReadError: the graph is damaged or cannot be read.
     """
+    loader._choose_strategy()
     assembly = loader._assembly()
     request = replace(assembly.request(), ranks=ranks, shared=shared)
     for_plan, for_steps = assembly.drawing(), assembly.drawing(for_plan=False)

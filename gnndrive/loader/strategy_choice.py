@@ -10,7 +10,7 @@ When not to use it: for data in memory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ from gnndrive.plan.simulation import curve_slots
 from gnndrive.plan.strategy_costs import StrategyCost, predict, predict_curve
 from gnndrive.store.calibration import load_calibration
 from gnndrive.store.row_classes import kept_classes, row_classes
-from gnndrive.strategies import STRATEGIES, Strategy, batches_of
+from gnndrive.strategies import AUTO, STRATEGIES, Strategy, batches_of
 
 DEFAULT = "gnndrive"
 UNCALIBRATED = "the disk is taken for a usual SSD: run gnndrive bench disk to measure it"
@@ -105,8 +105,10 @@ def compare(assembly: Assembly, all: bool = True, curve: bool = True) -> Compari
     except TypeError:
         batches = None
     known = _Known(whole, traces, types, batches)
-    names = [each.name for each in STRATEGIES.values()] if all else [own.name]
-    costs = _costs(known, request, partial(_loading, drawn=drawn), names)
+    others = [each for each in STRATEGIES.values() if all and each.name != own.name]
+    costs = _costs(
+        known, request, partial(_loading, drawn=drawn), others if own is AUTO else [own, *others]
+    )
     notes = () if load_calibration(assembly.store) is not None else (UNCALIBRATED,)
     found = Comparison(own.name, tuple(costs), notes=notes)
     if not (all and curve) or own.replays or own.partitioned:
@@ -151,12 +153,12 @@ def _loading(request: PlanRequest, planner: Any, drawn: Any) -> Loading:
 
 
 def _costs(
-    known: _Known, request: PlanRequest, drawn_loading: Any, names: Collection[str]
+    known: _Known, request: PlanRequest, drawn_loading: Any, strategies: Sequence[Strategy]
 ) -> list[StrategyCost]:
-    """The costs of the strategies of these names: those with the same batches first."""
+    """The costs of strategies: those with the same batches first."""
     found: list[StrategyCost] = []
     others: list[StrategyCost] = []
-    for strategy in (each for each in STRATEGIES.values() if each.name in names):
+    for strategy in strategies:
         same = batches_of(strategy) == DEFAULT
         try:
             if same:

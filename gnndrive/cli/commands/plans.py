@@ -44,6 +44,7 @@ from gnndrive.cli.report.text import json_text
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.loader.planning import plan_for_ranks
+from gnndrive.plan.comparison import Comparison
 from gnndrive.plan.plan import Plan
 from gnndrive.plan.planner import Planner
 from gnndrive.plan.scale import Cluster, layouts
@@ -133,17 +134,20 @@ class _Planned(NamedTuple):
 
     plan: Plan
     lines: list[str]
+    comparison: Comparison | None = None
 
     @property
     def text(self) -> str:
-        return "\n".join(self.lines)
+        more = [] if self.comparison is None else ["", *str(self.comparison).splitlines()]
+        return "\n".join([*self.lines, *more])
 
 
 def _as_json(planned: _Planned, store: Path | None) -> str:
     """What is printed as a RUN.json."""
     plan = plan_section(planned.plan) | {"text": planned.text}
     where = {} if store is None else {"store": str(store)}
-    return json_text({**run_envelope("plan"), **where, "plan": plan})
+    found = {} if planned.comparison is None else planned.comparison.to_json()
+    return json_text({**run_envelope("plan"), **where, "plan": plan, **found})
 
 
 def _of_store(
@@ -158,6 +162,9 @@ def _of_store(
     with options.loader(store, seeds, shuffle=True) as loader:
         planner, loading = plan_for_ranks(loader, ranks, shared)
         batches = len(loader)
+        found = None
+        if options.memory is not None and ranks == cluster.hosts == 1:
+            found = loader.compare()
     if loading is None:
         if cluster.hosts > 1 or cluster.compute_s is not None:
             raise ConfigError(
@@ -165,14 +172,14 @@ def _of_store(
                 f"those of strategy {options.strategy} are not: leave them out"
             )
         plan = planner.plan()
-        return _Planned(plan, plan_lines(plan))
+        return _Planned(plan, plan_lines(plan), found)
     notes: tuple[str, ...] = ()
     if load_calibration(store) is None:
         notes = (f"{DEFAULT_DISK}: run gnndrive bench disk {path} to measure it",)
     drawn = len(loading.drawn.sizes)
     source = f"{drawn} {'batch' if drawn == 1 else 'batches'} drawn from the store"
     run = Run(loading, cluster, batches, source, notes)
-    return _planned(planner, run, store.info.nbytes)
+    return _planned(planner, run, store.info.nbytes)._replace(comparison=found)
 
 
 def _of_numbers(
