@@ -1,0 +1,105 @@
+"""Is the miss-ratio curve right? Hits that `compare` predicts, beside hits of loaders that run.
+
+usage: python bench/miss_ratio.py STORE [--memory 3GB] [--buffers 0.6,1.3,1.8] [--batches 24]
+           [--warm-up 24] [--strategy gnndrive] [--fanout 10,10,10] [--batch-size 1000]
+           [--json FILE]
+
+The curve is that of a loader with --memory. Then a loader runs with each buffer, so many times as
+large as the first one's, and --warm-up batches are left out. Between two points of the curve hits
+are taken to grow in proportion to the bytes. All figures are of a batch. There is no training and
+no memory limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import islice
+from typing import Any
+
+import _script
+import numpy as np
+
+import gnndrive
+from gnndrive.common.memory import format_size
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Predict the curve, then run a loader with each buffer."""
+    store = gnndrive.open(options.store)
+    given: dict[str, Any] = {
+        "batch_size": options.batch_size, "shuffle": True, "seed": 1, "strategy": options.strategy,
+    }  # fmt: skip
+    with gnndrive.NeighborLoader(store, options.fanout, memory=options.memory, **given) as loader:
+        found, plan = loader.compare(), loader.plan()
+    if found is None or found.curve is None:
+        sys.exit(f"with --memory {options.memory} all rows fit: give less")
+    points = found.curve.points
+    sizes = [each.nbytes for each in points]
+    results = []
+    for share in options.buffers:
+        nbytes = int(share * plan.buffer_bytes)
+        if not sizes[0] <= nbytes <= sizes[-1]:
+            sys.exit(f"the curve says nothing of {format_size(nbytes)}: give --buffers otherwise")
+        predicted = float(np.interp(nbytes, sizes, [each.hit_share for each in points]))
+        measured = run(store, options, given | {"buffer": nbytes})
+        results.append({"buffer_bytes": nbytes, "predicted": predicted, "measured": measured})
+    return {"memory": options.memory, "buffer_bytes": plan.buffer_bytes, "results": results}
+
+
+def run(store: gnndrive.Store, options: argparse.Namespace, given: dict[str, Any]) -> float:
+    """The share of hits of a loader that runs."""
+    with gnndrive.NeighborLoader(store, options.fanout, **given) as loader:
+        batches = iter(loader)
+        for _ in islice(batches, options.warm_up):
+            pass
+        before = loader.stats()
+        for _ in islice(batches, options.batches):
+            pass
+        after = loader.stats()
+    hits, waits, loads = (
+        float(after[name]) - float(before[name])
+        for name in ("rows_hit", "rows_waited", "rows_loaded")
+    )
+    return 1 - loads / (hits + waits + loads)
+
+
+def table(found: dict[str, Any]) -> str:
+    """Format the hits, one line a buffer."""
+    lines = [f"{'buffer':>10} {'predicted %':>12} {'measured %':>11} {'points':>7}"]
+    for each in found["results"]:
+        predicted, measured = 100 * each["predicted"], 100 * each["measured"]
+        lines.append(
+            f"{format_size(each['buffer_bytes']):>10} {predicted:12.1f} {measured:11.1f} "
+            f"{predicted - measured:+7.1f}"
+        )
+    return "\n".join(lines)
+
+
+def parse(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s STORE [options]",
+    )  # fmt: skip
+    parser.add_argument("store")
+    parser.add_argument("--memory", default="3GB")
+    parser.add_argument("--buffers", type=lambda text: [float(n) for n in text.split(",")],
+                        default=[0.6, 1.3, 1.8])  # fmt: skip
+    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--warm-up", type=int, default=24)
+    parser.add_argument("--strategy", default="gnndrive")
+    parser.add_argument("--fanout", type=lambda text: [int(n) for n in text.split(",")],
+                        default=[10, 10, 10])  # fmt: skip
+    parser.add_argument("--batch-size", type=int, default=1000)
+    parser.add_argument("--json", metavar="FILE")
+    return parser.parse_args(given)
+
+
+def main() -> None:
+    options = parse(sys.argv[1:])
+    found = measure(options)
+    _script.show(table(found), found, options.json)
+
+
+if __name__ == "__main__":
+    _script.run(main)
