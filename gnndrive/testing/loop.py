@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from contextvars import Context
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 Result = TypeVar("Result")
@@ -29,6 +31,8 @@ class _Selector(selectors.DefaultSelector):
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout == 0:  # a callback is ready
+            return []
         ready = super().select(0)
         if not ready and timeout is None:
             raise Deadlock(f"{len(asyncio.all_tasks(self.loop))} tasks wait for one another")
@@ -38,10 +42,11 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """A selector event loop whose clock is `now`, in seconds."""
+    """A selector event loop whose clock is `now`, in seconds; make it in the thread it runs in."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self._thread = threading.get_ident()
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
@@ -49,6 +54,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """The virtual time, in seconds."""
         return self.now
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call the function soon; the loop is woken only if this is another thread."""
+        if threading.get_ident() == self._thread:
+            return self.call_soon(callback, *args, context=context)
+        return super().call_soon_threadsafe(callback, *args, context=context)
 
     def run_in_executor(
         self,
