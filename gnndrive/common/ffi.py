@@ -25,11 +25,11 @@ except ImportError as error:  # pragma: no cover - only in a tree that was never
 
 __all__ = ["check", "ffi", "holding_gil", "lib", "pointer"]
 
-_C_NAMES = {
-    np.dtype(np.int64): "int64_t *",
-    np.dtype(np.int32): "int32_t *",
-    np.dtype(np.uint8): "uint8_t *",
-    np.dtype(np.uint16): "uint16_t *",
+_C_TYPES = {
+    np.dtype(np.int64): ffi.typeof("int64_t *"),
+    np.dtype(np.int32): ffi.typeof("int32_t *"),
+    np.dtype(np.uint8): ffi.typeof("uint8_t *"),
+    np.dtype(np.uint16): ffi.typeof("uint16_t *"),
 }
 
 
@@ -45,7 +45,8 @@ def pointer(array: np.ndarray[Any, Any]) -> Any:
     """
     if not array.flags.c_contiguous:
         raise ValueError("the C core takes contiguous arrays: use np.ascontiguousarray")
-    return ffi.cast(_C_NAMES[array.dtype], array.ctypes.data)
+    # array.ctypes.data would be the same, in five times the time.
+    return ffi.cast(_C_TYPES[array.dtype], ffi.from_buffer(array))
 
 
 class HoldingGil:
