@@ -1,7 +1,6 @@
 """Cancelling at every await: every slot comes back, and every started read is waited for."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -15,30 +14,22 @@ from gnndrive.pipeline.epoch import Stages
 from gnndrive.pipeline.run import run_epoch
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation
+from tests.pipeline.turns import Wait, cancel_after_each_turn
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 SWEEPS = {"slots": 40, "policy": Belady(), "stages": Stages(4, 2, 6, 6, sweep=3)}
 COMBINED = {"slots": 40, "together": 3, "stages": Stages(3, 2, 4, 4)}
 
 
-def cancel_after_each_turn(main: Callable[[int], Coroutine[Any, Any, bool]], turns_max: int) -> int:
-    """Run `main(turns)` for 0, 1, 2 … turns until it returns True: it ended by itself."""
-    for turns in range(turns_max):
-        if run(main(turns)):
-            return turns
-    raise AssertionError(f"still running after {turns_max} turns")
+def cancelled_epochs(scenario: Scenario, seed: int) -> int:
+    """How many epochs were cancelled, each at other awaits (see `turns`); they leave nothing."""
 
-
-def turns_of_epoch(scenario: Scenario, seed: int) -> int:
-    """How many turns an epoch takes; it is cancelled after each of them, and leaves nothing."""
-
-    async def main(turns: int) -> bool:
+    async def main(wait: Wait) -> bool:
         simulation = Simulation(scenario, seed)
         epoch = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(epoch))
         consumer = asyncio.ensure_future(simulation.consume(epoch))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await wait()
         ended = consumer.done()
         epoch.output.abandon()
         running.cancel()
@@ -59,7 +50,7 @@ def test_an_epoch_cancelled_after_any_turn(
 ) -> None:
     scenario = Scenario(rows, batches=6, faults=NOISE, **given)
 
-    assert turns_of_epoch(scenario, seed) > 30
+    assert cancelled_epochs(scenario, seed) > 30
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -68,7 +59,7 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
     loading.
     """
 
-    async def main(turns: int) -> bool:
+    async def main(wait: Wait) -> bool:
         simulation = Simulation(Scenario(rows, slots=24, faults=NOISE), seed)
         buffer = simulation.buffer
 
@@ -82,8 +73,7 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
                 lease.release()
 
         users = [asyncio.ensure_future(use(start)) for start in (0, 8, 20)]
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await wait()
         ended = users[1].done()
         users[1].cancel()
         await asyncio.wait(users)

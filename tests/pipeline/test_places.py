@@ -23,8 +23,8 @@ from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, Scenario, Simulation, simulate
 from tests.pipeline import scenarios
 from tests.pipeline.scenarios import PLACES, expected_nodes
-from tests.pipeline.test_cancellation import cancel_after_each_turn
 from tests.pipeline.test_simulated import NOISE, held
+from tests.pipeline.turns import Wait, cancel_after_each_turn
 
 SEEDS = 40
 SHAPES: dict[str, dict[str, Any]] = {
@@ -144,13 +144,12 @@ def test_an_epoch_cancelled_after_any_turn(
 ) -> None:
     """The next epoch of the same buffer is whole."""
 
-    async def main(turns: int) -> bool:
+    async def main(wait: Wait) -> bool:
         simulation = Simulation(Scenario(rows, batches=4, faults=NOISE, **given), seed)
         epoch = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(epoch))
         consumer = asyncio.ensure_future(simulation.consume(epoch))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await wait()
         ended = consumer.done()
         epoch.output.abandon()
         running.cancel()
@@ -165,14 +164,14 @@ def test_an_epoch_cancelled_after_any_turn(
         await simulation.close()
         return ended
 
-    assert cancel_after_each_turn(main, 2000) > 20
+    assert cancel_after_each_turn(main, 2000) > 15
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
     """Rows may be repeated; the second of three batches is cancelled."""
 
-    async def main(turns: int) -> bool:
+    async def main(wait: Wait) -> bool:
         simulation = Simulation(Scenario(rows, slots=16, faults=NOISE, **PLACES), seed)
 
         async def use(start: int) -> None:
@@ -186,8 +185,7 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
                 lease.release()
 
         users = [asyncio.ensure_future(use(start)) for start in (55, 58, 120)]
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await wait()
         ended = users[1].done()
         users[1].cancel()
         await asyncio.wait(users)
@@ -196,7 +194,7 @@ def test_a_lease_cancelled_after_any_turn(rows: TableFile, seed: int) -> None:
         await simulation.close()
         return ended
 
-    assert cancel_after_each_turn(main, 500) >= 5
+    assert cancel_after_each_turn(main, 500) >= 4
 
 
 def test_a_batch_larger_than_planned_is_an_error_at_its_turn(rows: TableFile) -> None:

@@ -22,7 +22,7 @@ from gnndrive.sampling.topologies.base import Topology
 from gnndrive.sampling.trace import Trace
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Delivered, RandomSampler, Scenario, Simulation, simulate
-from tests.pipeline.test_cancellation import turns_of_epoch
+from tests.pipeline.test_cancellation import cancelled_epochs
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
 AHEAD: dict[str, Any] = {"policy": Belady(), "superbatch": 7, "slots": 48, "faults": NOISE}
@@ -83,7 +83,7 @@ def test_a_superbatch_loads_fewer_rows_than_the_queued_samples(rows: TableFile) 
 def test_an_epoch_cancelled_after_any_turn(rows: TableFile, seed: int, shape: str) -> None:
     scenario = Scenario(rows, batches=3, **{**AHEAD, **SHAPES[shape]})
     before = open_files()
-    assert turns_of_epoch(scenario, seed) > 20
+    assert cancelled_epochs(scenario, seed) > 20
     assert open_files() == before
 
 

@@ -21,7 +21,8 @@ from gnndrive.testing.simulated_windows import (
 )
 from gnndrive.testing.simulation import Delivered
 from tests.pipeline.scenarios import windows_end_well
-from tests.pipeline.test_cancellation import NOISE, cancel_after_each_turn
+from tests.pipeline.test_cancellation import NOISE
+from tests.pipeline.turns import Wait, cancel_after_each_turn
 
 # Slots that are missing: none, one, a part of the younger window, a part of the only window.
 FEW = (0, 1, 13, 38, 47, 60)
@@ -156,14 +157,13 @@ def test_the_seconds_of_windows(rows: TableFile, monkeypatch: pytest.MonkeyPatch
 def test_an_epoch_cancelled_after_any_turn(rows: TableFile, few: int) -> None:
     """In the keeper, too: while it leases, reads, loads a graph, or waits."""
 
-    async def main(turns: int) -> bool:
+    async def main(wait: Wait) -> bool:
         scenario = WindowedScenario(rows, batches=4, parts=6, faults=NOISE, few_slots=few)
         simulation = WindowedSimulation(scenario, few)
         epoch = simulation.epoch()
         running = asyncio.ensure_future(run_epoch(epoch))
         consumer = asyncio.ensure_future(simulation.consume(epoch))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        await wait()
         ended = consumer.done()
         epoch.output.abandon()
         epoch.inputs.stop()
