@@ -7,6 +7,8 @@ import os
 
 from hypothesis import settings
 
+from tests import forked
+
 # Each test computes with one thread, because there is one worker for each core: threads that wait
 # for each other beside other work take up to ten times as long. OpenMP reads this when torch is
 # imported; the processes that tests start inherit it.
@@ -21,3 +23,8 @@ def pytest_collection_finish() -> None:
     leaks collect hundreds of times."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """End the process that programs are forked from."""
+    forked.stop()

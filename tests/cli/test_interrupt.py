@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
-# A shell may start its background jobs with SIGINT ignored, which children inherit.
+from tests import forked
+
 PROGRAM = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys
 from gnndrive.cli.main import main
 sys.exit(main())
 """
-GUARD_S = 120  # only ends a test that hangs
 
 
 def test_ctrl_c_ends_training(planted: Path, tmp_path: Path):
@@ -24,22 +21,11 @@ def test_ctrl_c_ends_training(planted: Path, tmp_path: Path):
     words = ["train", str(planted), "--epochs", "100000", "--batch-size", "4", "--hidden", "8"]
     words += ["--fanout", "3,3", "--buffer", "64KB", "--checkpoint", str(file), "--json"]
     words += ["--threads", "1"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words],
-        cwd=Path(__file__).resolve().parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert child.stderr is not None
+    with forked.Program(PROGRAM, *words) as child:
         line = next(line for line in child.stderr if line.startswith("epoch 2/100000 "))
         assert "loss" in line
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=GUARD_S)
-    finally:
-        child.kill()
-        child.wait()
+        out, err = child.communicate()
     assert child.returncode == 130
     assert out == ""
     assert "Traceback" not in err

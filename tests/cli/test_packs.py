@@ -10,8 +10,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,9 @@ import gnndrive as gd
 from gnndrive.common.file_lock import try_lock
 from gnndrive.store.packed.format import PACK_JSON
 from gnndrive.store.packed.volumes import failure
+from tests import forked
 from tests.cli.conftest import Command, Ended
-from tests.cli.test_interrupt import GUARD_S, PROGRAM
+from tests.cli.test_interrupt import PROGRAM
 
 SMALL = ("--fanout", "3,2", "--batch-size", "100")
 QUICK = ("--epochs", "1", "--hidden", "8", "--json")
@@ -176,21 +175,10 @@ def test_an_evaluation_that_cannot_fit_is_refused_before_training(gnndrive: Comm
 
 def test_packing_goes_on_after_ctrl_c(gnndrive: Command, store: Path, tmp_path: Path):
     words = ["pack", str(store), *SMALL, "--epochs", "100", "--segment", "2"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *words],
-        cwd=Path(__file__).resolve().parents[2],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert child.stderr is not None
+    with forked.Program(PROGRAM, *words) as child:
         next(line for line in child.stderr if line.startswith("record: 25 %"))
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=GUARD_S)
-    finally:
-        child.kill()
-        child.wait()
+        out, err = child.communicate()
     assert (child.returncode, out) == (130, "")
     assert "the same command goes on where it stopped" in err
     assert err.count("gnndrive: interrupted") == 1

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +17,9 @@ from gnndrive.common.file_lock import try_lock
 from gnndrive.store.partitioned.folder import PARTITIONS
 from gnndrive.store.partitioned.format import partitioned_path
 from gnndrive.store.partitioned.partitioned import open_partitioned
+from tests import forked
 from tests.cli.conftest import NODES, Command, Ended
-from tests.cli.test_interrupt import GUARD_S, PROGRAM
+from tests.cli.test_interrupt import PROGRAM
 
 RANDOM = ("--method", "random", "--parts", "8")
 
@@ -158,11 +157,7 @@ def test_partitioning_goes_on_after_ctrl_c(gnndrive: Command, store: Path):
         "def interrupted(*_): os.kill(os.getpid(), signal.SIGINT)\n"
         f"write.write_static_lists = interrupted\n{PROGRAM}"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", program, "partition", str(store), *RANDOM],
-        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, check=False,
-        timeout=GUARD_S,
-    )  # fmt: skip
+    child = forked.run(program, "partition", str(store), *RANDOM)
     assert (child.returncode, child.stdout) == (130, "")
     assert "the same command goes on where it stopped" in child.stderr
     assert "Traceback" not in child.stderr

@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,8 +20,8 @@ from gnndrive.cli.commands.serve_text import rates, status_json, status_text
 from gnndrive.host.names import address_of, addresses
 from gnndrive.host.report import ClientReport, ServiceReport
 from gnndrive.host.start import Listener
+from tests import forked
 from tests.cli.conftest import Command
-from tests.project_files import ROOT
 
 _numbers = itertools.count()
 GUARD_S = 120  # only ends a test that hangs
@@ -53,18 +51,13 @@ class Service:
 
     def __init__(self, store: Path, notify: Path, program: str) -> None:
         self.name = f"cli-{os.getpid()}-{next(_numbers)}"
-        words = [sys.executable, "-c", program, "serve", str(store)]
-        words += ["--name", self.name, "--memory", "50MB"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(notify)}
-        self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        assert self.process.stdout is not None
+        words = ["serve", str(store), "--name", self.name, "--memory", "50MB"]
+        self.process = forked.Program(program, *words, environment={"NOTIFY_SOCKET": str(notify)})
         self.ready = self.process.stdout.readline()
 
-    def ended(self) -> tuple[int, list[str]]:
+    def ended(self) -> tuple[int | None, list[str]]:
         """Wait for its end; returns the exit code and the lines of standard error."""
-        out, err = self.process.communicate(timeout=GUARD_S)
+        out, err = self.process.communicate()
         assert out == ""
         return self.process.returncode, err.splitlines()
 
@@ -91,11 +84,8 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def serving(store: Path, tmp_path: Path, program: str = MAIN) -> Iterator[Service]:
     service = Service(store, tmp_path / "notify", program)
-    try:
+    with service.process:
         yield service
-    finally:
-        service.process.kill()
-        service.process.wait()
 
 
 def load(name: str) -> gd.NeighborLoader:
@@ -165,7 +155,6 @@ def test_it_ends_at_once_while_it_reads_the_graph(
         ThreadPoolExecutor(1) as thread,
     ):
         first = thread.submit(iter, loader)
-        assert service.process.stderr is not None
         assert service.process.stderr.readline() == "reading\n"
         service.process.send_signal(signal.SIGTERM)
         assert [systemd.recv(100) for _ in range(2)] == [b"READY=1", b"STOPPING=1"]

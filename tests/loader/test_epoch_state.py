@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch_geometric.data import Data
 
 import gnndrive
 from gnndrive import ConfigError, NeighborLoader, Store
+from tests import forked
 from tests.loader.batches import assert_same
 from tests.loader.conftest import NODES, Make
 
@@ -262,8 +261,7 @@ print("the end")
 
 def test_killed_again_and_again(store: Store, tmp_path: Path) -> None:
     def run(stop: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(store.path), str(stop)]
-        return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+        return forked.run(PROGRAM, str(tmp_path), str(store.path), str(stop))
 
     for stop in (1, 4, 2):
         assert run(stop).returncode == -signal.SIGKILL

@@ -1,20 +1,18 @@
 """A started loader in a forked child: an error that names the remedy, never a hang or a report."""
 
-import subprocess
-import sys
-import textwrap
-
 import pytest
 
 from gnndrive import Store
+from tests import forked
 
 # Each child gets ten seconds; then SIGALRM ends it, and its status says so.
 SCRIPT = """
-    import asyncio, gc, os, signal, sys
+    import asyncio, gc, os, signal, sys, warnings
     import torch
     import gnndrive
     from gnndrive import ConfigError, NeighborLoader
 
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     store = gnndrive.open(sys.argv[1])
     waiting = NeighborLoader(store, [4, 3], batch_size=16, buffer="40KB", seed=0)
@@ -94,9 +92,6 @@ SCRIPT = """
 
 @pytest.mark.parametrize(("topology", "engine"), [("direct", "uring"), ("resident", "threads")])
 def test_a_forked_child_is_refused_and_silent(store: Store, topology: str, engine: str) -> None:
-    given = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(SCRIPT)]
-    ran = subprocess.run(
-        [*given, str(store.path), topology, engine], capture_output=True, text=True, check=False
-    )
+    ran = forked.run(SCRIPT, str(store.path), topology, engine)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.endswith("all passed\n")

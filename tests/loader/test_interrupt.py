@@ -1,27 +1,20 @@
 """Ctrl-C in the middle of an epoch, and the end of the program: in a process of its own.
 
-The process says when it is where the signal shall meet it; a time limit is there only against a
-process that never ends.
+The process says when it is where the signal shall meet it.
 """
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from gnndrive import Store
-
-LIMIT_S = 60
+from tests import forked
 
 BEGIN = """
 import os, signal, sys
 import torch
 import gnndrive
 from gnndrive.sampling.samplers.uniform import Uniform
-
-# A shell that runs tests in the background may have it ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def ready():
     print("ready", flush=True)
@@ -94,13 +87,6 @@ print("ended well")
 """
 
 
-def process(script: str, store: Store, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BEGIN + script, str(store.path), *arguments]
-    return subprocess.Popen(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=1
-    )
-
-
 @pytest.mark.parametrize(
     "script", [WAITING, CONSUMING, SAMPLING, KEPT], ids=["waiting", "consuming", "sampling", "kept"]
 )
@@ -110,14 +96,10 @@ def test_ctrl_c_ends_with_one_traceback(script: str, store: Store) -> None:
 
 def check_ctrl_c(script: str, store: Store) -> None:
     """Send Ctrl-C to a script once it says that it is ready; it must end with one traceback."""
-    with process(script, store) as running:
-        assert running.stdout is not None
+    with forked.Program(BEGIN + script, str(store.path)) as running:
         assert running.stdout.readline() == "ready\n"
         running.send_signal(signal.SIGINT)
-        try:
-            _, errors = running.communicate(timeout=LIMIT_S)
-        finally:
-            running.kill()
+        _, errors = running.communicate()
     assert running.returncode == -signal.SIGINT, errors
     assert errors.count("Traceback") == 1, errors
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
@@ -130,10 +112,6 @@ def check_ctrl_c(script: str, store: Store) -> None:
     ids=["notebook", "leaving-threads", "leaving-uring"],
 )
 def test_the_process_ends_well(script: str, arguments: tuple[str, ...], store: Store) -> None:
-    with process(script, store, *arguments) as running:
-        try:
-            printed, errors = running.communicate(timeout=LIMIT_S)
-        finally:
-            running.kill()
-    assert (running.returncode, errors) == (0, "")
-    assert printed == "ended well\n"
+    ended = forked.run(BEGIN + script, str(store.path), *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "ended well\n"

@@ -6,9 +6,6 @@ import asyncio
 import errno
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +22,7 @@ from gnndrive.buffer.feature_buffer import FeatureBuffer
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.runtime import Runtime
 from gnndrive.sampling.trace import Trace
+from tests import forked
 from tests.loader.batches import assert_same, check
 
 Make = Callable[..., NeighborLoader]
@@ -202,7 +200,7 @@ def test_the_disk_is_used_as_planned(
 
 
 def test_kill_leaves_no_file(store: Store, tmp_path: Path) -> None:
-    script = textwrap.dedent(f"""
+    script = f"""
         import os, gnndrive
         store = gnndrive.open({str(store.path)!r})
         loader = gnndrive.NeighborLoader(
@@ -214,8 +212,8 @@ def test_kill_leaves_no_file(store: Store, tmp_path: Path) -> None:
         files = [os.readlink(link) for link in links if os.path.lexists(link)]
         assert any({str(tmp_path)!r} in name for name in files), files
         os.kill(os.getpid(), 9)
-    """)
-    ended = subprocess.run([sys.executable, "-c", script], check=False)
+    """
+    ended = forked.run(script)
     assert ended.returncode == -signal.SIGKILL
     assert os.listdir(tmp_path) == []
 

@@ -6,8 +6,6 @@ import copy
 import json
 import pickle
 import re
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from gnndrive import NeighborLoader, Store
 from gnndrive.common.errors import ConfigError
 from gnndrive.store.partitioned.partition import partition
 from gnndrive.testing.faults import NOISE
+from tests import forked
 from tests.loader.batches import assert_same, simulate
 from tests.loader.windows.conftest import Make
 from tests.loader.windows.stores import (
@@ -169,9 +168,7 @@ with loader:
     print([[batch.input_id.tolist(), batch.n_id.tolist(), batch.e_id.tolist()] for batch in loader])
 """
     told = json.dumps(loader.state_dict())
-    ended = subprocess.run(
-        [sys.executable, "-c", script], input=told, capture_output=True, text=True, check=False
-    )
+    ended = forked.run(script, told=told)
     assert ended.returncode == 0, ended.stderr
     rest = [[each[name].tolist() for name in ("input_id", "n_id", "e_id")]
             for each in whole[len(begun) :]]  # fmt: skip

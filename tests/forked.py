@@ -1,0 +1,179 @@
+"""Python programs in processes of their own, forked from one that has imported gnndrive.
+
+A process that imports PyTorch and gnndrive takes three seconds, so one for all tests of a worker
+does that, and each program runs in a fork of it, as `python -c` would run it: at the top level of
+`__main__`, with no other thread, and with Ctrl-C on. A program that needs another environment, or
+that is about what is imported, needs a process from the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+from tests.project_files import ROOT
+
+ASKED_BYTES_MAX = 1 << 16
+LIMIT_S = 120  # against programs that never end
+_forking: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+
+
+class Program:
+    """A program that runs; like a `subprocess.Popen` whose streams are text.
+
+    Args:
+        code: what it does.
+        arguments: its sys.argv[1:].
+        environment: what it has in os.environ beside what this process has.
+
+    Attributes:
+        pid: the process.
+        stdin, stdout, stderr: the ends here of its streams.
+        returncode: None while it runs; −N: signal N has ended it.
+    """
+
+    def __init__(self, code: str, *arguments: str, environment: Mapping[str, str] | None = None):
+        names = {**os.environ, **(environment or {})}
+        asked = {"code": textwrap.dedent(code), "argv": ["-c", *arguments], "environment": names}
+        pipes = [os.pipe() for _ in range(4)]  # the status, and the streams
+        (status, its_status), (its_input, stdin), (stdout, its_out), (stderr, its_err) = pipes
+        theirs = [its_status, its_input, its_out, its_err]
+        socket.send_fds(_socket(), [json.dumps(asked).encode()], theirs)
+        for each in theirs:
+            os.close(each)
+        self.stdin = os.fdopen(stdin, "w")
+        self.stdout, self.stderr, self._status = map(os.fdopen, (stdout, stderr, status))
+        self.pid = int(self._status.readline())
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Wait for its end and return `returncode`."""
+        if self.returncode is None:
+            self.returncode = int(self._status.readline())
+        return self.returncode
+
+    def communicate(self, told: str = "") -> tuple[str, str]:
+        """Write to its standard input, wait for its end, and return what it has printed."""
+        errors: list[str] = []
+        reading = threading.Thread(target=lambda: errors.append(self.stderr.read()))
+        limit = threading.Timer(LIMIT_S, self.kill)
+        for each in (reading, limit):
+            each.start()
+        with self.stdin:
+            self.stdin.write(told)
+        out = self.stdout.read()
+        self.wait()
+        limit.cancel()
+        for each in (reading, limit):
+            each.join()
+        return out, errors[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.kill()
+        self.wait()
+        for each in (self.stdin, self.stdout, self.stderr, self._status):
+            each.close()
+
+
+def run(code: str, *arguments: str, told: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    with Program(code, *arguments) as program:
+        out, errors = program.communicate(told)
+        assert program.returncode is not None
+        return subprocess.CompletedProcess(code, program.returncode, out, errors)
+
+
+def stop() -> None:
+    """End the process that forks, if there is one."""
+    while _forking:
+        process, ours = _forking.pop()
+        ours.close()
+        process.wait()
+
+
+def _socket() -> socket.socket:
+    if not _forking:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            code = f"from tests.forked import serve; exec(serve({its.fileno()}))"
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(
+                [sys.executable, "-c", code], env=environment, cwd=ROOT, pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        _forking.append((process, ours))
+    return _forking[0][1]
+
+
+# ---- the process that forks
+
+
+def serve(number: int) -> str:
+    """Fork a process for each program that is asked for; returns its code in that process."""
+    import gc
+
+    import torch_geometric.loader  # noqa: F401
+
+    import gnndrive.cli.main  # noqa: F401
+
+    gc.freeze()  # programs share this memory as long as no collection of theirs writes into it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    theirs = socket.socket(fileno=number)
+    while True:
+        message, files, _, _ = socket.recv_fds(theirs, ASKED_BYTES_MAX, 4)
+        if not message:
+            os._exit(0)
+        if not os.fork():
+            theirs.close()
+            return _program(json.loads(message), *files)
+        for each in files:
+            os.close(each)
+
+
+def _program(asked: Mapping[str, Any], status: int, *streams: int) -> str:
+    """Begin a program in a child, and tell of its end; returns its code in the child."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child:
+        _tell_its_end(child, status, streams)
+    os.close(status)
+    for number, each in enumerate(streams):
+        os.dup2(each, number)
+        os.close(each)
+    sys.argv[:] = asked["argv"]
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    code: str = asked["code"]
+    return code
+
+
+def _tell_its_end(child: int, status: int, streams: tuple[int, ...]) -> NoReturn:
+    for each in streams:
+        os.close(each)
+    os.write(status, f"{child}\n".encode())
+    _, ended = os.waitpid(child, 0)
+    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+    os._exit(0)
