@@ -78,11 +78,11 @@ def failing_epoch_ends(rows: TableFile, seed: int, **given: Any) -> None:
     run(main())
 
 
-def expected_nodes(scenario: Scenario, seed: int) -> list[tuple[int, list[int]]]:
-    """What each batch holds, without the pipeline."""
+def expected_nodes(scenario: Scenario, seed: int, number: int = 0) -> list[tuple[int, list[int]]]:
+    """What each batch of an epoch holds, without the pipeline."""
     sampler = RandomSampler(scenario.file.row_count, scenario.extra_max)
     return [
-        (s.index, sampler.sample(s, batch_key(seed, 0, s.index)).node.tolist())
+        (s.index, sampler.sample(s, batch_key(seed, number, s.index)).node.tolist())
         for s in scenario.seeds(seed)
     ]
 

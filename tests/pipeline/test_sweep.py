@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -18,6 +17,7 @@ from gnndrive.disk.engines.simulated import Faults
 from gnndrive.pipeline.epoch import Stages
 from gnndrive.testing.loop import run
 from gnndrive.testing.simulation import Scenario, Simulation, simulate
+from tests.pipeline.scenarios import expected_nodes
 from tests.pipeline.tight import closing, ids, use
 
 NOISE = Faults(short=0.2, eagain=0.1, eintr=0.1, delay_turns_max=2)
@@ -153,33 +153,22 @@ def variant(request: pytest.FixtureRequest) -> Callable[[Scenario], Scenario]:
     return of
 
 
-@pytest.fixture(scope="module")
-def one_by_one(rows: TableFile) -> Callable[[int, int, str], list[tuple[int, list[int]]]]:
-    """The batches of an epoch in which each stage has one batch; simulated once for all variants.
-
-    Its arguments are the slots, the seed and the device.
-    """
-
-    @cache
-    def batches(slots: int, seed: int, device: str) -> list[tuple[int, list[int]]]:
-        scenario = Scenario(rows, slots=slots, stages=Stages(1, 1, 1, 1, sweep=1), device=device)
-        return [(b.index, b.node.tolist()) for b in simulate(scenario, seed)]
-
-    return batches
-
-
 @pytest.mark.parametrize("slots", [0, 20, 40, 200])
 def test_batches_are_the_same(
-    rows: TableFile,
-    variant: Callable[[Scenario], Scenario],
-    slots: int,
-    device: str,
-    one_by_one: Callable[[int, int, str], list[tuple[int, list[int]]]],
+    rows: TableFile, variant: Callable[[Scenario], Scenario], slots: int
 ) -> None:
     scenario = Scenario(rows, slots=slots, stages=Stages(4, 4, 6, 6))
     for seed in range(40):
         got = simulate(variant(scenario), seed, epochs=1)
-        assert [(b.index, b.node.tolist()) for b in got] == one_by_one(slots, seed, device)
+        assert [(b.index, b.node.tolist()) for b in got] == expected_nodes(scenario, seed)
+
+
+@pytest.mark.parametrize("slots", [0, 20, 40, 200])
+def test_batches_one_by_one_are_the_same(rows: TableFile, slots: int) -> None:
+    scenario = Scenario(rows, slots=slots, stages=Stages(1, 1, 1, 1, sweep=1))
+    for seed in range(10):
+        got = [(b.index, b.node.tolist()) for b in simulate(scenario, seed)]
+        assert got == expected_nodes(scenario, seed)
 
 
 @pytest.mark.parametrize("queues", [(1, 1), (1, 4), (6, 1), (2, 2), (3, 9)])
