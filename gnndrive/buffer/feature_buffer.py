@@ -54,6 +54,8 @@ class FeatureBuffer(TableGroup):
         watchers: leases whose `ready` waits until their rows are valid or failed.
     """
 
+    valid_when_granted = False
+
     def __init__(
         self, tables: Mapping[str, RowTable], part_rows: int = PART_ROWS, buffers: int = 1
     ) -> None:

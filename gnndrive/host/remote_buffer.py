@@ -74,6 +74,7 @@ class RemoteBuffer:
     """
 
     missing_share = 1.0
+    valid_when_granted = True
     loading = True  # the service decides how batches are read together
 
     def __init__(

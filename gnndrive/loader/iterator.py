@@ -16,14 +16,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from itertools import chain
-from time import perf_counter
 from typing import Any, Self
 
 from gnndrive.common.errors import BatchTooLarge, ClosedError, LateError
 from gnndrive.common.records import Seeds
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
+from gnndrive.loader.intervals import Intervals
 from gnndrive.loader.runtime import Runtime
+from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.epoch import EpochInputs
 from gnndrive.pipeline.output_queue import LATE, OutputEnded
 from gnndrive.sampling.schedules.base import Window
@@ -111,6 +112,7 @@ class BatchIterator(Iterator[Any]):
         state: how far the epoch has come; this iterator counts the batches that it yields in it.
         per_step: by how many batches of the epoch a yielded one advances it; see `Ranks.per_step`.
         timeout: seconds to wait for a batch before LateError is raised; 0: no limit.
+        intervals: told between batches, and at the end of the epoch; None: nobody asks.
     """
 
     def __init__(
@@ -122,11 +124,13 @@ class BatchIterator(Iterator[Any]):
         state: EpochState,
         per_step: int = 1,
         timeout: float = 0,
+        intervals: Intervals | None = None,
     ) -> None:
         # In `for batch in NeighborLoader(…)` this is the only reference to the loader.
         self._loader = loader
         self._runtime, self._assembly, self._state = runtime, assembly, state
         self._per_step, self._timeout = per_step, timeout or None
+        self._times, self._intervals = EpochTimes(runtime.counters.times), intervals
         self._yielded = 0  # batches, by this iterator
         self._epoch_lock, self._closed = threading.Lock(), False
         # How many batches are yielded in a warm-up; None: there is none, or it has ended.
@@ -143,7 +147,7 @@ class BatchIterator(Iterator[Any]):
 
     def _begin(self, inputs: EpochInputs) -> None:
         """Start a part of the epoch."""
-        self._run = self._runtime.begin(inputs)
+        self._run = self._runtime.begin(inputs, self._times)
         self._output = self._run.epoch.output
         self._finalizer = weakref.finalize(self, self._runtime.drop, self._run)
 
@@ -152,7 +156,27 @@ class BatchIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         self._runtime.check_caller()
-        started = perf_counter()
+        self._tell()
+        under_way = not self._closed
+        try:
+            return self._next()
+        except StopIteration:
+            if under_way:
+                self._tell(ended=True)
+            raise
+
+    def _tell(self, ended: bool = False) -> None:
+        """Call the user's `on_stats`, if it is time."""
+        if self._intervals is None:
+            return
+        try:
+            self._intervals.tell(ended)
+        except BaseException:
+            self.close()
+            raise
+
+    def _next(self) -> Any:
+        started = self._times.asked()
         try:
             if self._yielded == self._warm_up_end:
                 self._end_warm_up()
@@ -174,7 +198,7 @@ class BatchIterator(Iterator[Any]):
             self.close()
             raise
         finally:
-            self._runtime.counters.wait_s += perf_counter() - started
+            self._times.waited(started)
 
     @property
     def _has_next_part(self) -> bool:
@@ -196,6 +220,7 @@ class BatchIterator(Iterator[Any]):
         return LateError(f"{error} ({reason})") if reason else error
 
     def _deliver(self, batch: Any) -> Any:
+        self._times.took(self._output.taken)
         self._yielded += 1
         self._state.batches += self._per_step
         if self._replayable is not None:
@@ -242,7 +267,17 @@ class BatchIterator(Iterator[Any]):
 
     async def __anext__(self) -> Any:
         self._runtime.check_caller()
-        started, waiting = perf_counter(), asyncio.timeout(self._timeout)
+        self._tell()
+        under_way = not self._closed
+        try:
+            return await self._anext()
+        except StopAsyncIteration:
+            if under_way:
+                self._tell(ended=True)
+            raise
+
+    async def _anext(self) -> Any:
+        started, waiting = self._times.asked(), asyncio.timeout(self._timeout)
         try:
             if self._yielded == self._warm_up_end:
                 self._in_a_thread(self._end_warm_up)
@@ -272,7 +307,7 @@ class BatchIterator(Iterator[Any]):
             self.close()
             raise
         finally:
-            self._runtime.counters.wait_s += perf_counter() - started
+            self._times.waited(started)
 
     def _in_a_thread(self, change: Callable[[], None]) -> None:
         """Begin to end a part of the epoch and to start the next one."""
@@ -316,5 +351,6 @@ class BatchIterator(Iterator[Any]):
         with self._epoch_lock:
             self._closed = True
             self._runtime.end(self._run)
+            self._times.end()
             self._discard_recorded()
             self._finalizer.detach()  # Ctrl-C that arrives while a finalizer runs may be lost

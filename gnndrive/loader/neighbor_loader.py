@@ -21,12 +21,13 @@ from gnndrive.loader.arguments import (
     OWN_ARGUMENTS,
     PYG_ARGUMENTS,
     PYG_LINK_ARGUMENTS,
-    checked_input_nodes,
     checked_neighbors,
     is_plain,
     refuse_own,
 )
+from gnndrive.loader.intervals import OnStats
 from gnndrive.loader.seed_edges import checked_input_edges, checked_negatives
+from gnndrive.loader.seed_nodes import checked_input_nodes
 from gnndrive.loader.store_loader import StoreLoader
 from gnndrive.pyg.sampler import NeighborSampler
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
@@ -155,6 +156,11 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         host_service: whether a host service has the feature buffer and the adjacency: for the ranks
             of a host, which share them, or if `data` is that of a service. False: this process has
             its own. "auto": the service has them where it can.
+        on_stats: a function that is called in the iterating thread, between batches, with a dict of
+            numbers: what happened in the last `stats_interval` seconds, and at the end of an epoch
+            since then (docs/tasks/see.md). What it raises ends the epoch, as an error of
+            `transform` does. None: none is called.
+        stats_interval: the seconds between two calls of `on_stats`.
         **kwargs: arguments of torch's DataLoader: batch_size, shuffle, drop_last, sampler,
             generator, num_workers, timeout, in_order, …; and PyG's custom_cls, which makes an empty
             batch, and input_id, a whole number for each seed that `batch.input_id` has.
@@ -195,7 +201,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
         training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", **kwargs: Any,
+        host_service: str | bool = "auto", on_stats: OnStats | None = None,
+        stats_interval: float = 10.0, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
         own = {name: arguments[name] for name in OWN_ARGUMENTS}
@@ -243,8 +250,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
             negative nodes are drawn among those of the batch's window, as in the paper.
         neg_sampling_ratio: deprecated by PyG; the number of binary negatives for each seed edge.
         time_attr, …, directed: as for `NeighborLoader`.
-        memory, …, host_service: as for `NeighborLoader`; they need a store. `sampling` can only be
-            "neighbor".
+        memory, …, stats_interval: as for `NeighborLoader`; they need a store. `sampling` can only
+            be "neighbor".
         **kwargs: arguments of torch's DataLoader.
 
     Raises:
@@ -286,7 +293,8 @@ class LinkNeighborLoader(StoreLoader, PyGLinkNeighborLoader):  # type: ignore[mi
         gap: str | int | None = None, policy: Any = "auto", sweep: str | int = "auto",
         samplers: str | int = "auto", extractors: int = 4, extracting_queue: str | int = "auto",
         training_queue: str | int = "auto", seed: int | None = None, ranks: Any = None,
-        host_service: str | bool = "auto", **kwargs: Any,
+        host_service: str | bool = "auto", on_stats: OnStats | None = None,
+        stats_interval: float = 10.0, **kwargs: Any,
     ) -> None:  # fmt: skip
         arguments = dict(locals())
         own = {name: arguments[name] for name in OWN_ARGUMENTS}

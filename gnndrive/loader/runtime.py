@@ -25,20 +25,19 @@ from gnndrive.common.plugins import find
 from gnndrive.common.records import Seeds
 from gnndrive.disk.engines import choose
 from gnndrive.disk.engines.base import Engine
-from gnndrive.disk.layouts.base import Layout, LayoutContext
 from gnndrive.loader.buffer_pool import BufferPool
 from gnndrive.loader.buffers import Buffers
 from gnndrive.loader.host_service import HostService
+from gnndrive.loader.open_files import OpenFiles
 from gnndrive.loader.plan_change import LARGER, PlanChange
 from gnndrive.loader.settings import RuntimeSettings, with_classes
 from gnndrive.loader.statistics import component_stats, loader_stats, stage_stats
+from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs
 from gnndrive.pipeline.leases import NoBuffer
 from gnndrive.pipeline.run import EpochRun, run_epoch
 from gnndrive.pipeline.workers import ThreadWorkers, Workers
-from gnndrive.pyg.attributes import Attributes
-from gnndrive.sampling.graph import Adjacency
 from gnndrive.sampling.samplers.base import Bounds
 from gnndrive.sampling.topologies.base import Topology
 from gnndrive.store.reader import Store
@@ -73,7 +72,6 @@ class Runtime:
         self.started = perf_counter()
         self.array_pool = ArrayPool()
         self.larger_batch: tuple[Seeds, int, Bounds | None] | None = None
-        self._layouts: dict[str, Layout] = {}
         # Only the loop thread drops tasks: in the user's thread, asyncio could lose a Ctrl-C.
         self._tasks: dict[EpochRun, asyncio.Task[None]] = {}
         self._freeing: asyncio.Task[None] | None = None
@@ -84,7 +82,11 @@ class Runtime:
                 undo.callback(host.close)
             settings = with_classes(settings, self.shares_buffer)
             with store.unchanged():
-                self._open_files(store, settings, undo)
+                graph = None if host is None else host.graph
+                indices = {} if graph is None else graph.indices
+                self._files = OpenFiles(store, settings, indices, self.shares_buffer)
+                undo.callback(self._files.close)
+                self.attributes = self._files.attributes
             kind: type[Device] = find("devices", settings.device[0])
             self.device = kind.make(DeviceContext(self.array_pool.empty, settings.device[1]))
             undo.callback(self.device.close)
@@ -101,44 +103,11 @@ class Runtime:
         # Until it is closed, other loaders of this process count what this one will use.
         self._claim = claim(settings.plan.total_bytes)
 
-    def _open_files(
-        self, store: Store, settings: RuntimeSettings, undo: contextlib.ExitStack
-    ) -> None:
-        """Open the adjacency, the attributes that are read, and the tables' layouts."""
-        assert settings.plan.topology is not None
-        recording, partitioned = settings.recording, settings.partitioned
-        edges = store.all_edges() if recording is None and partitioned is None else ()
-        graph = None if self._host is None else self._host.graph
-        indices = {} if graph is None else graph.indices
-        self._adjacency = Adjacency(edges, settings.plan.topology, settings.gap_bytes_max, indices)
-        undo.callback(self._adjacency.close)
-        self._fetches = any(topology.fetches for topology in self._adjacency.topologies)
-        self.attributes = Attributes(
-            store,
-            {name: self._adjacency.layout(store.table(name)) for name in settings.plan.fetched},
-            self._adjacency.read,
-        )
-        kind: type[Layout] = find("layouts", settings.strategy.layout)
-        derived = recording or partitioned
-        with contextlib.nullcontext() if derived is None else derived.unchanged():
-            for table in () if self.shares_buffer else settings.tables:
-                context = LayoutContext(
-                    table.file,
-                    settings.engine_settings.block_bytes,
-                    settings.gap_bytes_max,
-                    store=store,
-                    packed=None if recording is None else recording.files[table.name],
-                    partitioned=None if partitioned is None else partitioned.x,
-                )
-                layout = kind.make(context)
-                undo.callback(layout.close)
-                self._layouts[table.name] = layout
-
     def _samples_per_round(self) -> int:
         """The number of samples that fetch adjacency together; 1 if the topology reads nothing. It
         is about half of the extracting queue, so that the other half is extracted meanwhile."""
         stages = self.settings.stages
-        if not self._fetches:
+        if not self._files.fetches:
             return 1
         return min(stages.samplers, stages.extracting_queue // 2 + 1)
 
@@ -148,16 +117,16 @@ class Runtime:
         # Adjacency reads go first: a sample needs several short passes, a batch one long one.
         own = replace(settings.engine_settings, traffic=ffi.new("int32_t *"), gives_way=True)
         if self._host is not None and self.shares_buffer:
-            self._adjacency.start(kind, own)
+            self._files.adjacency.start(kind, own)
             return await self._host.buffers(settings, empty)
         engine = kind.make(own)
         try:
-            self._adjacency.start(kind, own)
+            self._files.adjacency.start(kind, own)
         except BaseException:
             await engine.aclose()
             raise
         self.engine = engine
-        return BufferPool(settings, store, self._layouts, engine, self.device, empty)
+        return BufferPool(settings, store, self._files.layouts, engine, self.device, empty)
 
     def check_caller(self) -> None:
         """Refuse a caller that would wait for a thread that waits for it, or does not exist.
@@ -172,8 +141,12 @@ class Runtime:
 
     # ---- epochs ----
 
-    def begin(self, inputs: EpochInputs) -> EpochRun:
-        """Start an epoch, whose batches arrive in its output queue.
+    def begin(self, inputs: EpochInputs, times: EpochTimes) -> EpochRun:
+        """Start an epoch, or a part of it, whose batches arrive in its output queue.
+
+        Args:
+            inputs: what it loads.
+            times: gets the times of its batches.
 
         Raises:
             ConfigError: see `BufferPool.take` and `check_caller`.
@@ -186,12 +159,13 @@ class Runtime:
             apart = inputs.phase == "inspect"
             epoch = Epoch(
                 inputs,
-                self._adjacency.topologies,
+                self._files.adjacency.topologies,
                 NoBuffer() if apart else self._buffers.take(),
                 self._workers,
                 self.settings.stages,
                 self.counters,
                 self._samples_per_round(),
+                times=times,
             )
             run = EpochRun(epoch)
             task = asyncio.get_running_loop().create_task(run_epoch(epoch))
@@ -252,7 +226,11 @@ class Runtime:
         """Have an epoch end, without waiting for it. A finalizer may call this in any thread, also
         in one that the epoch's end waits for."""
         if not self.loop_thread.guard.forked:  # in a forked child there is no loop thread
-            self.loop_thread.call_soon(partial(self._stop, run))
+            self.loop_thread.call_soon(partial(self._stop_dropped, run))
+
+    def _stop_dropped(self, run: EpochRun) -> None:
+        self._stop(run)
+        run.epoch.times.end()
 
     def end(self, run: EpochRun, error: Exception | None = None) -> None:
         """End an epoch and wait until all its reads and tasks have ended; its iterator then raises
@@ -311,21 +289,21 @@ class Runtime:
     def topologies(self) -> Sequence[Topology]:
         """The adjacency, one for each edge type; blocks if it has to be read again."""
         self.load_graph()
-        return self._adjacency.topologies
+        return self._files.adjacency.topologies
 
     def load_graph(self) -> None:
         """Have the adjacency in memory; blocks. See `Adjacency.load`."""
-        self._adjacency.load()
+        self._files.adjacency.load()
 
     def free_graph(self) -> None:
         """Free the adjacency, which no sampler uses now; see `Adjacency.free`."""
-        self._adjacency.free()
+        self._files.adjacency.free()
 
     # ---- numbers ----
 
     def stats(self) -> dict[str, float | str]:
         """Counters since the start; see `NeighborLoader.stats`."""
-        parts = self._buffers, self.engine, self._adjacency
+        parts = self._buffers, self.engine, self._files.adjacency
         buffers, topology = component_stats(self.loop_thread, *parts)
         stages = stage_stats([run.epoch for run in list(self._tasks)])
         engine = "host service" if self.engine is None else self.engine.name
@@ -382,12 +360,9 @@ class Runtime:
                 await self.engine.aclose()
             await self._buffers.close()
         finally:
-            for layout in self._layouts.values():
-                layout.close()
             self.array_pool.close()
-            self.attributes.close()
             try:
-                self._adjacency.close()
+                self._files.close()
             finally:
                 self.device.close()
                 if self._host is not None:

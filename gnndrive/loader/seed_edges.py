@@ -15,7 +15,7 @@ from torch_geometric.sampler import NegativeSampling
 
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.records import EdgeKey, Int64Array, TableFile
-from gnndrive.loader.arguments import checked_input_id
+from gnndrive.loader.seed_nodes import checked_input_id
 from gnndrive.pyg.choices import refuse_sparse
 from gnndrive.sampling.schedules.base import InputEdges, digest
 from gnndrive.store.format import torch_dtype

@@ -58,7 +58,7 @@ def loader_stats(
         "sample_s": counters.sample_s,
         "extract_s": counters.extract_s,
         "gather_s": counters.gather_s,
-        "wait_s": counters.wait_s,
+        **counters.times.wait_seconds(),
         "windows": counters.windows,
         "window_load_s": counters.window_load_s,
         "window_wait_s": counters.window_wait_s,

@@ -35,18 +35,18 @@ from gnndrive.loader.compared import Compared
 from gnndrive.loader.epoch_assembly import EpochAssembly
 from gnndrive.loader.epoch_state import EpochState
 from gnndrive.loader.host_service import join_host_service
+from gnndrive.loader.intervals import Intervals, OnStats
 from gnndrive.loader.iterator import BatchIterator, Closeable, in_thread
 from gnndrive.loader.ranks import Ranks
 from gnndrive.loader.runtime import Runtime
 from gnndrive.loader.sampling_choice import checked_sampling
 from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.loader.single_batches import SingleBatches
 from gnndrive.loader.superbatches import check_superbatch_arguments
 from gnndrive.plan.plan import Plan
 from gnndrive.pyg.choices import check_sampling
 from gnndrive.pyg.collate import Collate
 from gnndrive.pyg.subgraph_sampler import SubgraphSampling
-from gnndrive.sampling.graph import mapped
-from gnndrive.sampling.samplers.base import batch_key
 from gnndrive.sampling.schedules.base import InputEdges, InputNodes
 from gnndrive.store.feature_tables import feature_tables
 from gnndrive.store.reader import Store
@@ -54,7 +54,7 @@ from gnndrive.strategies import Strategy
 from gnndrive.strategies import strategy as find_strategy
 
 
-class StoreLoader(Closeable, Compared):
+class StoreLoader(Closeable, Compared, SingleBatches):
     """Base class of the public loaders. For data in memory, each method calls PyG's method."""
 
     memory: str | int | None
@@ -75,12 +75,14 @@ class StoreLoader(Closeable, Compared):
     extracting_queue: str | int
     training_queue: str | int
     host_service: bool | str
+    on_stats: OnStats | None
+    stats_interval: float
     _finalizer: weakref.finalize[Any, Any] | None = None  # closes the runtime
     _closed = False
+    _intervals: Intervals | None = None
     _newest: weakref.ref[BatchIterator] | None = None
     _beginning: set[int]  # threads in which an epoch begins now
     transform: Callable[[Any], Any] | None
-    filter_per_worker: bool | None
 
     def _open_store(
         self,
@@ -168,12 +170,25 @@ class StoreLoader(Closeable, Compared):
         rows); rows_from_victims (loaded from the victim buffer, without a read); topology,
         topology_requests, topology_bytes_read (attributes that are not mapped included),
         neighbours_wanted, neighbours_cached (with "direct" only); samples, sample_s (sampling runs
-        ahead of the batches); extract_s, gather_s (summed over batches), wait_s (how long you
-        waited for batches); windows, window_load_s, window_wait_s (of a partitioned store: how many
-        were loaded, how long that took, and how long there was none); elapsed_s; sampling,
-        extracting, training (batches in each stage now); buffer_slots, buffer_bytes; engine.
+        ahead of the batches); extract_s, gather_s (summed over batches); wait_s (how long you
+        waited for batches), of it wait_disk_s, wait_sampling_s, wait_gather_s, wait_slots_s (by
+        what the batch was waiting for; docs/tasks/see.md); windows, window_load_s, window_wait_s
+        (of a partitioned store: how many were loaded, how long that took, and how long there was
+        none); elapsed_s; sampling, extracting, training (batches in each stage now); buffer_slots,
+        buffer_bytes; engine.
         """
         return {} if self._runtime is None else self._runtime.stats()
+
+    def stage_stats(self) -> dict[str, dict[str, float]]:
+        """How long the batches that were delivered since the first `iter` were in each stage.
+
+        Returns:
+            Stage → `count`, `mean_s`, `p50_s`, `p90_s`, `p99_s` (percentiles within 2 %). The
+            stages, in order: sampler_wait, sample, extracting_queue, admission (waiting for slots),
+            read, training_queue, gather, output_queue, step (yours: until you ask for the next
+            one). Before the first `iter`, and for data in memory: {}.
+        """
+        return {} if self._runtime is None else self._runtime.counters.times.summary()
 
     def close(self) -> None:
         """End all iterators, wait for reads under way, free everything. Idempotent. Then the loader
@@ -268,10 +283,25 @@ class StoreLoader(Closeable, Compared):
             end = assembly.steps(done, seed, number)
         epoch = EpochAssembly(assembly, runtime, number, ranks.drawing_seed(seed), windows, end)
         iterator = BatchIterator(
-            self, runtime, epoch, remaining, state, ranks.per_step, self.timeout
+            self,
+            runtime,
+            epoch,
+            remaining,
+            state,
+            ranks.per_step,
+            self.timeout,
+            self._told_intervals(runtime),
         )
         self._newest = weakref.ref(iterator)
         return iterator
+
+    def _told_intervals(self, runtime: Runtime) -> Intervals | None:
+        """What calls `on_stats`; made once, because iterators share the intervals."""
+        if self._intervals is None and self.on_stats is not None:
+            self._intervals = Intervals(
+                runtime.stats, runtime.counters.times, self.on_stats, float(self.stats_interval)
+            )
+        return self._intervals
 
     def _ranks_now(self) -> Ranks:
         if self._closed:
@@ -336,41 +366,6 @@ class StoreLoader(Closeable, Compared):
         )
         return self._with_derived(assembly)
 
-    # ---- PyG's public parts ----
-
-    def __call__(self, index: torch.Tensor | list[int]) -> Any:
-        """One batch around the seeds at positions `index` (int64 [n] or a list), read without the
-        pipeline."""
-        if not self._from_store:
-            return super().__call__(index)  # type: ignore[misc]
-        out = self.collate_fn(index)
-        return out if self.filter_per_worker else self.filter_fn(out)
-
-    def collate_fn(self, index: Any) -> Any:
-        """Sample around the seeds at positions `index` (int64 [n] or a list)."""
-        if not self._from_store:
-            return super().collate_fn(index)
-        self._check_single()
-        chosen = torch.as_tensor(index, dtype=torch.int64).reshape(-1)
-        seeds = self._inputs.seeds(0, chosen.numpy())
-        key = self._draw_seed()
-        if self.seed is not None:
-            key = batch_key(self.seed, self.epoch, 0)
-        topologies = [mapped(edges) for edges in self.data.all_edges()]
-        out = seeds, self._assembly().sampler().sample(seeds, key, topologies)
-        return self.filter_fn(out) if self.filter_per_worker else out
-
-    def filter_fn(self, out: Any) -> Any:
-        """Join a sample with its features and attributes: a Data, on the loader's device."""
-        if not self._from_store:
-            return super().filter_fn(out)  # type: ignore[misc]
-        return self._collate.from_map(out[0], out[1], self._device[1])
-
-    def check_worker_number_rationality(self) -> None:
-        """Warn of too many worker processes, as torch does; a store's loader has none."""
-        if not self._from_store:
-            super().check_worker_number_rationality()
-
     def __getstate__(self) -> dict[str, Any]:
         if not self._from_store:
             return self.__dict__
@@ -380,6 +375,7 @@ class StoreLoader(Closeable, Compared):
             "_finalizer": None,
             "_beginning": None,
             "_newest": None,
+            "_intervals": None,
         }  # a copy makes its own
         return self.__dict__ | left_out
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
+from gnndrive.pipeline.batch_times import BatchTimes
 from gnndrive.pipeline.leases import BatchLease
 
 
@@ -20,11 +21,13 @@ class Sampled:
         seeds: the batch's index and seeds.
         sample: the sampled subgraph.
         rows: table name → ids of the rows that the batch needs, int64 [n].
+        times: when it went from stage to stage; None: nobody asks.
     """
 
     seeds: Seeds
     sample: Sample | Subgraph
     rows: Mapping[str, Int64Array]
+    times: BatchTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class Extracted:
     """An item of the training queue: every row is in the feature buffer and valid.
 
     Attributes:
-        seeds, sample, rows: see `Sampled`.
+        seeds, sample, rows, times: see `Sampled`.
         lease: holds the rows' slots until the release stage releases it.
     """
 
@@ -40,6 +43,7 @@ class Extracted:
     sample: Sample | Subgraph
     rows: Mapping[str, Int64Array]
     lease: BatchLease
+    times: BatchTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+from gnndrive.pipeline.stage_times import StageTimes
+
 WINDOWS_TIMED = 256
 
 
@@ -26,7 +28,6 @@ class Counters:
             a combined fetch.
         extract_s: seconds from a ticket's turn to its last valid row.
         gather_s: seconds in which worker threads made batches.
-        wait_s: seconds that the user waited for a batch.
         windows: windows that were loaded, if a schedule's windows need something in memory.
         window_load_s: seconds that loading them took.
         window_wait_s: seconds in which no window was open.
@@ -34,8 +35,8 @@ class Counters:
             that loading it took, and those from then on, or from the end of the window before, to
             its last release.
         lock: held to change `batches`, `rows`, `edges`, `bytes_wanted` and `gather_s`, because
-            worker threads of several epochs count these. All others but `wait_s` are counted in the
-            loop thread.
+            worker threads of several epochs count these. All others are counted in the loop thread.
+        times: how long batches are in each stage, and what the user waits for.
     """
 
     batches: int = 0
@@ -46,7 +47,6 @@ class Counters:
     sample_s: float = 0.0
     extract_s: float = 0.0
     gather_s: float = 0.0
-    wait_s: float = 0.0
     windows: int = 0
     window_load_s: float = 0.0
     window_wait_s: float = 0.0
@@ -54,3 +54,4 @@ class Counters:
         default_factory=lambda: deque(maxlen=WINDOWS_TIMED)
     )
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    times: StageTimes = field(default_factory=StageTimes)

@@ -16,10 +16,12 @@ from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array, Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Extracted, Failed, Gathered, Sampled
+from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.channel import Channel
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.leases import BatchBuffer
 from gnndrive.pipeline.output_queue import OutputQueue, References
+from gnndrive.pipeline.stage_times import StageTimes
 from gnndrive.pipeline.superbatch import SuperbatchSource
 from gnndrive.pipeline.windows import WindowBuffer, WindowKeeper, WindowSource
 from gnndrive.pipeline.workers import Workers
@@ -136,6 +138,8 @@ class Epoch:
             sampler works by itself.
         together: samples that arrive together in the extracting queue.
         output: finished batches.
+        times: when its batches went from stage to stage; an iterator's epoch may have several
+            parts, which share it.
         seeds_drawn: the index of the next batch whose seeds are drawn.
         extracting, training, releasing: the queues between the stages.
         picking: held by the extractor that chooses the next samples.
@@ -150,6 +154,7 @@ class Epoch:
     counters: Counters
     combined: int = 1
     output: OutputQueue = field(default_factory=OutputQueue)
+    times: EpochTimes = field(default_factory=lambda: EpochTimes(StageTimes()))
 
     def __post_init__(self) -> None:
         stages, self.seeds_drawn = self.stages, self.inputs.first

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from gnndrive.common.records import Int64Array
 from gnndrive.pipeline.batch import Extracted, Failed, Sampled
+from gnndrive.pipeline.batch_times import GRANTED, JOINED, READY, BatchTimes
 from gnndrive.pipeline.channel import Channel, ChannelEnded, Source, change_of
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Stages
@@ -145,8 +146,24 @@ def _join_admission_queue(
     for item in items:
         if isinstance(item, Failed):
             epoch.training.put(item.index, item)
+    for item in sampled:
+        if item.times is not None:
+            item.times.mark(JOINED)
     tickets = epoch.buffer.join([_rows_needed(item) for item in sampled])
+    for item, ticket in zip(sampled, tickets, strict=True):
+        if item.times is not None:
+            _mark_grant(item.times, ticket, epoch.buffer.valid_when_granted)
     return deque(zip(sampled, tickets, strict=True))
+
+
+def _mark_grant(times: BatchTimes, ticket: Any, valid: bool) -> None:
+    """Mark the grant when it comes: the task that waits for it may be waiting for another batch of
+    the sweep. If rows are valid when they are granted (`valid`), what was waited for cannot be told
+    apart, and counts as reading."""
+    if valid or ticket.granted.done():
+        times.granted_at_once()
+    else:
+        ticket.granted.add_done_callback(lambda granted: times.mark(GRANTED))
 
 
 async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
@@ -167,5 +184,8 @@ async def _extract_one(epoch: Extracting, item: Sampled, ticket: Any) -> None:
         lease.release()
         epoch.training.put(index, Failed(index, error))
     else:
-        epoch.training.put(index, Extracted(item.seeds, item.sample, item.rows, lease))
+        if item.times is not None:
+            item.times.mark(READY)
+        extracted = Extracted(item.seeds, item.sample, item.rows, lease, item.times)
+        epoch.training.put(index, extracted)
     epoch.counters.extract_s += perf_counter() - started

@@ -41,9 +41,11 @@ class BatchBuffer(Protocol):
 
     Attributes:
         missing_share: the share of the last admitted sweep's rows that had to be read, 0 to 1.
+        valid_when_granted: whether a lease is given only when its rows are valid.
     """
 
     missing_share: float
+    valid_when_granted: bool
 
     def row_bytes(self, table: str) -> int:
         """Bytes of a row of a table."""
@@ -111,6 +113,7 @@ class NoBuffer:
     """Stands for the feature buffer while a superbatch is sampled apart: no batch is extracted."""
 
     missing_share = 1.0
+    valid_when_granted = False
     loading = False
 
     def row_bytes(self, table: str) -> int:

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, TypeAlias
 
 from gnndrive.common.errors import LateError
+from gnndrive.pipeline.batch_times import PUT, TAKEN, BatchTimes
 from gnndrive.pipeline.finalizer_event import on_finalized
 
 References: TypeAlias = tuple[weakref.ref[Any], ...]
@@ -38,6 +39,9 @@ class OutputQueue:
 
     Args:
         capacity: the most batches that are ready at the same time.
+
+    Attributes:
+        taken: the times of the batch that was taken last; None: nobody asks.
     """
 
     def __init__(self, capacity: int = 1) -> None:
@@ -45,7 +49,8 @@ class OutputQueue:
         # Re-entrant: a garbage collection while it is held may finalize this queue's iterator.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._ready: deque[tuple[Any, References]] = deque()
+        self._ready: deque[tuple[Any, References, BatchTimes | None]] = deque()
+        self.taken: BatchTimes | None = None
         self._newest: References = ()  # to the newest batch that the user took
         self._previous: References = ()  # to the batch before it
         self._ended = False
@@ -69,7 +74,7 @@ class OutputQueue:
                 with on_finalized(held, partial(_wake, listener)):
                     await listener
 
-    def put(self, batch: Any, memory: References = ()) -> None:
+    def put(self, batch: Any, memory: References = (), times: BatchTimes | None = None) -> None:
         """Add a batch; after the end it is dropped, because no user will take it.
 
         Args:
@@ -77,11 +82,19 @@ class OutputQueue:
             memory: weak references to what holds its memory, which comes back after the batch is
                 finalized: a moment later, because torch releases the GIL while it frees a tensor,
                 or much later, if the user keeps a tensor.
+            times: the batch's.
         """
         with self._lock:
             if not self._ended:
-                self._ready.append((batch, memory))
+                if times is not None:
+                    times.mark(PUT)
+                self._ready.append((batch, memory, times))
                 self._notify()
+
+    @property
+    def ready(self) -> int:
+        """How many batches are ready."""
+        return len(self._ready)
 
     @property
     def ended(self) -> bool:
@@ -142,7 +155,9 @@ class OutputQueue:
 
     def _take_next(self) -> Any:
         if self._ready:
-            batch, memory = self._ready.popleft()
+            batch, memory, self.taken = self._ready.popleft()
+            if self.taken is not None:
+                self.taken.mark(TAKEN)
             self._previous, self._newest = self._newest, (*_references(batch), *memory)
             self._notify()
             return batch

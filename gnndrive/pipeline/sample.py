@@ -9,6 +9,7 @@ own. `pipeline/superbatches.py` samples with the same functions, ahead of the ex
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -16,6 +17,7 @@ from typing import Any
 
 from gnndrive.common.records import Sample, Seeds, Subgraph
 from gnndrive.pipeline.batch import Failed, Sampled
+from gnndrive.pipeline.batch_times import DRAWN, SAMPLING, BatchTimes
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 from gnndrive.pipeline.workers import carried
@@ -34,6 +36,7 @@ class Sampling:
         seeds: the batch's seeds.
         combined: the combined fetch that it is part of.
         participant: its part in it.
+        times: the batch's.
     """
 
     epoch: Epoch
@@ -41,6 +44,7 @@ class Sampling:
     seeds: Seeds
     combined: CombinedFetch[Any]
     participant: Participant
+    times: BatchTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,8 @@ async def sample_together(
     participants = [combined.join() for _ in drawn]
     async with asyncio.TaskGroup() as group:
         for seeds, participant in zip(drawn, participants, strict=True):
-            sampling = Sampling(epoch, epoch.topologies, seeds, combined, participant)
+            times = epoch.times.begin(seeds.index)
+            sampling = Sampling(epoch, epoch.topologies, seeds, combined, participant, times)
             task = group.create_task(each(sampling))
             task.add_done_callback(participant.leave)  # also if the task never began
 
@@ -128,6 +133,7 @@ async def _sample_and_put(sampling: Sampling) -> None:
     try:
         if epoch.keeper is not None:
             sampling = replace(sampling, topologies=[await epoch.keeper.graph_for(seeds.index)])
+            sampling.times.waited_for_disk(sampling.times.marks[DRAWN])
         sampled, seconds = await epoch.workers.run(_sample, sampling)
     except Exception as error:
         epoch.extracting.put(seeds.index, Failed(seeds.index, error))
@@ -140,16 +146,19 @@ async def _sample_and_put(sampling: Sampling) -> None:
 
 def _sample(sampling: Sampling) -> tuple[Sampled, float]:
     """In a worker thread: return the sampled batch and the seconds that it took."""
-    started, seeds = perf_counter(), sampling.seeds
+    started, seeds, times = perf_counter(), sampling.seeds, sampling.times
     sample = sample_seeds(sampling)
     seeds = seeds if sample.replayed is None else sample.replayed.seeds
     rows = sampling.epoch.inputs.assembly.rows_of(sample)
-    return Sampled(seeds, sample, rows), perf_counter() - started
+    times.sampled(from_disk=sample.replayed is not None)
+    return Sampled(seeds, sample, rows, times), perf_counter() - started
 
 
 def sample_seeds(sampling: Sampling) -> Sample | Subgraph:
     """In a worker thread: sample a batch and leave the combined fetch."""
     inputs, seeds = sampling.epoch.inputs, sampling.seeds
+    sampling.times.mark(SAMPLING)
+    sampling.times.worker = threading.current_thread().name
     key = batch_key(inputs.seed, inputs.number, seeds.number)
     grouped = [topology.in_group(sampling.combined) for topology in sampling.topologies]
     try:

@@ -172,6 +172,7 @@ def _sample_and_write(sampling: Sampling, superbatch: Superbatch) -> tuple[bool,
     assert superbatch.trace is not None
     sampling.epoch.inputs.assembly.check_sample(sample)
     written = superbatch.trace.write(sampling.seeds, sample)
+    sampling.times.sampled(from_disk=False)
     return written, perf_counter() - started
 
 
@@ -266,8 +267,11 @@ def _read(
     epoch: Epoch, trace: Trace, index: int, later: Mapping[str, Codes] | None
 ) -> tuple[Sampled, NextUses]:
     """In a worker thread: read the sample of a batch."""
+    started, times = epoch.times.stages.clock(), epoch.times.of(index)
     seeds, sample, uses = trace.take(index)
-    sampled = Sampled(seeds, sample, epoch.inputs.assembly.rows_of(sample))
+    sampled = Sampled(seeds, sample, epoch.inputs.assembly.rows_of(sample), times)
+    if times is not None:
+        times.waited_for_disk(started)
     _add_later(sampled, uses, later)
     return sampled, uses
 

@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter
 
 from gnndrive.pipeline.batch import Extracted, Failed, Gathered
+from gnndrive.pipeline.batch_times import GATHERING
 from gnndrive.pipeline.channel import ChannelEnded
 from gnndrive.pipeline.epoch import Epoch
 
@@ -51,10 +52,12 @@ def _gather_and_put(epoch: Epoch, item: Extracted, gathered: Callable[[], object
     """In a worker thread: make a batch and put it into the output queue. The event loop does not
     put it, because it may be in an admission for a tenth of a second."""
     started = perf_counter()
+    if item.times is not None:
+        item.times.mark(GATHERING)
     batch, memory = epoch.inputs.assembly.make(item, gathered)
     if not epoch.output.ended:  # else no iterator would take it
         epoch.count_batch(item, perf_counter() - started)
-        epoch.output.put(batch, memory)
+        epoch.output.put(batch, memory, item.times)
 
 
 def _put_lease_once(epoch: Epoch, number: int, gathered: Gathered) -> Callable[[], None]:

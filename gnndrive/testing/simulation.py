@@ -45,6 +45,7 @@ from gnndrive.disk.layouts.table import TableLayout
 from gnndrive.disk.tiers import make_chain
 from gnndrive.disk.tiers.base import TierContext
 from gnndrive.pipeline.batch import Extracted
+from gnndrive.pipeline.batch_times import EpochTimes
 from gnndrive.pipeline.counters import Counters
 from gnndrive.pipeline.epoch import Epoch, EpochInputs, Stages
 from gnndrive.pipeline.output_queue import OutputEnded, References
@@ -277,6 +278,7 @@ class Simulation:
             stages=scenario.stages,
             counters=self.counters,
             combined=scenario.together,
+            times=EpochTimes(self.counters.times),
         )
 
     # ---- pipeline.epoch.BatchAssembly ----

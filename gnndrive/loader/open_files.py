@@ -1,0 +1,85 @@
+"""`OpenFiles`: the files that a runtime reads: the adjacency, the tables' layouts, attributes.
+
+`Runtime` opens them when it starts, and closes them after all reads have ended (rule 13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from gnndrive.common.plugins import find
+from gnndrive.disk.layouts.base import Layout, LayoutContext
+from gnndrive.loader.settings import RuntimeSettings
+from gnndrive.pyg.attributes import Attributes
+from gnndrive.sampling.graph import Adjacency
+from gnndrive.store.reader import Store
+
+
+class OpenFiles:
+    """The open files of a store, and of the pack or partitions that are read in its place.
+
+    Args:
+        store: the store.
+        settings: say which layout the tables have, and where the adjacency lives.
+        indices: indices of edge types that the host service has in memory.
+        shares_buffer: whether the host service reads the tables.
+
+    Attributes:
+        adjacency: the topologies.
+        fetches: whether samplers read the adjacency from disk.
+        attributes: reads the attributes that no table of the feature buffer holds.
+        layouts: where the rows of tables lie, by the tables' names.
+    """
+
+    def __init__(
+        self, store: Store, settings: RuntimeSettings, indices: Mapping[Any, Any],
+        shares_buffer: bool,
+    ) -> None:  # fmt: skip
+        assert settings.plan.topology is not None
+        recording, partitioned = settings.recording, settings.partitioned
+        edges = store.all_edges() if recording is None and partitioned is None else ()
+        self.layouts: dict[str, Layout] = {}
+        with contextlib.ExitStack() as undo:
+            self.adjacency = Adjacency(
+                edges, settings.plan.topology, settings.gap_bytes_max, indices
+            )
+            undo.callback(self.adjacency.close)
+            self.fetches = any(topology.fetches for topology in self.adjacency.topologies)
+            self.attributes = Attributes(
+                store,
+                {name: self.adjacency.layout(store.table(name)) for name in settings.plan.fetched},
+                self.adjacency.read,
+            )
+            undo.callback(self._close_layouts)
+            derived = recording or partitioned
+            with contextlib.nullcontext() if derived is None else derived.unchanged():
+                if not shares_buffer:
+                    self._open_layouts(store, settings)
+            undo.pop_all()
+
+    def _open_layouts(self, store: Store, settings: RuntimeSettings) -> None:
+        recording, partitioned = settings.recording, settings.partitioned
+        kind: type[Layout] = find("layouts", settings.strategy.layout)
+        for table in settings.tables:
+            self.layouts[table.name] = kind.make(
+                LayoutContext(
+                    table.file,
+                    settings.engine_settings.block_bytes,
+                    settings.gap_bytes_max,
+                    store=store,
+                    packed=None if recording is None else recording.files[table.name],
+                    partitioned=None if partitioned is None else partitioned.x,
+                )
+            )
+
+    def _close_layouts(self) -> None:
+        for layout in self.layouts.values():
+            layout.close()
+
+    def close(self) -> None:
+        """Close all files, after the engines that read them."""
+        self._close_layouts()
+        self.attributes.close()
+        self.adjacency.close()

@@ -1,0 +1,310 @@
+"""The spans of a batch touch, and the user's wait is divided by what the batch was in."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from gnndrive.common.records import TableFile
+from gnndrive.pipeline.batch_times import (
+    ASKED,
+    DRAWN,
+    GATHERING,
+    GRANTED,
+    JOINED,
+    PUT,
+    READY,
+    SAMPLED,
+    SAMPLING,
+    TAKEN,
+    BatchTimes,
+    EpochTimes,
+    split_wait,
+)
+from gnndrive.pipeline.epoch import Stages
+from gnndrive.pipeline.output_queue import OutputEnded
+from gnndrive.pipeline.run import run_epoch
+from gnndrive.pipeline.stage_times import CAUSES, STAGES, StageTimes
+from gnndrive.testing.faults import NOISE
+from gnndrive.testing.loop import run
+from gnndrive.testing.simulation import Scenario, Simulation, write_told_rows
+
+ROWS = 200
+
+
+class Ticking:
+    """A clock that moves on by a random time at each reading."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.now, self._random = 10**12, random.Random(seed)
+
+    def __call__(self) -> int:
+        self.now += self._random.randrange(1, 1_000)
+        return self.now
+
+
+class Kept:
+    """Takes the place of a timeline, and keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[int], int]] = []
+        self.ended = 0
+
+    def batch(self, times: BatchTimes, end: int) -> None:
+        """See `BatchEvents.batch`."""
+        self.batches.append((times.index, [*times.marks[: times.reached + 1]], end))
+
+    def end(self) -> None:
+        """See `BatchEvents.end`."""
+        self.ended += 1
+
+
+def record(*marks: int) -> BatchTimes:
+    """A record with the given marks."""
+    clock = iter(marks)
+    times = BatchTimes(0, StageTimes(lambda: next(clock)))
+    for mark in range(1, len(marks)):
+        times.mark(mark)
+    return times
+
+
+# ---- one record
+
+
+def test_spans_touch_and_add_up_to_the_latency() -> None:
+    times = record(5, 7, 10, 20, 21, 30, 33, 40, 41, 50)
+    assert [times.span(stage) for stage in range(len(STAGES))] == [2, 3, 10, 1, 9, 3, 7, 1, 9]
+    assert sum(times.span(stage) for stage in range(len(STAGES))) == 50 - 5
+
+
+def test_a_mark_that_was_left_out_is_made_with_the_next_one() -> None:
+    clock = Ticking()
+    stages = StageTimes(clock)
+    times = BatchTimes(0, stages)
+    times.mark(JOINED)
+    times.mark(READY)
+    times.mark(GRANTED)  # a call-back that comes too late
+    assert times.marks[SAMPLING] == times.marks[SAMPLED] == times.marks[JOINED]
+    assert times.marks[GRANTED] == times.marks[READY]
+    times.end()
+    times.mark(PUT)
+    times.end()
+    assert times.reached == READY
+    assert stages.present == [0] * len(STAGES)
+
+
+# ---- the split
+
+
+def causes(waits: list[int]) -> dict[str, int]:
+    return {name: ns for name, ns in zip(CAUSES, waits, strict=True) if ns}
+
+
+MARKS = (100, 110, 130, 200, 250, 400, 410, 480, 490)  # drawn … taken
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (40, 100, {"sampling": 60}),  # its seeds were not drawn yet
+        (100, 130, {"sampling": 30}),
+        (120, 210, {"sampling": 80, "slots": 10}),
+        (200, 250, {"slots": 50}),
+        (240, 405, {"slots": 10, "disk": 150, "gather": 5}),
+        (400, 495, {"gather": 95}),
+        (0, 500, {"sampling": 200, "slots": 50, "disk": 150, "gather": 100}),
+        (300, 300, {}),
+    ],
+)
+def test_a_wait_is_divided_by_the_stages(begin: int, end: int, expected: dict[str, int]) -> None:
+    assert causes(split_wait(record(*MARKS), begin, end, ())) == expected
+
+
+def test_in_the_extracting_queue_it_is_the_disk_while_rows_are_read() -> None:
+    reads = [(120, 150), (170, 300)]
+    found = causes(split_wait(record(*MARKS), 100, 250, reads))
+    assert found == {"sampling": 50, "disk": 50, "slots": 50}
+
+
+def test_what_is_read_in_another_stage_counts_as_disk() -> None:
+    times = record(*MARKS)
+    times.disk = [(100, 105), (103, 108), (190, 240)]
+    found = causes(split_wait(times, 100, 250, ()))
+    assert found == {"disk": 8 + 50, "sampling": 100 - 8 - 10, "slots": 10}
+
+
+def test_an_admission_that_had_its_slots_waits_for_the_disk() -> None:
+    clock = iter([0, 1, 2, 10, 30, 40])
+    times = BatchTimes(0, StageTimes(lambda: next(clock)))
+    for mark in (SAMPLING, SAMPLED, JOINED):
+        times.mark(mark)
+    times.granted_at_once()
+    assert causes(split_wait(times, 10, 35, ())) == {"disk": 25}
+
+
+def test_the_newest_stage_lasts_until_the_end_of_the_wait() -> None:
+    for reached, name in (
+        (1, "sampling"),
+        (3, "sampling"),
+        (4, "slots"),
+        (5, "disk"),
+        (6, "gather"),
+    ):
+        assert causes(split_wait(record(*MARKS[:reached]), 500, 600, ())) == {name: 100}
+    assert causes(split_wait(None, 500, 600, ())) == {"gather": 100}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_parts_of_any_wait_add_up(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def intervals(count: int) -> list[tuple[int, int]]:
+        ends = sorted(draw.sample(range(1_000), 2 * count))
+        return list(zip(ends[::2], ends[1::2], strict=True))
+
+    times = record(*sorted(draw.choices(range(1_000), k=draw.randint(1, 9))))
+    times.disk = [(a, a + draw.randrange(200)) for a, _ in intervals(draw.randint(0, 4))]
+    begin, end = sorted(draw.choices(range(1_200), k=2))
+    waits = split_wait(times, begin, end, intervals(draw.randint(0, 5)))
+    assert sum(waits) == end - begin
+    assert min(waits) >= 0
+
+
+# ---- an iterator's records
+
+
+def test_a_batch_is_counted_when_it_is_taken_and_its_step_when_the_next_is_asked_for() -> None:
+    clock, kept = Ticking(), Kept()
+    times = EpochTimes(StageTimes(clock), kept)
+    one = times.begin(0)
+    for mark in range(SAMPLING, TAKEN + 1):
+        one.mark(mark)
+    times.took(one)
+    counts = [each.count for each in times.stages.histograms]
+    assert counts == [1] * TAKEN + [0]
+    assert not kept.batches
+    asked = times.asked()
+    assert [each.count for each in times.stages.histograms] == [1] * len(STAGES)
+    assert kept.batches == [(0, one.marks, asked)]
+    assert one.marks[ASKED] == asked
+
+
+def test_seeds_that_are_drawn_again_begin_a_new_record() -> None:
+    times = EpochTimes(StageTimes(Ticking()))
+    first = times.begin(3)
+    again = times.begin(3)
+    assert times.of(3) is again
+    first.mark(PUT)
+    assert first.reached == DRAWN, "the first record has ended"
+    assert sum(times.stages.present) == 1
+
+
+def test_the_end_gives_up_what_is_left_and_ends_the_users_step() -> None:
+    kept = Kept()
+    times = EpochTimes(StageTimes(Ticking()), kept)
+    taken, left = times.begin(0), times.begin(1)
+    for mark in range(SAMPLING, TAKEN + 1):
+        taken.mark(mark)
+    left.mark(JOINED)
+    times.took(taken)
+    times.end()
+    times.end()
+    assert times.stages.present == [0] * len(STAGES)
+    ((index, marks, end),) = kept.batches
+    assert (index, len(marks)) == (0, ASKED)
+    assert end > marks[TAKEN]
+    times.waited(times.stages.clock())
+    assert times.stages.waits_ns[CAUSES.index("slots")] > 0, "it waited for the batch given up"
+
+
+# ---- the pipeline
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> TableFile:
+    return write_told_rows(tmp_path_factory.mktemp("times") / "rows", ROWS, 64)
+
+
+PATHS: dict[str, dict[str, Any]] = {
+    "plain": {"slots": 40},
+    "tight": {},
+    "sweeps of one": {"stages": Stages(sweep=1), "slots": 40},
+    "any order": {"stages": Stages(in_order=False), "slots": 40},
+    "in parts": {"part_rows": 1, "slots": 24},
+    "combined fetches": {"together": 3, "slots": 40},
+    "superbatches": {"superbatch": 6, "slots": 40},
+    "places": {"places": 2, "residents": 20},
+    "a device": {"device": "simulated-cuda", "slots": 40},
+}
+
+
+async def user(simulation: Simulation, times: EpochTimes, epoch: Any, limit: int) -> None:
+    """Take batches as `BatchIterator` does."""
+    for _ in range(limit):
+        started = times.asked()
+        try:
+            batch = await epoch.output.aget()
+            times.took(epoch.output.taken)
+            simulation.check(batch)
+        except OutputEnded:
+            return
+        finally:
+            times.waited(started)
+        await asyncio.sleep(0)
+
+
+def measured(scenario: Scenario, seed: int, limit: int = 1_000) -> tuple[Kept, StageTimes]:
+    """What a user's iterator reports."""
+
+    async def main() -> tuple[Kept, StageTimes]:
+        simulation, kept = Simulation(scenario, seed), Kept()
+        simulation.counters.times.clock = Ticking(seed)
+        epoch = simulation.epoch()
+        times = epoch.times = EpochTimes(simulation.counters.times, kept)
+        running = asyncio.get_running_loop().create_task(run_epoch(epoch))
+        await user(simulation, times, epoch, limit)
+        epoch.output.abandon()
+        running.cancel()
+        await asyncio.wait([running])
+        times.end()
+        await simulation.close()
+        return kept, times.stages
+
+    return run(main())
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("seed", range(4))
+def test_each_batch_of_an_epoch_goes_through_all_stages(
+    rows: TableFile, path: str, seed: int
+) -> None:
+    scenario = Scenario(rows, batches=20, faults=NOISE, **PATHS[path])
+    kept, stages = measured(scenario, seed)
+    indices = [index for index, _, _ in kept.batches]
+    assert sorted(indices) == list(range(20))
+    if path != "any order":
+        assert indices == sorted(indices)
+    for _, marks, end in kept.batches:
+        assert len(marks) == ASKED + 1
+        assert marks == sorted(marks)
+        assert end == marks[ASKED]
+        assert marks[DRAWN] < marks[SAMPLING] < marks[SAMPLED] < marks[JOINED]
+        assert marks[READY] < marks[GATHERING] < marks[PUT] < marks[TAKEN]
+    assert [each.count for each in stages.histograms] == [20] * len(STAGES)
+    assert stages.present == [0] * len(STAGES)
+    assert min(stages.waits_ns) >= 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("limit", [0, 1, 7])
+def test_an_epoch_that_is_cancelled_leaves_no_batch_in_a_stage(
+    rows: TableFile, path: str, limit: int
+) -> None:
+    scenario = Scenario(rows, batches=20, **PATHS[path])
+    kept, stages = measured(scenario, limit, limit)
+    assert len(kept.batches) == limit
+    assert stages.present == [0] * len(STAGES)
+    assert kept.ended == 1

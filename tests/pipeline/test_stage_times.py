@@ -1,0 +1,111 @@
+"""Histograms, occupancies and intervals of `StageTimes`, with a clock that the test moves."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gnndrive.pipeline.batch_times import ASKED, DRAWN, JOINED, SAMPLED, SAMPLING, TAKEN
+from gnndrive.pipeline.stage_times import (
+    READ,
+    STAGES,
+    Histogram,
+    StageTimes,
+    bucket_of,
+    middle_of,
+)
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_a_buckets_middle_is_within_two_per_cent() -> None:
+    times = [*range(3_000), *(7**power for power in range(20)), 10**18, *(2**p for p in range(60))]
+    for ns in times:
+        assert abs(middle_of(bucket_of(ns)) - ns) <= 0.016 * ns, ns
+    buckets = [bucket_of(ns) for ns in range(100_000)]
+    assert buckets == sorted(buckets)
+    assert set(buckets) == set(range(buckets[-1] + 1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_percentiles_are_those_of_the_sorted_times(seed: int) -> None:
+    draw = random.Random(seed)
+    times = [int(draw.lognormvariate(15, 2)) for _ in range(3_000)]
+    histogram = Histogram()
+    for ns in times:
+        histogram.add(ns)
+    summary, ordered = histogram.summary(), sorted(times)
+    assert summary["count"] == 3_000
+    assert summary["mean_s"] == pytest.approx(sum(times) / 3_000 / 1e9)
+    for name, share in (("p50_s", 0.5), ("p90_s", 0.9), ("p99_s", 0.99)):
+        assert summary[name] == pytest.approx(ordered[int(share * 3_000) - 1] / 1e9, rel=0.02)
+
+
+def test_nothing_was_measured_yet() -> None:
+    assert Histogram().summary() == dict.fromkeys(("count", "mean_s", "p50_s", "p90_s", "p99_s"), 0)
+
+
+def test_memory_does_not_grow_with_the_times() -> None:
+    histogram = Histogram()
+    for power in range(50):
+        for step in range(64):
+            histogram.add((1 << power) + step * (1 << power) // 64)
+    assert len(histogram._buckets) < 2_000
+
+
+def test_occupancies_and_waits_of_an_interval() -> None:
+    clock = Clock()
+    times = StageTimes(clock)
+    times.move(None, SAMPLED)  # was there before the interval
+    clock.now += 1_000
+    start = times.snapshot()
+    clock.now += 250
+    times.move(None, SAMPLED)
+    clock.now += 500
+    times.move(SAMPLED, JOINED)
+    clock.now += 250
+    times.count(STAGES.index("gather"), 7_000)
+    times.add_waits([1_000, 200, 30, 4])
+    since = times.snapshot().since(start)
+    assert since["extracting_queue"] == 1.5  # one all the time, another for half of it
+    assert since["training_queue"] == since["output_queue"] == 0
+    assert since["wait_s"] == pytest.approx(1_234e-9)
+    assert [since[f"wait_{cause}_s"] for cause in ("disk", "sampling", "gather", "slots")] == [
+        1e-6, 2e-7, 3e-8, 4e-9,
+    ]  # fmt: skip
+    assert since["gather_s_p50"] == since["gather_s_p99"] == pytest.approx(7e-6, rel=0.02)
+    assert "read_s_p50" not in since, "no batch was read in this interval"
+    again = times.snapshot().since(times.snapshot())
+    assert again["wait_s"] == 0
+    assert "gather_s_p50" not in again
+
+
+def test_reads_are_known_as_intervals() -> None:
+    clock = Clock()
+    times = StageTimes(clock)
+
+    def at(ns: int, left: int | None, entered: int | None) -> None:
+        clock.now = ns
+        times.move(left, entered)
+
+    at(100, None, READ)
+    at(150, None, READ)
+    at(200, READ, None)
+    at(300, READ, None)
+    at(400, None, READ)
+    assert times.reads_between(0, 1_000) == [(100, 300), (400, 1_000)]
+    assert times.reads_between(250, 350) == [(250, 300)]
+    assert times.reads_between(300, 400) == []
+
+
+def test_every_stage_has_a_mark_at_its_begin_and_at_its_end() -> None:
+    assert (0, 1, STAGES.index("step"), len(STAGES)) == (DRAWN, SAMPLING, TAKEN, ASKED)
