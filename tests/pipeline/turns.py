@@ -54,12 +54,15 @@ def cancel_after_each_turn(
 def places() -> Places:
     """Where the other tasks wait: how many of them at each chain of awaits."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
-    return frozenset(Counter(place(task.get_coro()) for task in others).items())
+    return frozenset(Counter(map(place, others)).items())
 
 
-def place(coroutine: Any) -> Place:
-    """The chain of awaits of a coroutine: the code and the instruction of each frame."""
-    chain = []
+def place(task: asyncio.Task[Any]) -> Place:
+    """The code and the instruction of each frame in a task's chain of awaits; and whether what it
+    waits for is there, so that only its turn has not come."""
+    coroutine: Any = task.get_coro()
+    awaited: asyncio.Future[Any] | None = task._fut_waiter  # type: ignore[attr-defined]
+    chain: list[tuple[Any, int]] = [(None, awaited is not None and awaited.done())]
     while isinstance(coroutine, CoroutineType):
         frame = coroutine.cr_frame
         chain.append((coroutine.cr_code, frame.f_lasti if frame else NO_FRAME))
