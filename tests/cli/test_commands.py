@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gnndrive as gd
+from tests import forked
 from tests.cli.conftest import CLASSES, DIM, NODES, Command
+from tests.cli.test_interrupt import PROGRAM
 
 QUICK = ("--fanout", "5,5", "--batch-size", "100", "--hidden", "16", "--buffer", "64KB")
 
@@ -239,11 +239,9 @@ def test_a_damaged_store_is_found(gnndrive: Command, planted: Path, tmp_path: Pa
 
 def test_a_warning_is_one_line(sources: dict[str, Path], tmp_path: Path):
     sources["edges.csv"].write_text("source,target\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "gnndrive.cli.main", "import", str(tmp_path / "none.gnn")]
-        + [str(word) for word in import_words(sources)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    words = ["import", str(tmp_path / "none.gnn"), *map(str, import_words(sources))]
+    ended = forked.run(PROGRAM, *words)
+    assert ended.returncode == 0
     (line,) = (line for line in ended.stderr.splitlines() if "no edges" in line)
     assert line.startswith(f"gnndrive: warning: {sources['edges.csv']} holds no edges")
     assert "import_graph" not in ended.stderr

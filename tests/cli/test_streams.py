@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import TextIO
 import pytest
 
 from gnndrive.cli.main import main
+from tests import forked
+from tests.cli.test_interrupt import PROGRAM
 
 ONE_EPOCH = ("--epochs", "1", "--fanout", "2,2", "--batch-size", "400", "--hidden", "4")
 
@@ -91,12 +92,10 @@ def test_a_stream_that_is_closed_is_not_missed(
     assert main(["info", str(planted)]) == 0
 
 
-def test_the_interpreter_ends_quietly_too(planted: Path, full: TextIO) -> None:
+def test_the_interpreter_ends_quietly_too(planted: Path) -> None:
     """It flushes its streams once more."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "gnndrive.cli.main", "info", str(planted)],
-        stdout=full, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
+    full = "import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n"
+    ended = forked.run(full + PROGRAM, "info", str(planted))
     assert ended.returncode == 2
     assert len(ended.stderr.splitlines()) == 1
     assert "No space left on device" in ended.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from torch_geometric.nn import GraphSAGE, MessagePassing, SAGEConv
 from gnndrive import ConfigError, Store
 from gnndrive.inference import infer
 from gnndrive.inference.identity import Identity
+from tests import forked
+from tests.project_files import ROOT
 
 SCALE = 2.0
 
