@@ -85,6 +85,8 @@ class NeighborLoader(StoreLoader, PyGNeighborLoader):  # type: ignore[misc]
             on the device. int8 features are multiplied by the node attribute `x_scale` if there is
             one. None: the dtype of the store.
         strategy: the published design to run: its name, or a `gnndrive.strategies.Strategy`.
+            "auto": the one whose batches are predicted to cost least, of those that have the
+            batches of "gnndrive" (docs/tasks/strategies.md).
         sampling: how neighbours are drawn: "neighbor" (each node draws for itself), or "labor"
             (LABOR-0: nodes with common neighbours take the same ones, so a batch has fewer
             distinct nodes; docs/tasks/sampling.md). "labor" looks at the whole list of each node,
