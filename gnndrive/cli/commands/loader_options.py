@@ -72,11 +72,11 @@ class LoaderOptions:
         free: int | None = find("devices", plugin).free_bytes(where)
         return free
 
-    def loader(self, store: Store, seeds: Any, shuffle: bool) -> NeighborLoader:
-        """Make a loader over `seeds`."""
+    def loader(self, store: Store, seeds: Any, shuffle: bool, **more: Any) -> NeighborLoader:
+        """Make a loader over `seeds`; `more`: arguments that no option gives."""
         strategy = find_strategy(self.strategy)
         decides = strategy.replays or strategy.partitioned
         given = asdict(self)
         given["samplers"] = self.samplers or ("auto" if decides else SAMPLERS)
         fanout = list(given.pop("fanout"))
-        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **given)
+        return NeighborLoader(store, fanout, seeds, shuffle=shuffle, **given, **more)

@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from gnndrive.cli.commands.loader_options import LoaderOptions
-from gnndrive.cli.report import LiveLine, plan_section
+from gnndrive.cli.commands.run_record import RunRecord
+from gnndrive.cli.report import LiveLine
 from gnndrive.common.errors import ConfigError
 from gnndrive.loader.neighbor_loader import NeighborLoader
 from gnndrive.store.reader import Store
@@ -41,7 +42,7 @@ class SplitBatches:
         seeds: node ids by split, in place of the store's own splits.
         last_loss: the loss that the live line shows; `set_loss` changes it.
         stats: sums of the training loaders' counters, in the form of `NeighborLoader.stats`.
-        plan: what the last training loader planned, as a section of a RUN.json.
+        record: what a RUN.json says of the training loaders beside their stats.
     """
 
     store: Store
@@ -51,7 +52,7 @@ class SplitBatches:
     seeds: dict[str, Any] = field(default_factory=dict)
     last_loss: float | None = None
     stats: dict[str, Any] = field(default_factory=dict)
-    plan: dict[str, Any] | None = None
+    record: RunRecord = field(default_factory=RunRecord)
     _loader: NeighborLoader | None = None
     _split: str = ""
     _shown: Generator[Any, None, None] | None = None
@@ -104,7 +105,7 @@ class SplitBatches:
         stats = loader.stats()
         if self._split == "train" and stats:  # a loader without stats has not planned, either
             self.stats = _sum(self.stats, stats)
-            self.plan = plan_section(loader.plan())
+            self.record.keep(loader)
         loader.close()
 
     def _open(self, split: str) -> NeighborLoader:
@@ -112,7 +113,8 @@ class SplitBatches:
             self.close()
             training, seeds = split == "train", seeds_of(self, split)
             options = self.options if training else self.options.drawn()
-            self._loader = options.loader(self.store, seeds, training)
+            tells = self.record.arguments(self.stats.get("elapsed_s", 0.0)) if training else {}
+            self._loader = options.loader(self.store, seeds, training, **tells)
             self._split = split
         return self._loader
 

@@ -75,7 +75,7 @@ def run(request: TrainRequest, *, threads: int | None = None, as_json: bool = Fa
             "store": str(store.path),
             "model": request.model,
             "seed": settings.seed,
-            "plan": batches.plan,
+            **batches.record.sections(),
         }
         return report_json(batches.stats, **details, epochs=history_dict(history))
     results = {f"{split} accuracy": f"{share:.4f}" for split, share in last.accuracy.items()}

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gnndrive.cli.report.html.axes import Axes, nice_step
+from gnndrive.cli.report.html.axes import LEFT, Axes, nice_step
 from gnndrive.cli.report.html.drawing import Drawing, text_width
 from gnndrive.cli.report.html.figure import Figure
 from gnndrive.cli.report.html.reading import Part
@@ -129,8 +129,11 @@ def _plot(
         picture.line([(x, axes.top), (x, axes.top + HEIGHT)], "now dash")
         picture.mark(x, y, "mark")
         label = f"now: {size(now)}, {say(here.seconds)}"
-        end = x + 10 + text_width(label) > picture.width
+        wide = text_width(label, bold=True)
+        right, left = x + 10, x - 10 - wide
+        if right + wide > picture.width:
+            right = left if left >= LEFT else picture.width - wide
         below = y < axes.top + HEIGHT / 2
         at = axes.top + (HEIGHT - 8 if below else 16)
-        picture.text(x - 10 if end else x + 10, at, label, "bold", end=end)
+        picture.text(right, at, label, "bold")
     return top + HEIGHT + 36

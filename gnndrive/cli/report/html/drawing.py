@@ -51,19 +51,19 @@ def fitted(text: str, width: float, *, bold: bool = False) -> str:
     return f"{text.rstrip()}…"
 
 
-def wrapped(text: str, width: float, most: int = 6) -> list[str]:
+def wrapped(text: str, width: float, most: int = 6, *, bold: bool = False) -> list[str]:
     """The text in lines that are not wider, at most so many of them; breaks at spaces only."""
     lines: list[str] = []
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer) <= width:
+        if lines and text_width(longer, bold=bold) <= width:
             lines[-1] = longer
         elif len(lines) == most:
             lines[-1] += " …"
             break
         else:
             lines.append(word)
-    return [fitted(line, width) for line in lines]
+    return [fitted(line, width, bold=bold) for line in lines]
 
 
 @dataclass(eq=False)

@@ -63,8 +63,8 @@ class Box:
         picture.box(x, y, width, self.height(width), kind, corner=corner)
         picture.text(x + _PAD, y + _PAD + 11, self.name, "bold")
         below = y + _PAD + 11 + LINE
-        for line in self._lines(width):
-            picture.text(x + _PAD, below, line, "accent" if line in self.waited else "")
+        for line, kind in self._lines(width):
+            picture.text(x + _PAD, below, line, kind)
             below += LINE
         below -= 11
         for number, box in enumerate(self.inside):
@@ -74,10 +74,12 @@ class Box:
             box.draw(picture, x + _PAD, below + 6, width - 2 * _PAD)
             below += high + 16
 
-    def _lines(self, width: float) -> list[str]:
+    def _lines(self, width: float) -> list[tuple[str, str]]:
+        """What it says, line by line, each with its class."""
         room = width - 2 * _PAD
-        said = [each for line in self.lines for each in wrapped(line, room, 4)]
-        return said + (wrapped(self.waited, room, 4) if self.waited else [])
+        said = [(each, "") for line in self.lines for each in wrapped(line, room, 4)]
+        waited = wrapped(self.waited, room, 4, bold=True) if self.waited else []
+        return said + [(line, "accent") for line in waited]
 
 
 def pipeline_figure(run: Part) -> Figure | None:
@@ -208,7 +210,7 @@ def _draw(picture: Drawing, boxes: list[Box]) -> None:
 
 def _level(picture: Drawing, boxes: list[Box]) -> None:
     """From left to right; the last two boxes stand below each other."""
-    widths = (138.0, 128.0, 234.0, 128.0, 160.0, 128.0)
+    widths = (134.0, 136.0, 224.0, 130.0, 158.0, 132.0)
     x, top = 2.0, 2.0
     centre: dict[str, float] = {}
     for number, (box, wide) in enumerate(zip(boxes, widths, strict=False)):

@@ -7,7 +7,6 @@ the wrong kind is a ConfigError that says where it is.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,7 @@ class Part:
         value = self.content.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._refuse(name, "a number")
-        if not (math.isfinite(value) and 0 <= value <= NUMBER_MAX):
+        if not 0 <= value <= NUMBER_MAX:  # also if it is nan
             self._refuse(name, f"a number from 0 to {NUMBER_MAX:g}")
         return float(value)
 
