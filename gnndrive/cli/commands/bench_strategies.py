@@ -7,18 +7,11 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import torch
 import typer
 
 from gnndrive.cli.commands import strategy_figures, strategy_picture, strategy_runs
@@ -36,6 +29,7 @@ from gnndrive.cli.commands.progress import Bars
 from gnndrive.cli.commands.strategy_predictions import predictions_of
 from gnndrive.cli.commands.strategy_runs import Choice, Comparison
 from gnndrive.cli.measure.memory_limit import Cgroup, memory_limit
+from gnndrive.cli.report import run_envelope
 from gnndrive.common.errors import ConfigError
 from gnndrive.common.memory import parse_size
 from gnndrive.store.reader import Store, open_homogeneous
@@ -119,7 +113,7 @@ def run(
         measured = strategy_runs.measure(asked, lacking, partitions, group, words, bars)
     predictions = predictions_of(asked, measured, partitions)
     found = strategy_figures.section(asked, measured, predictions)
-    content = {**_envelope(), "store": str(asked.store), "strategies": found}
+    content = {**run_envelope("strategies"), "store": str(asked.store), "strategies": found}
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
     else:
@@ -165,17 +159,3 @@ def _limit(asked: Comparison) -> AbstractContextManager[tuple[Cgroup | None, str
     if not asked.limited:
         return nullcontext((None, "no memory limit: --no-limit"))
     return memory_limit(asked.memory)
-
-
-def _envelope() -> dict[str, Any]:
-    """What the JSON of every run begins with."""
-    return {
-        "gnndrive": version("gnndrive"), "kind": "strategies",
-        "command": shlex.join(["gnndrive", *sys.argv[1:]]),
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {
-            "processors": os.cpu_count() or 1,
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            "python": platform.python_version(), "torch": str(torch.__version__),
-        },
-    }  # fmt: skip
