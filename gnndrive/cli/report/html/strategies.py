@@ -10,10 +10,12 @@ from gnndrive.cli.report.html.values import (
     count,
     escaped,
     folded,
+    over,
     seconds,
     share,
     size,
     table,
+    times,
 )
 
 HEADS = (
@@ -58,20 +60,32 @@ def _name(run: Part) -> str:
 
 def _says(runs: list[Part]) -> tuple[str, ...]:
     """Which one is the fastest, and by how much; those with other batches are set apart."""
-    ran = sorted(
-        (run.number("seconds_per_batch"), _name(run), run.content.get("same_batches") is not False)
-        for run in runs if not run.has("failed")
-    )  # fmt: skip
-    alike = [(took, name) for took, name, same in ran if same]
+    ran = [run for run in runs if not run.has("failed")]
+    alike = sorted((run for run in ran if run.content.get("same_batches") is not False), key=_took)
     says = []
     if len(alike) > 1:
-        (first, name), (second, other) = alike[:2]
-        by = f", {second / first:.2f} times as fast as {other}" if first else ""
-        of = "" if len(alike) == len(ran) else "Of those with the same batches, "
-        says.append(f"{of}{name} takes the least time a batch: {seconds(first)}{by}.")
-    says += [f"{name} takes {seconds(took)}, but for other batches." for took, name, same in ran
-             if not same]  # fmt: skip
-    return tuple(says)
+        first, second = alike[:2]
+        by = over(_took(second), _took(first))
+        line = "" if len(alike) == len(ran) else "Of those with the same batches, "
+        line += f"{_name(first)} takes the least time a batch: {seconds(_took(first))}"
+        line += "" if by is None else f", {times(by)} as fast as {_name(second)}"
+        if _ends_meet(first, second):
+            line += "; their rounds overlap, so that another run may say otherwise"
+        says.append(f"{line}.")
+    return tuple(says) + tuple(
+        f"{_name(run)} takes {seconds(_took(run))}, but for other batches."
+        for run in ran if run not in alike
+    )  # fmt: skip
+
+
+def _took(run: Part) -> float:
+    return run.number("seconds_per_batch")
+
+
+def _ends_meet(first: Part, second: Part) -> bool:
+    """Whether a round of the slower one took no longer than one of the faster one."""
+    one, other = _range(first), _range(second)
+    return one is not None and other is not None and other[0] <= one[1]
 
 
 def _range(run: Part) -> tuple[float, float] | None:

@@ -106,12 +106,13 @@ def _merged(group: Sequence[Interval]) -> Interval:
     return Interval(group[0].start, group[-1].end, sums, means)
 
 
-def _steps(
-    shown: Sequence[Interval], value: Callable[[Interval], float | None]
-) -> list[tuple[float, float]]:
+def _steps(shown: Sequence[Interval], values: Sequence[float | None]) -> list[tuple[float, float]]:
     """The corners of a line that is level in each interval."""
-    known = [(one, value(one)) for one in shown]
-    return [(at, y) for one, y in known if y is not None for at in (one.start, one.end)]
+    return [
+        (at, value)
+        for one, value in zip(shown, values, strict=True) if value is not None
+        for at in (one.start, one.end)
+    ]  # fmt: skip
 
 
 def _draw(picture: Drawing, shown: Sequence[Interval]) -> None:
@@ -121,13 +122,13 @@ def _draw(picture: Drawing, shown: Sequence[Interval]) -> None:
         ("batches", "Batches a second", lambda rate: count(rate, "/s")),
         ("bytes_read", "Bytes read a second", lambda rate: size(rate, "/s")),
     ):
-        points = _steps(shown, lambda one, name=name: one.rate(name))  # type: ignore[misc]
+        points = _steps(shown, [one.rate(name) for one in shown])
         if points:
             y = _plot(picture, y, title, shown, [points], say)
     queues = {
         what: points
         for name, what in QUEUES.items()
-        if (points := _steps(shown, lambda one, name=name: one.means.get(name)))  # type: ignore[misc]
+        if (points := _steps(shown, [one.means.get(name) for one in shown]))
     }
     if queues:
         y = _plot(

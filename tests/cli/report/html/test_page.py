@@ -26,7 +26,8 @@ SHOWN = {
     "plan": ["A plan on", "staging", "for reads in flight", "As the command prints it"],
     "strategies": [
         "Of those with the same batches, gnndrive takes the least time a batch: 990 ms, 1.05 times "
-        "as fast as ginex.", "marius takes 210 ms, but for other batches.",
+        "as fast as ginex; their rounds overlap, so that another run may say otherwise.",
+        "marius takes 210 ms, but for other batches.",
         "990 ms (891 ms – 1.23 s); predicted 1.07 s", "GNNDrive (ICPP 2024)",
         "Did not run: there is no pack of these batches: run gnndrive pack first",
         "gnndrive train /data/P10M.gnn --strategy ginex", "Each had 3 GB of memory.",
