@@ -175,7 +175,7 @@ def _boxes(run: Part) -> list[Box]:
         said = f"you waited {_kept(seconds(waits[name]))}" if waits.get(name) else ""
         return said, bool(said) and name == most
 
-    extract = (*_spread(run, "admission", "for slots "), *_spread(run, "read", "read "))
+    extract = (*_spread(run, "admission", "waits for slots "), *_spread(run, "read", "read "))
     seeds = _spread(run, "sampler_wait", "seeds wait ")
     sample = _spread(run, "sample") or _mean(run, "sample_s", "samples")
     gather = _spread(run, "gather", "gather ") or _mean(run, "gather_s", "batches")
@@ -189,8 +189,8 @@ def _boxes(run: Part) -> list[Box]:
         Box("training queue", (*_queued(run, "training_queue"),
             *_spread(run, "training_queue")), "queue"),
         Box("train", (*_rate(run, "batches", "batches"), *gather,
-            *_spread(run, "output_queue", "for you "), *_spread(run, "step", "step ")), "stage", (),
-            *waited("train")),
+            *_spread(run, "output_queue", "waits for you "),
+            *_spread(run, "step", "step ")), "stage", (), *waited("train")),
         Box("releasing queue", (), "queue"),
         Box("standby", _rate(run, "evictions", "rows leave"), "place", (), *waited("standby")),
     ]  # fmt: skip
